@@ -13,7 +13,7 @@ contract), the calls that the functions make (`calls.json`), and `NEEDS`.
 
 `mistakes.py` proves that it finds mistakes.
 
-It does not talk to AWS. `tests/src/permitted.rs` runs the functions with exactly the policies of the template. Two things
+It also lints `notify.yaml`. It does not talk to AWS. `tests/src/permitted.rs` runs the functions with exactly the policies of the template. Two things
 only a deployment can show: whether AWS reads the policies as that test does, and whether the account's limits are high
 enough.
 """
@@ -28,7 +28,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from samtranslator.yaml_helper import yaml_parse  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "infra" / "template.yaml"
+NOTIFY = ROOT / "infra" / "notify.yaml"
 
 # The parameters that the expansion is worked out with. They look real, so that ARNs can be compared.
 CLUSTER = "demo"
@@ -60,14 +61,14 @@ PSEUDO = {
     "AWS::URLSuffix": "amazonaws.com",
 }
 
-# Each mode has the parameters of one way to deploy: as it comes, with tokens, and with everything of one's own.
+# Each mode has the parameters of one way to deploy: as it comes, with other choices, and with everything of one's own.
 MODES = {
-    "iam": {"ClusterName": CLUSTER},
-    "token": {"ClusterName": CLUSTER, "NodeAuth": "token", "Architecture": "x86_64", "DeletionProtection": "true", "HasDashboard": "false", "OutputS3": OUTPUT, "NodeRootDevice": "/dev/sda1"},
+    "default": {"ClusterName": CLUSTER},
+    "chosen": {"ClusterName": CLUSTER, "Architecture": "x86_64", "DeletionProtection": "true", "HasDashboard": "false", "OutputS3": OUTPUT, "NodeRootDevice": "/dev/sda1"},
     "own": {
         "ClusterName": CLUSTER, "NodeRoleArn": ROLE, "LaunchTemplateArns": [TEMPLATE_ARN],
         "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123", "AlarmEmail": "a@example.org",
-        "NotReadyNodesAlarm": 5, "WebhookUrl": "https://example.org/hook",
+        "NotReadyNodesAlarm": 5, "JobEvents": "true",
     },
 }  # fmt: skip
 
@@ -76,7 +77,6 @@ MODES = {
 class Expected:
     """What the values must be in a mode."""
 
-    auth: str
     node_role: str
     launch_templates: list[str]
     architecture: str
@@ -85,9 +85,9 @@ class Expected:
 
 
 EXPECTED = {
-    "iam": Expected("iam", "arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "arm64", "false", None),
-    "token": Expected("token", "arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "x86_64", "true", None),
-    "own": Expected("iam", ROLE, [TEMPLATE_ARN], "arm64", "false", 20),
+    "default": Expected("arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "arm64", "false", None),
+    "chosen": Expected("arn:aws:iam::123456789012:role/NodeRole", [f"{TEMPLATE_ARN[:-20]}NodeTemplate"], "x86_64", "true", None),
+    "own": Expected(ROLE, [TEMPLATE_ARN], "arm64", "false", 20),
 }  # fmt: skip
 ABSENT = object()
 
@@ -104,24 +104,18 @@ class Needs:
     memory_mb: int
     # How often Lambda tries an event again, and how old the event may be then.
     retries: tuple[int, int] = (0, 60)
-    key: bool = False
+    # Whether it answers or launches nodes, and so knows their role.
+    nodes: bool = False
     urls_in_user_data: bool = False
-    # Variables that no other function has, with their values.
-    variables: tuple[tuple[str, str], ...] = ()
 
 
 NEEDS = {
     # A spot warning is the only input whose content no later run can observe. So it is tried once more.
-    "poll-and-scale": Needs(55, 512, retries=(1, 120), key=True, urls_in_user_data=True),
+    "poll-and-scale": Needs(55, 512, retries=(1, 120), nodes=True, urls_in_user_data=True),
     "clean-stale-records": Needs(240, 512),
-    "heartbeat-ingest": Needs(20, 256, key=True),
-    "sweep-dispatch": Needs(55, 256, key=True),
-    # An alarm is told once. So its message is tried again as often as Lambda can.
-    "webhook": Needs(60, 256, retries=(2, 3600), variables=(
-        ("NODEKEEPER_WEBHOOK_URL", "https://example.org/hook"),
-        ("NODEKEEPER_WEBHOOK_KEY_SECRET", f"arn:aws:secretsmanager:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:secret:WebhookKey-AbCdEf"),
-    )),
-}  # fmt: skip
+    "heartbeat-ingest": Needs(20, 256, nodes=True),
+    "sweep-dispatch": Needs(55, 256, nodes=True),
+}
 
 # The calls of DynamoDB and EC2 that each function makes. The tests record them and compare them with this file.
 CALLS = json.loads((ROOT / "infra" / "calls.json").read_text())
@@ -132,12 +126,12 @@ PEOPLE = json.loads((ROOT / "infra" / "people.json").read_text())
 READS = ("BatchGetItem", "GetItem", "Query", "Scan")
 
 # Reading the streams of tables is Lambda's part, with the function's role.
-STREAM_READERS = {"poll-and-scale": ("allocs", "jobs"), "webhook": ("jobs",)}
+STREAM_READERS = {"poll-and-scale": ("allocs", "jobs")}
 
 
-def stream_calls(function: str) -> set[str]:
+def stream_calls(tables: Iterable[str]) -> set[str]:
     verbs = ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
-    return {f"dynamodb:{verb} {table}/stream" for verb in verbs for table in STREAM_READERS.get(function, ())}
+    return {f"dynamodb:{verb} {table}/stream" for verb in verbs for table in tables}
 
 
 @dataclass(frozen=True)
@@ -147,8 +141,6 @@ class Function:
     name: str
     period_s: int | None
     routes: tuple[str, ...]
-    # Whether only some clusters have it: those with a WebhookUrl.
-    optional: bool = False
 
     @property
     def logical_id(self) -> str:
@@ -171,39 +163,42 @@ class Function:
 
 @dataclass(frozen=True)
 class Contract:
-    """What `nodekeeper init --print-contract` prints: the tables, functions and metrics of the project."""
+    """What `nodekeeper init --print-contract` prints: the tables, functions, metrics and job events of the project."""
 
     tables: list[dict[str, Any]]
     functions: list[Function]
     # The names of the metrics that each function emits, and their namespace.
     metrics: dict[str, Any]
+    # The fields that the row of each ended job has for its event.
+    job_event: list[str]
 
     @staticmethod
     def read(document: dict[str, Any]) -> "Contract":
-        rows = [Function(f["name"], f["period_s"], tuple(f["routes"]), f.get("optional", False)) for f in document["functions"]]
-        return Contract(document["tables"], rows, document["metrics"])
+        rows = [Function(f["name"], f["period_s"], tuple(f["routes"])) for f in document["functions"]]
+        return Contract(document["tables"], rows, document["metrics"], document["job_event"])
 
     def emits(self, namespace: str, name: str, dimensions: dict[str, str]) -> bool:
-        """Whether a function emits this metric, or Lambda does for a function."""
+        """Whether a function emits this metric, or Lambda does for a function, or SQS for the queue of lost events."""
+        if namespace == "AWS/SQS":
+            return name == "ApproximateNumberOfMessagesVisible" and dimensions == {"QueueName": f"{CLUSTER}-job-events-lost"}
         if namespace == "AWS/Lambda":
             functions = [{"FunctionName": f"{CLUSTER}-{f.name}"} for f in self.functions]
             return name in LAMBDA_METRICS and dimensions in functions
         names = {f: n for f, n in self.metrics["names"].items() if dimensions == {"Cluster": CLUSTER, "Function": f}}
         return namespace == self.metrics["namespace"] and any(name in n for n in names.values())
 
-    def checked_functions(self, mode: str) -> list[Function]:
-        """The functions of a mode whose needs are known. `check_contract` reports the others."""
-        return [f for f in self.functions if f.name in NEEDS and (has_webhook(mode) or not f.optional)]
+    def checked_functions(self) -> list[Function]:
+        """The functions whose needs are known. `check_contract` reports the others."""
+        return [f for f in self.functions if f.name in NEEDS]
 
 
-def has_webhook(mode: str) -> bool:
-    return bool(MODES[mode].get("WebhookUrl"))
+def has_job_events(mode: str) -> bool:
+    return MODES[mode].get("JobEvents") == "true"
 
 
 # What a deployer may choose: the default of each parameter (none: it must be given), and its rule.
 PARAMETERS = {
     "ClusterName": (None, {"AllowedPattern": "[A-Za-z0-9_-]{1,44}"}),
-    "NodeAuth": ("iam", {"AllowedValues": ["iam", "token"]}),
     "NodeRoleArn": ("", {"AllowedPattern": "(arn:aws[a-z-]*:iam::[0-9]{12}:role/.+)?"}),
     "LaunchTemplateArns": ("", {}),
     "VpcId": ("", {"AllowedPattern": "(vpc-[0-9a-f]+)?"}),
@@ -223,7 +218,7 @@ PARAMETERS = {
     "LogLevel": ("info", {"AllowedValues": ["error", "warn", "info", "debug"]}),
     "HasDashboard": ("true", {"AllowedValues": ["true", "false"]}),
     "AlarmEmail": ("", {}),
-    "WebhookUrl": ("", {"AllowedPattern": "(https://[!-~]+)?", "NoEcho": True}),
+    "JobEvents": ("false", {"AllowedValues": ["true", "false"]}),
     # What CloudWatch takes, up to five years.
     "LogRetentionDays": (
         30,
@@ -243,16 +238,6 @@ AT_ONCE = {
     "BisectBatchOnFunctionError": (None, "because nothing is tried again"),
     "FunctionResponseTypes": (None, "because the answer of a run names no records"),
 }
-UNTIL_TOLD = {
-    "BatchSize": (100, "because each change of a batch needs time for one try"),
-    "MaximumBatchingWindowInSeconds": (1, "so that an array that ends is one batch"),
-    "MaximumRecordAgeInSeconds": (7200, "twice the time after which the function gives up"),
-    "MaximumRetryAttempts": (1000, "or an end is forgotten without a word"),
-    "StartingPosition": ("LATEST", "because earlier ends were told, or nobody wanted them"),
-    "ParallelizationFactor": (10, "so that a document that is tried again holds back few jobs"),
-    "BisectBatchOnFunctionError": (True, "so that one record cannot fail the others for long"),
-    "FunctionResponseTypes": (["ReportBatchItemFailures"], "so that only what was not told is tried again"),
-}
 # A new job and an alloc that ends wake poll-and-scale.
 STREAMS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("poll-and-scale", "jobs"): ({"eventName": ["INSERT"]}, AT_ONCE),
@@ -260,11 +245,11 @@ STREAMS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
         {"eventName": ["MODIFY"], "dynamodb": {"NewImage": {"client": {"S": ["complete", "failed"]}}}},
         AT_ONCE,
     ),
-    ("webhook", "jobs"): ({"eventName": ["MODIFY"]}, UNTIL_TOLD),
 }
 
-# Who may assume a role: Lambda assumes our roles, Scheduler assumes the roles that SAM makes for schedules.
-TRUSTED = (["lambda.amazonaws.com"], ["scheduler.amazonaws.com"])
+# Who may assume a role, if it is not one of the functions, which Lambda assumes, and of the schedules, which SAM makes for
+# Scheduler.
+TRUSTED = {"NodeRole": ["ec2.amazonaws.com"], "JobEventsRole": ["pipes.amazonaws.com"]}
 
 # What a launch names or makes, and whose it may be. An image or a subnet may be shared by another account.
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ExamplePolicies_EC2.html
@@ -279,36 +264,38 @@ TAGGED = dict.fromkeys(("instance", "network-interface", "spot-instances-request
 # Everything that may be there. By type: the names of the resources, where F is each function, and all properties that one may
 # have. What a name or a property must be is checked elsewhere; what is not here is a finding.
 PICTURE = {
-    "AWS::CloudWatch::Alarm": ("(F)(Errors|Throttles|Silent|Refused)|(SIGNS)", "AlarmActions AlarmDescription AlarmName ComparisonOperator DatapointsToAlarm Dimensions(Name Value) EvaluationPeriods MetricName Metrics(Expression Id MetricStat(Metric(Dimensions(Name Value) MetricName Namespace) Period Stat) ReturnData) Namespace OKActions Period Statistic Threshold TreatMissingData"),
+    "AWS::CloudWatch::Alarm": ("(F)(Errors|Throttles|Silent|Refused)|(SIGNS)|JobEventsLost", "AlarmActions AlarmDescription AlarmName ComparisonOperator DatapointsToAlarm Dimensions(Name Value) EvaluationPeriods MetricName Metrics(Expression Id MetricStat(Metric(Dimensions(Name Value) MetricName Namespace) Period Stat) ReturnData) Namespace OKActions Period Statistic Threshold TreatMissingData"),
     "AWS::CloudWatch::Dashboard": ("Dashboard", "DashboardBody DashboardName"),
     "AWS::DynamoDB::Table": ("[A-Z][a-z]+Table", "AttributeDefinitions(AttributeName AttributeType) BillingMode DeletionProtectionEnabled GlobalSecondaryIndexes(IndexName KeySchema(AttributeName KeyType) Projection(NonKeyAttributes ProjectionType)) KeySchema(AttributeName KeyType) PointInTimeRecoverySpecification(PointInTimeRecoveryEnabled) StreamSpecification(StreamViewType) TableName TimeToLiveSpecification(AttributeName Enabled)"),
     "AWS::EC2::LaunchTemplate": ("NodeTemplate", "LaunchTemplateData(BlockDeviceMappings(DeviceName Ebs(DeleteOnTermination Encrypted KmsKeyId VolumeSize VolumeType)) IamInstanceProfile(Arn) ImageId InstanceInitiatedShutdownBehavior MetadataOptions(HttpEndpoint HttpPutResponseHopLimit HttpTokens) SecurityGroupIds) LaunchTemplateName"),
     "AWS::EC2::SecurityGroup": ("NodeSecurityGroup", "GroupDescription VpcId"),
     "AWS::EC2::SecurityGroupIngress": ("NodesReachEachOther", "Description GroupId IpProtocol SourceSecurityGroupId"),
+    "AWS::Events::EventBus": ("JobEventBus", "Name"),
     "AWS::Events::Rule": ("PollAndScale(InstanceEnded|SpotInterruption)", "EventPattern(detail(state) detail-type source) Targets(Arn Id RetryPolicy(MaximumEventAgeInSeconds MaximumRetryAttempts))"),
     "AWS::IAM::InstanceProfile": ("NodeProfile", "Roles"),
     "AWS::IAM::ManagedPolicy": ("(Operator|Reader|Submitter)Policy", "Description PolicyDocument(Statement(Action Condition(ForAllValues:StringEquals(dynamodb:Attributes) Null(dynamodb:Attributes) StringEquals(aws:ResourceTag/nodekeeper:cluster) StringEqualsIfExists(dynamodb:Select)) Effect Resource Sid) Version)"),
-    "AWS::IAM::Role": ("(F)(Role|ScheduleRole)|NodeRole", "AssumeRolePolicyDocument(Statement(Action Effect Principal(Service)) Version) Description Policies(PolicyDocument(Statement(Action Condition(ArnEquals(ec2:LaunchTemplate) Bool(ec2:IsLaunchTemplateResource kms:GrantIsForAWSResource) StringEquals(aws:RequestTag/nodekeeper:cluster aws:ResourceTag/nodekeeper:cluster ec2:CreateAction iam:PassedToService kms:ViaService)) Effect Resource Sid) Version) PolicyName)"),
+    "AWS::IAM::Role": ("(F)(Role|ScheduleRole)|JobEventsRole|NodeRole", "AssumeRolePolicyDocument(Statement(Action Effect Principal(Service)) Version) Description Policies(PolicyDocument(Statement(Action Condition(ArnEquals(ec2:LaunchTemplate) Bool(ec2:IsLaunchTemplateResource kms:GrantIsForAWSResource) StringEquals(aws:RequestTag/nodekeeper:cluster aws:ResourceTag/nodekeeper:cluster ec2:CreateAction iam:PassedToService kms:ViaService)) Effect Resource Sid) Version) PolicyName)"),
     "AWS::Lambda::EventInvokeConfig": ("(F)EventInvokeConfig", "DestinationConfig FunctionName MaximumEventAgeInSeconds MaximumRetryAttempts Qualifier"),
-    "AWS::Lambda::EventSourceMapping": ("PollAndScale(EndedAllocs|NewJobs)|WebhookChangedJobs", "BatchSize BisectBatchOnFunctionError EventSourceArn FilterCriteria(Filters(Pattern)) FunctionName FunctionResponseTypes MaximumBatchingWindowInSeconds MaximumRecordAgeInSeconds MaximumRetryAttempts ParallelizationFactor StartingPosition"),
+    "AWS::Lambda::EventSourceMapping": ("PollAndScale(EndedAllocs|NewJobs)", "BatchSize BisectBatchOnFunctionError EventSourceArn FilterCriteria(Filters(Pattern)) FunctionName FunctionResponseTypes MaximumBatchingWindowInSeconds MaximumRecordAgeInSeconds MaximumRetryAttempts ParallelizationFactor StartingPosition"),
     "AWS::Lambda::Function": ("F", "Architectures Code(S3Bucket S3Key) Description Environment(Variables(*)) FunctionName Handler LoggingConfig(LogFormat LogGroup SystemLogLevel) MemorySize ReservedConcurrentExecutions Role Runtime Tags(Key Value) Timeout"),
-    "AWS::Lambda::Permission": ("(Heartbeat|Sweep)(Invoke|Url)Permission|PollAndScale(InstanceEnded|SpotInterruption)Permission|WebhookAlarmsPermission", "Action FunctionName FunctionUrlAuthType InvokedViaFunctionUrl Principal SourceArn"),
+    "AWS::Lambda::Permission": ("(Heartbeat|Sweep)(Invoke|Url)Permission|PollAndScale(InstanceEnded|SpotInterruption)Permission", "Action FunctionName FunctionUrlAuthType InvokedViaFunctionUrl Principal SourceArn"),
     "AWS::Lambda::Url": ("(Heartbeat|Sweep)Url", "AuthType TargetFunctionArn"),
     "AWS::Logs::LogGroup": ("(F)Log", "LogGroupName RetentionInDays"),
+    "AWS::Pipes::Pipe": ("JobEventsPipe", "Description Name RoleArn Source SourceParameters(DynamoDBStreamParameters(BatchSize DeadLetterConfig(Arn) MaximumBatchingWindowInSeconds MaximumRecordAgeInSeconds MaximumRetryAttempts OnPartialBatchItemFailure StartingPosition) FilterCriteria(Filters(Pattern))) Target TargetParameters(EventBridgeEventBusParameters(DetailType Source) InputTemplate)"),
     "AWS::S3::Bucket": ("AgentBucket", "BucketEncryption(ServerSideEncryptionConfiguration(ServerSideEncryptionByDefault(SSEAlgorithm))) OwnershipControls(Rules(ObjectOwnership)) PublicAccessBlockConfiguration(BlockPublicAcls BlockPublicPolicy IgnorePublicAcls RestrictPublicBuckets)"),
     "AWS::S3::BucketPolicy": ("AgentBucketPolicy", "Bucket PolicyDocument(Statement(Action Condition(Bool(aws:SecureTransport)) Effect Principal Resource Sid) Version)"),
-    "AWS::SNS::Subscription": ("AlarmSubscription|WebhookAlarms", "Endpoint Protocol TopicArn"),
+    "AWS::SNS::Subscription": ("AlarmSubscription", "Endpoint Protocol TopicArn"),
     "AWS::SNS::Topic": ("AlarmTopic", "TopicName"),
+    "AWS::SQS::Queue": ("JobEventsLostQueue", "MessageRetentionPeriod QueueName SqsManagedSseEnabled"),
     "AWS::Scheduler::Schedule": ("(F)Schedule", "FlexibleTimeWindow(Mode) GroupName Name ScheduleExpression State Target(Arn RetryPolicy(MaximumEventAgeInSeconds MaximumRetryAttempts) RoleArn)"),
     "AWS::Scheduler::ScheduleGroup": ("(Clean|Poll|Sweep)ScheduleGroup", "Name"),
-    "AWS::SecretsManager::Secret": ("(Node|Webhook)Key", "Description GenerateSecretString(ExcludeCharacters ExcludePunctuation ExcludeUppercase PasswordLength RequireEachIncludedType)"),
 }  # fmt: skip
 SECTIONS = {"AWSTemplateFormatVersion", "Conditions", "Description", "Metadata", "Outputs", "Parameters", "Resources", "Rules"}
 # Besides its type, its properties and its condition, a resource may have these.
 ATTRIBUTES = {"AWS::DynamoDB::Table": {"DeletionPolicy", "UpdateReplacePolicy"}, "AWS::Lambda::Function": {"Metadata"}, "AWS::Lambda::EventInvokeConfig": {"Metadata"}}
 
 # What a stream shows of a row: no more than its readers need. The other tables have no stream.
-STREAM_VIEWS = {"jobs": "KEYS_ONLY", "allocs": "NEW_IMAGE"}
+STREAM_VIEWS = {"jobs": "NEW_AND_OLD_IMAGES", "allocs": "NEW_IMAGE"}
 
 # The metrics of Lambda that the dashboard uses.
 # https://docs.aws.amazon.com/lambda/latest/dg/monitoring-metrics-types.html
@@ -340,22 +327,20 @@ PERIODS = {
     "StartsFail": (300, (1, 1)),
     "NodesNotReady": (300, (6, 6)),
     "NodesSilent": (60, (5, 5)),
-    "RowsSetAside": (300, (2, 2)),
-    "JobRowsSetAside": (300, (2, 3)),
-    "HandleRowsSetAside": (300, (2, 2)),
+    "RowsQuarantined": (300, (2, 2)),
+    "JobRowsQuarantined": (300, (2, 3)),
+    "HandleRowsQuarantined": (300, (2, 2)),
     "JobsFail": (300, (3, 3)),
     "Strangers": (300, (2, 2)),
     "Orphans": (300, (2, 3)),
     "FunctionsOverdue": (300, (2, 2)),
-    "WebhookFailed": (300, (1, 1)),
 }
 
 
-def signs(contract: "Contract", mode: str) -> dict[str, Sign]:
-    """The alarms of the project's signs, by their names in the template. The webhook may not be there."""
+def signs(contract: "Contract") -> dict[str, Sign]:
+    """The alarms of the project's signs, by their names in the template."""
     rows = [row for row in contract.metrics["alarms"] if row["id"] in PERIODS]
-    wanted = [row for row in rows if row["function"] != "webhook" or has_webhook(mode)]
-    return {row["id"]: Sign(row["alarm"], row["function"], row["metric"], *PERIODS[row["id"]], row["at_least"]) for row in wanted}
+    return {row["id"]: Sign(row["alarm"], row["function"], row["metric"], *PERIODS[row["id"]], row["at_least"]) for row in rows}
 
 
 # ---- Expand the template and work out its values -----------------------------------------------------------
@@ -459,6 +444,7 @@ class Values:
             return f"{self.parameters['ClusterName']}-{name.lower()}"
         named_by = {
             "AWS::DynamoDB::Table": "TableName",
+            "AWS::Events::EventBus": "Name",
             "AWS::Lambda::Function": "FunctionName",
             "AWS::Logs::LogGroup": "LogGroupName",
             "AWS::Scheduler::ScheduleGroup": "Name",
@@ -477,6 +463,7 @@ class Values:
         arn = {
             "AWS::DynamoDB::Table": lambda: f"arn:aws:dynamodb:{account}:table/{self.ref(logical_id)}",
             "AWS::CloudWatch::Alarm": lambda: f"arn:aws:cloudwatch:{account}:alarm:{logical_id}",
+            "AWS::Events::EventBus": lambda: f"arn:aws:events:{account}:event-bus/{self.ref(logical_id)}",
             "AWS::Events::Rule": lambda: f"arn:aws:events:{account}:rule/{logical_id}",
             "AWS::IAM::InstanceProfile": lambda: f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:instance-profile/{logical_id}",
             "AWS::IAM::ManagedPolicy": lambda: f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:policy/{logical_id}",
@@ -484,13 +471,15 @@ class Values:
             "AWS::Lambda::Function": lambda: f"arn:aws:lambda:{account}:function:{self.ref(logical_id)}",
             "AWS::Logs::LogGroup": lambda: f"arn:aws:logs:{account}:log-group:{self.ref(logical_id)}:*",
             "AWS::S3::Bucket": lambda: f"arn:aws:s3:::{self.ref(logical_id)}",
+            "AWS::SQS::Queue": lambda: f"arn:aws:sqs:{account}:{self.of(resource['Properties']['QueueName'])}",
             "AWS::SNS::Topic": lambda: f"arn:aws:sns:{account}:{logical_id}",
-            "AWS::SecretsManager::Secret": lambda: f"arn:aws:secretsmanager:{account}:secret:{logical_id}-AbCdEf",
         }.get(resource["Type"])
         if attribute == "Arn" and arn:
             return arn()
         if attribute == "GroupId":
             return f"GroupId of {logical_id}"
+        if attribute == "QueueName":
+            return self.of(resource["Properties"]["QueueName"])
         if attribute == "StreamArn":
             if "StreamSpecification" not in resource["Properties"]:
                 raise Unresolved(f"StreamArn of {logical_id}, which has no stream")
@@ -649,7 +638,7 @@ def check_contract(contract: Contract) -> Iterator[str]:
     for function in contract.functions:
         if function.period_s is not None and (function.period_s < 60 or function.period_s % 60):
             yield f"function {function.name}: runs every {function.period_s} s, but a schedule counts whole minutes"
-        if function.period_s is None and not function.routes and not function.optional:
+        if function.period_s is None and not function.routes:
             yield f"function {function.name}: has neither a period nor a route, so nothing would ever run it"
 
 
@@ -750,9 +739,7 @@ def check_rules(expansion: dict[str, Any]) -> Iterator[str]:
 def check_functions(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each function of the table has its block, with the right environment, log and schedule."""
     functions = of_type(resources, "AWS::Lambda::Function")
-    for logical_id in sorted(k for k in resources if k.startswith("Webhook") and not has_webhook(mode)):
-        yield f"{logical_id}: must not be there in {mode} mode"
-    for wanted in contract.checked_functions(mode):
+    for wanted in contract.checked_functions():
         name = wanted.name
         properties = functions.get(wanted.logical_id)
         if properties is None:
@@ -774,16 +761,12 @@ def check_functions(resources: dict[str, Any], contract: Contract, mode: str) ->
         for field, value in should.items():
             if properties.get(field) != value:
                 yield f"{wanted.logical_id}: {field} is {properties.get(field)}, must be {value}"
-        auth = EXPECTED[mode].auth
-        environment = {"NODEKEEPER_CLUSTER": CLUSTER, "NODEKEEPER_NODE_AUTH": auth, "RUST_LOG": "info"}
-        if wanted.routes:
+        environment = {"NODEKEEPER_CLUSTER": CLUSTER, "RUST_LOG": "info"}
+        if wanted.needs.nodes:
             environment["NODEKEEPER_NODE_ROLE"] = EXPECTED[mode].node_role
-        if wanted.needs.key:
-            environment["NODEKEEPER_NODE_KEY_SECRET"] = secret_arn("NodeKey")
         if wanted.needs.urls_in_user_data:
             environment["NODEKEEPER_HEARTBEAT_URL"] = "FunctionUrl of HeartbeatUrl"
             environment["NODEKEEPER_SWEEP_URL"] = "FunctionUrl of SweepUrl"
-        environment |= dict(wanted.needs.variables)
         found = properties.get("Environment", {}).get("Variables", {})
         for variable in sorted(environment.keys() | found.keys()):
             if environment.get(variable) != found.get(variable):
@@ -799,10 +782,6 @@ def check_functions(resources: dict[str, Any], contract: Contract, mode: str) ->
     for logical_id, properties in of_type(resources, "AWS::Logs::LogGroup").items():
         if "RetentionInDays" not in properties:
             yield f"{logical_id}: keeps its log forever; give RetentionInDays"
-
-
-def secret_arn(name: str) -> str:
-    return f"arn:aws:secretsmanager:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:secret:{name}-AbCdEf"
 
 
 def check_schedule(resources: dict[str, Any], wanted: Function) -> Iterator[str]:
@@ -827,8 +806,8 @@ def check_schedule(resources: dict[str, Any], wanted: Function) -> Iterator[str]
         yield f"{wanted.logical_id}: a run may still be running when the next one starts"
 
 
-def check_events(resources: dict[str, Any], mode: str) -> Iterator[str]:
-    """EC2's events and new jobs wake poll-and-scale. No other event does. Changed jobs wake the webhook."""
+def check_events(resources: dict[str, Any]) -> Iterator[str]:
+    """EC2's events, new jobs and ended allocs wake poll-and-scale. No other event does."""
     arn = f"arn:aws:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function:{CLUSTER}-poll-and-scale"
     wanted = {
         "EC2 Spot Instance Interruption Warning": None,
@@ -856,11 +835,10 @@ def check_events(resources: dict[str, Any], mode: str) -> Iterator[str]:
     for stream in of_type(resources, "AWS::Lambda::EventSourceMapping").values():
         table = stream["EventSourceArn"].partition("/stream/")[0].rpartition(f"{CLUSTER}-")[2]
         streams.setdefault((stream["FunctionName"].removeprefix(f"{CLUSTER}-"), table), []).append(stream)
-    expected = {key: wanted for key, wanted in STREAMS.items() if key[0] != "webhook" or has_webhook(mode)}
-    for function, table in sorted(expected.keys() ^ streams.keys()):
-        what = f"must wake {function}, and does not" if (function, table) in expected else f"must not wake {function}"
+    for function, table in sorted(STREAMS.keys() ^ streams.keys()):
+        what = f"must wake {function}, and does not" if (function, table) in STREAMS else f"must not wake {function}"
         yield f"events: the stream of the {table} table: {what}"
-    for function, table in sorted(expected.keys() & streams.keys()):
+    for function, table in sorted(STREAMS.keys() & streams.keys()):
         for stream in streams[function, table]:
             yield from check_stream(function, table, stream)
 
@@ -877,12 +855,62 @@ def check_stream(function: str, table: str, stream: dict[str, Any]) -> Iterator[
             yield f"{what}: {field} is {stream.get(field)}, must be {value}, {why}"
 
 
-def check_urls(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
-    """A function has a URL exactly when it has routes. Each URL has its two permissions.
+def check_job_events(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
+    """The pipe puts each end of a job on the cluster's bus, once, with fields that each row has. It tells what it gives up."""
+    account = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}"
+    state = lambda exists: {"end": {"M": {"state": {"S": [{"exists": exists}]}}}}  # noqa: E731
+    template = {
+        "cluster": CLUSTER,
+        "job_id": "<$.dynamodb.Keys.job_id.S>",
+        **{field: f"<$.dynamodb.NewImage.end.M.{field}.S>" for field in contract.job_event},
+    }
+    should = {
+        "JobEventBus": {"Name": f"{CLUSTER}-jobs"},
+        "JobEventsLostQueue": {"QueueName": f"{CLUSTER}-job-events-lost", "MessageRetentionPeriod": 1209600, "SqsManagedSseEnabled": True},
+        "JobEventsPipe": {
+            "Name": f"{CLUSTER}-job-events",
+            "RoleArn": f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/JobEventsRole",
+            "Source": f"arn:aws:dynamodb:{account}:table/{CLUSTER}-jobs/stream/2026-01-01",
+            "SourceParameters": {
+                # The write that ends a job, and no other write of its row.
+                "FilterCriteria": [{"dynamodb": {"NewImage": state(True), "OldImage": state(False)}}],
+                "DynamoDBStreamParameters": {
+                    "StartingPosition": "LATEST",
+                    # A pipe to a bus takes no larger batch.
+                    "BatchSize": 10,
+                    "MaximumBatchingWindowInSeconds": 1,
+                    "OnPartialBatchItemFailure": "AUTOMATIC_BISECT",
+                    "MaximumRetryAttempts": 100,
+                    "MaximumRecordAgeInSeconds": 3600,
+                    "DeadLetterConfig": {"Arn": f"arn:aws:sqs:{account}:{CLUSTER}-job-events-lost"},
+                },
+            },
+            "Target": f"arn:aws:events:{account}:event-bus/{CLUSTER}-jobs",
+            "TargetParameters": {
+                "EventBridgeEventBusParameters": {"Source": "nodekeeper", "DetailType": "Job ended"},
+                "InputTemplate": template,
+            },
+        },
+    }  # fmt: skip
+    for name, wanted in should.items():
+        found = copy.deepcopy(resources.get(name, {}).get("Properties"))
+        if not has_job_events(mode):
+            if found is not None:
+                yield f"{name}: must not be there in {mode} mode"
+            continue
+        if found and name == "JobEventsPipe":
+            found.pop("Description", None)
+            source, target = found["SourceParameters"], found["TargetParameters"]
+            source["FilterCriteria"] = [json.loads(f["Pattern"]) for f in source["FilterCriteria"]["Filters"]]
+            target["InputTemplate"] = json.loads(target["InputTemplate"])
+        for field in sorted(wanted.keys() | (found or {}).keys()):
+            if (found or {}).get(field) != wanted.get(field):
+                yield f"{name}: {field} is {(found or {}).get(field)}, must be {wanted.get(field)}"
 
-    Everybody may call a URL only in token mode, where the function itself checks the token.
-    """
-    auth, caller = ("NONE", "*") if mode == "token" else ("AWS_IAM", EXPECTED[mode].node_role)
+
+def check_urls(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
+    """A function has a URL exactly when it has routes. Only the nodes' role may call it, by its two permissions."""
+    auth, caller = "AWS_IAM", EXPECTED[mode].node_role
     urls = of_type(resources, "AWS::Lambda::Url")
     granted = []
     for logical_id, grant in of_type(resources, "AWS::Lambda::Permission").items():
@@ -891,7 +919,7 @@ def check_urls(resources: dict[str, Any], contract: Contract, mode: str) -> Iter
         elif "SourceArn" not in grant:
             yield f"{logical_id}: lets {grant['Principal']} invoke on behalf of any account; give SourceArn"
     expected = []
-    for wanted in contract.checked_functions(mode):
+    for wanted in contract.checked_functions():
         if wanted.url is None:
             continue
         function = f"{CLUSTER}-{wanted.name}"
@@ -921,9 +949,10 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
         trusted = [s.get("Principal") for s in statements]
         if any((s.get("Effect"), as_list(s.get("Action"))) != ("Allow", ["sts:AssumeRole"]) for s in statements):
             yield f"{role}: who assumes it needs sts:AssumeRole and nothing else"
-        allowed = (["ec2.amazonaws.com"],) if role == "NodeRole" else TRUSTED
-        if any(as_list(t.get("Service")) not in allowed or t.keys() != {"Service"} for t in trusted):
-            yield f"{role}: may be assumed by {trusted}; allow only Lambda, or Scheduler for a schedule"
+        by_name = ["scheduler.amazonaws.com"] if role.endswith("ScheduleRole") else ["lambda.amazonaws.com"]
+        allowed = TRUSTED.get(role, by_name)
+        if any(as_list(t.get("Service")) != allowed or t.keys() != {"Service"} for t in trusted):
+            yield f"{role}: may be assumed by {trusted}; allow only {allowed}"
     granted_by_role: dict[str, set[str]] = {}
     for role, document in policies(resources):
         for statement in document["Statement"]:
@@ -934,10 +963,9 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
                 condition = statement.get("Condition", {})
                 yield from check_grant(role, action, as_list(statement["Resource"]), condition, EXPECTED[mode])
                 granted_by_role.setdefault(role, set()).update(calls_of(action, as_list(statement["Resource"])))
-    for wanted in contract.checked_functions(mode):
+    for wanted in contract.checked_functions():
         found = granted_by_role.pop(f"{wanted.logical_id}Role", set())
-        needed = set(CALLS.get(wanted.name, [])) | stream_calls(wanted.name)
-        needed |= {"secretsmanager:GetSecretValue"} if wanted.needs.key or wanted.name == "webhook" else set()
+        needed = set(CALLS.get(wanted.name, [])) | stream_calls(STREAM_READERS.get(wanted.name, ()))
         needed |= {"logs:CreateLogStream", "logs:PutLogEvents"} | (launch_calls(mode) if wanted.needs.urls_in_user_data else set())
         if wanted.every_min is not None and granted_by_role.pop(f"{wanted.logical_id}ScheduleRole", None) != {"lambda:InvokeFunction"}:
             yield f"{wanted.logical_id}ScheduleRole: must allow to invoke the function, and nothing else"
@@ -945,6 +973,10 @@ def check_least_privilege(resources: dict[str, Any], contract: Contract, mode: s
             yield f"{wanted.logical_id}Role: {call}: the function never makes this call; take the permission away"
         for call in sorted(needed - found):
             yield f"{wanted.logical_id}Role: {call}: the function makes this call; allow it"
+    if has_job_events(mode):
+        needed = stream_calls(["jobs"]) | {"events:PutEvents", "sqs:SendMessage"}
+        for call in sorted(granted_by_role.pop("JobEventsRole", set()) ^ needed):
+            yield f"JobEventsRole: {call}: the pipe makes the calls {sorted(needed)}, and no others"
     for who, calls in PEOPLE.items():
         policy = f"{who.capitalize()}Policy"
         needed = set(calls) | reads_of_everything(contract.tables, who)
@@ -1036,7 +1068,7 @@ def check_grant(
     role: str, action: str, granted: list[str], condition: dict[str, Any], expected: Expected
 ) -> Iterator[str]:
     """One action of one statement."""
-    service, _, verb = action.partition(":")
+    service = action.partition(":")[0]
     own_tables = f"arn:aws:dynamodb:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:table/{CLUSTER}-"
     equals = condition.get("StringEquals", {})
     if "*" in action:
@@ -1047,11 +1079,10 @@ def check_grant(
         yield f"{role}: {action}: on more than the cluster's own tables and indexes"
     if action == "dynamodb:DeleteItem" and f"{own_tables}nodes" in granted and role != "CleanStaleRecordsRole":
         yield f"{role}: {action}: only clean-stale-records deletes rows of nodes"
-    if service == "secretsmanager" and verb != "GetSecretValue" and role != "OperatorPolicy":
-        yield f"{role}: {action}: only an operator changes the key"
-    secret = "WebhookKey" if role == "WebhookRole" else "NodeKey"
-    if service == "secretsmanager" and granted != [secret_arn(secret)]:
-        yield f"{role}: {action}: on {granted}, must be only {secret}"
+    account = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}"
+    own = {"events": f"arn:aws:events:{account}:event-bus/{CLUSTER}-jobs", "sqs": f"arn:aws:sqs:{account}:{CLUSTER}-job-events-lost"}
+    if service in own and granted != [own[service]]:
+        yield f"{role}: {action}: on {granted}, must be only {own[service]}"
     if action in ("ec2:TerminateInstances", "ec2:GetConsoleOutput"):
         if equals.get("aws:ResourceTag/nodekeeper:cluster") != CLUSTER:
             yield f"{role}: {action}: needs the condition aws:ResourceTag/nodekeeper:cluster = the cluster"
@@ -1168,32 +1199,16 @@ def check_bucket(resources: dict[str, Any], arn: str) -> Iterator[str]:
         yield f"AgentBucketPolicy: must be {json.dumps(only_tls)}"
 
 
-def check_secret(resources: dict[str, Any], mode: str) -> Iterator[str]:
-    """The master key is generated as 64 hex digits, the webhook's as 64 digits of base64. The functions read these forms."""
-    any_digit = {"PasswordLength": 64, "ExcludePunctuation": True, "RequireEachIncludedType": False}
-    hexadecimal = {**any_digit, "ExcludeUppercase": True, "ExcludeCharacters": "ghijklmnopqrstuvwxyz"}
-    expected = {"NodeKey": (hexadecimal, "0-9a-f")} | ({"WebhookKey": (any_digit, "A-Za-z0-9")} if has_webhook(mode) else {})
-    secrets = of_type(resources, "AWS::SecretsManager::Secret")
-    if secrets.keys() != expected.keys():
-        yield f"secrets: there are {sorted(secrets)}, must be {sorted(expected)} in {mode} mode"
-    for name in sorted(secrets.keys() & expected.keys()):
-        should, digits = expected[name]
-        if secrets[name].get("GenerateSecretString", {}) != should:
-            yield f"{name}: must be generated as 64 characters out of {digits}"
-        if "SecretString" in secrets[name]:
-            yield f"{name}: the template contains the secret; everybody who reads the template would know it"
-
-
 def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each alarm can go off, and has a receiver: on errors, throttles, refusals, silence, and what the runs found."""
     alarms = of_type(resources, "AWS::CloudWatch::Alarm")
-    expected = {name: sign_alarm(sign) for name, sign in signs(contract, mode).items()}
+    expected = {name: sign_alarm(sign) for name, sign in signs(contract).items()}
     for name in sorted(PERIODS.keys() ^ {row["id"] for row in contract.metrics["alarms"]}):
         yield f"{name}: PERIODS and the signs of the project do not name the same alarms"
     # Nodes boot one after the other in a growing fleet, so the most that were not ready in a period say nothing.
     threshold = MODES[mode].get("NotReadyNodesAlarm", 0)
     expected["NodesNotReady"] |= {"Statistic": "Minimum", "ComparisonOperator": "GreaterThanThreshold", "Threshold": threshold}
-    for wanted in contract.checked_functions(mode):
+    for wanted in contract.checked_functions():
         function = f"{CLUSTER}-{wanted.name}"
         expected[f"{wanted.logical_id}Errors"] = {"AlarmName": f"{function}-errors", **counts(function, "Errors", 2)}
         expected[f"{wanted.logical_id}Throttles"] = {"AlarmName": f"{function}-throttles", **counts(function, "Throttles", 2)}
@@ -1206,18 +1221,13 @@ def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> It
         if wanted.every_min is not None:
             expected[f"{wanted.logical_id}Silent"] = {"AlarmName": f"{function}-silent", **silence(function, wanted)}
             yield from check_schedule_group(resources, wanted)
+    if has_job_events(mode):
+        expected["JobEventsLost"] = LOST_EVENTS
     topics = [f"arn:aws:sns:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:{t}" for t in of_type(resources, "AWS::SNS::Topic")]
     if [t.get("TopicName") for t in of_type(resources, "AWS::SNS::Topic").values()] != [f"{CLUSTER}-alarms"]:
         yield f"AlarmTopic: there must be one topic, {CLUSTER}-alarms"
     email = MODES[mode].get("AlarmEmail")
     told = [{"TopicArn": topic, "Protocol": "email", "Endpoint": email} for topic in topics if email]
-    if has_webhook(mode):
-        webhook = f"arn:aws:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function:{CLUSTER}-webhook"
-        told += [{"TopicArn": topic, "Protocol": "lambda", "Endpoint": webhook} for topic in topics]
-        invokes = {"Action": "lambda:InvokeFunction", "Principal": "sns.amazonaws.com", "FunctionName": f"{CLUSTER}-webhook"}
-        grants = list(of_type(resources, "AWS::Lambda::Permission").values())
-        if any({**invokes, "SourceArn": topic} not in grants for topic in topics):
-            yield f"Webhook: the topic of the alarms may not invoke it in {mode} mode"
     subscribed = list(of_type(resources, "AWS::SNS::Subscription").values())
     if len(subscribed) != len(told) or any(subscription not in told for subscription in subscribed):
         yield f"AlarmSubscription: must be {told} in {mode} mode"
@@ -1236,6 +1246,22 @@ def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> It
             dimensions = {d["Name"]: d["Value"] for d in alarm.get("Dimensions", [])}
             if not contract.emits(alarm.get("Namespace", ""), alarm["MetricName"], dimensions):
                 yield f"{name}: nothing emits {alarm.get('Namespace')} {alarm['MetricName']} {dimensions}"
+
+
+# The alarm that goes off while there are messages about lost events.
+LOST_EVENTS = {
+    "AlarmName": f"{CLUSTER}-job-events-lost",
+    "Namespace": "AWS/SQS",
+    "MetricName": "ApproximateNumberOfMessagesVisible",
+    "Dimensions": [{"Name": "QueueName", "Value": f"{CLUSTER}-job-events-lost"}],
+    "Statistic": "Maximum",
+    "Period": 300,
+    "EvaluationPeriods": 1,
+    "Threshold": 1,
+    "ComparisonOperator": "GreaterThanOrEqualToThreshold",
+    # SQS has no data of a queue that nobody used for hours.
+    "TreatMissingData": "notBreaching",
+}
 
 
 def sign_alarm(sign: Sign) -> dict[str, Any]:
@@ -1332,9 +1358,9 @@ def check_outputs(values: Values, template: dict[str, Any], contract: Contract) 
     should = {
         **{f.url: f"FunctionUrl of {f.url}" for f in contract.functions if f.url},
         **{f"{t['name'].capitalize()}Table": f"{CLUSTER}-{t['name']}" for t in contract.tables},
-        "WebhookKeySecret": secret_arn("WebhookKey"),
+        "JobEventBus": f"{CLUSTER}-jobs",
     }
-    for name in sorted(found.keys() - should.keys() - {"AgentBucket", "AlarmTopic", "NodeKeySecret", "NodeTemplate", *(f"{w.capitalize()}Policy" for w in PEOPLE)}):
+    for name in sorted(found.keys() - should.keys() - {"AgentBucket", "AlarmTopic", "NodeTemplate", *(f"{w.capitalize()}Policy" for w in PEOPLE)}):
         yield f"output {name}: nobody needs it"
     for name, value in should.items():
         if found.get(name) != value:
@@ -1361,11 +1387,11 @@ def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Con
             if is_kept and table.get("DeletionProtectionEnabled") != EXPECTED[mode].protected:
                 yield f"{name}: DeletionProtectionEnabled must be the parameter DeletionProtection"
         yield from check_functions(resources, contract, mode)
-        yield from check_events(resources, mode)
+        yield from check_events(resources)
+        yield from check_job_events(resources, contract, mode)
         yield from check_urls(resources, contract, mode)
         yield from check_least_privilege(resources, contract, mode)
         yield from check_nodes(resources, mode)
-        yield from check_secret(resources, mode)
         yield from check_alarms(resources, contract, mode)
         yield from check_dashboard(resources, contract, mode)
         yield from check_outputs(values, expansion, contract)
@@ -1426,7 +1452,7 @@ def main() -> int:
     start = time.monotonic()
     document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())
     text = options.template.read_text()
-    findings = list(check(text, Contract.read(document)))
+    findings = [*check(text, Contract.read(document)), *lint(NOTIFY.read_text(), NOTIFY.name)]
     for finding in findings:
         print(" ".join(finding.split()))  # a linter's message may have several lines
     print(f"{options.template}: {len(findings) or 'no'} findings in {time.monotonic() - start:.1f} s", file=sys.stderr)

@@ -75,6 +75,20 @@ def index(logical_id: str, *path: Any, value: Any) -> Callable[[dict[str, Any]],
     return put(logical_id, "GlobalSecondaryIndexes", 0, *path, value=value)
 
 
+def pattern(template: dict[str, Any], gone: str) -> None:
+    """Takes this out of the filter of the pipe."""
+    found = properties("JobEventsPipe")(template)["SourceParameters"]["FilterCriteria"]["Filters"][0]
+    assert gone in found["Pattern"]
+    found["Pattern"] = found["Pattern"].replace(gone, "")
+
+
+def template_of_event(template: dict[str, Any], old: str, new: str) -> None:
+    """Changes the text of the event."""
+    found = properties("JobEventsPipe")(template)["TargetParameters"]["InputTemplate"]
+    assert old in found["Fn::Sub"]
+    found["Fn::Sub"] = found["Fn::Sub"].replace(old, new)
+
+
 def dashboard(template: dict[str, Any], old: str, new: str) -> None:
     """Changes the text of the dashboard."""
     body = properties("Dashboard")(template)["DashboardBody"]["Fn::Sub"]
@@ -133,7 +147,7 @@ MISTAKES = [
     Mistake("a schedule that is no expression", put("CleanStaleRecords", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(5 minute)"), "schedule is"),
     Mistake("no schedule", put("SweepDispatch", "Events"), "SweepDispatch: schedule is []"),
     Mistake("schedules of two clusters collide", put("PollAndScale", "Events", "Schedule", "Properties", "Name"), "a second cluster"),
-    Mistake("no key in the environment", put("HeartbeatIngest", "Environment"), "NODEKEEPER_NODE_KEY_SECRET"),
+    Mistake("no role of the nodes in the environment", put("PollAndScale", "Environment", "Variables", "NODEKEEPER_NODE_ROLE"), "NODEKEEPER_NODE_ROLE"),
     Mistake("the URLs swapped", put("PollAndScale", "Environment", "Variables", "NODEKEEPER_SWEEP_URL", value={"Fn::GetAtt": ["HeartbeatUrl", "FunctionUrl"]}), "NODEKEEPER_SWEEP_URL"),
     Mistake("the cluster's name missing", lambda t: t["Globals"]["Function"]["Environment"]["Variables"].pop("NODEKEEPER_CLUSTER"), "NODEKEEPER_CLUSTER"),
     Mistake("a log kept forever", put("HeartbeatIngestLog", "RetentionInDays"), "forever"),
@@ -150,10 +164,10 @@ MISTAKES = [
     Mistake("a schedule that only plans", put("PollAndScale", "Events", "Schedule", "Properties", "Input", value='{"dry_run": true}'), "PollAndScaleSchedule.Target.Input: not in PICTURE"),
     Mistake("a table without the stream", put("JobsTable", "StreamSpecification"), "StreamArn"),
     # URLs
-    Mistake("open to all in iam mode", put("SweepUrl", "AuthType", value="NONE"), "SweepUrl"),
+    Mistake("a URL open to all", put("SweepUrl", "AuthType", value="NONE"), "SweepUrl"),
     Mistake("only one of the two permissions", drop("Resources", "HeartbeatInvokePermission"), "InvokedViaFunctionUrl"),
     Mistake("anybody may invoke, not only by URL", put("SweepInvokePermission", "InvokedViaFunctionUrl"), "more than the URLs need"),
-    Mistake("everybody in iam mode", put("HeartbeatUrlPermission", "Principal", value="*"), "more than the URLs need in iam mode"),
+    Mistake("everybody may call", put("HeartbeatUrlPermission", "Principal", value="*"), "more than the URLs need in default mode"),
     # Policies
     Mistake("all of DynamoDB", statement("PollAndScaleRole", "Control", lambda s: s.update(Action="dynamodb:*")), "name each action"),
     Mistake("any table", statement("SweepDispatchRole", "Control", lambda s: s.update(Resource="*")), "SweepDispatchRole: dynamodb"),
@@ -191,9 +205,7 @@ MISTAKES = [
     Mistake("nodes store output that nobody wants", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].append(properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].pop()["Fn::If"][1]), "NodeRole: must allow nothing but"),
     Mistake("operators may read any bucket", lambda t: properties("OperatorPolicy")(t)["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource="*"), "OperatorPolicy: s3:GetObject on *"),
     Mistake("submitters may not read outputs", lambda t: properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"].pop(), "SubmitterPolicy: s3:GetObject: a command of the submitter makes this call"),
-    # Secret, alarms, outputs
-    Mistake("a key that is no hex", put("NodeKey", "GenerateSecretString", "ExcludeCharacters"), "0-9a-f"),
-    Mistake("a key too short", put("NodeKey", "GenerateSecretString", "PasswordLength", value=32), "0-9a-f"),
+    # Alarms, outputs
     Mistake("silence is no alarm", put("PollAndScaleSilent", "TreatMissingData", value="notBreaching"), "TreatMissingData"),
     Mistake("silence hidden by reports", put("SweepDispatchSilent", "Metrics", 1, "MetricStat", "Metric", value={"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": [{"Name": "FunctionName", "Value": {"Ref": "SweepDispatch"}}]}), "SweepDispatchSilent: Metrics"),
     Mistake("an alarm on another function", put("HeartbeatIngestErrors", "Dimensions", 0, "Value", value={"Ref": "SweepDispatch"}), "HeartbeatIngestErrors"),
@@ -203,7 +215,7 @@ MISTAKES = [
     Mistake("no alarm for brakes", drop("Resources", "BrakesHeld"), "BrakesHeld"),
     Mistake("an alarm on a metric that another function emits", put("Orphans", "Dimensions", 1, "Value", value="poll-and-scale"), "Orphans: nothing emits nodekeeper Orphans"),
     Mistake("an alarm on a metric that nobody emits", put("FunctionsOverdue", "MetricName", value="OverdueFunctions"), "FunctionsOverdue: nothing emits nodekeeper OverdueFunctions"),
-    Mistake("an alarm on another cluster", put("RowsSetAside", "Dimensions", 0, "Value", value="other"), "RowsSetAside: nothing emits nodekeeper RowsSetAside"),
+    Mistake("an alarm on another cluster", put("RowsQuarantined", "Dimensions", 0, "Value", value="other"), "RowsQuarantined: nothing emits nodekeeper RowsQuarantined"),
     Mistake("an alarm that one run raises", put("InstanceListEmpty", "DatapointsToAlarm", value=1), "InstanceListEmpty: DatapointsToAlarm"),
     Mistake("an idle cluster raises an alarm", put("InstancesAbsent", "TreatMissingData", value="breaching"), "InstancesAbsent: TreatMissingData"),
     Mistake("an alarm that a sum raises", put("StartsFail", "Statistic", value="Sum"), "StartsFail: Statistic"),
@@ -211,21 +223,21 @@ MISTAKES = [
     Mistake("an alarm that no deployer can set", put("NodesNotReady", "Threshold", value=0), "NodesNotReady: Threshold"),
     Mistake("an alarm that the dashboard does not show", lambda t: dashboard(t, '"${Orphans.Arn}",', ""), "an alarm that it does not show"),
     Mistake("a graph of another function's metric", lambda t: dashboard(t, '"FailedStarts", "Cluster", "${ClusterName}", "Function", "poll-and-scale"', '"FailedStarts", "Cluster", "${ClusterName}", "Function", "sweep-dispatch"'), "nothing emits nodekeeper FailedStarts"),
-    Mistake("an alarm of the webhook that the dashboard does not show", lambda t: dashboard(t, "${WebhookAlarms}", ""), "an alarm that it does not show"),
-    # Webhook
-    Mistake("a webhook that nobody asked for", lambda t: t["Resources"]["Webhook"].pop("Condition"), "Webhook: must not be there in iam mode"),
-    Mistake("a log of nothing", lambda t: t["Resources"]["WebhookLog"].pop("Condition"), "WebhookLog: must not be there in iam mode"),
-    Mistake("a webhook in the clear", lambda t: t["Parameters"]["WebhookUrl"].update(AllowedPattern="(https?://[!-~]+)?"), "parameter WebhookUrl"),
-    Mistake("the webhook's URL is shown", lambda t: t["Parameters"]["WebhookUrl"].pop("NoEcho"), "parameter WebhookUrl"),
-    Mistake("one record fails its batch", put("Webhook", "Events", "ChangedJobs", "Properties", "FunctionResponseTypes"), "only what was not told is tried again"),
-    Mistake("an end is forgotten at once", put("Webhook", "Events", "ChangedJobs", "Properties", "MaximumRetryAttempts", value=0), "forgotten without a word"),
-    Mistake("new jobs call the webhook", put("Webhook", "Events", "ChangedJobs", "Properties", "FilterCriteria"), "for webhook: must be filtered"),
-    Mistake("no alarm is told", put("Webhook", "Events", "Alarms"), "AlarmSubscription: must be"),
-    Mistake("the webhook signs with the key of the nodes", statement("WebhookRole", "WebhookKey", lambda s: s.update(Resource={"Ref": "NodeKey"})), "must be only WebhookKey"),
-    Mistake("the webhook may change jobs", statement("WebhookRole", "Jobs", lambda s: s.update(Action=["dynamodb:GetItem", "dynamodb:UpdateItem"])), "dynamodb:UpdateItem jobs: the function never"),
-    Mistake("a key of the webhook that is no base64", put("WebhookKey", "GenerateSecretString", "ExcludePunctuation"), "A-Za-z0-9"),
-    Mistake("no alarm for lost documents", drop("Resources", "WebhookFailed"), "WebhookFailed"),
-    Mistake("nobody learns the key of the webhook", drop("Outputs", "WebhookKeySecret"), "output WebhookKeySecret"),
+    Mistake("an alarm of the job events that the dashboard does not show", lambda t: dashboard(t, "${MoreAlarms}", ""), "an alarm that it does not show"),
+    # Job events
+    Mistake("job events that nobody asked for", lambda t: t["Resources"]["JobEventsPipe"].pop("Condition"), "JobEventsPipe: must not be there in default mode"),
+    Mistake("a pipe that sends each change of a job", put("JobEventsPipe", "SourceParameters", "FilterCriteria", "Filters", value=[]), "JobEventsPipe: SourceParameters"),
+    Mistake("an end is told with each later change", lambda t: pattern(t, ',"OldImage":{"end":{"M":{"state":{"S":[{"exists":false}]}}}}'), "JobEventsPipe: SourceParameters"),
+    Mistake("a stream that does not show what ends", put("JobsTable", "StreamSpecification", "StreamViewType", value="NEW_IMAGE"), "stream"),
+    Mistake("a field that no row has", lambda t: template_of_event(t, "end.M.cause.S", "tries.M.cause.M.kind.S"), "JobEventsPipe: TargetParameters"),
+    Mistake("an event with the environment", lambda t: template_of_event(t, '"cluster"', '"env": <$.dynamodb.NewImage.env.M>, "cluster"'), "cannot be checked"),
+    Mistake("a batch that no bus takes", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "BatchSize", value=100), "JobEventsPipe: SourceParameters"),
+    Mistake("an event that is lost without a word", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "DeadLetterConfig"), "JobEventsPipe: SourceParameters"),
+    Mistake("lost events that nobody hears of", drop("Resources", "JobEventsLost"), "JobEventsLost"),
+    Mistake("the pipe puts events on any bus", statement("JobEventsRole", "Bus", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:events:${AWS::Region}:${AWS::AccountId}:event-bus/default"})), "JobEventsRole: events:PutEvents: on"),
+    Mistake("the pipe reads the jobs table", statement("JobEventsRole", "JobsStream", lambda s: s["Action"].append("dynamodb:DescribeTable")), "JobEventsRole: dynamodb:DescribeTable jobs/stream"),
+    Mistake("the pipe's role for a function", lambda t: properties("JobEventsRole")(t)["AssumeRolePolicyDocument"]["Statement"][0].update(Principal={"Service": "lambda.amazonaws.com"}), "JobEventsRole: may be assumed by"),
+    Mistake("nobody learns the name of the bus", drop("Outputs", "JobEventBus"), "output JobEventBus"),
     Mistake("no output for a URL", drop("Outputs", "HeartbeatUrl"), "output HeartbeatUrl"),
     # Only a linter sees these
     Mistake("a property that does not exist", put("NodesTable", "TimeToLive", value={"Enabled": True}), "E3002"),
@@ -245,9 +257,8 @@ CONTRACT_MISTAKES = [
     Mistake("a URL without a route", row("heartbeat-ingest", period_s=60, routes=[]), "HeartbeatUrl: a URL, but no function"),
     Mistake("a function that nothing runs", row("heartbeat-ingest", routes=[]), "neither a period nor a route"),
     Mistake("a function without a block", lambda c: c["functions"].append({"name": "new-one", "period_s": 60, "routes": []}), "function new-one"),
-    Mistake("a webhook that each cluster needs", row("webhook", optional=False), "neither a period nor a route"),
     Mistake("a block without a function", lambda c: c["functions"].pop(), "the table of functions does not"),
-    Mistake("a metric with an alarm that its function does not emit", lambda c: c["metrics"]["names"]["sweep-dispatch"].remove("RowsSetAside"), "HandleRowsSetAside: nothing emits"),
+    Mistake("a metric with an alarm that its function does not emit", lambda c: c["metrics"]["names"]["sweep-dispatch"].remove("RowsQuarantined"), "HandleRowsQuarantined: nothing emits"),
     Mistake("metrics in another namespace", lambda c: c["metrics"].update(namespace="other"), "BrakesHeld: nothing emits nodekeeper"),
     Mistake("a definition beyond DynamoDB's limit", lambda c: widest_index(c)["projection"].update(attributes=[f"a{n}" for n in range(PROJECTED_BY_INDEX + 1)]), "at most 20"),
 ]  # fmt: skip
@@ -306,7 +317,6 @@ RESOURCES = {
     "AWS::IAM::ManagedPolicy": {"PolicyDocument": {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "iam:CreateUser", "Resource": "*"}]}},
     "AWS::Lambda::Permission": {"Action": "lambda:InvokeFunction", "FunctionName": {"Ref": "PollAndScale"}, "Principal": "210987654321"},
     "AWS::Lambda::Url": {"AuthType": "NONE", "TargetFunctionArn": {"Ref": "PollAndScale"}},
-    "AWS::SecretsManager::ResourcePolicy": {"SecretId": {"Ref": "NodeKey"}, "ResourcePolicy": {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", "Action": "secretsmanager:GetSecretValue", "Resource": "*"}]}},
     "AWS::SNS::Topic": {"TopicName": "other"},
     "AWS::EC2::SecurityGroupEgress": {"GroupId": {"Fn::GetAtt": ["NodeSecurityGroup", "GroupId"]}, "IpProtocol": "-1", "CidrIp": "0.0.0.0/0"},
 }  # fmt: skip
@@ -320,14 +330,14 @@ def additions(template: dict[str, Any]) -> Iterator[Drawn]:
     """Everything that can be added at a known place."""
     for logical_id, resource in template["Resources"].items():
         place, there = ("Resources", logical_id), resource["Properties"]
-        yield from (Drawn((*place, key), "add", value) for key, value in {"DeletionPolicy": "Retain", "DependsOn": "NodeKey"}.items() if key not in resource)
+        yield from (Drawn((*place, key), "add", value) for key, value in {"DeletionPolicy": "Retain", "DependsOn": "NodesTable"}.items() if key not in resource)
         known = OF_FUNCTION if resource["Type"].startswith("AWS::Serverless") else schema_of(resource["Type"])
         yield from (Drawn((*place, "Properties", key), "add", value) for key, value in known.items() if key not in there)
         for name in there.get("Events", {}):
             way = (*place, "Properties", "Events", name, "Properties")
             yield from (Drawn((*way, key), "add", value) for key, value in OF_EVENT.items())
     yield from (Drawn(("Resources", "Added"), "add", {"Type": kind, "Properties": of}) for kind, of in RESOURCES.items())
-    yield Drawn(("Outputs", "Added"), "add", {"Value": {"Fn::Sub": "{{resolve:secretsmanager:${NodeKey}}}"}})
+    yield Drawn(("Outputs", "Added"), "add", {"Value": {"Ref": "NodesTable"}})
     for way in statements_in(template["Resources"], ("Resources",)):
         yield from (Drawn((*way, "append"), "add", statement) for statement in STATEMENTS)
 

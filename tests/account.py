@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The account in which `src/permitted.rs` runs the functions: its roles, its secret and its launch template.
+"""The account in which `src/permitted.rs` runs the functions: its roles and its launch template.
 
     account.py MINISTACK MOTO CLUSTER      the URLs of the two emulators, and the name of the cluster
 
@@ -35,7 +35,7 @@ def trust(service):
 
 
 def make_stack(ministack, moto, cluster):
-    """The nodes' role and profile, a launch template with them, the bucket of outputs, and the secret."""
+    """The nodes' role and profile, a launch template with them, and the bucket of outputs."""
     iam, ec2 = client("iam", moto), client("ec2", moto)
     iam.create_role(RoleName="NodeRole", AssumeRolePolicyDocument=trust("ec2.amazonaws.com"))
     profile = iam.create_instance_profile(InstanceProfileName="NodeProfile")["InstanceProfile"]["Arn"]
@@ -47,12 +47,10 @@ def make_stack(ministack, moto, cluster):
     place = {"LocationConstraint": REGION}
     for bucket in [f"{cluster}-logs", "other-logs"]:
         client("s3", ministack).create_bucket(Bucket=bucket, CreateBucketConfiguration=place)
-    secret = client("secretsmanager", ministack).create_secret(Name=f"{cluster}-key", SecretString="5a" * 32)
     return {
         "template": template["LaunchTemplate"]["LaunchTemplateId"],
         "data": data,
         "node_role": f"arn:aws:iam::{ACCOUNT}:role/NodeRole",
-        "secret": secret["ARN"],
         "subnet": subnet["SubnetId"],
     }
 

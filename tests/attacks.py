@@ -30,7 +30,6 @@ REQUESTS = {
         ("GET", "/metrics", "", 200),
         ("GET", "/", "", 200),
         ("PUT", "/metadata/i-1/latest/api/token", "", 200),
-        ("POST", "/secrets/", '{"SecretId": "nodekeeper-local-node-key"}', 400),
     ],
     "dynamo": [("POST", "/", '{"TableName": "local-jobs"}', 400), ("GET", "/", "", 400)],
     "ec2": [

@@ -21,7 +21,8 @@ import urllib.request
 import attacks
 import page_rows
 from axe_playwright_python.sync_playwright import Axe
-from local_stack import PROGRAM, Local, check
+from jsonschema import Draft202012Validator
+from local_stack import PROGRAM, ROOT, Local, check
 from playwright.sync_api import sync_playwright
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -126,6 +127,16 @@ def large(browser, job):
     browser.open(f"job/{job}")
     check("a link to a job opens it", job in browser.text() and "slot 0" in browser.text(), browser.text())
     browser.quiet("a large cluster")
+
+
+def shapes(local):
+    """Commands and the page's API have one shape of a job and one of a node."""
+    schema = json.loads((ROOT / "docs/shapes.schema.json").read_text(encoding="utf-8"))
+    answers = {name: json.loads(local.run(name, "--all", "--json").stdout) for name in ("jobs", "nodes")}
+    for name, rows in answers.items():
+        for what, some in ((f"{name} --json", rows), (f"/api/{name}", json.loads(local.get(f"api/{name}"))["rows"])):
+            wrong = [e.message for e in Draft202012Validator(schema | {"$ref": f"#/$defs/{name}"}).iter_errors(some)]
+            check(f"{what} is as docs/shapes.schema.json says", some and not wrong, wrong[:5])
 
 
 def real(local, browser):
@@ -266,6 +277,7 @@ def main():
         with Local("--tick-s", "1", "--unisolated") as local:
             browser = Browser(chromium, local, given.pictures)
             real(local, browser)
+            shapes(local)
             keyboard(browser)
             job = json.loads(local.get("api/jobs?q=breaks"))["rows"][0]["job_id"]
             looks(browser, job)

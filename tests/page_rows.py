@@ -42,10 +42,9 @@ class Rows:
         submitted = self.now - 3_600_000 - number * 100
         job_id = ulid(submitted, number + 1)
         row = {
-            "job_id": job_id, "version": 1, "state": state, "priority": 500, "submitted_at": submitted, "vcpus": 2,
-            "memory_mib": 4096, "nodes": 1, "command": ["train", "--part", str(number)], "name": f"train-{number}",
-            "timeout_s": 0, "kill_timeout_s": 30, "lost_after_s": 600, "replace": False, "reconcile": "best",
-            "retry_failed": 0, "retry_lost": 3,
+            "job_id": job_id, "version": 1, "state": state, "priority": 500, "submitted_at": submitted,
+            "needs": {"vcpus": 2, "memory_mib": 4096}, "work": {"command": ["train", "--part", str(number)]},
+            "name": f"train-{number}",
         }
         if state == "queued":
             row |= {"queue": f"queued#{number % 8}", "rank": f"0500#{job_id}"}
@@ -64,7 +63,7 @@ class Rows:
             "state": "in_use", "node_id": f"{slot}-{ulid(assigned, slot + 1)}", "attempt": 1,
             "launch_claim_until_at": assigned + 60_000, "size": "small", "instance_type": "m7a.large",
             "market": "on_demand", "template": "nodekeeper", "price_per_hour": 0.116, "vcpus": 2, "memory_mib": 8192,
-            "scratch_gib": 0, "gpus": 0, "request_digest": "d", "key_version": 1, "instance_id": f"i-{slot:017x}",
+            "scratch_gib": 0, "gpus": 0, "request_digest": "d", "instance_id": f"i-{slot:017x}",
             "assigned_at": assigned, "seq": 3, "first_ping_at": assigned + 55_000, "last_ping_at": heard,
             "lease_expires_at": heard + 600_000, "status": status, "incarnation": "one", "boot_id": "boot", "gate_seq": 1,
         }
@@ -74,9 +73,8 @@ class Rows:
         return {
             "alloc_id": f"{job['job_id']}.0.0", "version": 2, "slot": node["slot"], "node_id": node["node_id"],
             "live_node": node["node_id"], "desired": "run", "client": "running", "placed_seq": 2,
-            "placed_at": self.now - 600_000, "started_at": self.now - 590_000, "vcpus": 2, "memory_mib": 4096,
-            "nodes": 1, "priority": 500, "command": job["command"], "timeout_s": 0, "kill_timeout_s": 30,
-            "lost_after_s": 600, "replace": False, "reconcile": "best",
+            "placed_at": self.now - 600_000, "started_at": self.now - 590_000,
+            "needs": job["needs"], "work": job["work"],
         }
 
 

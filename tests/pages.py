@@ -27,6 +27,8 @@ PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob(
 SIZE = '\n[[size]]\nname = "a"\ninstance_type = "m7a.large"\nvcpus = 2\nmemory_mib = 8192\nprice_per_hour = 0.1\n'
 # Subcommands of the AWS CLI that are not calls.
 AWS_OWN = {"s3": {"cp", "ls", "rm"}, "login": set()}
+# Commands of the CLI that stand beside the calls of a service.
+AWS_BESIDE = {("cloudformation", "deploy")}
 
 
 def blocks(page):
@@ -103,6 +105,8 @@ def aws_call(words):
     service, *rest = words[1:]
     if service in AWS_OWN:
         return None if not AWS_OWN[service] or rest[0] in AWS_OWN[service] else f"`aws {service}` has no {rest[0]}"
+    if (service, rest[0]) in AWS_BESIDE:
+        return None
     client = boto3.client(service, region_name="eu-west-1", aws_access_key_id="x", aws_secret_access_key="x")
     calls = {xform_name(name).replace("_", "-"): name for name in client.meta.service_model.operation_names}
     if rest[0] not in calls:

@@ -5,7 +5,7 @@
 //! Does not: know the protocol, or processes.
 
 use crate::OWN_PROGRAM;
-use crate::client::{Clock, ControlPlaneClient, Credential, Tokens};
+use crate::client::{Clock, ControlPlaneClient, Credential};
 use crate::config::{AgentArgs, AgentConfigError};
 use crate::control;
 use crate::data_dir::{DataDir, DataDirError};
@@ -55,7 +55,6 @@ pub enum AgentError {
 /// Everything the agent needs to start. The agent reads nothing else from its environment.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The node file.
     pub node: LaunchFile,
     /// The command line.
     pub args: AgentArgs,
@@ -93,7 +92,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     );
     let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
     let region = args.region.clone().or_else(|| region_in(&file.heartbeat_url));
-    let credential = credential(&file, &args, &data_dir, role.as_ref(), imds.as_ref(), region.clone()).await?;
+    let credential = credential(&file, &args, role.as_ref(), imds.as_ref(), region.clone()).await?;
     let client = ControlPlaneClient::new(file.node_id, credential, clock)?;
     let (users, guard) = guard::prepare(&args, &data_dir, &program).await?;
     let settings =
@@ -155,13 +154,12 @@ async fn node_file(file: LaunchFile, args: &AgentArgs, imds: Option<&Imds>) -> R
 async fn credential(
     file: &NodeFile,
     args: &AgentArgs,
-    data_dir: &DataDir,
     role: Option<&Arc<RoleKeys>>,
     imds: Option<&Imds>,
     region: Option<String>,
 ) -> Result<Credential, AgentError> {
-    if let Some(boot) = &file.token {
-        return Ok(Credential::Token(Tokens::new(boot.clone(), data_dir.load_token(file.node_id))));
+    if let Some(token) = &file.token {
+        return Ok(Credential::Token(token.clone()));
     }
     let (Some(role), Some(imds)) = (role, imds) else {
         return Err(AgentConfigError::NoCredential(args.config.clone()).into());

@@ -20,7 +20,7 @@
 
 use crate::atomic_file::{self, Spare, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
-use crate::outputs::OutputFiles;
+use crate::output_files::OutputFiles;
 use crate::runtime::RuntimeKind;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
@@ -281,8 +281,7 @@ mod tests {
     fn a_task_file_of_an_earlier_version_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let task = r#"{"node_id":"3-01JD0000000000000000000000","order":{"alloc_id":"ALLOC","desired":"run",
-            "client":"pending","placed_seq":1,"command":["true"],"env":{},"image":null,"caches":[],"timeout_s":0,
-            "kill_timeout_s":30,"memory_mib":0,"vcpus":1,"nodes":1,"hosts":[]},"runtime":"docker",
+            "client":"pending","placed_seq":1,"work":{"command":["true"]},"hosts":[]},"runtime":"docker",
             "job_user":"nobody","boot_id":"boot-1","caches":[["m2","/data/caches/m2"]]}"#;
         let task = task.replace("ALLOC", &order(0, 1).alloc_id.to_string());
         fs::write(dir.path().join("task.json"), task).unwrap();

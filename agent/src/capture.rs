@@ -8,7 +8,7 @@
 //! The order of standard output and standard error is that in which the bytes were found in the pipes.
 
 use crate::isolation::JobUser;
-use crate::outputs::OutputFiles;
+use crate::output_files::OutputFiles;
 use model::output::Stream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
@@ -43,7 +43,6 @@ pub struct Capture {
 
 /// The ends of the pipes that the command gets as its standard output and standard error.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Printers {
     pub out: PipeWriter,
     pub err: PipeWriter,

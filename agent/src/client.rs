@@ -6,15 +6,13 @@
 
 use crate::signer::Signer;
 use jiff::Timestamp;
-use model::causes::chain;
+use model::error_chain::error_chain;
 use model::ids::NodeId;
 use model::wire::{ErrorBody, ErrorCode};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The longest time that a call may take.
@@ -22,7 +20,6 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why a call has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum CallError {
     /// The control plane refused the call.
     #[error("refused: {message}")]
@@ -56,39 +53,10 @@ impl CallError {
 /// How the node proves who it is.
 #[derive(Debug)]
 pub enum Credential {
-    /// By a token.
-    Token(Tokens),
     /// By a signature with the credentials of the instance's role.
     Signature(Signer),
-}
-
-/// The tokens of a node.
-#[derive(Debug)]
-pub struct Tokens {
-    /// The token of the node file, which counts until the node has used another one.
-    boot: String,
-    /// The token that an answer gave.
-    session: Mutex<Option<String>>,
-    /// Whether the last call with the session token was refused, so that the next call uses the boot token. A table that
-    /// was restored may know only that one.
-    refused: AtomicBool,
-}
-
-impl Tokens {
-    /// The token of the node file, and the one that an earlier answer gave.
-    pub const fn new(boot: String, session: Option<String>) -> Self {
-        Self { boot, session: Mutex::new(session), refused: AtomicBool::new(false) }
-    }
-
-    fn current(&self) -> String {
-        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        session.filter(|_| !self.refused.load(Ordering::Relaxed)).unwrap_or_else(|| self.boot.clone())
-    }
-
-    /// Uses the other token for the next call, if there are two.
-    fn was_refused(&self) {
-        self.refused.fetch_xor(true, Ordering::Relaxed);
-    }
+    /// In a local system: by the token of its node file.
+    Token(String),
 }
 
 /// Gives the time. The agent uses it only to sign requests.
@@ -112,14 +80,6 @@ impl ControlPlaneClient {
         Ok(Self { http, node_id, credential, clock })
     }
 
-    /// Uses this token from now on.
-    pub fn use_token(&self, token: &str) {
-        if let Credential::Token(tokens) = &self.credential {
-            *tokens.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.to_owned());
-            tokens.refused.store(false, Ordering::Relaxed);
-        }
-    }
-
     /// `POST {base}/v1/nodes/{node_id}/{what}`.
     pub async fn post<A: DeserializeOwned>(
         &self,
@@ -132,7 +92,7 @@ impl ControlPlaneClient {
         let at = (self.clock)();
         let mut request = self.http.post(&url).header(CONTENT_TYPE, "application/json");
         match &self.credential {
-            Credential::Token(tokens) => request = request.bearer_auth(tokens.current()),
+            Credential::Token(token) => request = request.bearer_auth(token),
             Credential::Signature(signer) => {
                 let headers = signer.headers(&url, &body, at).await;
                 for (name, value) in headers.map_err(|e| CallError::failed(e.to_string()))? {
@@ -152,9 +112,6 @@ impl ControlPlaneClient {
         }
         match serde_json::from_slice::<ErrorBody>(&bytes) {
             Ok(ErrorBody { error: code, message }) if code.status() == status.as_u16() => {
-                if let (Credential::Token(tokens), ErrorCode::Unauthorized) = (&self.credential, code) {
-                    tokens.was_refused();
-                }
                 Err(CallError::Refused { code, message, retry_after })
             }
             _ => {
@@ -169,7 +126,7 @@ impl ControlPlaneClient {
 }
 
 fn failed(error: &reqwest::Error) -> CallError {
-    CallError::failed(chain(error))
+    CallError::failed(error_chain(error))
 }
 
 /// The wait before the next call, from 0.2 s to one hour. `asked_s` is the wait that an answer asks for, in seconds.

@@ -118,10 +118,7 @@ pub enum InternalCommand {
     Probe,
     /// Try whether these addresses accept connections.
     #[command(hide = true)]
-    Reach {
-        /// The addresses.
-        addresses: Vec<SocketAddr>,
-    },
+    Reach { addresses: Vec<SocketAddr> },
 }
 
 /// What is wrong with the command line or the node file.
@@ -129,11 +126,9 @@ pub enum InternalCommand {
 pub enum AgentConfigError {
     /// The node file cannot be read.
     #[error("cannot read the node file {path}: {source}; the user data writes it, or name another with --config")]
-    #[allow(missing_docs, reason = "the names say it")]
     Unreadable { path: PathBuf, source: std::io::Error },
     /// The node file is not valid.
     #[error("the node file {path} is not valid: {source}")]
-    #[allow(missing_docs, reason = "the names say it")]
     Invalid { path: PathBuf, source: serde_json::Error },
     /// The job's user does not exist.
     #[error("--job-user {0}: there is no such user on this machine")]
@@ -160,17 +155,14 @@ pub enum AgentConfigError {
     CannotIsolate(String),
     /// Jobs cannot reach their own directories.
     #[error("jobs cannot enter {path} ({why}): let others enter its parents (chmod o+x), or choose another --data-dir")]
-    #[allow(missing_docs, reason = "the names say it")]
     CannotEnter { path: PathBuf, why: String },
     /// The node file can be read by others, and this cannot be changed.
     #[error("others can read the node file {path}, which may hold the node's token: {source}")]
-    #[allow(missing_docs, reason = "the names say it")]
     NodeFileOpen { path: PathBuf, source: std::io::Error },
     /// The node file does not say which node this is.
     #[error(
         "the node file {path} does not say which node this is: {why}; launch the instance with nodekeeper's user data"
     )]
-    #[allow(missing_docs, reason = "the names say it")]
     NoNode { path: PathBuf, why: String },
     /// Neither the command line nor the metadata gives the instance id.
     #[error("the instance id is not known: give --instance-id, or do not give --no-imds")]

@@ -12,7 +12,7 @@ use crate::client::{CallError, ControlPlaneClient, next_call};
 use crate::data_dir::DataDirError;
 use crate::node_state::NodeState;
 use crate::protocol::Node;
-use model::chance::Chance;
+use model::rng::Rng;
 use model::wire::{AllocReport, AllocReportAnswer, ErrorCode, Heartbeat, HeartbeatAnswer};
 use nix::time::{ClockId, clock_gettime};
 use std::ops::ControlFlow;
@@ -85,7 +85,7 @@ impl CallSchedule {
 }
 
 fn chance() -> f64 {
-    Chance::real().between(0.0, 1.0)
+    Rng::real().between(0.0, 1.0)
 }
 
 fn not_saved(error: &DataDirError) -> CallError {
@@ -129,13 +129,6 @@ async fn send_heartbeat(
     let registered = state.update(|n| n.on_heartbeat(&answer)).map_err(|e| not_saved(&e))?;
     state.answered();
     state.want(answer.follows.clone());
-    if let Some(token) = &answer.token {
-        // The node would lose a token that is not on disk with its agent. Until then the old one counts.
-        match state.keep_token(token) {
-            Ok(()) => client.use_token(token),
-            Err(error) => tracing::warn!(%error, "the new token cannot be saved: the old one is used"),
-        }
-    }
     if answer.report_handles {
         state.handles_changed.notify_one();
     }
@@ -197,7 +190,7 @@ async fn send_reports(
                 schedule.failed_reports = 0;
                 if let Some(soon) = soon {
                     // Jitter, because the members of a job end together.
-                    let soon = next_call(soon * Chance::real().between(1.0, 1.5));
+                    let soon = next_call(soon * Rng::real().between(1.0, 1.5));
                     schedule.soon = Some(soon);
                     schedule.heartbeat_at = schedule.heartbeat_at.min(Instant::now() + soon);
                 }

@@ -5,7 +5,7 @@
 //! Does not: store how allocs ended; the directory of each alloc does.
 
 use crate::alloc_dir::AllocDir;
-use crate::atomic_file::{self, Spare};
+use crate::atomic_file::Spare;
 use crate::protocol::{Durable, LocalAlloc};
 use model::ids::NodeId;
 use std::fs::{self, File, TryLockError};
@@ -95,25 +95,6 @@ impl DataDir {
 
     fn state_file(&self) -> PathBuf {
         self.root.join("state.json")
-    }
-
-    /// Writes the token to disk that this node uses from now on. It has a file of its own: a node that loses its state
-    /// still has its token.
-    pub fn save_token(&self, node_id: NodeId, token: &str) -> Result<(), DataDirError> {
-        let path = self.token_file();
-        let text = format!("{node_id} {token}");
-        atomic_file::replace(&path, text.as_bytes()).map_err(|source| DataDirError::Io { path, source })
-    }
-
-    /// The token that this node saved; `None` if there is none, or if it is another node's (a cloned disk).
-    pub fn load_token(&self, node_id: NodeId) -> Option<String> {
-        let text = fs::read_to_string(self.token_file()).ok()?;
-        let (of, token) = text.split_once(' ')?;
-        (of == node_id.to_string() && !token.is_empty()).then(|| token.to_owned())
-    }
-
-    fn token_file(&self) -> PathBuf {
-        self.root.join("token")
     }
 
     /// Writes `state` to disk.
@@ -231,17 +212,6 @@ mod tests {
         let state = data.load(node_id(), "boot-2").unwrap();
         assert_eq!((state.incarnation, state.as_of, state.report_no), (None, 0, 0));
         assert_eq!(state.allocs.keys().copied().collect::<Vec<_>>(), [alloc_id(1)]);
-    }
-
-    #[test]
-    fn a_token_is_kept_for_its_node_only() {
-        let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open(dir.path()).unwrap();
-        assert_eq!(data.load_token(node_id()), None);
-        data.save_token(node_id(), "secret").unwrap();
-        let other = "3-01JD0000000000000000000001".parse().unwrap();
-        assert_eq!((data.load_token(node_id()).as_deref(), data.load_token(other)), (Some("secret"), None));
-        assert_eq!(fs::metadata(data.token_file()).unwrap().permissions().mode() & 0o077, 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Does not: act on an interruption. The agent tells the control plane, which decides.
 
 use aws_credential_types::Credentials;
-use model::causes::chain;
+use model::error_chain::error_chain;
 use model::time::Time;
 use serde::Deserialize;
 use std::time::Duration;
@@ -18,12 +18,11 @@ pub enum ImdsError {
     /// The service does not answer.
     #[error(
         "the instance metadata service does not answer: {}; outside EC2, give --no-imds and --instance-id",
-        chain(.0)
+        error_chain(.0)
     )]
     Http(#[from] reqwest::Error),
     /// The answer is not valid.
     #[error("the instance metadata service gave an invalid answer for {path}: {what}")]
-    #[allow(missing_docs, reason = "the names say it")]
     InvalidAnswer { path: &'static str, what: String },
 }
 
@@ -43,7 +42,6 @@ const ROLES: &str = "iam/security-credentials/";
 pub struct RoleCredentials {
     /// The id of the access key.
     pub access_key_id: String,
-    /// The secret access key.
     pub secret_access_key: String,
     /// The session token.
     pub token: String,
@@ -78,7 +76,6 @@ impl Imds {
         Ok(Self { http, base: base.trim_end_matches('/').to_owned() })
     }
 
-    /// The instance id.
     pub async fn instance_id(&self) -> Result<String, ImdsError> {
         let path = "instance-id";
         let id = self.get(path).await?.unwrap_or_default();

@@ -4,6 +4,7 @@
 //! agent ─ config              puts the parts together, and runs the loops
 //! control ─ backoff ─ client  the loop of heartbeats and alloc reports
 //! signer ─ role_keys          signs requests with the instance's role, where the node has no token
+//! output_files                the files of one output
 //! output ─ outputs            the loop that sends output to readers
 //! uploads ─ outputs           the loop that stores output in S3
 //! s3_access ─ role_keys       region and credentials for S3
@@ -17,7 +18,7 @@
 //! data_dir ─ atomic_file      the state file; every change is on disk before the agent uses it
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
-//! capture ─ outputs           what a command prints, on its way to the disk
+//! capture ─ output_files      what a command prints, on its way to the disk
 //! memory                      what an alloc uses, where no control group counts it
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
@@ -52,6 +53,7 @@ pub mod isolation;
 mod memory;
 pub mod node_state;
 pub mod output;
+pub mod output_files;
 pub mod outputs;
 pub mod process_table;
 pub mod program;

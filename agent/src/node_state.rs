@@ -50,7 +50,6 @@ impl NodeState {
         }
     }
 
-    /// Reads the node.
     pub fn read<T>(&self, read: impl FnOnce(&Node) -> T) -> T {
         read(&lock(&self.node))
     }
@@ -83,12 +82,6 @@ impl NodeState {
             tracing::error!(%error, "cannot save that all work stops: stopping it all the same");
         }
         stopped
-    }
-
-    /// Keeps a new token: first on disk.
-    pub fn keep_token(&self, token: &str) -> Result<(), DataDirError> {
-        let node_id = lock(&self.node).durable.node_id;
-        self.data_dir.save_token(node_id, token)
     }
 
     fn save(&self, durable: &Durable) -> Result<(), DataDirError> {

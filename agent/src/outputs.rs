@@ -10,23 +10,22 @@
 //!
 //! Guarantees: a directory is destroyed only after its output has a second name here, so no restart loses it; what is kept
 //! stays below a limit: first the oldest that is stored or has no place goes, and each that is dropped before it is stored is
-//! in the log; what a reader has asked for a moment ago stays; a symbolic link is never followed; jobs cannot read what is
+//! in the log; what a reader has asked for a moment ago stays; jobs cannot read what is
 //! kept.
 //! Does not: send anything (`output` and `uploads` do), or survive the machine.
 
 use crate::alloc_dir::AllocDir;
 use crate::atomic_file::{self, absent_is_fine, sync_dir};
 use crate::data_dir::DataDir;
+use crate::output_files::{OutputFiles, Progress, open_regular};
 use model::ids::{AllocId, NodeId};
-use model::output::{FOLLOW_LASTS, MAX_PIECE_SWITCHES, Stream, Switches, Then};
+use model::output::{FOLLOW_LASTS, MAX_PIECE_SWITCHES, Switches, Then};
 use model::stored::S3Place;
-use nix::fcntl::OFlag;
 use remove_tree::remove_tree;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -34,13 +33,9 @@ use std::time::{Duration, Instant, SystemTime};
 /// The most outputs that are kept.
 const MAX_KEPT: usize = 10_000;
 
-/// How many bytes a switch has on disk.
-const SWITCH_BYTES: u64 = 8;
-
 /// Where a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// At this byte.
     Byte(u64),
     /// So many bytes before the present end.
     Last(u64),
@@ -51,7 +46,6 @@ pub enum Start {
 pub struct Part {
     /// Where the part begins in the output, in bytes.
     pub offset: u64,
-    /// The bytes.
     pub bytes: Vec<u8>,
     /// Which of them are standard error.
     pub switches: Switches,
@@ -61,105 +55,8 @@ pub struct Part {
     pub then: Then,
 }
 
-/// How much of an output is in S3.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
-    /// So many bytes from its beginning on.
-    pub bytes: u64,
-    /// Whether S3 knows that this is all.
-    pub end: bool,
-}
-
-/// The files of one output: those in the directory of an alloc, or the kept ones.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutputFiles(PathBuf);
-
-impl OutputFiles {
-    /// The files in this directory.
-    pub const fn at(dir: PathBuf) -> Self {
-        Self(dir)
-    }
-
-    /// What the command prints.
-    pub fn output(&self) -> PathBuf {
-        self.0.join("output")
-    }
-
-    /// Where the stream changes.
-    pub fn switches(&self) -> PathBuf {
-        self.0.join("switches")
-    }
-
-    /// Whether the directory of the files is there.
-    pub fn is_there(&self) -> bool {
-        self.0.exists()
-    }
-
-    fn place(&self) -> PathBuf {
-        self.0.join("place")
-    }
-
-    /// How much is in S3. Without a readable note this is nothing, and it is stored once more.
-    pub fn progress(&self) -> Progress {
-        let note = fs::read(self.0.join("stored")).ok();
-        note.and_then(|note| serde_json::from_slice(&note).ok()).unwrap_or_default()
-    }
-
-    /// Notes how much is in S3.
-    pub fn note(&self, progress: Progress) -> io::Result<()> {
-        absent_is_fine(atomic_file::replace(&self.0.join("stored"), &serde_json::to_vec(&progress)?))
-    }
-
-    /// Where the switch with this number is on disk.
-    pub const fn place_of_switch(no: usize) -> u64 {
-        SWITCH_BYTES.saturating_mul(no as u64)
-    }
-
-    /// How many bytes the output has.
-    pub fn size(&self) -> io::Result<u64> {
-        open_regular(&self.output())?.map_or(Ok(0), |file| file.metadata().map(|m| m.len()))
-    }
-
-    /// These bytes of the output. They must be there.
-    pub fn bytes_within(&self, from: u64, to: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(to.saturating_sub(from)).map_err(io::Error::other)?];
-        match open_regular(&self.output())? {
-            Some(file) => file.read_exact_at(&mut bytes, from).map(|()| bytes),
-            None if bytes.is_empty() => Ok(bytes),
-            None => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
-
-    /// The switches of these bytes, counted from the first of them. Read them after the bytes.
-    pub fn switches_within(&self, from: u64, to: u64) -> io::Result<Switches> {
-        let Some(file) = open_regular(&self.switches())? else { return Ok(Switches::default()) };
-        let count = usize::try_from(file.metadata()?.len() / SWITCH_BYTES).unwrap_or(usize::MAX);
-        let at = |no: usize| {
-            let mut place = [0; SWITCH_BYTES as usize];
-            file.read_exact_at(&mut place, Self::place_of_switch(no)).map(|()| u64::from_le_bytes(place))
-        };
-        // The number of switches up to the first byte, by halves.
-        let (mut before, mut beyond) = (0, count);
-        while before < beyond {
-            let middle = before.midpoint(beyond);
-            if at(middle)? <= from { before = middle.saturating_add(1) } else { beyond = middle }
-        }
-        let mut switches = Switches::default();
-        switches.note(0, Stream::after(before));
-        for no in before..count {
-            let place = at(no)?;
-            if place >= to {
-                break;
-            }
-            switches.note(place.saturating_sub(from), Stream::after(no.saturating_add(1)));
-        }
-        Ok(switches)
-    }
-}
-
 /// An output that is to be stored in S3.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Waiting {
     pub alloc_id: AllocId,
     pub place: S3Place,
@@ -197,7 +94,11 @@ impl Outputs {
     /// the old one.
     pub fn files(&self, id: AllocId) -> OutputFiles {
         let kept = self.kept.join(id.to_string());
-        if kept.exists() { OutputFiles(kept) } else { OutputFiles(AllocDir::of(&self.allocs, id).path().to_owned()) }
+        if kept.exists() {
+            OutputFiles::at(kept)
+        } else {
+            OutputFiles::at(AllocDir::of(&self.allocs, id).path().to_owned())
+        }
     }
 
     /// Whether the command of the alloc will print no more.
@@ -237,7 +138,7 @@ impl Outputs {
             waiting.extend(self.place_of(&dir).map(|place| (alloc_id, (place, ended))));
         }
         for alloc_id in kept {
-            let place = fs::read_to_string(OutputFiles(self.kept.join(alloc_id.to_string())).place()).ok();
+            let place = fs::read_to_string(OutputFiles::at(self.kept.join(alloc_id.to_string())).place()).ok();
             match place.and_then(|text| text.parse().ok()) {
                 Some(place) => _ = waiting.insert(alloc_id, (place, true)),
                 None => _ = waiting.remove(&alloc_id),
@@ -286,9 +187,9 @@ impl Outputs {
         if kept.exists() {
             return Ok(());
         }
-        let new = OutputFiles(self.kept.join(format!(".new-{id}")));
-        remove_tree(&new.0)?;
-        DirBuilder::new().mode(0o700).create(&new.0)?;
+        let new = OutputFiles::at(self.kept.join(format!(".new-{id}")));
+        remove_tree(new.dir())?;
+        DirBuilder::new().mode(0o700).create(new.dir())?;
         fs::hard_link(files.output(), new.output())?;
         if open_regular(&files.switches())?.is_some() {
             fs::hard_link(files.switches(), new.switches())?;
@@ -297,7 +198,7 @@ impl Outputs {
             new.note(files.progress())?;
             atomic_file::replace(&new.place(), place.to_string().as_bytes())?;
         }
-        fs::rename(&new.0, &kept)?;
+        fs::rename(new.dir(), &kept)?;
         sync_dir(&self.kept)?;
         self.prune()
     }
@@ -306,7 +207,7 @@ impl Outputs {
     fn prune(&self) -> io::Result<()> {
         let mut outputs: Vec<(bool, SystemTime, u64, AllocId)> = Vec::new();
         for id in allocs_in(&self.kept)? {
-            let files = OutputFiles(self.kept.join(id.to_string()));
+            let files = OutputFiles::at(self.kept.join(id.to_string()));
             // Several directories are destroyed at a time: another one may have removed this output.
             if let Ok(output) = fs::symlink_metadata(files.output()) {
                 let switches = fs::symlink_metadata(files.switches()).map_or(0, |m| m.len());
@@ -351,18 +252,8 @@ fn allocs_in(dir: &Path) -> io::Result<Vec<AllocId>> {
     Ok(ids)
 }
 
-/// Opens a regular file; `None` if there is none. A symbolic link is an error.
-fn open_regular(path: &Path) -> io::Result<Option<File>> {
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    match File::options().read(true).custom_flags(flags.bits()).open(path) {
-        Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// Reads a part of an output, which ends where the switches would be too many.
-fn part(files: &OutputFiles, from: Start, most: u64, ended: bool) -> io::Result<Part> {
+fn part(files: &OutputFiles, from: Start, most: u64, is_ended: bool) -> io::Result<Part> {
     let size = files.size()?;
     let offset = match from {
         Start::Byte(byte) => byte,
@@ -375,7 +266,7 @@ fn part(files: &OutputFiles, from: Start, most: u64, ended: bool) -> io::Result<
         bytes.truncate(usize::try_from(cut).unwrap_or(usize::MAX));
     }
     let read_to = offset.saturating_add(bytes.len() as u64);
-    let then = if ended && read_to >= size { Then::End } else { Then::More };
+    let then = if is_ended && read_to >= size { Then::End } else { Then::More };
     Ok(Part { offset, bytes, switches, size, then })
 }
 
@@ -421,7 +312,7 @@ mod tests {
         fn destroy(&self, n: u32, dir: &AllocDir) {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::from(n) + 1);
             let output = dir.output_files().output();
-            File::options().append(true).open(output).unwrap().set_modified(at).unwrap();
+            fs::File::options().append(true).open(output).unwrap().set_modified(at).unwrap();
             self.outputs.keep(alloc_id(n), dir);
             remove_tree(dir.path()).unwrap();
         }
@@ -472,7 +363,7 @@ mod tests {
                 let part = disk.outputs.read(alloc_id(0), Start::Byte(from), 4, false).unwrap();
                 assert_eq!(part.switches, Switches::new(expected), "from {from}");
                 for (stream, text) in part.switches.split(&part.bytes) {
-                    let expected = if stream == Stream::Err { b'e' } else { b'o' };
+                    let expected = if stream == model::output::Stream::Err { b'e' } else { b'o' };
                     assert!(text.iter().all(|byte| *byte == expected), "from {from}: {text:?}");
                 }
             }

@@ -11,10 +11,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
-/// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessEntry {
-    /// The pid.
     pub pid: i32,
     /// The pid of the parent.
     pub parent: i32,

@@ -11,7 +11,7 @@ use crate::atomic_file;
 use crate::data_dir::DataDir;
 use crate::fitness::{Fitness, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
-use crate::outputs::OutputFiles;
+use crate::output_files::OutputFiles;
 use crate::process_table;
 use crate::protocol::{Ended, Seen, tail};
 use crate::runtime::RuntimeKind;
@@ -129,7 +129,7 @@ impl Runner {
             let why = format!("no supervisor of it lives: see {} there", log.display());
             return self.give_up(order, why);
         }
-        if let Some(bad) = order.caches.iter().find(|name| !is_cache_name(name)) {
+        if let Some(bad) = order.work.caches.iter().find(|name| !is_cache_name(name)) {
             let rule = "only letters, digits, '-', '_' and '.'";
             let why = format!("{bad:?} cannot be the name of a cache: {rule}");
             return self.never_start(order, EndCause::Rejected { why });
@@ -182,7 +182,7 @@ impl Runner {
 
     fn prepare(&mut self, order: &AllocOrder) -> io::Result<AllocDir> {
         let dir = self.dir(order.alloc_id);
-        let caches: Vec<_> = order.caches.iter().map(|name| (name.clone(), self.caches.join(name))).collect();
+        let caches: Vec<_> = order.work.caches.iter().map(|name| (name.clone(), self.caches.join(name))).collect();
         for (name, path) in &caches {
             let label = self.cache_labels.join(name);
             if !path.exists() {
@@ -521,7 +521,10 @@ mod tests {
 
     #[tokio::test]
     async fn no_step_of_a_start_that_fails_is_a_failure_of_the_job_and_the_node_tells_it_at_the_second_alloc() {
-        let order_of = |copy| AllocOrder { caches: vec!["c".into()], ..testing::order(copy, 1) };
+        let order_of = |copy| AllocOrder {
+            work: model::Work { caches: vec!["c".into()], ..testing::order(copy, 1).work },
+            ..testing::order(copy, 1)
+        };
         for (what, place, is_of_all) in STEPS {
             let root = tempfile::tempdir().unwrap();
             let mut runner = runner(root.path(), root.path().join("agent"));

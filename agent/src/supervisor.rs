@@ -5,8 +5,7 @@
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
 //! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`; the cause of the end says which of these it was, whatever the command did; what
-//! the node could not do is never a failure of the command; for an alloc without
-//! a command (a demand) nothing is started, and it ends only when it is told to stop. (The exit
+//! the node could not do is never a failure of the command. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
 //! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere `memory` counts what
@@ -102,16 +101,13 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     write_exit_record(&dir, &exit, &reserve).await
 }
 
-/// Runs the command of the alloc to its end. The alloc of a demand has none. The rest of its output is still to be written.
+/// Runs the command of the alloc to its end. The rest of its output is still to be written.
 async fn work(
     task: &AllocTask,
     dir: &AllocDir,
     context: &SupervisorContext,
     term: &mut tokio::signal::unix::Signal,
 ) -> (EndCause, Option<Capture>) {
-    if task.order.command.is_empty() {
-        return (hold(dir, term).await, None);
-    }
     match start_command(task, dir, context) {
         Ok((child, mut capture, process)) => {
             let cause = supervise(task, dir, child, &capture, term).await;
@@ -140,19 +136,6 @@ async fn judge(task: &AllocTask, dir: &AllocDir, cause: EndCause, process: Proce
         }
     };
     other.unwrap_or(cause)
-}
-
-/// Runs nothing until the alloc is told to stop. The control plane knows when the time of a demand is over.
-async fn hold(dir: &AllocDir, term: &mut tokio::signal::unix::Signal) -> EndCause {
-    let mut check = interval(CHECK_INTERVAL);
-    let why = loop {
-        tokio::select! {
-            _ = term.recv() => break dir.stop_reason().unwrap_or_else(|| "stopped".to_owned()),
-            // The stop may have been ordered before we could receive the signal.
-            _ = check.tick() => if let Some(why) = dir.stop_reason() { break why },
-        }
-    };
-    EndCause::Stopped { why, code: Some(0) }
 }
 
 /// Writes the exit record. On a full disk this waits for space, and until then the alloc counts as running.
@@ -227,7 +210,7 @@ fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) 
     match (command.spawn(), invocation.process) {
         (Ok(child), process) => Ok((child, capture, process)),
         (Err(e), Process::Command) => {
-            let name = task.order.command.first().map_or("", String::as_str);
+            let name = task.order.work.command.first().map_or("", String::as_str);
             Err(program::why_not(name, env.get("PATH").map(String::as_str), &dir.work(), &e))
         }
         (Err(e), Process::Helper(_) | Process::Client) => {
@@ -273,7 +256,7 @@ fn sandbox(task: &AllocTask, dir: &AllocDir) -> io::Result<Option<Sandbox>> {
     let Some(isolation) = &task.isolation else { return Ok(None) };
     let TaskIsolation { max_tasks, private_mounts, cgroup, .. } = isolation.clone();
     if let Some(group) = &cgroup {
-        let (memory_mib, vcpus) = (task.order.memory_mib, task.order.vcpus);
+        let (memory_mib, vcpus) = (task.order.needs.memory_mib, task.order.needs.vcpus);
         cgroup::create(group, cgroup::Limits { memory_mib, max_tasks, vcpus })?;
     }
     let mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
@@ -296,7 +279,7 @@ pub fn environment(task: &AllocTask, agent_env: &Environment, user: Option<&JobU
         ("NODEKEEPER_JOB_ID", order.job_id().to_string()),
         ("NODEKEEPER_ALLOC_ID", order.alloc_id.to_string()),
         ("NODEKEEPER_MEMBER", order.alloc_id.member.to_string()),
-        ("NODEKEEPER_NODES", order.nodes.to_string()),
+        ("NODEKEEPER_NODES", order.needs.nodes.to_string()),
         ("NODEKEEPER_HOSTS", order.hosts.join(",")),
     ];
     env.extend(own.map(|(name, value)| (name.to_owned(), value)));
@@ -316,8 +299,8 @@ async fn supervise(
     let group = child.id().map_or(0, |pid| pid as i32);
     let far = Instant::now() + Duration::from_secs(100 * 365 * 86_400);
     let after = |s: u64| Instant::now().checked_add(Duration::from_secs(s)).unwrap_or(far).min(far);
-    let timeout_at = if order.timeout_s > 0 { after(order.timeout_s) } else { far };
-    let over_time = || EndCause::OverTime { limit_s: order.timeout_s };
+    let timeout_at = if order.work.timeout_s > 0 { after(order.work.timeout_s) } else { far };
+    let over_time = || EndCause::OverTime { limit_s: order.work.timeout_s };
     let stopped = |why: String| EndCause::Stopped { why, code: None };
     let mut kill_at = far;
     // Only the first reason is kept, because a later one is its consequence.
@@ -347,7 +330,7 @@ async fn supervise(
         };
         if let Some(stop) = stop {
             reason.get_or_insert(stop);
-            let (alloc_id, kill_timeout_s) = (order.alloc_id, order.kill_timeout_s);
+            let (alloc_id, kill_timeout_s) = (order.alloc_id, order.failure_policy.kill_timeout_s);
             kill_at = after(kill_timeout_s) + task.runtime.stop_grace();
             task.runtime.begin_stop(StopRequest { alloc_id, process_group: group, kill_timeout_s });
         }
@@ -363,7 +346,7 @@ fn lost_output(capture: &Capture) -> Option<EndCause> {
 /// Whether the kernel killed a process of the alloc for the memory limit of its control group.
 fn was_out_of_memory(task: &AllocTask) -> bool {
     let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
-    task.order.memory_mib > 0 && group.is_some_and(cgroup::was_out_of_memory)
+    task.order.needs.memory_mib > 0 && group.is_some_and(cgroup::was_out_of_memory)
 }
 
 /// Why the command ended. `reason` is why it was made to end.
@@ -381,7 +364,7 @@ fn cause(status: io::Result<ExitStatus>, reason: Option<EndCause>, task: &AllocT
         Some(reason) => reason,
         // A command that goes on after it lost a process, and succeeds, has succeeded.
         None if own != (EndCause::Exited { code: 0 }) && was_out_of_memory(task) => {
-            EndCause::OverMemory { allowed_mib: task.order.memory_mib, used_mib: None }
+            EndCause::OverMemory { allowed_mib: task.order.needs.memory_mib, used_mib: None }
         }
         None => own,
     }
@@ -389,7 +372,7 @@ fn cause(status: io::Result<ExitStatus>, reason: Option<EndCause>, task: &AllocT
 
 /// Why the command must be killed, if its processes use more memory than the order allows.
 fn over_memory_limit(task: &AllocTask, own_pid: i32) -> Option<EndCause> {
-    let allowed_mib = task.order.memory_mib;
+    let allowed_mib = task.order.needs.memory_mib;
     let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
     if allowed_mib == 0 || task.runtime.enforces_memory_limit() || group.is_some_and(cgroup::limits_memory) {
         return None;

@@ -11,7 +11,7 @@ use crate::handles::{HandleStore, HandleTarget};
 use crate::node_state::NodeState;
 use crate::protocol::{HandleList, HandleRound, Node};
 use crate::runner::Runner;
-use model::chance::Chance;
+use model::rng::Rng;
 use model::wire::{ErrorCode, HandleReportAnswer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -273,7 +273,7 @@ impl Sweeper {
 fn may_destroy(handles: &HandleStore, node: &Node, target: &HandleTarget) -> bool {
     match target {
         HandleTarget::Alloc(id) => !node.durable.allocs.contains_key(id) && !Runner::is_running(&handles.allocs, *id),
-        HandleTarget::Cache(name) => node.durable.allocs.values().all(|alloc| !alloc.order.caches.contains(name)),
+        HandleTarget::Cache(name) => node.durable.allocs.values().all(|alloc| !alloc.order.work.caches.contains(name)),
         HandleTarget::Container(_) => true,
     }
 }
@@ -310,7 +310,7 @@ fn report_failed(state: &NodeState, error: &CallError, history: &mut ReportHisto
     let calls = history.due_at.map_or(History::Never { attempts: failures }, |due| {
         History::Overdue(Instant::now().saturating_duration_since(due))
     });
-    ControlFlow::Continue(backoff::delay(calls, error.retry_after(), Chance::real().between(0.0, 1.0)))
+    ControlFlow::Continue(backoff::delay(calls, error.retry_after(), Rng::real().between(0.0, 1.0)))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -9,11 +9,12 @@
 
 use crate::backoff::{self, History};
 use crate::node_state::NodeState;
-use crate::outputs::{Outputs, Progress, Waiting};
+use crate::output_files::Progress;
+use crate::outputs::{Outputs, Waiting};
 use crate::s3_access::S3Access;
-use model::chance::Chance;
 use model::ids::AllocId;
 use model::output::Switches;
+use model::rng::Rng;
 use model::stored::{BOTH, END, MORE, OUT, PIECE_BYTES, STREAMS_HEADER, THEN_HEADER};
 use s3::S3Error;
 use std::collections::BTreeMap;
@@ -85,8 +86,8 @@ impl Uploader {
                     if failures.is_power_of_two() {
                         tracing::warn!(left, failures, %error, "output is not stored in S3 yet: trying again");
                     }
-                    let chance = Chance::real().between(0.0, 1.0);
-                    backoff::delay(History::Never { attempts: failures }, None, chance)
+                    let rng = Rng::real().between(0.0, 1.0);
+                    backoff::delay(History::Never { attempts: failures }, None, rng)
                 }
             };
             if is_last {
@@ -181,7 +182,12 @@ struct NextPiece {
 
 /// Reads the piece that comes next: from the beginning of the piece that S3 has in part, or not at all. `None` if S3 has all
 /// there is.
-fn next_piece(outputs: &Outputs, id: AllocId, known: Option<Progress>, ended: bool) -> io::Result<Option<NextPiece>> {
+fn next_piece(
+    outputs: &Outputs,
+    id: AllocId,
+    known: Option<Progress>,
+    is_ended: bool,
+) -> io::Result<Option<NextPiece>> {
     let files = outputs.files(id);
     let stored = known.unwrap_or_else(|| files.progress());
     let size = match files.size() {
@@ -191,13 +197,13 @@ fn next_piece(outputs: &Outputs, id: AllocId, known: Option<Progress>, ended: bo
     };
     // It was dropped meanwhile. An output that is not there because its command was never started is an empty one.
     let is_gone = !files.is_there() || size < stored.bytes;
-    if is_gone || stored.end || (stored.bytes == size && !ended) {
+    if is_gone || stored.end || (stored.bytes == size && !is_ended) {
         return Ok(None);
     }
     let no = stored.bytes / PIECE_BYTES;
     let from = no.saturating_mul(PIECE_BYTES);
     let to = size.min(from.saturating_add(PIECE_BYTES));
-    let progress = Progress { bytes: to, end: ended && to == size };
+    let progress = Progress { bytes: to, end: is_ended && to == size };
     let (bytes, switches) = match size {
         0 => (Vec::new(), Switches::default()),
         _ => (files.bytes_within(from, to)?, files.switches_within(from, to)?),

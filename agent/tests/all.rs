@@ -1,5 +1,4 @@
 //! Real agents with real processes. They are one binary, because each further one is linked anew.
-#![allow(missing_docs, reason = "a test says with its name what it proves")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
 mod allocs;

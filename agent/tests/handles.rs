@@ -2,13 +2,13 @@
 
 use crate::common::{NODE_ID, TestNode, alloc_id, is_alive, order};
 use model::wire::AllocOrder;
-use model::{ClientStatus, HandleKind};
+use model::{ClientStatus, HandleKind, Work};
 use std::os::unix::fs::PermissionsExt;
 
 #[tokio::test]
 async fn handles_are_reported_and_destroyed_when_named_but_not_while_an_alloc_uses_them() {
     let mut node = TestNode::new().await;
-    let with_cache = |o: AllocOrder| AllocOrder { caches: vec!["m2".into()], ..o };
+    let with_cache = |o: AllocOrder| AllocOrder { work: Work { caches: vec!["m2".into()], ..o.work }, ..o };
     node.with(|p| p.order(vec![order(0, "true"), with_cache(order(1, "echo $$ > pid; exec sleep 1000"))]));
     node.with(|p| p.destroy = [alloc_id(1).to_string(), "cache:m2".to_owned()].into());
     node.start(&[]);
@@ -108,7 +108,7 @@ fn add_fake_docker(node: &mut TestNode) -> std::path::PathBuf {
 async fn a_container_runs_stops_and_is_removed() {
     let mut node = TestNode::new().await;
     let bin = add_fake_docker(&mut node);
-    let with_image = |o: AllocOrder| AllocOrder { image: Some("image-1".into()), ..o };
+    let with_image = |o: AllocOrder| AllocOrder { work: Work { image: Some("image-1".into()), ..o.work }, ..o };
     let without_image = order(2, "true");
     node.with(|p| {
         p.order(vec![
@@ -168,8 +168,10 @@ async fn an_option_in_place_of_an_image_is_refused_and_docker_is_not_called() {
     let mut node = TestNode::new().await;
     let bin = add_fake_docker(&mut node);
     let images = ["--privileged", "--volume=/:/host", "image-1 --privileged"];
-    let orders =
-        images.iter().zip(0..).map(|(image, copy)| AllocOrder { image: Some((*image).into()), ..order(copy, "true") });
+    let orders = images.iter().zip(0..).map(|(image, copy)| AllocOrder {
+        work: Work { image: Some((*image).into()), ..order(copy, "true").work },
+        ..order(copy, "true")
+    });
     node.with(|p| p.order(orders.collect()));
     node.start(&["--runtime", "docker"]);
     for (image, copy) in images.iter().zip(0..) {

@@ -5,7 +5,7 @@
 
 use crate::common::{NODE_ID, TIMEOUT, TestNode, alloc_id, is_alive, order};
 use model::wire::AllocOrder;
-use model::{ClientStatus, EndCause};
+use model::{ClientStatus, EndCause, Needs};
 use nodekeeper_agent::process_table;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -104,7 +104,7 @@ async fn attack(isolation: &[&str]) -> Vec<&'static str> {
     );
     let mut victim = order(0, &script);
     victim.env.insert("SECRET".into(), "s3cret".into());
-    victim.caches = vec!["private".into()];
+    victim.work.caches = vec!["private".into()];
     node.with(|p| p.order(vec![victim.clone()]));
     node.start(isolation);
     let victim_pid = node.line_of(0, "pid").await;
@@ -319,7 +319,9 @@ async fn what_a_job_keeps_in_dev_shm_counts_as_its_memory() {
     needs_root!();
     let (mut node, ids) = (TestNode::new().await, ids());
     let fills = "head -c 100000000 /dev/zero > /dev/shm/x; sleep 1000";
-    node.with(|p| p.order(vec![AllocOrder { memory_mib: 64, ..order(0, fills) }]));
+    node.with(|p| {
+        p.order(vec![AllocOrder { needs: Needs { memory_mib: 64, ..order(0, fills).needs }, ..order(0, fills) }])
+    });
     node.start(&ids.args());
     let message = crate::common::cause(&node.end_of(0).await);
     assert!(message.starts_with("out of memory: it used ") && message.contains("64 MiB"), "{message}");
@@ -345,7 +347,7 @@ async fn allocs_that_name_a_cache_share_it_one_after_the_other() {
     needs_root!();
     let (mut node, ids) = (TestNode::new().await, ids());
     let with_cache = |mut o: AllocOrder| {
-        o.caches = vec!["m2".into()];
+        o.work.caches = vec!["m2".into()];
         o
     };
     let first = with_cache(order(0, "cd $NODEKEEPER_CACHE_M2 && mkdir dir && echo 1 > dir/file && id -G"));

@@ -153,7 +153,7 @@ async fn gone_stops_everything_and_then_runs_on_gone() {
     node.with(|p| {
         p.order(vec![order(0, script), order(1, "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done")])
     });
-    node.with(|p| p.orders[1].kill_timeout_s = 1);
+    node.with(|p| p.orders[1].failure_policy.kill_timeout_s = 1);
     let gone = node.dir.path().join("gone");
     // When called, this command writes down every command that still runs.
     let (first, second) = (node.alloc_dir(0).join("work/pid"), node.alloc_dir(1).join("work/pid"));
@@ -289,25 +289,4 @@ async fn of_several_supervisors_one_runs_the_alloc_and_none_if_it_is_never_to_be
         let runs = std::fs::read_to_string(dir.work().join("runs")).unwrap_or_default();
         assert_eq!(runs.lines().count(), usize::from(!never));
     }
-}
-
-#[tokio::test]
-async fn a_new_token_is_used_from_then_on_and_survives_the_agent() {
-    let mut node = TestNode::new().await;
-    node.with(|p| p.gives = Some("session-1".into()));
-    node.start(&[]);
-    node.beats(1).await;
-    // From now on only the new token counts.
-    node.with(|p| (p.accepts, p.gives) = (Some("session-1".into()), None));
-    node.beats(2).await;
-    assert!(node.with(|p| p.bearers.iter().all(|b| b == crate::common::TOKEN || b == "session-1")));
-    node.kill_agent();
-    node.with(|p| p.bearers.clear());
-    node.start(&[]);
-    node.beats(2).await;
-    assert!(node.with(|p| p.bearers.iter().all(|b| b == "session-1")), "{:?}", node.with(|p| p.bearers.clone()));
-    // A restored table knows the first token only: the agent finds that out.
-    node.with(|p| p.accepts = None);
-    node.beats(2).await;
-    assert_eq!(node.with(|p| p.bearers.last().cloned()).as_deref(), Some(crate::common::TOKEN));
 }

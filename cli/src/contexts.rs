@@ -19,7 +19,7 @@
 //! line of the file and nothing else.
 //! Does not: hold credentials.
 
-use crate::commands::Usage;
+use crate::console::Usage;
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use model::ids::ClusterName;
@@ -29,7 +29,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// `context …`
 #[derive(Subcommand, Clone, Debug)]
 pub enum ContextCommand {
     /// List the contexts of the file
@@ -43,7 +42,6 @@ pub enum ContextCommand {
     Show,
 }
 
-/// The file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -69,9 +67,7 @@ pub struct Settings {
 /// What the command line and the environment say.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    /// `--cluster`
     pub cluster: Option<ClusterName>,
-    /// `--context`
     pub context: Option<String>,
     /// Reads a variable of the environment. A variable without a value counts as absent.
     pub env: BTreeMap<String, String>,

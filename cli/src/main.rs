@@ -1,7 +1,7 @@
 //! The `nodekeeper` command: reads arguments, environment and clock, and runs a command.
 //!
 //! Guarantees: an error is one line on standard error; exit code 0 done, 1 failed, 2 wrong usage.
-//! Does not: contain a command; `commands` and `local` do.
+//! Does not: contain a command; `command` and `local` do.
 
 #![allow(clippy::disallowed_methods, reason = "the one place that reads the clock and the environment")]
 
@@ -11,9 +11,11 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
-use nodekeeper_cli::commands::{self, Cluster, Command, Context, Outcome, Screen, Usage};
+use nodekeeper_cli::command::{self, Command};
+use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Screen, Usage, show};
 use nodekeeper_cli::contexts::{self, ContextCommand, Given};
 use nodekeeper_cli::hidden_env::HiddenEnv;
+#[cfg(feature = "local")]
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
 use nodekeeper_cli::no_cluster;
 use std::collections::BTreeMap;
@@ -47,15 +49,19 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum What {
     /// Run the whole system on this machine, without AWS
+    #[cfg(feature = "local")]
     Local(LocalArgs),
+    /// Run the whole system on this machine, without AWS: only in a checkout
+    #[cfg(not(feature = "local"))]
+    Local {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        options: Vec<String>,
+    },
     /// Choose the cluster that commands work with, from ~/.config/nodekeeper/config.toml (or NODEKEEPER_CONFIG)
     #[command(subcommand)]
     Context(ContextCommand),
     /// Print the completion of commands and options for a shell
-    Completion {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
+    Completion { shell: clap_complete::Shell },
     /// Write a manual page for each command into a directory
     Man {
         /// The directory
@@ -86,17 +92,18 @@ async fn main() -> ExitCode {
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Code(code)) => ExitCode::from(code),
         // The reader closed the pipe: it has read enough, and not everything was told.
-        Err(e) if commands::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
+        Err(e) if show::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
         Err(e) => {
-            eprintln!("nodekeeper: {}{}", commands::error(&e), no_cluster::where_it_looked(&e, &given));
+            eprintln!("nodekeeper: {}{}", show::error(&e), no_cluster::where_it_looked(&e, &given));
             ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
         }
     }
 }
 
 async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Outcome> {
-    let clock: Arc<dyn Fn() -> Time + Send + Sync> = Arc::new(Time::now);
+    let clock: Clock = Arc::new(Time::now);
     match what {
+        #[cfg(feature = "local")]
         What::Local(args) => {
             let env = |name: &str| std::env::var(name).ok();
             let exe = std::env::current_exe()?;
@@ -105,6 +112,13 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
             let env = LocalEnv { path, home, rust_log, s3_endpoint, sudo_uid: env("SUDO_UID"), exe, clock };
             local::run(args, env).await?;
             Ok(Outcome::Done)
+        }
+        #[cfg(not(feature = "local"))]
+        What::Local { options } => {
+            let line = format!("cargo run -- local {}", options.join(" "));
+            let line = line.trim_end();
+            Err(Usage(format!("a released program has no stand-ins for AWS: in a checkout of nodekeeper, `{line}`"))
+                .into())
         }
         What::Context(command) => {
             contexts::run(&command, &given, &mut io::stdout())?;
@@ -134,7 +148,7 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
                 out: &mut io::stdout(),
                 err: &mut io::stderr(),
             };
-            commands::run(command, &mut context).await
+            command::run(command, &mut context).await
         }
     }
 }
@@ -156,11 +170,10 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let config = nodekeeper_cli::aws::config(profile.as_deref(), &told).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::new(aws_sdk_ec2::Client::new(&config), name);
-    let secrets = aws_sdk_secretsmanager::Client::new(&config);
     let endpoint = std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty());
     let outputs = nodekeeper_cli::aws::s3(&config, endpoint.as_deref(), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
-    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), secrets, outputs })
+    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs })
 }
 
 /// Whether tables have colours.

@@ -4,9 +4,9 @@
 //! names `nodekeeper local`, and contexts where they help.
 //! Does not: choose a cluster. A command that works on another cluster than the one meant can do harm.
 
-use crate::commands::Usage;
+use crate::console::Usage;
 use crate::contexts::{Given, Settings};
-use crate::local;
+use crate::running::{LOAD_ENVIRONMENT, runs_in};
 use anyhow::bail;
 use std::path::Path;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub fn unnamed(given: &Given, here: &Path) -> Usage {
         (Some(path), None) => format!("{} does not exist", path.display()),
         (None, None) => "there is no file of contexts".to_owned(),
     };
-    let what_to_do = if local::runs_in(here) {
-        format!("`nodekeeper local` runs in this directory: `{}`", local::LOAD_ENVIRONMENT)
+    let what_to_do = if runs_in(here) {
+        format!("`nodekeeper local` runs in this directory: `{LOAD_ENVIRONMENT}`")
     } else {
         "`nodekeeper local` starts one on this machine, and `nodekeeper context list` shows how to name one in AWS"
             .to_owned()
@@ -61,8 +61,7 @@ pub async fn listens(given: &Given, told: &Settings) -> anyhow::Result<()> {
     };
     bail!(
         "no cluster answers at {url} ({by} says so): {why}: start `nodekeeper local` and load its environment again \
-         (`{}`), or choose another cluster with --context",
-        local::LOAD_ENVIRONMENT
+         (`{LOAD_ENVIRONMENT}`), or choose another cluster with --context"
     )
 }
 
@@ -105,7 +104,7 @@ mod tests {
         assert!(said.contains("NODEKEEPER_CLUSTER") && said.contains("config.toml does not exist"), "{said}");
         assert!(said.contains("`nodekeeper local` starts one") && said.contains("context list"), "{said}");
 
-        let _running = local::testing::running_in(here.path());
+        let _running = crate::local::testing::running_in(here.path());
         let said = unnamed(&given, here.path()).to_string();
         assert!(said.contains("runs in this directory: `set -a; . .nodekeeper/env"), "{said}");
 

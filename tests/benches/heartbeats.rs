@@ -9,7 +9,7 @@
 //!
 //! Each node calls at the time that the last answer told it. The benchmark fails if a heartbeat is refused, or if the
 //! version of a record changes. A steady heartbeat does not change the version, and the loss of a lease does.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark may fail loudly")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 mod meter;
@@ -18,7 +18,7 @@ use crate::meter::cpu_ms;
 use async_trait::async_trait;
 use heartbeat_ingest::Ingest;
 use model::NodeRecord;
-use model::auth::KeyRing;
+use model::auth::NodeKey;
 use model::cloud::{Cloud, CloudError, Instance, LaunchError};
 use model::fixtures;
 use model::ids::ClusterName;
@@ -27,7 +27,6 @@ use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
-use runtime::keys::Keys;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -99,12 +98,11 @@ async fn whole(nodes: u32, seconds: u64) {
         store.write(None, &record, Vec::new()).await.unwrap();
     }
     let versions: Vec<_> = store.nodes().await.unwrap().iter().map(|n| (n.slot, n.version)).collect();
-    let keys = KeyRing::new("5a".repeat(32).parse().unwrap(), None);
-    let tokens: Vec<String> =
-        (0..nodes).map(|n| keys.boot_token(&cluster, fixtures::node_id(n), keys.version())).collect();
-    let ingest = Ingest::new(store.clone(), Credentials::Token(Keys::fixed(keys.clone())), cluster.clone());
+    let key = "5a".repeat(32).parse::<NodeKey>().unwrap();
+    let tokens: Vec<String> = (0..nodes).map(|n| key.token(&cluster, fixtures::node_id(n))).collect();
+    let ingest = Ingest::new(store.clone(), Credentials::Token(key.clone()), cluster.clone());
     let ingest = Arc::new(ingest);
-    let settings = LaunchSettings { cluster, keys: Some(keys), heartbeat_url: String::new(), sweep_url: String::new() };
+    let settings = LaunchSettings { cluster, key: Some(key), heartbeat_url: String::new(), sweep_url: String::new() };
     let cloud = Arc::new(Running(instances));
 
     let began = Instant::now();
@@ -206,12 +204,12 @@ impl Db for Steady {
 /// record and the answer.
 async fn alone(beats: u32, rounds: u32) {
     let cluster: ClusterName = "large".parse().unwrap();
-    let keys = KeyRing::new("5a".repeat(32).parse().unwrap(), None);
-    let token = keys.boot_token(&cluster, fixtures::node_id(1), keys.version());
+    let key = "5a".repeat(32).parse::<NodeKey>().unwrap();
+    let token = key.token(&cluster, fixtures::node_id(1));
     let record = fixtures::ready(1);
     let as_of = record.life().unwrap().seq;
     let store = Store::new(Arc::new(Steady(store::row(&record))));
-    let ingest = Ingest::new(store, Credentials::Token(Keys::fixed(keys)), cluster);
+    let ingest = Ingest::new(store, Credentials::Token(key), cluster);
     // Each heartbeat comes a second after the one before, so that no limit on calls applies.
     let mut now = Time::now();
     let mut least = Duration::MAX;

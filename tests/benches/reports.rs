@@ -9,12 +9,11 @@
 //! The function has a process of its own and talks through the AWS SDK to the embedded DynamoDB of this process. It shares
 //! its process with the nodes of the benchmark, which only make the requests.
 #![allow(
-    missing_docs,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::indexing_slicing,
     clippy::panic,
-    reason = "a benchmark"
+    reason = "a benchmark may fail loudly"
 )]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -23,7 +22,7 @@ mod meter;
 use crate::meter::{Meter, Metered, cpu_ms, peak_mib};
 use async_trait::async_trait;
 use futures::StreamExt;
-use model::auth::KeyRing;
+use model::auth::NodeKey;
 use model::control::PolicyRow;
 use model::fixtures;
 use model::ids::{ClusterName, NodeId};
@@ -33,7 +32,6 @@ use model::wire::{HandleReport, HandleReportAnswer, ReportPart, ReportedHandle};
 use model::{Handle, HandleKind, HandleState, NodeRecord};
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
-use runtime::keys::Keys;
 use runtime::lambda::Reply;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -54,8 +52,8 @@ fn cluster() -> ClusterName {
     "large".parse().unwrap()
 }
 
-fn key_ring() -> KeyRing {
-    KeyRing::new("5a".repeat(32).parse().unwrap(), None)
+fn node_key() -> NodeKey {
+    "5a".repeat(32).parse().unwrap()
 }
 
 fn dynamo(url: &str) -> Dynamo {
@@ -63,7 +61,7 @@ fn dynamo(url: &str) -> Dynamo {
 }
 
 fn sweep(store: Store) -> Sweep {
-    Sweep::new(store, Credentials::Token(Keys::fixed(key_ring())), cluster())
+    Sweep::new(store, Credentials::Token(node_key()), cluster())
 }
 
 fn ready(n: u32, now: Time) -> NodeRecord {
@@ -85,10 +83,10 @@ struct Node {
 
 impl Node {
     fn new(n: u32, record: &NodeRecord, handles: usize) -> Self {
-        let (id, keys) = (fixtures::node_id(n), key_ring());
+        let (id, key) = (fixtures::node_id(n), node_key());
         let handles = (0..handles).map(|h| format!("container-{h:08}")).collect();
         let as_of = record.life().unwrap().seq;
-        Self { id, token: keys.boot_token(&cluster(), id, keys.version()), as_of, handles, report_no: 0 }
+        Self { id, token: key.token(&cluster(), id), as_of, handles, report_no: 0 }
     }
 
     const fn next_no(&mut self) -> u64 {

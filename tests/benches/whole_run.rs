@@ -9,7 +9,7 @@
 //!
 //! The run has a process of its own and talks through the AWS SDK to the embedded DynamoDB and to the EC2 stand-in, which
 //! this process has filled before. So CPU time and memory are those of the run alone.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark may fail loudly")]
 
 mod meter;
 
@@ -24,7 +24,7 @@ use model::ids::{ClusterName, JobId, Ulid};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
-use model::{Job, JobSpec, NodeRecord, NodeState};
+use model::{Job, JobSpec, Needs, NodeRecord, NodeState};
 use runtime::answer::Outcome;
 use runtime::clock::RunClock;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-use store::steps::{self, Retention};
+use store::transactions::{self, Retention};
 use store::{Db, Dynamo, Item, Store, Table};
 
 const CASES: [&str; 6] = ["idle", "busy", "launch", "shut down", "orphans", "queue"];
@@ -49,7 +49,7 @@ fn cluster() -> ClusterName {
 
 fn settings() -> LaunchSettings {
     let url = |name: &str| format!("https://{name}");
-    LaunchSettings { cluster: cluster(), keys: None, heartbeat_url: url("heartbeat"), sweep_url: url("sweep") }
+    LaunchSettings { cluster: cluster(), key: None, heartbeat_url: url("heartbeat"), sweep_url: url("sweep") }
 }
 
 fn dynamo(url: &str) -> Dynamo {
@@ -89,7 +89,7 @@ async fn measure(case: &str, dynamo_url: &str, ec2_url: &str) {
 
 /// A ready node on a running instance.
 async fn node(cloud: &Ec2, policy: &Policy, n: u32) -> NodeRecord {
-    let request = LaunchRequest::render(&settings(), policy, fixtures::node_id(n), 1, &fixtures::offering());
+    let request = LaunchRequest::render(&settings(), policy, fixtures::node_id(n), &fixtures::offering());
     let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0);
     let id = instance.instance_id;
     let record = fixtures::assigned(n).bind(&id, None, at(1)).unwrap();
@@ -108,7 +108,7 @@ async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Poli
         store.write(None, &run, Vec::new()).await.unwrap();
     }
     let job = |n: u32| {
-        let spec = JobSpec { command: vec!["true".into()], vcpus: 2, ..JobSpec::default() };
+        let spec = JobSpec { needs: Needs { vcpus: 2, ..Needs::default() }, ..JobSpec::running(["true"]) };
         Job::submit(JobId::new(Ulid::from_parts(u64::from(n), u128::from(n) * 0x9E37_79B9)), spec, at(0)).unwrap()
     };
     if case == "queue" {
@@ -133,7 +133,7 @@ async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Poli
                 let record = store.write(None, &record, Vec::new()).await.unwrap();
                 if matches!(case, "busy" | "queue") {
                     let job = store.write(None, &job(n), Vec::new()).await.unwrap();
-                    steps::place(store, &job, &[(0, &record)], None, |_| None, keep, at(70)).await.unwrap();
+                    transactions::place(store, &job, &[(0, &record)], None, |_| None, keep, at(70)).await.unwrap();
                 }
             }
         }

@@ -11,7 +11,7 @@
 //! asks for `dynamodb:TransactWriteItems`, which is no permission in AWS.
 
 use crate::second_opinions::{Emulator, python_tool, root};
-use crate::world::{s3_client, secrets_client};
+use crate::world::s3_client;
 use aws_sdk_dynamodb::config::Credentials;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -116,22 +116,18 @@ fn policies(stack: &Value) -> BTreeMap<String, Vec<Value>> {
             let check = root().join("infra/check.py");
             let printed = Command::new(python_tool("python"))
                 .arg(check)
-                .args(["--print-policies", "OutputS3=demo-logs/nodes", "WebhookUrl=https://example.org/"])
+                .args(["--print-policies", "OutputS3=demo-logs/nodes"])
                 .output()
                 .unwrap();
             assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
             String::from_utf8(printed.stdout).unwrap()
         })
         .clone();
-    // AWS chooses these names. check.py has others in their place.
-    let secret = format!("arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:NodeKey-AbCdEf");
+    // AWS chooses this name. check.py has another in its place.
     let template = format!("launch-template/{}", stack["template"].as_str().unwrap());
-    for (name, real) in
-        [("launch-template/NodeTemplate", template.as_str()), (&secret, stack["secret"].as_str().unwrap())]
-    {
-        assert!(text.contains(name), "{name} is in no policy");
-        text = text.replace(name, real);
-    }
+    let name = "launch-template/NodeTemplate";
+    assert!(text.contains(name), "{name} is in no policy");
+    text = text.replace(name, &template);
     serde_json::from_str(&text).unwrap()
 }
 
@@ -238,10 +234,6 @@ impl Account {
             .endpoint_url(&self.url)
             .build();
         aws_sdk_ec2::Client::from_conf(config)
-    }
-
-    pub fn secrets(&self, credentials: &Credentials) -> aws_sdk_secretsmanager::Client {
-        secrets_client(&self.url, REGION, credentials.clone())
     }
 
     pub fn s3(&self, credentials: &Credentials) -> s3::S3 {
@@ -407,10 +399,7 @@ impl Inside {
 
     /// The call in the words of `infra/calls.json`: one for each item of a transaction.
     fn words(&self, target: &str, body: &Value) -> Vec<String> {
-        let (service, action) = target.rsplit_once('.').unwrap();
-        if service == "secretsmanager" {
-            return vec![format!("secretsmanager:{action}")];
-        }
+        let (_, action) = target.rsplit_once('.').unwrap();
         let table = |name: &str| name.strip_prefix(&format!("{}-", self.cluster)).unwrap_or(name).to_owned();
         let on = |action: &str, part: &Value| {
             format!("dynamodb:{action} {}", table(part["TableName"].as_str().unwrap_or("")))

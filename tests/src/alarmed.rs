@@ -66,7 +66,7 @@ async fn a_node_that_is_wanted_and_not_ready_is_counted_until_it_is_ready() {
 async fn orphans_are_counted_when_they_are_found() {
     let world = World::new().await;
     let (node, offering) = (fixtures::node_id(3), fixtures::offering());
-    let request = LaunchRequest::render(&world.settings, &world.policy, node, 1, &offering);
+    let request = LaunchRequest::render(&world.settings, &world.policy, node, &offering);
     world.cloud.launch(&request, "token").await.unwrap();
     let young = world.clean().await.unwrap();
     assert_eq!(world.metric(&young, "Orphans"), Some(0));

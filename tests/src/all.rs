@@ -1,11 +1,11 @@
 //! The tests that need more than one crate. They are one binary, because linking the AWS SDK takes long.
 #![allow(
-    missing_docs,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stdout
+    clippy::print_stdout,
+    reason = "a test may fail loudly"
 )]
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 #![allow(clippy::disallowed_methods, reason = "tests find binaries and emulators by the environment")]
@@ -49,7 +49,7 @@ mod standing_still;
 mod starts;
 mod store;
 mod story;
+mod switch;
 mod turns;
 mod unreadable;
-mod webhook;
 mod world;

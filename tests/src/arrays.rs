@@ -29,9 +29,9 @@ async fn an_array_never_has_more_jobs_placed_than_its_limit_and_all_of_them_run(
         if jobs.iter().all(|job| job.summary.state == JobState::Complete) {
             assert_eq!(most, 3, "the limit is used");
             let indexes: BTreeSet<u32> =
-                jobs.iter().map(|job| job.work.env["NODEKEEPER_ARRAY_INDEX"].parse().unwrap()).collect();
+                jobs.iter().map(|job| job.env["NODEKEEPER_ARRAY_INDEX"].parse().unwrap()).collect();
             assert_eq!(indexes, (3..15).collect());
-            assert!(jobs.iter().all(|job| job.work.env["NODEKEEPER_ARRAY_COUNT"] == "12"));
+            assert!(jobs.iter().all(|job| job.env["NODEKEEPER_ARRAY_COUNT"] == "12"));
             return;
         }
     }

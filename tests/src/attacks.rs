@@ -9,7 +9,7 @@ use crate::permitted::{Fleet, offering};
 use crate::world::{World, job};
 use aws_sdk_dynamodb::config::Credentials as Keys;
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::auth::{KeyRing, NumberedKey};
+use model::auth::NodeKey;
 use model::cloud::{Cloud, Instance};
 use model::ids::{AllocId, JobId, NodeId, Ulid};
 use model::{ClientStatus, NodeRecord};
@@ -29,7 +29,7 @@ const NODE_ROLE: &str = "arn:aws:iam::123456789012:role/node";
 enum Door {
     Ingest,
     Sweep,
-    /// `heartbeat-ingest` in `iam` mode. The function URL has already checked the signature of the caller.
+    /// `heartbeat-ingest` as in AWS. The function URL has already checked the signature of the caller.
     SignedIngest,
 }
 
@@ -104,8 +104,6 @@ struct Scene {
     signed: heartbeat_ingest::Ingest,
     victim: Party,
     rogue: Party,
-    /// What stood in the user data of the victim.
-    boot_token: String,
 }
 
 impl Scene {
@@ -113,7 +111,7 @@ impl Scene {
         let mut world = World::new().await;
         for secret in [SECRET, "other"] {
             let mut spec = job(&["forever"]);
-            spec.exclusive = true;
+            spec.needs.exclusive = true;
             spec.env.insert("SECRET".into(), secret.into());
             world.submit(spec).await;
         }
@@ -130,19 +128,10 @@ impl Scene {
         }
         parties.sort_by_key(|(_, alloc)| alloc.job_id);
         let mut parties = parties.into_iter().map(|(party, _)| party);
-        let (mut victim, mut rogue) = (parties.next().unwrap(), parties.next().unwrap());
-        let boot_token = victim.token.clone();
+        let (victim, rogue) = (parties.next().unwrap(), parties.next().unwrap());
         let role = Credentials::Iam(NODE_ROLE.parse().unwrap());
         let signed = heartbeat_ingest::Ingest::new(world.store.clone(), role, world.cluster.clone());
-        // Each node exchanges the token of its user data, as the agent does.
-        for party in [&mut victim, &mut rogue] {
-            let heartbeat = |token: &str| http(&party.path("heartbeat"), Some(token), &party.heartbeat());
-            let (_, exchanged) = answer(&world.ingest.handle(&heartbeat(&party.token), world.now()).await);
-            let token = exchanged["token"].as_str().unwrap().to_owned();
-            assert_eq!(answer(&world.ingest.handle(&heartbeat(&token), world.now()).await).0, 200);
-            party.token = token;
-        }
-        Self { world, signed, victim, rogue, boot_token }
+        Self { world, signed, victim, rogue }
     }
 
     async fn party(world: &World, alloc: AllocId, node: NodeId) -> Party {
@@ -165,7 +154,7 @@ impl Scene {
             SignedIngest => answer(&self.signed.handle(event, world.now()).await),
             Sweep => match world.sweep.handle(event.clone(), world.clock()).await.unwrap() {
                 Reply::Http(response) => answer(&response),
-                Reply::Run(_) | Reply::Told(_) => (0, json!({"error": "", "message": "it was taken for the schedule"})),
+                Reply::Run(_) => (0, json!({"error": "", "message": "it was taken for the schedule"})),
             },
         }
     }
@@ -199,8 +188,8 @@ impl Scene {
         same_names["handles"] = handles;
         // An earlier life of the victim's slot, whose token somebody kept.
         let before = NodeId::new(victim.node.slot(), Ulid::from_parts(1, 1));
-        let keys = self.world.settings.keys.as_ref().unwrap();
-        let kept = keys.boot_token(&self.world.cluster, before, 1);
+        let key = self.world.settings.key.as_ref().unwrap();
+        let kept = key.token(&self.world.cluster, before);
         let earlier = by(&kept, format!("/v1/nodes/{before}/heartbeat"), victim.heartbeat());
         let own = (Ingest, by(&rogue.token, rogue.path("heartbeat"), rogue.heartbeat()));
         let path_in_path = format!("/v1/nodes/{}/../{}/heartbeat", rogue.node, victim.node);
@@ -226,7 +215,6 @@ impl Scene {
                 (409, "foreign_instance"),
                 own.clone(),
             ),
-            attack("uses the token of another node's user data", beat(&self.boot_token), refused, beat(&victim.token)),
             attack("uses the token of an earlier life", (Ingest, earlier), (410, "gone"), beat(&victim.token)),
             attack(
                 "walks to another node by its path",
@@ -244,10 +232,9 @@ impl Scene {
         let refused = (401, "unauthorized");
         let beat = |token: Option<&str>| (Ingest, http(&victim.path("heartbeat"), token, &victim.heartbeat()));
         let owners = || beat(Some(&victim.token));
-        let made_up: NumberedKey = "a5".repeat(32).parse().unwrap();
-        let made_up = KeyRing::new(made_up, None).boot_token(&self.world.cluster, victim.node, 1);
-        let keys = self.world.settings.keys.as_ref().unwrap();
-        let elsewhere = keys.boot_token(&"another".parse().unwrap(), victim.node, 1);
+        let made_up = "a5".repeat(32).parse::<NodeKey>().unwrap().token(&self.world.cluster, victim.node);
+        let key = self.world.settings.key.as_ref().unwrap();
+        let elsewhere = key.token(&"another".parse().unwrap(), victim.node);
         // What the schedule sends, with what a function URL adds to every request.
         let mut scheduled = http("/", None, &json!({}));
         scheduled["source"] = json!("aws.events");
@@ -321,7 +308,7 @@ async fn no_attack_of_a_node_or_a_stranger_succeeds() {
 /// What a person may try with the credentials that a policy gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Try {
-    /// Runs a command. SECRET, SLOT and JOB stand for what the account has.
+    /// Runs a command. SLOT and JOB stand for what the account has.
     Run(&'static [&'static str]),
     /// Changes a row of this table.
     Change(Table),
@@ -341,7 +328,7 @@ use Table::{Allocs, Control, Handles, Jobs, Nodes};
 use Try::{Change, Delete, Get, Launch, Run, Scan, Select, Terminate};
 
 /// Who tries what.
-const OF_PEOPLE: [(&str, Try); 32] = [
+const OF_PEOPLE: [(&str, Try); 29] = [
     ("ReaderPolicy", Scan(Jobs)),
     ("ReaderPolicy", Scan(Allocs)),
     ("ReaderPolicy", Get(Jobs)),
@@ -357,7 +344,6 @@ const OF_PEOPLE: [(&str, Try); 32] = [
     ("ReaderPolicy", Run(&["submit", "--", "true"])),
     ("ReaderPolicy", Run(&["cancel", "JOB"])),
     ("ReaderPolicy", Run(&["drain", "SLOT"])),
-    ("ReaderPolicy", Run(&["key", "show", "--secret", "SECRET"])),
     ("SubmitterPolicy", Change(Nodes)),
     ("SubmitterPolicy", Change(Allocs)),
     ("SubmitterPolicy", Change(Control)),
@@ -368,8 +354,6 @@ const OF_PEOPLE: [(&str, Try); 32] = [
     ("SubmitterPolicy", Launch),
     ("SubmitterPolicy", Run(&["drain", "SLOT"])),
     ("SubmitterPolicy", Run(&["release", "missing"])),
-    ("SubmitterPolicy", Run(&["key", "show", "--secret", "SECRET"])),
-    ("SubmitterPolicy", Run(&["key", "rotate", "--force", "--secret", "SECRET"])),
     ("OperatorPolicy", Change(Allocs)),
     ("OperatorPolicy", Delete(Nodes)),
     ("OperatorPolicy", Delete(Jobs)),
@@ -421,7 +405,6 @@ impl Stage {
         match what {
             Run(line) => {
                 let word = |word: &&str| match *word {
-                    "SECRET" => fleet.account.made("secret").to_owned(),
                     "SLOT" => self.node.slot().to_string(),
                     "JOB" => self.job.to_string(),
                     other => other.to_owned(),

@@ -1,16 +1,17 @@
 //! Bad input: each bad request gets a clear error and changes nothing.
 
 use crate::node::{answer, http};
-use crate::world::{World, dynamo_client, ec2_client, free_url, job, quick_policy, set_policy};
+use crate::second_opinions::free_url;
+use crate::world::{World, dynamo_client, ec2_client, job, quick_policy, set_policy};
 use cloud::Ec2;
 use model::ActionName;
-use model::auth::{KeyRing, NumberedKey};
+use model::auth::NodeKey;
 use model::cloud::Cloud;
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::policy::Policy;
 use model::time::Span;
-use model::{Intent, NodeRecord, fixtures};
+use model::{Intent, Needs, NodeRecord, fixtures};
 use runtime::http::Credentials;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -64,7 +65,7 @@ fn path(node: NodeId, what: &str) -> String {
 
 fn wrong_credentials_and_paths(world: &World, node: NodeId, token: &str, beat: &Value) -> Vec<Refused> {
     let other = NodeId::new(node.slot(), model::ids::Ulid::from_parts(1, 1));
-    let foreign = world.settings.keys.as_ref().unwrap().boot_token(&world.cluster, other, 1);
+    let foreign = world.settings.key.as_ref().unwrap().token(&world.cluster, other);
     let (heartbeat, allocs) = (path(node, "heartbeat"), path(node, "allocs"));
     let mut get = http(&heartbeat, Some(token), beat);
     get["requestContext"]["http"]["method"] = json!("GET");
@@ -125,7 +126,7 @@ async fn requests_without_valid_credentials_or_form_change_nothing() {
     }
     // A node without a record, but with a valid credential. The answer is not 410.
     let nobody = NodeId::new(model::ids::Slot::new(99).unwrap(), model::ids::Ulid::from_parts(5, 5));
-    let credential = world.settings.keys.as_ref().unwrap().boot_token(&world.cluster, nobody, 1);
+    let credential = world.settings.key.as_ref().unwrap().token(&world.cluster, nobody);
     let event = http(&format!("/v1/nodes/{nobody}/heartbeat"), Some(&credential), &beat);
     let response = world.ingest.handle(&event, world.now()).await;
     assert_eq!((answer(&response).0, response["headers"]["retry-after"].as_str()), (503, Some("5")));
@@ -137,7 +138,7 @@ async fn a_report_about_another_nodes_alloc_is_refused_and_the_rest_is_taken() {
     let mut world = World::new().await;
     for _ in 0..2 {
         let mut spec = job(&["forever"]);
-        spec.vcpus = 2;
+        spec.needs.vcpus = 2;
         world.submit(spec).await;
     }
     for _ in 0..6 {
@@ -227,7 +228,7 @@ async fn instances_are_terminated_one_by_one_after_a_refusal_but_not_after_a_ser
     let mut ids = Vec::new();
     for n in 0..3 {
         let (node, offering) = (fixtures::node_id(n), fixtures::offering());
-        let request = LaunchRequest::render(&world.settings, &world.policy, node, 1, &offering);
+        let request = LaunchRequest::render(&world.settings, &world.policy, node, &offering);
         ids.push(world.cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0).instance_id);
     }
     let fail = |calls: &[(u32, &str, u16)]| {
@@ -283,7 +284,7 @@ async fn a_repeated_heartbeat_shortens_no_lease() {
     let mut shorter = quick_policy();
     shorter["heartbeat"] = json!({"ttl_s": 10, "idle_s": 10, "grace_s": 10});
     set_policy(&world.look, &Policy::from_json(&shorter).unwrap()).await;
-    let key = Credentials::Token(runtime::keys::Keys::fixed(world.settings.keys.clone().unwrap()));
+    let key = Credentials::Token(world.settings.key.clone().unwrap());
     let ingest = heartbeat_ingest::Ingest::new(world.store.clone(), key, world.cluster.clone());
     world.pass(1);
     let now = world.now();
@@ -346,7 +347,12 @@ async fn a_node_of_a_batch_is_claimed_by_no_caller() {
     let launching = || async {
         let world = World::batched(quick_policy()).await;
         for _ in 0..3 {
-            world.submit(model::JobSpec { exclusive: true, ..job(&["forever"]) }).await;
+            world
+                .submit(model::JobSpec {
+                    needs: Needs { exclusive: true, ..job(&["forever"]).needs },
+                    ..job(&["forever"])
+                })
+                .await;
         }
         world
     };
@@ -360,7 +366,7 @@ async fn a_node_of_a_batch_is_claimed_by_no_caller() {
     let batch = before[1].life().unwrap().batch.clone().unwrap();
     assert_eq!(batch.len(), 3);
     let node = batch.node(1).unwrap();
-    let token = KeyRing::new("5a".repeat(32).parse().unwrap(), None).boot_token(&world.cluster, node, 1);
+    let token = "5a".repeat(32).parse::<NodeKey>().unwrap().token(&world.cluster, node);
     let register = async |instance_id: &str| {
         let beat = json!({"instance_id": instance_id, "boot_id": "boot-1", "as_of": 0});
         let event = http(&format!("/v1/nodes/{node}/heartbeat"), Some(&token), &beat);
@@ -435,61 +441,6 @@ async fn a_node_that_takes_no_work_is_ready_and_gets_none() {
     assert!(again.contact().unwrap().last_ping_at > refusing.contact().unwrap().last_ping_at);
     let back = beat(None).await;
     assert_eq!((back.refuses(), back.takes_work()), (None, true));
-}
-
-/// A node exchanges its boot token, and after each rotation its session token, while it works.
-#[tokio::test]
-async fn tokens_are_exchanged_and_rotated_while_the_node_works() {
-    let (world, node, boot) = working().await;
-    let record = async || world.look.node(node.slot()).await.unwrap().unwrap();
-    let credential = async || record().await.life().map(|l| (l.key_version, l.session)).unwrap();
-    let agent = world.nodes.values().next().unwrap();
-    let key =
-        |version: u32| -> NumberedKey { format!("{version}:{}", format!("{version:02x}").repeat(32)).parse().unwrap() };
-    let first = || "5a".repeat(32).parse::<NumberedKey>().unwrap();
-    let ingest = |ring: KeyRing| {
-        let keys = Credentials::Token(runtime::keys::Keys::fixed(ring));
-        heartbeat_ingest::Ingest::new(world.store.clone(), keys, world.cluster.clone())
-    };
-    let call = async |ingest: &heartbeat_ingest::Ingest, token: &str| {
-        world.pass(1);
-        let event = http(&path(node, "heartbeat"), Some(token), &agent.protocol.heartbeat());
-        let (status, body) = answer(&ingest.handle(&event, world.now()).await);
-        (status, body["token"].as_str().map(str::to_owned))
-    };
-    let one = ingest(KeyRing::new(first(), None));
-    let (status, session) = call(&one, &boot).await;
-    assert_eq!((status, credential().await), (200, (1, false)));
-    let session = session.expect("the answer to a boot token has the session token");
-    assert_eq!(call(&one, &boot).await, (200, Some(session.clone())), "the answer may have been lost");
-    let before = record().await.version;
-    assert_eq!((call(&one, &session).await, credential().await), ((200, None), (1, true)));
-    assert_eq!(call(&one, &boot).await.0, 401, "what stands in user data does not count any more");
-    let noted = record().await.version;
-    assert!(noted > before);
-    assert_eq!(
-        (call(&one, &session).await, record().await.version),
-        ((200, None), noted),
-        "steady again: one write of the pulse"
-    );
-    // The first rotation.
-    let two = ingest(KeyRing::new(key(2), Some(first())));
-    let (status, second) = call(&two, &session).await;
-    assert_eq!((status, credential().await), (200, (1, true)), "the key before still counts");
-    let second = second.expect("and the answer has the token of the new key");
-    assert_eq!((call(&two, &second).await, credential().await), ((200, None), (2, true)));
-    assert_eq!(
-        (call(&two, &session).await.0, call(&two, &boot).await.0),
-        (401, 401),
-        "a stolen old token does not count"
-    );
-    // A process that does not know the new key yet refuses it, and the agent tries again.
-    assert_eq!(call(&one, &second).await.0, 401);
-    // The second rotation, and a key that is not the one before.
-    let three = ingest(KeyRing::new(key(3), Some(key(2))));
-    let (_, third) = call(&three, &second).await;
-    assert_eq!((call(&three, &third.unwrap()).await, credential().await), ((200, None), (3, true)));
-    assert_eq!(call(&ingest(KeyRing::new(key(5), Some(key(4)))), &second).await.0, 401);
 }
 
 /// Limits on what one node can cost.

@@ -1,13 +1,13 @@
 //! Work beside a row that cannot be read: on the same node, in the same queue, of the same job.
 
-use crate::raw::{Item, Raw, item, s as text};
+use crate::raw::{Item, Raw, item, m, s as text};
 use crate::world::{World, quick_policy};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, JobId};
 use model::time::Span;
-use model::{ClientStatus, Handle, HandleKind, HandleState, JobState, NodeRecord};
+use model::{ClientStatus, Handle, HandleKind, HandleState, JobState, Needs, NodeRecord};
 use serde_json::json;
-use store::steps::{self, Retention};
+use store::transactions::{self, Retention};
 use store::{Effect, Table, WriteError, insert_handle};
 
 /// A cluster of one node.
@@ -86,13 +86,13 @@ async fn a_dead_node_ends_the_allocs_whose_rows_can_be_read() {
     assert_eq!(record.life().unwrap().allocs.len(), 2);
     let (sound, _) = raw.spoil("jobs", &job_key(first), "version", None).await;
     let (keep, now) = (Retention::of(&world.policy), world.now());
-    let refused = steps::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await.unwrap_err();
+    let refused = transactions::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await.unwrap_err();
     assert!(matches!(refused, WriteError::Db(store::DbError::Corrupt { .. })), "{refused}");
     let live: Vec<JobId> = world.look.live_allocs().await.unwrap().iter().map(|a| a.alloc_id.job_id).collect();
     assert_eq!((live, world.state(second).await), (vec![first], JobState::Queued));
     raw.put("jobs", &sound).await;
     let record = world.look.nodes().await.unwrap().remove(0);
-    steps::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await.unwrap();
+    transactions::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await.unwrap();
     assert_eq!((world.look.live_allocs().await.unwrap(), world.state(first).await), (vec![], JobState::Queued));
 }
 
@@ -103,7 +103,7 @@ async fn a_node_gets_its_other_orders_while_the_rows_of_some_allocs_cannot_be_re
     world.takes(16).await;
     let running = world.look.live_allocs().await.unwrap()[0].alloc_id;
     // The index of live allocs does not show these attributes, so the node seems to be sound.
-    let (sound, broken) = raw.spoil("allocs", &alloc_key(running), "command", Some(text("x"))).await;
+    let (sound, broken) = raw.spoil("allocs", &alloc_key(running), "work", Some(text("x"))).await;
     let other = world.add("1").await;
     world.takes(8).await;
     assert_eq!(world.state(other).await, JobState::Complete, "it runs beside it");
@@ -114,7 +114,7 @@ async fn a_node_gets_its_other_orders_while_the_rows_of_some_allocs_cannot_be_re
     world.poll().await.unwrap();
     let live = world.look.live_allocs().await.unwrap();
     let pending = live.iter().find(|a| a.alloc_id.job_id == waits).unwrap().alloc_id;
-    let (also_sound, _) = raw.spoil("allocs", &alloc_key(pending), "command", Some(text("x"))).await;
+    let (also_sound, _) = raw.spoil("allocs", &alloc_key(pending), "work", Some(text("x"))).await;
     // A pending alloc that does not start is looked at.
     world.takes(16).await;
     assert_eq!(protocol(&world), [running], "what nobody can read is not started");
@@ -135,7 +135,7 @@ async fn a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node() {
     let (mut world, raw) = small().await;
     let id = world.add("1").await;
     // The index of the queue does not show the command.
-    let (sound, broken) = raw.spoil("jobs", &job_key(id), "command", Some(text("true"))).await;
+    let (sound, broken) = raw.spoil("jobs", &job_key(id), "work", Some(text("true"))).await;
     world.takes(60).await;
     let up = world.ec2.instances().into_iter().filter(|i| i.state == ec2_stand_in::State::Running).count();
     assert_eq!(up, 0, "it keeps no node");
@@ -180,7 +180,7 @@ async fn the_handles_of_a_dead_node_are_deleted_in_parts() {
     let mut record: NodeRecord = record;
     loop {
         calls += 1;
-        match steps::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await {
+        match transactions::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await {
             Ok(cleaned) => break assert!(cleaned.is_cleaned()),
             Err(WriteError::Contended) => record = world.look.nodes().await.unwrap().remove(0),
             Err(other) => panic!("{other}"),
@@ -218,13 +218,17 @@ async fn attributes_with_their_default_values_stop_nothing() {
 #[tokio::test]
 async fn jobs_that_cannot_be_placed_hold_no_node_however_many_they_are() {
     let (mut world, raw) = small().await;
-    let caches = AttributeValue::L(vec![text("a"), text("a")]);
+    let caches = m(&[("caches", AttributeValue::L(vec![text("a"), text("a")]))]);
     let mut bad = Vec::new();
     for n in 0..130 {
-        let spec = model::JobSpec { priority: 900, exclusive: n % 2 == 0, ..crate::world::job(&["1"]) };
+        let spec = model::JobSpec {
+            priority: 900,
+            needs: Needs { exclusive: n % 2 == 0, ..crate::world::job(&["1"]).needs },
+            ..crate::world::job(&["1"])
+        };
         let id = world.submit(spec).await.summary.job_id;
-        // The index shows neither the caches nor the command.
-        let (name, value) = if n % 2 == 0 { ("caches", Some(caches.clone())) } else { ("command", Some(text("true"))) };
+        // The index shows nothing of the work.
+        let (name, value) = ("work", Some(if n % 2 == 0 { caches.clone() } else { text("true") }));
         bad.push((id, raw.spoil("jobs", &job_key(id), name, value).await.1));
     }
     let good = world.add("1").await;
@@ -247,7 +251,7 @@ async fn an_alloc_of_impossible_numbers_keeps_no_orders_from_its_node() {
     world.takes(16).await;
     let running = world.look.live_allocs().await.unwrap()[0].alloc_id;
     // The index of live allocs does not show the number.
-    raw.spoil("allocs", &alloc_key(running), "nodes", Some(crate::raw::n(4_000_000_000_u32))).await;
+    raw.spoil("allocs", &alloc_key(running), "needs", Some(m(&[("nodes", crate::raw::n(4_000_000_000_u32))]))).await;
     let other = world.add("1").await;
     world.takes(8).await;
     assert_eq!(world.state(other).await, JobState::Complete);
@@ -261,7 +265,10 @@ async fn a_member_ends_although_the_row_of_another_member_cannot_be_read() {
     policy["nodes"] = json!({"max": 2});
     let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     let raw = Raw::of(&world);
-    let spec = model::JobSpec { nodes: 2, exclusive: true, ..crate::world::job(&["forever"]) };
+    let spec = model::JobSpec {
+        needs: Needs { nodes: 2, exclusive: true, ..crate::world::job(&["forever"]).needs },
+        ..crate::world::job(&["forever"])
+    };
     world.submit(spec).await;
     world.takes(16).await;
     let mut allocs = world.look.live_allocs().await.unwrap();

@@ -95,7 +95,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         })
         .collect();
     let unreadable: BTreeSet<AllocId> = (0..5000).map(alloc_id).collect();
-    // A job that somebody put without a check is set aside above this size.
+    // A job that somebody put without a check is quarantined above this size.
     let mut order = model::fixtures::job(1).work;
     order.command = vec!["\u{1b}".repeat(MAX_COMMAND_BYTES)];
     let alloc =
@@ -114,7 +114,6 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         intent: Intent::Drain,
         must_report: true,
         report_handles: true,
-        token: Some("t".repeat(128)),
         allocs: Some(orders.clone()),
         others: others.clone(),
         unreadable: unreadable.clone(),

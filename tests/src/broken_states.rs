@@ -6,59 +6,21 @@
 //! the neighbours: their rows must stay as they are. A third job is submitted after the break, and must run to its end.
 
 mod states;
+mod town;
 
-use self::states::{Aside, Delete, Edit, Put, Right, STATES, Set, State};
-use crate::raw::{Item, Raw, without_pulse};
-use crate::world::{World, job, lonely_job, patient_policy};
+use self::states::{Delete, Edit, Put, Quarantine, Right, STATES, Set, State};
+use self::town::{Life, Town};
+use crate::raw::{Item, without_pulse};
+use crate::world::job;
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::ids::{AllocId, JobId, NodeId};
+use model::ids::AllocId;
 use model::time::Span;
 use model::{JobState, NodeState};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// A job that runs on a node of its own.
-#[derive(Clone)]
-struct Life {
-    job: JobId,
-    alloc: AllocId,
-    node: NodeId,
-    instance: String,
-}
-
-/// A cluster with two lives.
-struct Town {
-    world: World,
-    raw: Raw,
-    broken: Life,
-    neighbour: Life,
-}
-
 impl Town {
-    async fn new() -> Self {
-        let mut world = World::with(patient_policy(), ec2_stand_in::Ec2Settings::default()).await;
-        let ids = [world.submit(lonely_job()).await.summary.job_id, world.submit(lonely_job()).await.summary.job_id];
-        for _ in 0..30 {
-            world.step().await;
-            let allocs = world.look.live_allocs().await.unwrap();
-            let runs = allocs.iter().filter(|alloc| alloc.client == model::ClientStatus::Running);
-            let lives: BTreeMap<JobId, (AllocId, NodeId)> =
-                runs.map(|alloc| (alloc.alloc_id.job_id, (alloc.alloc_id, alloc.node_id))).collect();
-            if let [Some(first), Some(second)] = ids.map(|id| lives.get(&id).copied()) {
-                // The reports after the start of the work have arrived too.
-                for _ in 0..4 {
-                    world.step().await;
-                }
-                let raw = Raw::of(&world);
-                let broken = life(&world, first).await;
-                let neighbour = life(&world, second).await;
-                return Self { world, raw, broken, neighbour };
-            }
-        }
-        panic!("the jobs never ran");
-    }
-
     /// Makes these edits. `false` if there is no such row: of a pair, the first state may have deleted the row of the second.
     async fn edit(&self, edits: &[Edit], is_first: bool) -> bool {
         for edit in edits {
@@ -117,8 +79,8 @@ impl Town {
     async fn wrongs(&self) -> String {
         let (world, mut wrongs) = (&self.world, String::new());
         let seen = Observation::read(&world.look, &*world.cloud, world.now()).await.unwrap();
-        for row in &seen.aside.rows {
-            writeln!(wrongs, "set aside: {}: {}", row.subject, row.what).unwrap();
+        for row in &seen.quarantined.rows {
+            writeln!(wrongs, "quarantined: {}: {}", row.subject, row.what).unwrap();
         }
         let (jobs, _) = world.look.jobs_not_indexed(None).await.unwrap();
         for job in jobs.rows {
@@ -189,12 +151,6 @@ impl Town {
     }
 }
 
-async fn life(world: &World, (alloc, node): (AllocId, NodeId)) -> Life {
-    let record = world.look.node(node.slot()).await.unwrap().unwrap();
-    let instance = record.life().unwrap().instance_id.clone().unwrap();
-    Life { job: alloc.job_id, alloc, node, instance }
-}
-
 /// Puts these states under a living cluster. Returns a row of the table of what happened.
 async fn case(states: &[&State]) -> String {
     let name = states.iter().map(|state| state.name).collect::<Vec<_>>().join(" + ");
@@ -203,7 +159,7 @@ async fn case(states: &[&State]) -> String {
     let neighbour = town.of_neighbour(&sound);
     assert!(neighbour.len() >= 4, "{neighbour:?}");
     let mut broken = sound.clone();
-    // The rows that stay set aside until a person corrects them.
+    // The rows that stay quarantined until a person corrects them.
     let mut keys: BTreeSet<String> = BTreeSet::new();
     for (i, state) in states.iter().enumerate() {
         let edits = (state.edits)(&town);
@@ -217,12 +173,12 @@ async fn case(states: &[&State]) -> String {
         if edits.iter().any(|edit| matches!(edit, Put(..) | Delete(..))) && !keys.is_disjoint(&changed) {
             return format!("| {name} | not possible together | |");
         }
-        if state.fate == Aside {
+        if state.fate == Quarantine {
             keys.extend(changed);
         }
         broken = rows;
     }
-    let aside = states.iter().any(|state| state.fate == Aside);
+    let aside = states.iter().any(|state| state.fate == Quarantine);
     let most = states.iter().map(|state| if let Right(most) = state.fate { most } else { 12 }).max().unwrap_or(0);
     let third = town.world.submit(job(&["1"])).await.summary.job_id;
     let mut steps = 0;
@@ -241,7 +197,7 @@ async fn case(states: &[&State]) -> String {
         let now = town.rows().await;
         for key in keys.iter().filter(|_| states.len() == 1) {
             let steady = |rows: &BTreeMap<String, Item>| rows.get(key).cloned().map(without_pulse);
-            assert_eq!(steady(&now), steady(&broken), "{name}: {key} was changed while it was set aside");
+            assert_eq!(steady(&now), steady(&broken), "{name}: {key} was changed while it was quarantined");
         }
         // A person corrects the rows.
         for key in &keys {
@@ -254,7 +210,7 @@ async fn case(states: &[&State]) -> String {
                 (None, None) => {}
             }
         }
-        fate = "set aside and named".to_owned();
+        fate = "quarantined and named".to_owned();
         let mut more = 0;
         while more < 60 {
             town.world.step().await;

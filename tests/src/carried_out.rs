@@ -5,8 +5,7 @@
 //! ended), the second run may use it, and the third one is judged.
 
 use async_trait::async_trait;
-use model::auth::KeyRing;
-use model::chance::Chance;
+use model::auth::NodeKey;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError};
 use model::control::{ControlKey, EntryRow, PolicyRow};
 use model::fixtures::{self, at};
@@ -14,9 +13,11 @@ use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::reason::Reason;
 use model::refusal::Scope;
+use model::rng::Rng;
 use model::time::Span;
 use model::{
-    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, Market, NodeRecord, NodeState, NodeStatus, Version,
+    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, Market, Needs, NodeRecord, NodeState, NodeStatus,
+    Version,
 };
 use nodekeeper_simulation::database::Plain;
 use poll_and_scale::{Plan, act, plan};
@@ -79,14 +80,14 @@ impl Cloud for Ec2 {
 fn settings() -> LaunchSettings {
     LaunchSettings {
         cluster: "c".parse().unwrap(),
-        keys: Some(KeyRing::new("5a".repeat(32).parse().unwrap(), None)),
+        key: Some("5a".repeat(32).parse::<NodeKey>().unwrap()),
         heartbeat_url: "http://h".into(),
         sweep_url: "http://s".into(),
     }
 }
 
 /// Draws of one seed.
-struct Draw(Chance);
+struct Draw(Rng);
 
 impl Draw {
     /// A number from 0 to `n` - 1.
@@ -152,7 +153,7 @@ impl Draw {
         let in_use = match &mut record.state {
             NodeState::Assigned(assigned) => {
                 set(assigned);
-                let request = LaunchRequest::render(&settings(), policy, assigned.node_id, 1, &assigned.offering);
+                let request = LaunchRequest::render(&settings(), policy, assigned.node_id, &assigned.offering);
                 assigned.request_digest = request.digest();
                 assigned.assigned_at = at(NOW_S - 1 - i64::from(self.below(100)));
                 None
@@ -180,16 +181,19 @@ impl Draw {
 
     fn job(&self, n: u32, policy: &Policy) -> Job {
         let size = self.one_of(&policy.size);
+        let (vcpus, memory_mib) = (1 + self.below(4), u64::from(self.below(6)) * 1000);
         let mut spec = JobSpec {
-            command: vec!["true".into()],
-            vcpus: 1 + self.below(4),
-            memory_mib: u64::from(self.below(6)) * 1000,
             priority: *self.one_of(&[500, 500, 600]),
-            exclusive: self.is(0.2),
-            nodes: if self.is(0.15) { 2 + self.below(3) } else { 1 },
-            instance_type: self.is(0.2).then(|| size.instance_type.clone()),
-            market: self.is(0.1).then_some(size.market),
-            ..JobSpec::default()
+            needs: Needs {
+                vcpus,
+                memory_mib,
+                exclusive: self.is(0.2),
+                nodes: if self.is(0.15) { 2 + self.below(3) } else { 1 },
+                instance_type: self.is(0.2).then(|| size.instance_type.clone()),
+                market: self.is(0.1).then_some(size.market),
+                ..Needs::default()
+            },
+            ..JobSpec::running(["true"])
         };
         spec.failure_policy.replace = self.is(0.5);
         let mut job = Job::submit(fixtures::job_id(n), spec, at(i64::from(n))).unwrap();
@@ -200,8 +204,8 @@ impl Draw {
 
 /// A random state in tables of its own.
 async fn state(seed: u64) -> (Store, Ec2) {
-    let draw = Draw(Chance::seeded(seed));
-    let store = Store::with_chance(Arc::new(Plain::new()), Chance::seeded(seed));
+    let draw = Draw(Rng::seeded(seed));
+    let store = Store::with_rng(Arc::new(Plain::new()), Rng::seeded(seed));
     let policy = Policy::from_json(&draw.policy()).unwrap();
     store.write(None, &PolicyRow::new(&policy), Vec::new()).await.unwrap();
     let ec2 = Ec2::default();
@@ -225,7 +229,10 @@ async fn state(seed: u64) -> (Store, Ec2) {
             jobs += 1;
             let fits = |a: model::Capacity, b: model::Capacity| a.vcpus <= b.vcpus && a.memory_mib <= b.memory_mib;
             let life = node.life().unwrap();
-            if job.summary.nodes > 1 || !life.allocs.is_empty() || !fits(job.summary.capacity, life.offering.capacity) {
+            if job.summary.needs.nodes > 1
+                || !life.allocs.is_empty()
+                || !fits(job.summary.needs.capacity(), life.offering.capacity)
+            {
                 continue;
             }
             let id = model::ids::AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };

@@ -18,10 +18,10 @@ use store::{Store, TABLES, Table};
 /// shutdowns and cleaning.
 async fn life(world: &mut World) -> Vec<(String, JobState)> {
     let mut pair = job(&["pair"]);
-    pair.nodes = 2;
-    pair.caches = vec!["data".into()];
+    pair.needs.nodes = 2;
+    pair.work.caches = vec!["data".into()];
     let mut fails = job(&["fail"]);
-    fails.retry_failed = 1;
+    fails.failure_policy.retry_failed = 1;
     for spec in [job(&["one"]), pair, fails] {
         world.submit(spec).await;
     }
@@ -78,7 +78,7 @@ async fn four_jobs(most: u32, max_per_call: u32) -> World {
     world.ec2.set_faults(serde_json::from_value(json!({"shortages": [{"left": most}]})).unwrap());
     for n in 0..4 {
         let mut spec = job(&["one"]);
-        (spec.exclusive, spec.name) = (true, Some(format!("job {n}")));
+        (spec.needs.exclusive, spec.name) = (true, Some(format!("job {n}")));
         world.submit(spec).await;
     }
     world

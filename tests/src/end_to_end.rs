@@ -232,7 +232,7 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
 
 #[test]
 fn a_bad_start_is_one_clear_line_and_exit_1() {
-    for function in ["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch", "webhook"] {
+    for function in ["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch"] {
         let start = |env: &[(&str, &str)]| {
             let output = Command::new(program(function))
                 .env_clear()
@@ -246,11 +246,7 @@ fn a_bad_start_is_one_clear_line_and_exit_1() {
         };
         assert!(start(&[]).contains("NODEKEEPER_CLUSTER is not set"));
         assert!(start(&[("NODEKEEPER_CLUSTER", "a b"), ("AWS_REGION", "x")]).contains("NODEKEEPER_CLUSTER is wrong"));
-        if function == "webhook" {
-            let said =
-                start(&[("NODEKEEPER_CLUSTER", "c"), ("AWS_REGION", "x"), ("NODEKEEPER_WEBHOOK_URL", "http://a.b/")]);
-            assert!(said.contains("NODEKEEPER_WEBHOOK_URL is wrong") && said.contains("needed to sign"), "{said}");
-        } else if function != "clean-stale-records" {
+        if function != "clean-stale-records" {
             let said = start(&[("NODEKEEPER_CLUSTER", "c"), ("AWS_REGION", "x"), ("NODEKEEPER_NODE_KEY", "short")]);
             assert!(said.contains("NODEKEEPER_NODE_KEY is wrong"), "{said}");
         }
@@ -265,7 +261,7 @@ fn missing_tables_give_a_clear_error() {
     let output = Command::new(program("nodekeeper")).args(["jobs"]).envs(env).output().unwrap();
     let said = text(&output);
     assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("elsewhere-jobs does not exist") && said.contains("nodekeeper init"), "{said}");
+    assert!(said.contains("elsewhere-control does not exist") && said.contains("nodekeeper init"), "{said}");
 }
 
 /// No function runs, so the job waits. The page says the same as the command.
@@ -281,11 +277,11 @@ fn the_page_says_why_a_job_waits() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let state: Value = until("the job on the page", 10, || {
         let jobs = runtime.block_on(async { reqwest::get(format!("{page}api/jobs")).await?.json::<Value>().await });
-        jobs.ok().filter(|jobs| jobs["rows"][0]["name"] == "waits" && jobs["rows"][0].get("reason").is_some())
+        jobs.ok().filter(|jobs| jobs["rows"][0]["name"] == "waits" && jobs["rows"][0].get("waits_because").is_some())
     });
     let jobs: Value = serde_json::from_slice(&local.nodekeeper(&["jobs", "--json"]).stdout).unwrap();
     assert_eq!(jobs[0]["waits_because"], "this run launches for it: slot 0");
-    assert_eq!(state["rows"][0]["reason"], jobs[0]["waits_because"]);
+    assert_eq!(state["rows"][0]["waits_because"], jobs[0]["waits_because"]);
     let overview = reqwest::get(format!("{page}api/overview"));
     let state: Value = runtime.block_on(async { overview.await.unwrap().json().await.unwrap() });
     let line = state["explained"]["waiting"][0]["line"].as_str().unwrap();

@@ -157,7 +157,7 @@ async fn a_run_reads_a_bounded_number_of_followed_jobs() {
     let world = world().await;
     let mut unread = BTreeSet::new();
     for _ in 0..30 {
-        let ids: Vec<JobId> = (0..100).map(|_| JobId::new(world.look.chance().ulid(world.now()))).collect();
+        let ids: Vec<JobId> = (0..100).map(|_| JobId::new(world.look.rng().ulid(world.now()))).collect();
         let after = ids.iter().map(|id| (*id, AfterEnd::Any)).collect();
         world.submit(JobSpec { after, ..crate::world::job(&["work"]) }).await;
         unread.extend(ids);
@@ -175,7 +175,7 @@ async fn a_run_reads_a_bounded_number_of_followed_jobs() {
 #[tokio::test]
 async fn jobs_that_follow_the_same_jobs_are_all_looked_at_in_one_run() {
     let world = world().await;
-    let new_id = || JobId::new(world.look.chance().ulid(world.now()));
+    let new_id = || JobId::new(world.look.rng().ulid(world.now()));
     let after: BTreeMap<JobId, AfterEnd> = (0..100).map(|_| (new_id(), AfterEnd::Any)).collect();
     for _ in 0..50 {
         world.submit(JobSpec { after: after.clone(), ..crate::world::job(&["work"]) }).await;

@@ -6,7 +6,7 @@ use crate::world::{World, job, quick_policy};
 use model::control::{BrakeEntry, ControlKey};
 use model::handle::cache_handle;
 use model::time::{Span, Time};
-use model::{BrakeKind, Handle, HandleKind, HandleState, JobSpec, NodeRecord};
+use model::{BrakeKind, Handle, HandleKind, HandleState, JobSpec, NodeRecord, Work};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use store::{delete_handle, insert_handle};
@@ -136,7 +136,11 @@ async fn a_node_whose_handles_are_settled_reports_only_what_is_new() {
 #[tokio::test]
 async fn what_a_running_alloc_uses_gets_its_row_back_and_stays() {
     let (mut world, _) = ready(1, json!({"cap_min": 1})).await;
-    let id = world.submit(JobSpec { caches: vec!["data".into()], ..job(&["forever"]) }).await.summary.job_id;
+    let id = world
+        .submit(JobSpec { work: Work { caches: vec!["data".into()], ..job(&["forever"]).work }, ..job(&["forever"]) })
+        .await
+        .summary
+        .job_id;
     world.steps(8).await;
     let nodes = world.look.nodes().await.unwrap();
     let used = [format!("{id}.0.0"), cache_handle("data")];
@@ -166,7 +170,11 @@ async fn a_cache_that_its_node_cannot_destroy_is_taken_back_by_a_job() {
     node.relabelled.insert(name.clone(), None);
     let marked = live(&nodes[0], &name, HandleKind::Volume, world.now()).marked(1, world.now());
     world.look.apply(&insert_handle(&marked)).await.unwrap();
-    let id = world.submit(JobSpec { caches: vec!["data".into()], ..job(&["forever"]) }).await.summary.job_id;
+    let id = world
+        .submit(JobSpec { work: Work { caches: vec!["data".into()], ..job(&["forever"]).work }, ..job(&["forever"]) })
+        .await
+        .summary
+        .job_id;
     world.steps(20).await;
     assert!(world.look.job(id).await.unwrap().unwrap().summary.allocs.is_empty(), "it may still be destroyed");
     world.pass(600);
@@ -218,7 +226,11 @@ async fn in_each_part_of_a_report_every_handle_gets_its_turn() {
 #[tokio::test]
 async fn no_cache_is_judged_while_the_row_of_an_alloc_that_may_use_it_cannot_be_read() {
     let (mut world, _) = ready(1, json!({"cap_min": 10})).await;
-    let id = world.submit(JobSpec { caches: vec!["data".into()], ..job(&["forever"]) }).await.summary.job_id;
+    let id = world
+        .submit(JobSpec { work: Work { caches: vec!["data".into()], ..job(&["forever"]).work }, ..job(&["forever"]) })
+        .await
+        .summary
+        .job_id;
     world.steps(8).await;
     let nodes = world.look.nodes().await.unwrap();
     let (alloc, cache) = (format!("{id}.0.0"), cache_handle("data"));

@@ -84,7 +84,7 @@ impl World {
 }
 
 /// A lease in the far future would keep a dead node for ever. A heartbeat of the node puts it right; until then, the record
-/// is set aside and named.
+/// is quarantined and named.
 #[tokio::test]
 async fn a_lease_in_the_far_future_is_put_right_by_the_next_heartbeat() {
     let (mut world, node_id) = idle().await;

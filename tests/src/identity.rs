@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 fn alone() -> JobSpec {
     let mut spec = job(&["forever"]);
-    spec.exclusive = true;
+    spec.needs.exclusive = true;
     spec
 }
 
@@ -65,7 +65,7 @@ async fn a_copied_row_that_is_shutting_down_ends_nothing() {
     let mut copy = victim.clone();
     copy.slot = Slot::new(9).unwrap();
     if let NodeState::InUse(node) = &mut copy.state {
-        node.life.node_id = NodeId::new(copy.slot, world.look.chance().ulid(world.now()));
+        node.life.node_id = NodeId::new(copy.slot, world.look.rng().ulid(world.now()));
         node.life.allocs.clear();
     }
     copy = copy.shut_down(world.now(), "a copied row").unwrap();

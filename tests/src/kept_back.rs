@@ -89,7 +89,7 @@ async fn a_termination_that_the_tag_forbids_says_so() {
     let ec2 = Ec2 { unlisted: vec![foreign], ..Ec2::default() };
     let settings = LaunchSettings {
         cluster: "c".parse().unwrap(),
-        keys: None,
+        key: None,
         heartbeat_url: "http://h".into(),
         sweep_url: "http://s".into(),
     };

@@ -26,8 +26,8 @@ async fn ended(label: impl Fn(NodeId) -> Option<String>) -> (World, [NodeRecord;
         let node = world.nodes.get_mut(&instance(&own)).unwrap();
         node.relabelled.insert(handle.clone(), label(other.node_id().unwrap()));
         let row = world.look.job(job).await.unwrap().unwrap();
-        let keep = store::steps::Retention::of(&world.policy);
-        store::steps::cancel_job(&world.look, &row, "", keep, world.now()).await.unwrap();
+        let keep = store::transactions::Retention::of(&world.policy);
+        store::transactions::cancel_job(&world.look, &row, "", keep, world.now()).await.unwrap();
         return (world, [own, other], handle);
     }
     panic!("the job never ran beside an idle node");

@@ -84,7 +84,7 @@ async fn a_large_fleet_lives_without_ec2s_list() {
 async fn an_instance_without_a_known_id_is_found_by_its_tag() {
     let (mut world, counted) = world().await;
     let mut forever = job(&["forever"]);
-    forever.exclusive = true;
+    forever.needs.exclusive = true;
     world.submit(forever.clone()).await;
     for _ in 0..12 {
         world.step().await;
@@ -113,7 +113,7 @@ async fn unknown_ids_do_not_hide_the_others() {
     let mut known = Vec::new();
     for n in 0..7 {
         let offering = fixtures::offering();
-        let request = LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), 1, &offering);
+        let request = LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), &offering);
         let launched = world.cloud.launch(&request, &format!("token-{n}")).await.unwrap();
         known.extend(launched.into_iter().map(|i| i.instance_id));
     }

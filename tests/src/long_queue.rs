@@ -2,7 +2,7 @@
 
 use crate::world::{World, job, quick_policy};
 use model::ids::JobId;
-use model::{JobSpec, JobState};
+use model::{JobSpec, JobState, Needs};
 use serde_json::json;
 
 /// The head is 8 jobs long, and each run reads 2 more.
@@ -14,7 +14,7 @@ async fn world() -> World {
 }
 
 fn with_vcpus(vcpus: u32, memory_mib: u64) -> JobSpec {
-    JobSpec { vcpus, memory_mib, ..job(&["forever"]) }
+    JobSpec { needs: Needs { vcpus, memory_mib, ..job(&["forever"]).needs }, ..job(&["forever"]) }
 }
 
 impl World {
@@ -64,7 +64,7 @@ async fn a_long_queue_is_worked_off_and_then_nothing_is_left() {
     let mut jobs = Vec::new();
     for _ in 0..60 {
         let mut spec = job(&["one"]);
-        spec.vcpus = 2;
+        spec.needs.vcpus = 2;
         jobs.push(world.submit(spec).await.summary.job_id);
         world.pass(1);
     }

@@ -1,6 +1,6 @@
 //! A node of the world: the agent's real protocol, on a machine whose processes are simulated.
 
-use crate::world::Switch;
+use crate::switch::Switch;
 use ec2_stand_in::MachineStart;
 use model::HandleKind;
 use model::ids::AllocId;
@@ -166,7 +166,7 @@ impl Node {
             match work {
                 Work::Run(order) => {
                     self.handles.insert(order.alloc_id.to_string());
-                    self.handles.extend(order.caches.iter().map(|c| format!("cache:{c}")));
+                    self.handles.extend(order.work.caches.iter().map(|c| format!("cache:{c}")));
                     *self.started.entry(order.alloc_id).or_default() += 1;
                     self.protocol.observe(order.alloc_id, Seen::Running);
                 }
@@ -176,7 +176,7 @@ impl Node {
     }
 
     fn finish(&mut self, order: &AllocOrder) {
-        match order.command.first().map(String::as_str) {
+        match order.work.command.first().map(String::as_str) {
             Some("fail") => self.end(order, 1),
             // A demand runs nothing, and does not end by itself.
             None | Some("forever") => {}

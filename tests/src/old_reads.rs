@@ -15,7 +15,7 @@ use runtime::observation::Observation;
 use runtime::run::Run;
 use serde_json::json;
 use std::collections::BTreeSet;
-use store::steps::{self, Retention};
+use store::transactions::{self, Retention};
 
 /// The actions of a plan that is only shown, made from `seen`.
 async fn shown(world: &World, seen: &Observation) -> Vec<ActionName> {
@@ -30,7 +30,7 @@ async fn running() -> (World, AllocId) {
     policy["nodes"] = json!({"max": 4, "min": 2});
     let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     let mut spec = job(&["forever"]);
-    (spec.exclusive, spec.failure_policy.replace, spec.failure_policy.lost_after_s) = (true, true, 600);
+    (spec.needs.exclusive, spec.failure_policy.replace, spec.failure_policy.lost_after_s) = (true, true, 600);
     let id = world.submit(spec).await.summary.job_id;
     for _ in 0..40 {
         world.step().await;
@@ -95,12 +95,12 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     // The node is silent, a copy is placed, and then the node comes back.
     let alloc = look.alloc(original).await.unwrap().unwrap();
     let node = alloc.summary.node_id;
-    let unknown = look.write(Some(&alloc), &alloc.unknown("silent", now).unwrap(), Vec::new()).await.unwrap();
+    let unknown = look.write(Some(&alloc), &alloc.unknown(now).unwrap(), Vec::new()).await.unwrap();
     let nodes = look.nodes().await.unwrap();
     let other = nodes.iter().find(|n| n.node_id().is_some_and(|id| id != node)).unwrap();
     let before = look.job(original.job_id).await.unwrap().unwrap();
     let keep = Retention::of(&world.policy);
-    steps::place(look, &before, &[(0, other)], Some(&unknown), |_| None, keep, now).await.unwrap();
+    transactions::place(look, &before, &[(0, other)], Some(&unknown), |_| None, keep, now).await.unwrap();
     let update = AllocUpdate {
         alloc_id: original,
         client: ClientStatus::Running,
@@ -208,7 +208,7 @@ async fn many_orphans_are_terminated_in_one_call_and_an_instance_that_has_a_reco
     let mut orphans = BTreeSet::new();
     for n in 10..40 {
         let request =
-            LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), 1, &fixtures::offering());
+            LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), &fixtures::offering());
         orphans.insert(world.cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0).instance_id);
     }
     world.machines();

@@ -23,7 +23,9 @@ struct Working {
 async fn working(nodes: usize) -> (World, Vec<Working>) {
     let mut world = World::new().await;
     for _ in 0..nodes {
-        world.submit(JobSpec { vcpus: 2, ..job(&["forever"]) }).await;
+        world
+            .submit(JobSpec { needs: model::Needs { vcpus: 2, ..job(&["forever"]).needs }, ..job(&["forever"]) })
+            .await;
     }
     for _ in 0..6 {
         world.step().await;

@@ -11,7 +11,7 @@ use crate::second_opinions::root;
 use crate::simulation::world;
 use crate::world::{World, job, lonely_job, patient_policy};
 use model::functions::{CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, POLL_AND_SCALE};
-use model::{Intent, JobSpec};
+use model::{FailurePolicy, Intent, JobSpec, Needs};
 use nodekeeper_simulation::world::{How, simulate};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,8 +52,6 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:BatchGetItem jobs",
         "beside::a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node",
     ),
-    // No decision depends on the webhook, so no world has one.
-    ("webhook", "dynamodb:GetItem jobs", "permitted::nightly_a_whole_life_needs_only_what_the_roles_allow"),
 ];
 
 /// The calls that the functions make in these worlds.
@@ -121,12 +119,12 @@ async fn working() -> World {
     let mut policy = patient_policy();
     policy["nodes"] = serde_json::json!({"max": 6});
     let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
-    let waits = model::FailurePolicy { replace: true, ..Default::default() };
+    let waits = FailurePolicy { replace: true, ..Default::default() };
     for spec in [
         lonely_job(),
-        JobSpec { nodes: 2, ..job(&["forever"]) },
+        JobSpec { needs: Needs { nodes: 2, ..job(&["forever"]).needs }, ..job(&["forever"]) },
         JobSpec { failure_policy: waits, ..lonely_job() },
-        JobSpec { retry_lost: 0, failure_policy: model::FailurePolicy { lost_after_s: 0, ..waits }, ..lonely_job() },
+        JobSpec { failure_policy: FailurePolicy { retry_lost: 0, lost_after_s: 0, ..waits }, ..lonely_job() },
     ] {
         world.submit(spec).await;
     }

@@ -11,29 +11,27 @@ use crate::end_to_end::program;
 use crate::node::{Node, http};
 use crate::second_opinions::root;
 use crate::story::operate;
-use crate::webhook::{Receiver, changed};
-use crate::world::{Switch, quick_policy, set_policy};
+use crate::switch::Switch;
+use crate::world::{NODE_KEY, quick_policy, set_policy};
 use aws_sdk_dynamodb::config::Credentials as Keys;
 use base64::Engine;
 use cloud::Ec2;
 use ec2_stand_in::MachineStart;
 use lambda_stand_in::{FunctionConfig, Lambda, LambdaSettings};
-use model::auth::KeyRing;
 use model::cloud::{CLUSTER_TAG, Cloud, InstanceState, LaunchError};
 use model::control::{BrakeEntry, ControlKey, Entry, EntryRow};
 use model::fixtures;
-use model::functions::{CLEAN_STALE_RECORDS, FUNCTIONS, POLL_AND_SCALE};
+use model::functions::{FUNCTIONS, POLL_AND_SCALE};
 use model::ids::{ClusterName, JobId};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::Policy;
 use model::time::{Span, Time};
 use model::{BrakeKind, Class, ClientStatus, Market};
-use nodekeeper_cli::commands::Cluster;
+use nodekeeper_cli::console::Cluster;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -62,7 +60,7 @@ impl Fleet {
         policy["size"][0]["market"] = json!("spot");
         let settings = LaunchSettings {
             cluster: cluster.clone(),
-            keys: Some(KeyRing::new("5a".repeat(32).parse().unwrap(), None)),
+            key: Some(NODE_KEY.parse().unwrap()),
             heartbeat_url: "http://heartbeat".into(),
             sweep_url: "http://sweep".into(),
         };
@@ -95,7 +93,7 @@ impl Fleet {
     }
 
     fn credentials(&self) -> Credentials {
-        Credentials::Token(runtime::keys::Keys::fixed(self.settings.keys.clone().unwrap()))
+        Credentials::Token(self.settings.key.clone().unwrap())
     }
 
     fn ingest(&self, keys: &Keys) -> heartbeat_ingest::Ingest {
@@ -108,7 +106,7 @@ impl Fleet {
 
     /// The launch of the node of slot 1.
     pub fn request(&self, offering: model::Offering) -> LaunchRequest {
-        LaunchRequest::render(&self.settings, &self.policy(), fixtures::node_id(1), 1, &offering)
+        LaunchRequest::render(&self.settings, &self.policy(), fixtures::node_id(1), &offering)
     }
 
     async fn poll(&self, keys: &Keys) -> Result<(), String> {
@@ -126,13 +124,7 @@ impl Fleet {
     pub async fn operate(&self, keys: &Keys, line: &[&str]) -> Result<String, String> {
         let dynamo = self.account.dynamo(keys);
         let cloud = Arc::new(self.cloud(keys));
-        let cluster = Cluster {
-            store: self.store(keys),
-            dynamo,
-            cloud,
-            secrets: self.account.secrets(keys),
-            outputs: self.account.s3(keys),
-        };
+        let cluster = Cluster { store: self.store(keys), dynamo, cloud, outputs: self.account.s3(keys) };
         operate(cluster, self.now, line).await
     }
 
@@ -272,7 +264,7 @@ impl Fleet {
 async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     let mut fleet = Fleet::new().await;
     let (owner, functions) = (Account::owner(), fleet.functions());
-    let orphan = LaunchRequest::render(&fleet.settings, &fleet.policy(), fixtures::node_id(3), 1, &offering(&fleet));
+    let orphan = LaunchRequest::render(&fleet.settings, &fleet.policy(), fixtures::node_id(3), &offering(&fleet));
     let orphan = fleet.cloud(&owner).launch(&orphan, "orphan").await.unwrap().remove(0);
     fleet.dead.insert(orphan.instance_id.clone());
     let submitted = fleet.operate(&owner, &["submit", "--cache", "models", "--", "work"]).await.unwrap();
@@ -283,10 +275,6 @@ async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     assert_eq!(fleet.dead.len(), 2, "the orphan, and a machine that never comes up");
     fleet.until_quiet(&functions).await;
     assert!(fleet.allocs(completes).await.iter().any(|a| a.summary.client == ClientStatus::Complete));
-    let receiver = Receiver::start(&[200]).await;
-    let store = fleet.store(&fleet.account.role("WebhookRole"));
-    let told = receiver.webhook(store, &fleet.cluster).handle(&changed(&[completes]), fleet.clock()).await;
-    assert_eq!((told.answer, receiver.got().len()), (Ok(json!({"batchItemFailures": []})), 1));
 
     // poll-and-scale notices that an instance is gone.
     let lost = fleet.lose_a_node(&functions).await;
@@ -449,8 +437,7 @@ impl Fleet {
             ("AWS_ENDPOINT_URL", &self.account.url),
             ("AWS_REGION", REGION),
             ("NODEKEEPER_CLUSTER", self.cluster.as_str()),
-            ("NODEKEEPER_NODE_AUTH", "token"),
-            ("NODEKEEPER_NODE_KEY_SECRET", self.account.made("secret")),
+            ("NODEKEEPER_NODE_KEY", NODE_KEY),
             ("NODEKEEPER_HEARTBEAT_URL", "http://heartbeat"),
             ("NODEKEEPER_SWEEP_URL", "http://sweep"),
         ];
@@ -467,14 +454,12 @@ impl Fleet {
             memory_mb: 512,
             max_concurrency: 1,
             max_waiting: 1,
-            event_retries: 0,
         });
         let settings = LambdaSettings {
             functions: functions.collect(),
             schedules: Vec::new(),
             region: REGION.to_owned(),
             inherited_env: BTreeMap::new(),
-            event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
             url_auth: None,
             invoke_auth: None,
         };
@@ -484,7 +469,7 @@ impl Fleet {
     }
 }
 
-/// The built functions, with the configuration of the SDK and the secret that they have in AWS.
+/// The built functions, with the configuration of the SDK that they have in AWS.
 #[tokio::test]
 async fn nightly_the_built_functions_run_with_their_roles() {
     let mut fleet = Fleet::new().await;
@@ -502,20 +487,6 @@ async fn nightly_the_built_functions_run_with_their_roles() {
     invoke("clean-stale-records", &json!({})).await.unwrap();
     lambda.shutdown().await;
     refused_nothing(&fleet);
-    for function in FUNCTIONS {
-        let calls = fleet.account.calls_of(&role_of(function.name));
-        let reads = function.name != CLEAN_STALE_RECORDS.name;
-        assert_eq!(calls.contains("secretsmanager:GetSecretValue"), reads, "{}: {calls:?}", function.name);
-    }
-
-    // Without the permission to read the secret, a function does not start. Its line says why.
-    let (name, keys) = fleet.account.role_without("HeartbeatIngestRole", "NodeKey", "secretsmanager:GetSecretValue");
-    let mut command = Command::new(program("heartbeat-ingest"));
-    command.env_clear().envs(fleet.environment(&keys)).stdin(Stdio::null());
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains("AccessDenied"), "{said}");
-    assert_eq!(fleet.account.refused(), only(&name, "secretsmanager:GetSecretValue"));
 }
 
 /// Commands, each with the logical id of a role or managed policy of the template, and whether that is enough. A new
@@ -537,20 +508,16 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("ReaderPolicy", &["submit", "--", "true"], false),
     ("ReaderPolicy", &["release", "missing"], false),
     ("ReaderPolicy", &["demand", "show"], true),
-    ("ReaderPolicy", &["key", "show", "--secret", "SECRET"], false),
     ("SubmitterPolicy", &["submit", "--", "true"], true),
     ("SubmitterPolicy", &["submit", "--array", "0-2%2", "--", "true"], true),
     ("SubmitterPolicy", &["cancel", "--name", "none", "--yes"], true),
     ("SubmitterPolicy", &["jobs", "--all"], true),
-    ("SubmitterPolicy", &["submit", "--demand"], true),
     ("SubmitterPolicy", &["demand", "set", "ci", "--size", "small", "--count", "1"], false),
     ("SubmitterPolicy", &["release", "missing"], false),
-    ("SubmitterPolicy", &["key", "show", "--secret", "SECRET"], false),
     ("OperatorPolicy", &["submit", "--", "true"], true),
     ("OperatorPolicy", &["release", "missing"], true),
     ("OperatorPolicy", &["demand", "set", "ci", "--size", "small", "--count", "1"], true),
     ("OperatorPolicy", &["demand", "delete", "ci"], true),
-    ("OperatorPolicy", &["key", "rotate", "--force", "--secret", "SECRET"], true),
     ("OperatorPolicy", &["teardown", "CLUSTER", "--terminate", "--timeout-s", "0"], true),
 ];
 
@@ -561,7 +528,6 @@ async fn nightly_commands_are_allowed_what_their_policy_says() {
         fleet.hold_back().await;
         let dynamo = fleet.account.dynamo(&Account::owner());
         let word = |word: &&str| match *word {
-            "SECRET" => fleet.account.made("secret").to_owned(),
             "CLUSTER" => dynamo.cluster().to_string(),
             other => other.to_owned(),
         };

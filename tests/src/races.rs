@@ -17,7 +17,7 @@ async fn nightly_one_of_a_hundred_claimants_wins_each_of_two_thousand_rounds() {
         let claims: Vec<NodeRecord> = (0..100)
             .map(|_| {
                 let launch =
-                    NewLife { node_id: NodeId::new(slot, store.chance().ulid(START)), ..model::fixtures::new_life(0) };
+                    NewLife { node_id: NodeId::new(slot, store.rng().ulid(START)), ..model::fixtures::new_life(0) };
                 NodeRecord::assign(slot, record.as_ref(), launch, START, "claimed").unwrap()
             })
             .collect();
@@ -43,7 +43,7 @@ async fn runs_at_once(runs: usize) {
     let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     for n in 0..12 {
         let mut spec = job(&["one"]);
-        spec.vcpus = 2;
+        spec.needs.vcpus = 2;
         spec.priority = 500 + n % 3;
         world.submit(spec).await;
     }

@@ -98,7 +98,7 @@ impl Drop for Emulator {
 fn settings(cluster: &model::ids::ClusterName) -> LaunchSettings {
     LaunchSettings {
         cluster: cluster.clone(),
-        keys: None,
+        key: None,
         heartbeat_url: "http://heartbeat".into(),
         sweep_url: "http://sweep".into(),
     }
@@ -118,8 +118,7 @@ async fn nightly_the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     let policy = Policy::from_json(&policy).unwrap();
     let mut launched = Vec::new();
     for n in 0..3 {
-        let request =
-            LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(n), 1, &fixtures::offering());
+        let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(n), &fixtures::offering());
         let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0);
         assert_eq!(instance.node_id(), Some(fixtures::node_id(n)));
         assert_eq!(instance.tags["team"], "a & b <c>");
@@ -142,10 +141,10 @@ async fn nightly_the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     }
     let mut bad = fixtures::offering();
     bad.template = "no-such-template".into();
-    let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(9), 1, &bad);
+    let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(9), &bad);
     let error = cloud.launch(&request, "token-9").await.unwrap_err();
     assert!(
-        matches!(&error, model::cloud::LaunchError::Refused(r) if r.reach == model::words::Reach::Template),
+        matches!(&error, model::cloud::LaunchError::Refused(r) if r.reach == model::enums::Reach::Template),
         "{error:?}"
     );
 }
@@ -198,4 +197,9 @@ async fn the_tables_are_as_defined() {
         let indexes: Vec<_> = described.global_secondary_indexes().iter().filter_map(|i| i.index_name()).collect();
         assert_eq!(indexes, definition.indexes.iter().map(|i| i.name).collect::<Vec<_>>(), "{name}");
     }
+}
+
+/// A URL where nothing listens.
+pub fn free_url() -> String {
+    format!("http://127.0.0.1:{}", free_port())
 }

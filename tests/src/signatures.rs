@@ -6,7 +6,7 @@
 use crate::second_opinions::python_tool;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use guard::sigv4::{Issued, Issuer, MAX_SKEW, Scope, Signed, caller};
-use model::chance::Chance;
+use model::rng::Rng;
 use model::time::{Span, Time};
 use nodekeeper_agent::imds::Imds;
 use nodekeeper_agent::role_keys::RoleKeys;
@@ -85,9 +85,9 @@ fn check(request: &Received, auth: &OneRole, now: Time) -> Result<String, &'stat
 }
 
 /// Requests with paths, queries, headers and bodies of many kinds.
-fn requests(chance: &Chance) -> Vec<Plain> {
+fn requests(rng: &Rng) -> Vec<Plain> {
     let auth = role(Time::from_ms(0)).issued;
-    let pick = |from: &[&str]| from[chance.between(0.0, from.len() as f64) as usize % from.len()].to_owned();
+    let pick = |from: &[&str]| from[rng.between(0.0, from.len() as f64) as usize % from.len()].to_owned();
     (0..200)
         .map(|n| {
             let path = pick(&["/", "/v1/nodes/3-01JD/heartbeat", "/a%20b/c", "/x/~y/-_.", "/caf%C3%A9", "/a/b/"]);
@@ -98,12 +98,12 @@ fn requests(chance: &Chance) -> Vec<Plain> {
             if n % 3 == 0 {
                 headers.insert("x-amz-meta-odd".into(), pick(&["a", "a  b   c", " padded "]));
             }
-            let length = chance.between(0.0, 300.0) as usize;
+            let length = rng.between(0.0, 300.0) as usize;
             Plain {
                 method: pick(&["POST", "GET", "PUT"]),
                 url: format!("http://{host}{path}{query}"),
                 headers,
-                body: (0..length).map(|_| chance.between(0.0, 255.9) as u8).collect(),
+                body: (0..length).map(|_| rng.between(0.0, 255.9) as u8).collect(),
                 key_id: KEY_ID.into(),
                 secret: auth.secret_access_key.clone(),
                 token: auth.session_token.clone().unwrap(),
@@ -146,8 +146,8 @@ fn signed_by_botocore(requests: &[Plain]) -> Vec<Received> {
 
 #[test]
 fn what_botocore_signs_is_accepted_and_with_any_change_it_is_refused() {
-    let chance = Chance::seeded(18);
-    let all = signed_by_botocore(&requests(&chance));
+    let rng = Rng::seeded(18);
+    let all = signed_by_botocore(&requests(&rng));
     for request in &all {
         let now = signed_at(request);
         let auth = role(now);
@@ -224,7 +224,7 @@ async fn what_the_agent_signs_is_accepted_also_after_a_wrong_clock() {
             method: "POST".into(),
             url: url.into(),
             body: b"{}".to_vec(),
-            ..requests(&Chance::seeded(1))[0].clone()
+            ..requests(&Rng::seeded(1))[0].clone()
         };
         received(&plain, &headers)
     };

@@ -3,9 +3,9 @@
 use crate::world::{World, job, quick_policy};
 use async_trait::async_trait;
 use model::cloud::{Cloud, CloudError, Instance, LaunchError, Refusal};
+use model::enums::Reach;
 use model::functions::{CLEAN_STALE_RECORDS, Function, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::launch::LaunchRequest;
-use model::words::Reach;
 use model::{Class, ClientStatus};
 use serde_json::json;
 use std::sync::Arc;

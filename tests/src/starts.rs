@@ -3,8 +3,8 @@
 use crate::world::{World, job, quick_policy};
 use model::cloud::Refusal;
 use model::control::{ControlKey, Entry, EntryChange, EntryRow, FailedStarts};
+use model::enums::Reach;
 use model::time::Span;
-use model::words::Reach;
 use model::{ActionName, Class, JobSpec};
 use runtime::answer::{Outcome, RunAnswer};
 use serde_json::json;
@@ -12,7 +12,7 @@ use serde_json::json;
 /// A job that needs a node for itself.
 fn alone() -> JobSpec {
     let mut spec = job(&["forever"]);
-    spec.exclusive = true;
+    spec.needs.exclusive = true;
     spec
 }
 

@@ -13,14 +13,14 @@ use model::ids::{AllocId, NodeId};
 use model::time::{Span, Time};
 use model::wire::ReportCounter;
 use model::{
-    ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord,
-    NodeState, NodeStatus,
+    ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, Needs, NodeRecord,
+    NodeState, NodeStatus, Work,
 };
 use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use store::steps::{self, Retention};
+use store::transactions::{self, Retention};
 use store::{
     Db, Dynamo, Pulse, Store, change_handle, delete_handle, delete_node, insert_handle, no_live_allocs, silent_since,
 };
@@ -105,7 +105,7 @@ impl Tables {
 }
 
 fn spec() -> JobSpec {
-    JobSpec { command: vec!["true".into()], ..JobSpec::default() }
+    JobSpec::running(["true"])
 }
 
 async fn suite(place: Place<'_>) {
@@ -130,23 +130,26 @@ async fn suite(place: Place<'_>) {
 async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let node = tables.ready(0).await;
-    let cached = || JobSpec { caches: vec!["data".into()], ..spec() };
+    let cached = || JobSpec { work: Work { caches: vec!["data".into()], ..spec().work }, ..spec() };
     let (first, second) = (tables.job(0, cached()).await, tables.job(1, cached()).await);
-    let node =
-        steps::place(&tables.store, &first, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap().remove(0);
+    let node = transactions::place(&tables.store, &first, &[(0, &node)], None, |_| None, KEEP, at(80))
+        .await
+        .unwrap()
+        .remove(0);
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let failed = Ending::exited(1);
     // The first look at the container's handle was due at 680 s. The handle of a failed alloc is kept for
     // `failed_handles`, which is longer here.
     let long = Retention { failed_handles: Span::from_s(3600), ..KEEP };
-    let node = steps::end_alloc(&tables.store, Some(&node), &alloc, &failed, long, at(90)).await.unwrap().unwrap();
+    let node =
+        transactions::end_alloc(&tables.store, Some(&node), &alloc, &failed, long, at(90)).await.unwrap().unwrap();
     let left = tables.store.handle(fixtures::node_id(0), &alloc.id().to_string()).await.unwrap().unwrap();
     assert_eq!(left.due_at, at(90 + 3600));
     let cache = || tables.store.handle(fixtures::node_id(0), "cache:data");
     for (state, placed) in [(HandleState::Destroying, false), (HandleState::Gone, true)] {
         let row = cache().await.unwrap().unwrap();
         tables.store.apply(&change_handle(&row, &Handle { state, ..row.clone() })).await.unwrap();
-        let result = steps::place(&tables.store, &second, &[(0, &node)], None, |_| None, KEEP, at(100)).await;
+        let result = transactions::place(&tables.store, &second, &[(0, &node)], None, |_| None, KEEP, at(100)).await;
         assert_eq!(result.is_ok(), placed, "{state}");
     }
     let anew = cache().await.unwrap().unwrap();
@@ -189,7 +192,6 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
         busy,
         refuses: None,
         uptime_ms: Some(now.as_ms().unsigned_abs()),
-        token: None,
         now,
         lease_expires_at: now + Span::from_s(90),
     };
@@ -231,7 +233,6 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
         busy: false,
         refuses: None,
         uptime_ms: None,
-        token: None,
         now: at(199),
         lease_expires_at: at(300),
     };
@@ -247,18 +248,32 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
 async fn placing_is_all_or_nothing(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (a, b) = (tables.ready(0).await, tables.ready(1).await);
-    let job = tables.job(0, JobSpec { nodes: 2, caches: vec!["data".into()], ..spec() }).await;
+    let job = tables
+        .job(
+            0,
+            JobSpec {
+                needs: Needs { nodes: 2, ..spec().needs },
+                work: Work { caches: vec!["data".into()], ..spec().work },
+                ..spec()
+            },
+        )
+        .await;
     // One of the two nodes changes in between. Nothing is placed.
     let held = b.with_intent(model::Intent::Hold, None, at(70)).unwrap();
     let held = tables.store.write(Some(&b), &held, Vec::new()).await.unwrap();
     let before = tables.all().await;
     let members = [(0, &a), (1, &b)];
-    assert!(steps::place(&tables.store, &job, &members, None, |_| None, KEEP, at(80)).await.unwrap_err().is_conflict());
+    assert!(
+        transactions::place(&tables.store, &job, &members, None, |_| None, KEEP, at(80))
+            .await
+            .unwrap_err()
+            .is_conflict()
+    );
     assert_eq!(tables.all().await, before);
     let resumed = held.with_intent(model::Intent::Run, None, at(81)).unwrap();
     let b = tables.store.write(Some(&held), &resumed, Vec::new()).await.unwrap();
     let members = [(0, &a), (1, &b)];
-    steps::place(&tables.store, &job, &members, None, |_| None, KEEP, at(82)).await.unwrap();
+    transactions::place(&tables.store, &job, &members, None, |_| None, KEEP, at(82)).await.unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     let ids: Vec<AllocId> = jobs[0].summary.allocs.iter().copied().collect();
     assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Placed, 2));
@@ -275,7 +290,7 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     assert_eq!(tables.store.live_allocs().await.unwrap().len(), 2);
     // A caller that read the job as queued cannot place it again.
     let (c, d) = (tables.ready(2).await, tables.ready(3).await);
-    let again = steps::place(&tables.store, &job, &[(0, &c), (1, &d)], None, |_| None, KEEP, at(83)).await;
+    let again = transactions::place(&tables.store, &job, &[(0, &c), (1, &d)], None, |_| None, KEEP, at(83)).await;
     assert!(again.unwrap_err().is_conflict());
 }
 
@@ -288,12 +303,12 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
     let node_id = node.node_id().unwrap();
     let trace = Handle::new(node_id, id.to_string(), model::HandleKind::Container, HandleState::Live, 5, at(99_999));
     tables.store.apply(&insert_handle(&trace)).await.unwrap();
-    let placed = steps::place(&tables.store, &job, &[(0, &node)], None, |_| None, KEEP, at(80)).await;
+    let placed = transactions::place(&tables.store, &job, &[(0, &node)], None, |_| None, KEEP, at(80)).await;
     assert!(placed.unwrap_err().is_conflict());
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!((nodes, handles), (vec![node.clone()], vec![trace.clone()]));
     assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Queued, 1));
-    steps::place(&tables.store, &jobs[0], &[(0, &node)], None, |_| None, KEEP, at(90)).await.unwrap();
+    transactions::place(&tables.store, &jobs[0], &[(0, &node)], None, |_| None, KEEP, at(90)).await.unwrap();
     let next = AllocId { copy: 1, ..id };
     let (_, jobs, handles) = tables.all().await;
     assert_eq!(jobs[0].summary.allocs.iter().collect::<Vec<_>>(), [&next]);
@@ -303,7 +318,7 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
 async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
     let node = tables.ready(0).await;
     let job = tables.job(0, spec()).await;
-    let nodes = steps::place(&tables.store, &job, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap();
+    let nodes = transactions::place(&tables.store, &job, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap();
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let job = tables.store.job(job.summary.job_id).await.unwrap().unwrap();
     (nodes.into_iter().next().unwrap(), job, alloc)
@@ -316,12 +331,12 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     // A node record that is not current any more: nothing changes.
     let old = fixtures::ready(0);
     let before = tables.all().await;
-    let stale = steps::end_alloc(&tables.store, Some(&old), &alloc, &ending, KEEP, at(90)).await;
+    let stale = transactions::end_alloc(&tables.store, Some(&old), &alloc, &ending, KEEP, at(90)).await;
     assert!(stale.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
     assert_eq!(tables.store.alloc(alloc.id()).await.unwrap().unwrap(), alloc);
     assert_eq!(tables.ends().await, Vec::<String>::new(), "an end that was not written has no event");
-    steps::end_alloc(&tables.store, Some(&node), &alloc, &ending, KEEP, at(91)).await.unwrap();
+    transactions::end_alloc(&tables.store, Some(&node), &alloc, &ending, KEEP, at(91)).await.unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!(nodes[0].life().unwrap().allocs.len(), 0);
     assert_eq!((jobs[0].summary.state, jobs[0].summary.allocs.len()), (JobState::Complete, 0));
@@ -338,10 +353,10 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
 async fn a_job_never_ends_twice(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, _, alloc) = placed(&tables).await;
-    let after = steps::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(0), KEEP, at(90)).await;
+    let after = transactions::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(0), KEEP, at(90)).await;
     let node = after.unwrap().unwrap();
     let before = tables.all().await;
-    let again = steps::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(1), KEEP, at(91)).await;
+    let again = transactions::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(1), KEEP, at(91)).await;
     assert!(again.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
 }
@@ -350,7 +365,8 @@ async fn cleaning_leaves_nothing_behind(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, _, alloc) = placed(&tables).await;
     let other = tables.ready(1).await;
-    let cleaned = steps::clean_node(&tables.store, &node, "instance gone", Vec::new(), KEEP, at(100)).await.unwrap();
+    let cleaned =
+        transactions::clean_node(&tables.store, &node, "instance gone", Vec::new(), KEEP, at(100)).await.unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!(nodes, [cleaned.clone(), other], "the other record is as it was");
     assert_eq!(cleaned.state, NodeState::Cleaned { last_node_id: Some(fixtures::node_id(0)) });
@@ -424,7 +440,7 @@ async fn long_lists_are_read_to_the_last_page(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let long = "x".repeat(16_000);
     for n in 0..140 {
-        tables.job(n, JobSpec { command: vec![long.clone()], ..spec() }).await;
+        tables.job(n, JobSpec { work: Work { command: vec![long.clone()], ..spec().work }, ..spec() }).await;
     }
     assert_eq!(tables.store.jobs().await.unwrap().len(), 140);
     assert_eq!(tables.store.queue().await.unwrap().len(), 140);
@@ -443,12 +459,12 @@ async fn long_lists_are_read_to_the_last_page(place: Place<'_>) {
 async fn many_events_are_written_together(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let event = |n: i64| {
-        let chance = tables.store.chance();
-        Event::new(&Subject::Cluster, ActionName::Warn, &format!("event {n}"), at(n), Span::from_s(60), chance)
+        let rng = tables.store.rng();
+        Event::new(&Subject::Cluster, ActionName::Warn, &format!("event {n}"), at(n), Span::from_s(60), rng)
     };
     for (before, many) in [(0, 1), (1, 60), (61, 0)] {
         let events: Vec<Event> = (before..before + many).map(event).collect();
-        tables.store.tell_all(&events).await;
+        tables.store.record_events(&events).await;
         let told: BTreeSet<String> = tables.store.events().await.unwrap().into_iter().map(|e| e.reason).collect();
         let expected: BTreeSet<String> = (0..before + many).map(|n| format!("event {n}")).collect();
         assert_eq!(told, expected);
@@ -462,7 +478,7 @@ async fn what_is_told_once_has_its_time_and_comes_again_after_its_span(place: Pl
     let once = |key, s| Event::once_in(hour, &subject, ActionName::Warn, (key, "it is so"), at(s), hour);
     for minute in 0..90 {
         let s = 1000 + minute * 60;
-        tables.store.tell_all(&[once("a", s), once("a", s + 1), once("b", s)]).await;
+        tables.store.record_events(&[once("a", s), once("a", s + 1), once("b", s)]).await;
     }
     let told: Vec<Time> = tables.store.history("cluster", 100).await.unwrap().iter().map(Event::at).collect();
     // Of two at the same moment, either is told.

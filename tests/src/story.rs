@@ -1,12 +1,13 @@
 //! What an operator sees: the whole story of a job, told by one command.
 
-use crate::world::{World, credentials, dynamo_client, quick_policy, s3_client, secrets_client};
+use crate::world::{World, credentials, dynamo_client, quick_policy, s3_client};
 use clap::Parser;
 use model::ids::{AllocId, JobId};
 use model::time::Time;
 use model::{ClientStatus, NodeStatus};
 use nodekeeper_agent::protocol::{Ended, Seen};
-use nodekeeper_cli::commands::{self, Cluster, Command, Context, Screen};
+use nodekeeper_cli::command::{self, Command};
+use nodekeeper_cli::console::{Cluster, Context, Screen};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use store::Dynamo;
@@ -34,18 +35,17 @@ pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<Strin
         out: &mut out,
         err: &mut err,
     };
-    commands::run(command, &mut context).await.map_err(|e| format!("{e:#}"))?;
+    command::run(command, &mut context).await.map_err(|e| format!("{e:#}"))?;
     Ok(String::from_utf8(out).unwrap())
 }
 
 impl World {
     pub async fn operate(&self, line: &[&str]) -> String {
         let (store, cloud) = (self.look.clone(), Arc::clone(&self.cloud));
-        // No command of a story makes tables, or needs the secret.
+        // No command of a story makes tables.
         let dynamo = Dynamo::new(dynamo_client("http://127.0.0.1:9"), self.cluster.clone());
-        let secrets = secrets_client("http://127.0.0.1:9", "us-east-1", credentials());
         let outputs = s3_client("http://127.0.0.1:9", "us-east-1", credentials());
-        operate(Cluster { store, dynamo, cloud, secrets, outputs }, self.now(), line).await.unwrap()
+        operate(Cluster { store, dynamo, cloud, outputs }, self.now(), line).await.unwrap()
     }
 
     /// Steps until the alloc is in this state and as many nodes are ready.
@@ -115,18 +115,17 @@ async fn history_of_a_job_is_its_whole_story() {
         ("job#J wait: ", "this run launches for it: slot 0"),
         ("alloc#J.0.0 place: on slot 0", "it fits on slot 0"),
         ("alloc#J.0.0 start: ", "reported by its node"),
-        ("alloc#J.0.0 lost_contact: ", "its node is disconnected; its job waits 600 s for it"),
+        ("alloc#J.0.0 unknown_alloc: ", "its node is disconnected; its job waits 600 s for it"),
         ("alloc#J.0.1 place: a copy on slot 1", "J.0.0 is unknown, and its job wants a copy meanwhile"),
         ("alloc#J.0.1 start: ", "reported by its node"),
-        ("alloc#J.0.0 back: ", "reported by its node"),
-        ("alloc#J.0.0 stay: ", "its node is back: J.0.0 stays of 2 copies, by best"),
-        ("alloc#J.0.1 stop: ", "J.0.0 stays of 2 copies, by best"),
-        ("alloc#J.0.1 failed: ", "exit code 143"),
-        ("alloc#J.0.0 failed: ", "exit code 3"),
+        ("alloc#J.0.0 return_alloc: ", "its node reports it again"),
+        ("alloc#J.0.1 end_alloc: failed", "exit code 143"),
+        ("alloc#J.0.0 resolve_reconnect: ", "its node is back: J.0.0 stays of 2 copies, by best"),
+        ("alloc#J.0.0 end_alloc: failed", "exit code 3"),
         ("job#J end_job: ", "queued: exit code 3; retry 1 of 1, 0 left"),
         ("alloc#J.0.2 place: on slot ", "it fits on slot "),
         ("alloc#J.0.2 start: ", "reported by its node"),
-        ("alloc#J.0.2 complete: ", "exit code 0"),
+        ("alloc#J.0.2 end_alloc: complete", "exit code 0"),
         ("job#J end_job: ", "complete"),
     ] {
         let line = rest.next().unwrap_or_else(|| panic!("{begins} is not told: {story:#?}"));
@@ -141,5 +140,5 @@ async fn history_of_a_job_is_its_whole_story() {
     assert!(first.starts_with("2027-01-15T08:00:00.000Z (") && first.contains(" ago)  0 ms"), "{table}");
     // The copy has its own story.
     let copys = world.operate(&["history", &copy(1).to_string()]).await;
-    assert_eq!(copys.lines().count(), 5, "{copys}");
+    assert_eq!(copys.lines().count(), 4, "{copys}");
 }

@@ -70,7 +70,7 @@ impl Bench {
     async fn run(&self, input: Value) -> Option<f64> {
         let settings = LaunchSettings {
             cluster: "c".parse().unwrap(),
-            keys: None,
+            key: None,
             heartbeat_url: "http://h".into(),
             sweep_url: "http://s".into(),
         };
@@ -86,7 +86,7 @@ impl Bench {
     }
 
     async fn submit(&self) {
-        let spec = JobSpec { command: vec!["true".into()], ..JobSpec::default() };
+        let spec = JobSpec::running(["true"]);
         let job = Job::submit(model::fixtures::job_id(1), spec, at(0)).unwrap();
         self.store.write(None, &job, Vec::new()).await.unwrap();
     }

@@ -91,8 +91,8 @@ impl Broken {
         println!("{what}: held, now it ends");
         let job = self.world.look.job(self.job.summary.job_id).await.unwrap().unwrap();
         let policy = &self.world.policy;
-        let keep = store::steps::Retention::of(policy);
-        store::steps::cancel_job(&self.world.look, &job, what, keep, self.world.now()).await.unwrap();
+        let keep = store::transactions::Retention::of(policy);
+        store::transactions::cancel_job(&self.world.look, &job, what, keep, self.world.now()).await.unwrap();
         for _ in 0..300 {
             self.world.step().await;
             if self.world.is_quiet().await {
@@ -111,8 +111,16 @@ async fn attributes(table: &str, cases: &[(&str, Option<AttributeValue>)]) {
         let key = broken.key(table);
         let sound = broken.raw.get(table, &key).await.unwrap();
         let mut row = sound.clone();
-        row.remove(*attribute);
-        row.extend(value.iter().map(|v| ((*attribute).to_owned(), v.clone())));
+        // `needs.vcpus` is a part of `needs`.
+        let (map, name) = attribute.split_once('.').map_or((None, *attribute), |(map, name)| (Some(map), name));
+        let within = match map {
+            Some(map) => {
+                row.get_mut(map).and_then(|m| if let AttributeValue::M(m) = m { Some(m) } else { None }).unwrap()
+            }
+            None => &mut row,
+        };
+        within.remove(name);
+        within.extend(value.iter().map(|v| (name.to_owned(), v.clone())));
         assert_ne!(row, sound, "{what}: nothing is broken");
         broken.raw.put(table, &row).await;
         if table == "allocs" {
@@ -168,8 +176,8 @@ async fn a_job_that_cannot_be_read_is_left_alone() {
         &[
             ("version", None),
             ("state", Some(s("tired"))),
-            ("nodes", Some(s("one"))),
-            ("vcpus", Some(n(-1))),
+            ("needs.nodes", Some(s("one"))),
+            ("needs.vcpus", Some(n(-1))),
             ("priority", Some(AttributeValue::Bool(true))),
             ("submitted_at", None),
             ("allocs", Some(s("none"))),
@@ -188,7 +196,7 @@ async fn an_alloc_that_cannot_be_read_is_left_alone() {
             ("desired", None),
             ("placed_seq", Some(s("x"))),
             ("slot", Some(n(100_000_000))),
-            ("vcpus", Some(AttributeValue::L(Vec::new()))),
+            ("needs.vcpus", Some(AttributeValue::L(Vec::new()))),
         ],
     )
     .await;

@@ -4,29 +4,27 @@
 //! Guarantees: time is an argument; calls are counted, and a run can be killed after any one of them.
 
 use crate::node::Node;
-use async_trait::async_trait;
-use model::auth::KeyRing;
+use crate::switch::{Switch, Switched};
+use model::auth::NodeKey;
 use model::batch::Batch;
-use model::cloud::{BATCH_TAG, Cloud, CloudError, Instance, LaunchError, NODE_TAG};
+use model::cloud::{BATCH_TAG, Cloud, NODE_TAG};
 use model::control::PolicyRow;
 use model::functions::{CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
-use model::ids::{ClusterName, NodeId};
-use model::launch::{LaunchRequest, LaunchSettings};
+use model::ids::ClusterName;
+use model::launch::LaunchSettings;
 use model::policy::Policy;
 use model::time::{Span, Time};
-use model::{Job, JobSpec};
+use model::{Job, JobSpec, Needs, Work};
 use nodekeeper_simulation::embedded::Embedded;
 use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
-use runtime::keys::Keys;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use store::{Answer, Db, DbError, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
+use store::{Db, Store};
 
 pub const START: Time = Time::from_ms(1_800_000_000_000);
 
@@ -71,20 +69,6 @@ pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
     aws_sdk_ec2::Client::from_conf(config)
 }
 
-pub fn secrets_client(
-    url: &str,
-    region: &'static str,
-    credentials: aws_sdk_dynamodb::config::Credentials,
-) -> aws_sdk_secretsmanager::Client {
-    let config = aws_sdk_secretsmanager::Config::builder()
-        .behavior_version(aws_sdk_secretsmanager::config::BehaviorVersion::latest())
-        .region(aws_sdk_secretsmanager::config::Region::new(region))
-        .credentials_provider(credentials)
-        .endpoint_url(url)
-        .build();
-    aws_sdk_secretsmanager::Client::from_conf(config)
-}
-
 /// A client of the S3 at this URL.
 pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb::config::Credentials) -> s3::S3 {
     let config = aws_config::SdkConfig::builder()
@@ -95,168 +79,13 @@ pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb:
     nodekeeper_cli::aws::s3(&config, None, std::time::SystemTime::now).unwrap()
 }
 
-/// The master key of every world.
-const NODE_KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
+/// The key of every world's node tokens.
+pub const NODE_KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
 
 /// A cluster name that no other test of this process has.
 pub fn fresh_cluster() -> ClusterName {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
-}
-
-/// Counts the calls that change something, and kills the caller after one of them.
-#[derive(Default)]
-pub struct Switch {
-    calls: AtomicUsize,
-    kill_after: AtomicUsize,
-    killed: tokio::sync::Notify,
-    /// DynamoDB answers no call.
-    tables_away: AtomicBool,
-    log: Mutex<Vec<String>>,
-    /// The calls of DynamoDB that each function made, as in `infra/calls.json`.
-    made: Mutex<BTreeMap<&'static str, BTreeSet<String>>>,
-}
-
-impl Switch {
-    async fn called(&self, what: String) {
-        let n = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
-        self.log.lock().unwrap().push(what);
-        if n == self.kill_after.load(Ordering::SeqCst) {
-            self.killed.notify_one();
-            std::future::pending::<()>().await;
-        }
-    }
-
-    pub fn take_tables_away(&self, away: bool) {
-        self.tables_away.store(away, Ordering::SeqCst);
-    }
-
-    fn has_tables(&self, operation: &'static str) -> Result<(), DbError> {
-        let away = self.tables_away.load(Ordering::SeqCst);
-        if away { Err(DbError::Unreachable { operation, detail: "it is away".into() }) } else { Ok(()) }
-    }
-
-    pub fn calls(&self) -> usize {
-        self.calls.load(Ordering::SeqCst)
-    }
-
-    pub fn kill_after(&self, n: usize) {
-        self.kill_after.store(n, Ordering::SeqCst);
-    }
-
-    /// The calls of DynamoDB that each function made.
-    pub fn made(&self) -> BTreeMap<&'static str, BTreeSet<String>> {
-        self.made.lock().unwrap().clone()
-    }
-
-    pub fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap().clone()
-    }
-
-    /// Runs `work` to its end. Returns `None` if the switch kills it.
-    pub async fn guard<T>(&self, run: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            result = run => Some(result),
-            () = self.killed.notified() => None,
-        }
-    }
-}
-
-struct Switched<T: ?Sized> {
-    inner: Arc<T>,
-    switch: Arc<Switch>,
-    /// The function that calls.
-    function: &'static str,
-}
-
-impl Switched<dyn Db> {
-    fn makes(&self, operation: &'static str, table: Table, index: Option<store::Index>) -> Result<(), DbError> {
-        let index = index.map(|index| format!("/{}", index.name)).unwrap_or_default();
-        let call = format!("dynamodb:{operation} {}{index}", table.suffix());
-        self.switch.made.lock().unwrap().entry(self.function).or_default().insert(call);
-        self.switch.has_tables(operation)
-    }
-
-    fn makes_write(&self, write: &Write) -> Result<(), DbError> {
-        let operation = match write.effect {
-            store::Effect::Put(_) => "PutItem",
-            store::Effect::Update { .. } => "UpdateItem",
-            store::Effect::Delete => "DeleteItem",
-            store::Effect::Check => "ConditionCheckItem",
-        };
-        self.makes(operation, write.key.table, None)
-    }
-}
-
-#[async_trait]
-impl Db for Switched<dyn Db> {
-    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
-        self.makes("GetItem", key.table, None)?;
-        self.inner.get(key).await
-    }
-    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
-        keys.iter().try_for_each(|key| self.makes("BatchGetItem", key.table, None))?;
-        self.inner.get_many(keys).await
-    }
-    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.makes("Query", query.table, query.index)?;
-        self.inner.query(query, from).await
-    }
-    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.makes("Scan", scan.table, scan.index)?;
-        self.inner.scan(scan, from).await
-    }
-    async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
-        self.makes_write(write)?;
-        let result = self.inner.write(write, answer).await;
-        if write.key.table != Table::Events {
-            let state = match &write.effect {
-                store::Effect::Update { set, .. } => format!("{:?}", set.get("state").or(set.get("reason"))),
-                other => format!("{other:?}").chars().take(12).collect(),
-            };
-            self.switch.called(format!("write {:?} {state}", write.key.table)).await;
-        }
-        result
-    }
-    async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
-        writes.iter().try_for_each(|write| self.makes_write(write))?;
-        let result = self.inner.transact(writes).await;
-        self.switch.called(format!("transact of {}", writes.len())).await;
-        result
-    }
-    async fn put_new(&self, table: Table, rows: &[store::Item]) -> Result<(), DbError> {
-        self.makes("BatchWriteItem", table, None)?;
-        self.inner.put_new(table, rows).await
-    }
-}
-
-#[async_trait]
-impl Cloud for Switched<dyn Cloud> {
-    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
-        self.inner.instances().await
-    }
-    async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
-        self.inner.instances_by_id(instance_ids).await
-    }
-    async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
-        self.inner.instances_of(nodes).await
-    }
-    async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
-        self.inner.instance(instance_id).await
-    }
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
-        let result = self.inner.launch(request, client_token).await;
-        self.switch.called("RunInstances".into()).await;
-        result
-    }
-    async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
-        let result = self.inner.terminate(instance_ids).await;
-        self.switch.called("TerminateInstances".into()).await;
-        result
-    }
-    async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError> {
-        self.inner.console_output(instance_id).await
-    }
 }
 
 /// The machines that came up and went down. The world puts nodes on them.
@@ -293,8 +122,6 @@ pub struct World {
     pub ingest: heartbeat_ingest::Ingest,
     pub sweep: sweep_dispatch::Sweep,
     pub policy: Policy,
-    /// Whether another scheduler has work for every machine as soon as it is up.
-    pub foreign_work: bool,
     now: Arc<AtomicI64>,
     hooks: Arc<Hooks>,
     steps: u32,
@@ -325,7 +152,11 @@ pub fn patient_policy() -> Value {
 
 /// A job that never ends, has its node for itself, and uses the cache `data`.
 pub fn lonely_job() -> JobSpec {
-    JobSpec { exclusive: true, caches: vec!["data".into()], ..job(&["forever"]) }
+    JobSpec {
+        needs: Needs { exclusive: true, ..job(&["forever"]).needs },
+        work: Work { caches: vec!["data".into()], ..job(&["forever"]).work },
+        ..job(&["forever"])
+    }
 }
 
 impl World {
@@ -360,11 +191,11 @@ impl World {
         };
         let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::new(ec2_client(&url), cluster.clone()));
         let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch), function: "" });
-        let keys = KeyRing::new(NODE_KEY.parse().unwrap(), None);
-        let credentials = Credentials::Token(Keys::fixed(keys.clone()));
+        let key = NODE_KEY.parse::<NodeKey>().unwrap();
+        let credentials = Credentials::Token(key.clone());
         let settings = LaunchSettings {
             cluster: cluster.clone(),
-            keys: Some(keys),
+            key: Some(key),
             heartbeat_url: "http://heartbeat".into(),
             sweep_url: "http://sweep".into(),
         };
@@ -388,7 +219,6 @@ impl World {
             switch,
             nodes: BTreeMap::new(),
             policy: policy_row,
-            foreign_work: false,
             now,
             hooks,
             steps: 0,
@@ -399,7 +229,7 @@ impl World {
     /// stands for the role of their instances.
     pub async fn batched(policy: Value) -> Self {
         let mut world = Self::with(policy, ec2_stand_in::Ec2Settings::default()).await;
-        world.settings.keys = None;
+        world.settings.key = None;
         world
     }
 
@@ -416,7 +246,7 @@ impl World {
     }
 
     pub async fn submit(&self, spec: JobSpec) -> Job {
-        let id = model::ids::JobId::new(self.look.chance().ulid(self.now()));
+        let id = model::ids::JobId::new(self.look.rng().ulid(self.now()));
         let job = Job::submit(id, spec, self.now()).unwrap();
         self.look.write(None, &job, Vec::new()).await.unwrap()
     }
@@ -440,9 +270,8 @@ impl World {
         self.ec2.advance();
         for machine in self.hooks.started.lock().unwrap().drain(..) {
             let mut node = Node::boot(&machine);
-            let key = || KeyRing::new(NODE_KEY.parse().unwrap(), None).boot_token(&self.cluster, node.file.node_id, 1);
+            let key = || NODE_KEY.parse::<NodeKey>().unwrap().token(&self.cluster, node.file.node_id);
             node.file.token = Some(node.file.token.clone().unwrap_or_else(key));
-            node.protocol.busy = self.foreign_work.then_some(true);
             self.nodes.insert(machine.instance_id.clone(), node);
         }
         for instance in self.hooks.stopped.lock().unwrap().drain(..) {
@@ -572,10 +401,5 @@ pub async fn set_policy(store: &Store, policy: &Policy) {
 
 /// A job of one vCPU that succeeds after a step.
 pub fn job(command: &[&str]) -> JobSpec {
-    JobSpec { command: command.iter().map(|c| (*c).to_owned()).collect(), ..JobSpec::default() }
-}
-
-/// A URL where nothing listens.
-pub fn free_url() -> String {
-    format!("http://127.0.0.1:{}", crate::second_opinions::free_port())
+    JobSpec::running(command.iter().copied())
 }

@@ -4,12 +4,14 @@
 //! the machine allows no private view of these places.
 //! Does not: look below directories of others there, or elsewhere: only these places are open to everybody.
 
-use super::TEMPORARY;
 use remove_tree::remove_tree;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+/// The directories of the machine that an alloc sees its own in place of: the distributions open them to everybody.
+pub(super) const TEMPORARY: [&str; 4] = ["/tmp", "/var/tmp", "/run/lock", "/var/crash"];
 
 /// Where everybody may leave files, beside the temporary directories.
 const OPEN: [&str; 2] = ["/dev/shm", "/dev/mqueue"];

@@ -137,14 +137,11 @@ impl JobUser {
     }
 }
 
-/// The directories of the machine that an alloc sees its own in place of: the distributions open them to everybody.
-const TEMPORARY: [&str; 4] = ["/tmp", "/var/tmp", "/run/lock", "/var/crash"];
-
 /// The private mounts of an alloc. `dir` is the directory of the alloc, with the files that [`write_user_files`] made. If a
 /// temporary directory contains the data directory, the alloc sees the machine's one. Otherwise the alloc would not find
 /// its own files.
 pub fn private_mounts(dir: &Path) -> PrivateMounts {
-    let temporary = TEMPORARY.iter().map(Path::new).filter(|t| t.is_dir() && !dir.starts_with(t));
+    let temporary = left::TEMPORARY.iter().map(Path::new).filter(|t| t.is_dir() && !dir.starts_with(t));
     let mut binds: Vec<_> = temporary.map(|t| (dir.join("tmp"), t.to_owned())).collect();
     binds.extend(USER_FILES.map(|name| (dir.join(name), Path::new("/etc").join(name))));
     binds.retain(|(_, to)| to.exists());

@@ -63,7 +63,6 @@ pub async fn run(program: &Path, probe: &Probe) -> io::Result<Found> {
     serde_json::from_slice(&output.stdout).map_err(io::Error::from)
 }
 
-/// The helper.
 pub fn run_helper(stdin: impl Read, mut stdout: impl Write) -> io::Result<()> {
     let probe: Probe = serde_json::from_reader(stdin)?;
     let no_mounts = probe.mounts.as_ref().and_then(|m| helper::enter_private_mounts(m).err()).map(|e| e.to_string());

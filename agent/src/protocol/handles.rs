@@ -4,7 +4,6 @@
 //! from being sent; a node whose handles are settled sends no report until they change or one is asked for.
 //! Does not: list handles, or destroy them.
 
-use crate::protocol::node::HandleList;
 use model::auth::hex;
 use model::wire::{HandleReport, HandleReportAnswer, ReportPart, ReportedHandle};
 use sha2::{Digest, Sha256};
@@ -14,6 +13,15 @@ use std::collections::VecDeque;
 const MAX_PART_BYTES: usize = 256 * 1024;
 /// The bytes of a handle in a report, beside its names.
 const BYTES_BESIDE: usize = 64;
+
+/// The handles that exist, as far as they could be listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandleList {
+    /// Each handle once.
+    pub handles: Vec<ReportedHandle>,
+    /// Whether the list certainly has every handle of the node.
+    pub complete: bool,
+}
 
 /// What the control plane has nothing to do about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +122,6 @@ impl HandleRound {
         Some(SettledHandles { text, digest: self.digest.clone() })
     }
 
-    /// A reported handle.
     pub fn reported(&self, handle: &str) -> Option<&ReportedHandle> {
         let at = self.handles.binary_search_by(|h| h.handle.as_str().cmp(handle)).ok()?;
         self.handles.get(at)

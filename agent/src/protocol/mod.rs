@@ -20,8 +20,8 @@ mod node;
 pub mod orders;
 
 pub use durable::{Durable, LocalAlloc};
-pub use handles::{HandleRound, SettledHandles};
-pub use node::{Ended, HandleList, Identity, Node, Refusals, Seen, Work, tail};
+pub use handles::{HandleList, HandleRound, SettledHandles};
+pub use node::{Ended, Identity, Node, Refusals, Seen, Work, tail};
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -5,14 +5,14 @@
 //! Does not: start or stop anything, or save itself.
 
 use crate::protocol::durable::{Durable, LocalAlloc};
-use crate::protocol::handles::{HandleRound, SettledHandles};
+use crate::protocol::handles::{HandleList, HandleRound, SettledHandles};
 use crate::protocol::orders::{self, Applied, OrderList};
 use model::ids::AllocId;
 use model::output::Switches;
 use model::time::Time;
 use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
-    HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, ReportedHandle,
+    HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,
 };
 use model::{ClientStatus, EndCause};
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,15 +72,6 @@ impl Seen {
             Self::Ended(end) => end.cause.client(),
         }
     }
-}
-
-/// The handles that exist, as far as they could be listed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HandleList {
-    /// Each handle once.
-    pub handles: Vec<ReportedHandle>,
-    /// Whether the list certainly has every handle of the node.
-    pub complete: bool,
 }
 
 /// Something to do on the machine, derived anew each time from the orders and the states of the allocs.

@@ -24,7 +24,6 @@ pub enum Applied {
 
 /// A list of all live allocs of the node.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "as in HeartbeatAnswer")]
 pub struct OrderList<'a> {
     pub seq: u64,
     pub orders: &'a [AllocOrder],

@@ -5,7 +5,7 @@ use crate::protocol::durable::Durable;
 use crate::runtime::RuntimeKind;
 use model::ids::{AllocId, JobId, NodeId};
 use model::wire::AllocOrder;
-use model::{ClientStatus, Desired};
+use model::{ClientStatus, Desired, FailurePolicy, Needs, Work};
 use std::collections::BTreeMap;
 
 pub(crate) fn node_id() -> NodeId {
@@ -40,16 +40,10 @@ pub(crate) fn order(copy: u32, placed_seq: u64) -> AllocOrder {
         desired: Desired::Run,
         client: ClientStatus::Pending,
         placed_seq,
-        command: vec!["true".into()],
+        needs: Needs::default(),
+        work: Work { command: vec!["true".into()], ..Work::default() },
         env: BTreeMap::new(),
-        image: None,
-        caches: Vec::new(),
-        timeout_s: 0,
-        kill_timeout_s: 30,
-        memory_mib: 0,
-        vcpus: 1,
-        gpus: 0,
-        nodes: 1,
+        failure_policy: FailurePolicy::default(),
         hosts: Vec::new(),
         output_s3: None,
     }

@@ -26,7 +26,6 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         others: Vec::new(),
         unreadable: BTreeSet::new(),
         follows: Vec::new(),
-        token: None,
     }
 }
 

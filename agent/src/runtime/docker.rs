@@ -14,8 +14,8 @@ use crate::runtime::interface::{
 };
 use model::EndCause;
 use model::container_env::{Passing, passing};
-use model::spec::is_image_reference;
 use model::wire::AllocOrder;
+use model::work::is_image_reference;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ impl Runtime for DockerRuntime {
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
-        let image = spec.order.image.as_deref().ok_or(LaunchError::NoImage)?;
+        let image = spec.order.work.image.as_deref().ok_or(LaunchError::NoImage)?;
         if !is_image_reference(image) {
             return Err(LaunchError::InvalidImage(image.to_owned()));
         }
@@ -160,11 +160,11 @@ impl DockerRuntime {
             ("--workdir", WORK_DIR.to_owned()),
             ("--env-file", "/dev/stdin".to_owned()),
         ];
-        if order.memory_mib > 0 {
-            options.push(("--memory", format!("{}m", order.memory_mib)));
+        if order.needs.memory_mib > 0 {
+            options.push(("--memory", format!("{}m", order.needs.memory_mib)));
         }
-        if order.gpus > 0 {
-            options.push(("--gpus", order.gpus.to_string()));
+        if order.needs.gpus > 0 {
+            options.push(("--gpus", order.needs.gpus.to_string()));
         } else {
             // An image may ask for all GPUs, and the runtime of NVIDIA gives them to it.
             options.push(("--env", "NVIDIA_VISIBLE_DEVICES=void".to_owned()));
@@ -177,7 +177,7 @@ impl DockerRuntime {
         }
         if let Some(sandbox) = spec.sandbox {
             options.push(("--pids-limit", sandbox.max_tasks.to_string()));
-            options.push(("--cpu-shares", u64::from(order.vcpus).saturating_mul(SHARES_PER_VCPU).to_string()));
+            options.push(("--cpu-shares", u64::from(order.needs.vcpus).saturating_mul(SHARES_PER_VCPU).to_string()));
         }
         for (name, path) in spec.caches {
             let mount = format!("{}:{}", path.display(), self.cache_path(name, path).display());
@@ -190,7 +190,7 @@ impl DockerRuntime {
         // Docker reads no options after this.
         args.push("--".to_owned());
         args.push(image.to_owned());
-        args.extend(order.command.iter().cloned());
+        args.extend(order.work.command.iter().cloned());
         args
     }
 }
@@ -227,10 +227,10 @@ async fn stop(name: String, kill_timeout_s: u64) -> io::Result<()> {
 /// What the exit code of `docker run` means if it is not the command's own.
 fn judged(order: &AllocOrder, code: i32, output: &str, is_started: bool, is_out_of_memory: bool) -> Option<EndCause> {
     if is_started {
-        let (allowed_mib, is_killed) = (order.memory_mib, code == KILLED && is_out_of_memory);
+        let (allowed_mib, is_killed) = (order.needs.memory_mib, code == KILLED && is_out_of_memory);
         return is_killed.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
     }
-    let program = order.command.first().cloned().unwrap_or_default();
+    let program = order.work.command.first().cloned().unwrap_or_default();
     let is_client_s = |line: &&str| line.starts_with("docker:") || line.starts_with("Error");
     let line =
         output.lines().rev().find(is_client_s).or_else(|| output.lines().next_back()).unwrap_or("no word of why");
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a_container_gets_its_options_before_the_image_and_its_command_after_it() {
         let mut order = order(0, 1);
-        (order.image, order.memory_mib) = (Some("busybox".into()), 64);
+        (order.work.image, order.needs.memory_mib) = (Some("busybox".into()), 64);
         let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let invocation = invocation(&order, &env).unwrap();
         assert!(!invocation.env.contains_key("LD_PRELOAD"), "the variable is the container's, not docker's");
@@ -371,7 +371,11 @@ mod tests {
         for (gpus, want, never) in
             [(0, "--env NVIDIA_VISIBLE_DEVICES=void", "--gpus"), (3, "--gpus 3 ", "NVIDIA_VISIBLE_DEVICES")]
         {
-            let order = AllocOrder { image: Some("cuda".into()), gpus, ..order(0, 1) };
+            let order = AllocOrder {
+                needs: model::Needs { gpus, ..order(0, 1).needs },
+                work: model::Work { image: Some("cuda".into()), ..order(0, 1).work },
+                ..order(0, 1)
+            };
             let args = invocation(&order, &Environment::new()).unwrap().args.join(" ");
             assert!(args.contains(want) && !args.contains(never), "{args}");
         }
@@ -379,7 +383,11 @@ mod tests {
 
     #[test]
     fn an_exit_code_of_docker_itself_is_told_from_that_of_the_command() {
-        let order = AllocOrder { memory_mib: 64, command: vec!["x".into()], ..order(0, 1) };
+        let order = AllocOrder {
+            needs: model::Needs { memory_mib: 64, ..order(0, 1).needs },
+            work: model::Work { command: vec!["x".into()], ..order(0, 1).work },
+            ..order(0, 1)
+        };
         let kind = |code, output: &str, is_started, is_out_of_memory| {
             let cause = judged(&order, code, output, is_started, is_out_of_memory);
             cause.map(|cause| serde_json::to_value(cause).unwrap()["kind"].as_str().unwrap().to_owned())
@@ -408,7 +416,7 @@ mod tests {
     #[test]
     fn an_option_in_place_of_an_image_is_refused() {
         for bad in ["--privileged", "--volume=/:/host", ""] {
-            let order = AllocOrder { image: Some(bad.into()), ..order(0, 1) };
+            let order = AllocOrder { work: model::Work { image: Some(bad.into()), ..order(0, 1).work }, ..order(0, 1) };
             let error = invocation(&order, &Environment::new()).unwrap_err();
             assert!(matches!(&error, LaunchError::InvalidImage(image) if image == bad), "{error}");
         }

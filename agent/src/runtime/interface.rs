@@ -53,7 +53,6 @@ pub struct CommandSpec<'a> {
 
 /// How a command is started. The process gets exactly `env`.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Invocation {
     pub program: PathBuf,
     pub args: Vec<String>,

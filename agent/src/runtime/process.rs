@@ -41,10 +41,10 @@ impl Runtime for ProcessRuntime {
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
-        if let Some(image) = &spec.order.image {
+        if let Some(image) = &spec.order.work.image {
             return Err(LaunchError::NoContainers(image.clone()));
         }
-        let command = &spec.order.command;
+        let command = &spec.order.work.command;
         let (program, args) = command.split_first().ok_or(LaunchError::NoCommand)?;
         let Some(user) = spec.user else {
             let (program, args) = (PathBuf::from(program), args.to_vec());
@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn a_command_that_belongs_into_an_image_is_not_run_on_the_machine() {
-        let order = AllocOrder { image: Some("alpine".into()), ..order(0, 1) };
+        let order =
+            AllocOrder { work: model::Work { image: Some("alpine".into()), ..order(0, 1).work }, ..order(0, 1) };
         for user in [None, Some(&JobUser::own(20_000, Vec::new()))] {
             let error = invoke(&order, user).unwrap_err();
             assert!(matches!(&error, LaunchError::NoContainers(image) if image == "alpine"), "{error}");

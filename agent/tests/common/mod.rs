@@ -15,7 +15,7 @@ use model::output::Then;
 use model::wire::{
     AllocOrder, AllocReport, AllocUpdate, HandleReport, Heartbeat, OutputPiece, OutputReport, WantedOutput,
 };
-use model::{ClientStatus, Desired};
+use model::{ClientStatus, Desired, FailurePolicy, Needs, Work};
 use nodekeeper_agent::isolation::cgroup;
 use nodekeeper_agent::process_table;
 use serde_json::{Value, json};
@@ -51,12 +51,6 @@ pub struct ControlPlane {
     pub follows: Vec<WantedOutput>,
     /// Every call with output, and every question where it begins.
     pub outputs: Vec<OutputReport>,
-    /// The only token that counts; [`TOKEN`] if absent.
-    pub accepts: Option<String>,
-    /// The token in the answers to heartbeats.
-    pub gives: Option<String>,
-    /// The token of each call.
-    pub bearers: Vec<String>,
     pub calls: usize,
 }
 
@@ -95,16 +89,10 @@ pub fn order(copy: u32, script: &str) -> AllocOrder {
         desired: Desired::Run,
         client: ClientStatus::Pending,
         placed_seq: 0,
-        command: ["sh", "-c", script].map(str::to_owned).into(),
+        needs: Needs::default(),
+        work: Work { command: ["sh", "-c", script].map(str::to_owned).into(), ..Work::default() },
         env: BTreeMap::new(),
-        image: None,
-        caches: Vec::new(),
-        timeout_s: 0,
-        kill_timeout_s: 20,
-        memory_mib: 0,
-        vcpus: 1,
-        gpus: 0,
-        nodes: 1,
+        failure_policy: FailurePolicy { kill_timeout_s: 20, ..FailurePolicy::default() },
         hosts: vec!["127.0.0.1".into()],
         output_s3: None,
     }
@@ -119,10 +107,7 @@ async fn answer(
     let mut plane = plane.lock().unwrap();
     plane.calls += 1;
     let given = headers.get("authorization").and_then(|h| h.to_str().ok()?.strip_prefix("Bearer "));
-    let given = given.unwrap_or_default().to_owned();
-    plane.bearers.push(given.clone());
-    let accepted = plane.accepts.as_deref().unwrap_or(TOKEN);
-    if node != NODE_ID || given != accepted {
+    if node != NODE_ID || given != Some(TOKEN) {
         return (StatusCode::UNAUTHORIZED, Json(json!({"error": "unauthorized", "message": "no"}))).into_response();
     }
     if let Some((status, body)) = plane.refuse.clone() {
@@ -159,9 +144,6 @@ impl ControlPlane {
             "next_heartbeat_s": self.next_heartbeat_s, "intent": "run", "must_report": must_report,
             "follows": self.follows,
         });
-        if let Some(token) = &self.gives {
-            answer["token"] = json!(token);
-        }
         if !self.reports.iter().any(|r| r.complete) {
             // The control plane places nothing on a node before its first complete report.
             answer["seq"] = json!(0);

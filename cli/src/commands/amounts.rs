@@ -3,6 +3,8 @@
 //! Guarantees: an amount is rounded up, so that a job never gets less than it asks for; an amount that is too large or
 //! not understood is refused, and the refusal says what is allowed.
 //! Does not: know what is measured.
+//!
+//! Why not jiff: it reads no sizes, no plain number and no fraction of a day, and a size and a time have one parser here.
 
 use model::time::{Span, Time};
 

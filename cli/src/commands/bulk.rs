@@ -4,8 +4,8 @@
 //! what is in and what is not is known at the end, also if a write failed or its answer was lost.
 //! Does not: choose ids.
 
-use super::Cluster;
 use super::progress::Bar;
+use crate::console::Cluster;
 use futures::stream::{self, StreamExt};
 use model::Job;
 use model::ids::JobId;
@@ -13,7 +13,7 @@ use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use store::steps::{Retention, SUBMITTED_TOGETHER, submit_jobs};
+use store::transactions::{Retention, SUBMITTED_TOGETHER, submit_jobs};
 use store::{DbError, WriteError};
 
 /// How many transactions are made at once.
@@ -109,7 +109,7 @@ async fn write_some(
             Err(WriteError::Db(DbError::Throttled { .. })) if tries < TRIES => {
                 looks = true;
                 let most = PAUSE.saturating_mul(1 << tries.min(10)).as_secs_f64();
-                let pause = cluster.store.chance().between(most / 2.0, most);
+                let pause = cluster.store.rng().between(most / 2.0, most);
                 tokio::time::sleep(Duration::from_secs_f64(pause)).await;
             }
             Err(e) => return Err(e),

@@ -5,25 +5,23 @@
 //! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
 use super::filter::Filter;
-use super::find::{Finder, short};
-use super::job::no_job;
-use super::operate::{BY_OPERATOR, retention, retried};
-use super::show::{self, Rows, or_blank, several, when};
-use super::{Cluster, Context, Outcome, Usage};
+use crate::changes::cancel::{cancel, cancelled_line};
+use crate::changes::operate::retention;
+use crate::console::show::{self, Rows, or_blank, when};
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::{Finder, short};
 use clap::Args;
 use futures::stream::{self, StreamExt};
+use model::JobState;
 use model::ids::JobId;
-use model::{Job, JobState, JobSummary};
 use std::collections::BTreeSet;
-use store::placed_last;
-use store::steps::{Retention, cancel_job};
+use store::Waiting;
 
 /// How many jobs are cancelled at once.
 const AT_ONCE: usize = 32;
 /// How many jobs are listed before the question.
 const LISTED: usize = 20;
 
-/// `cancel`
 #[derive(Args, Clone, Debug)]
 pub struct CancelArgs {
     /// The jobs' ids, parts of them, or their names
@@ -39,7 +37,7 @@ pub struct CancelArgs {
     yes: bool,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<Outcome> {
     let is_named = !args.jobs.is_empty();
     let by_filter = args.all || !args.filter.is_empty();
     if is_named == by_filter {
@@ -70,7 +68,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     let clock = std::sync::Arc::clone(&context.clock);
     let cancelling = ids.into_iter().map(|id| {
         let (cluster, clock) = (&cluster, &clock);
-        async move { (id, cancel(cluster, id, keep, &**clock).await) }
+        async move { (id, cancel(cluster, id, keep, clock).await) }
     });
     // In the order in which they were given.
     let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE);
@@ -92,30 +90,6 @@ pub(super) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
         }
     }
     Ok(Outcome::done_if(all))
-}
-
-/// What is said of a job that was cancelled.
-pub(super) fn cancelled_line(job: &Job) -> String {
-    let stopping = match job.summary.allocs.len() {
-        0 => String::new(),
-        n => format!(": {} will stop in the next run", several(n, "live alloc")),
-    };
-    format!("{} cancelled{stopping}", job.summary.job_id)
-}
-
-/// Cancels one job. The state of the job if it has ended already.
-pub(super) async fn cancel(
-    cluster: &Cluster,
-    id: JobId,
-    keep: Retention,
-    clock: &(dyn Fn() -> model::time::Time + Send + Sync),
-) -> anyhow::Result<Result<Job, JobState>> {
-    retried(async || {
-        let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
-        let cancelled = cancel_job(&cluster.store, &job, BY_OPERATOR, keep, clock()).await?;
-        Ok(cancelled.ok_or(job.summary.state))
-    })
-    .await
 }
 
 /// The jobs with these ids or names, and whether every one was found.
@@ -142,10 +116,8 @@ async fn described(
     args: &CancelArgs,
 ) -> anyhow::Result<Option<Vec<JobId>>> {
     let now = context.now();
-    let waiting = cluster.store.waiting(None, usize::MAX).await?;
-    let placed = cluster.store.placed().await?;
-    show::unreadable(context.err, waiting.unreadable.iter().chain(&placed.unreadable))?;
-    let mut jobs: Vec<JobSummary> = placed_last(waiting.jobs, placed.rows);
+    let Waiting { mut jobs, unreadable, .. } = cluster.store.queue_listed(usize::MAX).await?;
+    show::unreadable(context.err, &unreadable)?;
     jobs.retain(|job| args.filter.takes(job, now));
     jobs.sort_by_key(|job| std::cmp::Reverse(job.job_id));
     if jobs.is_empty() {

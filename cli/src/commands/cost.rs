@@ -3,13 +3,12 @@
 //! Guarantees: the lines and the line without work add up to the total; what is not known is counted and said.
 //! Does not: know a bill. `past` reckons from events and records.
 
-use super::show::{self, Rows, dollars, moment, rough, several};
-use super::{Context, Outcome};
+use crate::console::show::{self, Rows, dollars, moment, rough, several};
+use crate::console::{Context, Outcome};
 use clap::{Args, ValueEnum};
+use history::{By, History, LONGEST, Report};
 use model::time::Span;
-use past::{By, LONGEST, Past, Report};
 
-/// `cost`
 #[derive(Args, Clone, Debug)]
 pub struct CostArgs {
     /// How far back: a number with s, m, h or d
@@ -68,9 +67,9 @@ fn span(text: &str) -> Result<Span, String> {
     Ok(span)
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let past = Past::read(&cluster.store, args.since, now).await?;
+    let past = History::read(&cluster.store, args.since, now).await?;
     let mut report = Report::of(&past, args.since, args.by.into());
     let more = report.lines.len().saturating_sub(args.limit);
     report.lines.truncate(args.limit);

@@ -5,9 +5,11 @@
 //! Does not: launch anything. The next run of poll-and-scale does.
 
 use super::amounts::{gibibytes, mebibytes, seconds};
-use super::operate::{BY_OPERATOR, retention, retried, tell};
-use super::show::{self, Rows, moment, one_line};
-use super::{Cluster, Context, Next, Outcome, Usage, next};
+use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
+use crate::console::show::{self, Rows, moment, one_line};
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::Next;
+use crate::view::next;
 use clap::{Args, Subcommand};
 use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
 use model::events::Subject;
@@ -16,7 +18,6 @@ use model::time::{Span, Time};
 use model::{ActionName, Capacity, Market};
 use serde::Serialize;
 
-/// `demand`
 #[derive(Subcommand, Clone, Debug)]
 pub enum DemandCommand {
     /// Say how many nodes, or shares of nodes, are wanted for a while
@@ -96,7 +97,7 @@ pub struct DeleteArgs {
     json: bool,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<Outcome> {
     match command {
         DemandCommand::Set(args) => set(context, args).await,
         DemandCommand::Show(args) => show(context, args).await,
@@ -200,7 +201,8 @@ async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Outcom
     let changed = after.revision() != before.revision();
     if changed {
         let what = format!("{}: {} of {}, {BY_OPERATOR}", after.name(), args.count, needs(&need));
-        tell(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, retention(&cluster).await?, now).await?;
+        record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, retention(&cluster).await?, now)
+            .await?;
     }
     answer(context, &after, changed, args.json, now)
 }
@@ -253,22 +255,29 @@ async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<
     .await?;
     if changed {
         let what = format!("{}: deleted {BY_OPERATOR}", after.name());
-        tell(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, retention(&cluster).await?, now).await?;
+        record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, retention(&cluster).await?, now)
+            .await?;
     }
     answer(context, &after, changed, args.json, now)
 }
 
 /// Prints what is wanted after the command.
-fn answer(context: &mut Context<'_>, set: &DemandSet, changed: bool, json: bool, now: Time) -> anyhow::Result<Outcome> {
-    if json {
-        show::json(context.out, &Shown { changed: Some(changed), ..Shown::of(set, now) })?;
+fn answer(
+    context: &mut Context<'_>,
+    set: &DemandSet,
+    is_changed: bool,
+    is_json: bool,
+    now: Time,
+) -> anyhow::Result<Outcome> {
+    if is_json {
+        show::json(context.out, &Shown { changed: Some(is_changed), ..Shown::of(set, now) })?;
     } else if set.applies(now) {
         let until = set.until_at().map(|at| moment(at, now)).unwrap_or_default();
         let (name, count, version) = (set.name(), set.count(now), set.revision());
         let needs = set.need().map(needs).unwrap_or_default();
-        let how = if changed { "is set to" } else { "is still" };
+        let how = if is_changed { "is set to" } else { "is still" };
         writeln!(context.out, "demand set {name} {how} {count} of {needs} until {until}, version {version}")?;
-    } else if changed {
+    } else if is_changed {
         writeln!(context.out, "demand set {} is deleted", set.name())?;
     } else {
         writeln!(context.out, "there is no demand set {}", set.name())?;
@@ -283,7 +292,7 @@ async fn show(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outc
     let sets = rows.map(|(_, row)| DemandSet::from_row(row.clone()));
     let asked = |set: &DemandSet| set.applies(now) && args.name.as_deref().is_none_or(|name| name == set.name());
     let sets: Vec<DemandSet> = sets.filter(asked).collect();
-    let next = if sets.is_empty() { None } else { next::read_for_list(&cluster, now, context.err).await? };
+    let next = if sets.is_empty() { None } else { next::for_list(cluster.next(now).await, context.err)? };
     let note = |set: &DemandSet| next.as_ref()?.plan.explained.sets.iter().find(|note| note.name == set.name());
     if args.json {
         let shown = sets.iter().map(|set| Shown { has: note(set).map(Has::of), ..Shown::of(set, now) });

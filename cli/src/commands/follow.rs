@@ -3,8 +3,10 @@
 //! Guarantees: what is told was read; a job's row is read consistently; one failed read does not end the wait.
 //! Does not: change a job. An interrupted wait leaves its jobs as they are.
 
-use super::find::short;
-use super::{Cluster, Context, job, show};
+use super::job;
+use crate::console::show;
+use crate::console::{Cluster, Context};
+use crate::view::find::short;
 use model::events::Subject;
 use model::ids::JobId;
 use model::time::{Span, Time};
@@ -28,7 +30,6 @@ pub(super) enum Tells {
     All,
     /// On standard error how they go.
     Progress,
-    /// Nothing.
     Nothing,
 }
 

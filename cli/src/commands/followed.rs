@@ -3,9 +3,8 @@
 //! Guarantees: every job that is followed is stored, and none of them already makes sure that the new job never runs.
 //! Does not: wait. The runs of poll-and-scale do.
 
-use super::Cluster;
-use super::find::{Finder, short};
-use super::submit::JobOptions;
+use crate::console::Cluster;
+use crate::view::find::{Finder, short};
 use model::ids::JobId;
 use model::{AfterEnd, Job, JobState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) async fn of_options(
     cluster: &Cluster,
     finder: &mut Finder<'_>,
-    options: &JobOptions,
+    options: impl Iterator<Item = (&str, AfterEnd)>,
 ) -> anyhow::Result<BTreeMap<JobId, AfterEnd>> {
     let mut after = BTreeMap::new();
-    for (given, end) in options.after() {
+    for (given, end) in options {
         for id in finder.jobs(given).await? {
             follow(&mut after, id, end);
         }

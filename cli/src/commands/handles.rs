@@ -4,16 +4,17 @@
 //! nothing else go, and expires by itself.
 //! Does not: destroy anything, or release what a brake holds later.
 
-use super::find::{Finder, node_of, short_alloc};
-use super::operate::{BY_OPERATOR, retention, retried, tell};
-use super::show::{self, Rows, or_blank, when};
-use super::{Cluster, Context, Outcome, Usage, nodes};
+use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
+use crate::console::show::{self, Rows, or_blank, when};
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::no_node;
+use crate::view::find::{Finder, node_of, short_alloc};
 use clap::{Args, ValueEnum};
 use model::auth::hex;
 use model::control::{BrakeEntry, ControlKey, Entry, Release};
 use model::events::Subject;
 use model::ids::NodeId;
-use model::time::Span;
+use model::time::{Span, Time};
 use model::{ActionName, BrakeKind};
 use model::{Handle, HandleState, NodeRecord};
 use sha2::{Digest, Sha256};
@@ -22,7 +23,6 @@ use store::{Listed, change_handle};
 /// How long a release is remembered: long enough for the next run of every function.
 const RELEASE: Span = Span::from_s(3600);
 
-/// `handles`
 #[derive(Args, Clone, Debug)]
 pub struct HandlesArgs {
     /// The slot's number, or the id of its node or instance, or a part of it
@@ -33,7 +33,6 @@ pub struct HandlesArgs {
     json: bool,
 }
 
-/// `keep`
 #[derive(Args, Clone, Debug)]
 pub struct KeepArgs {
     /// The handle's name, as `nodekeeper handles SLOT` shows it
@@ -46,7 +45,6 @@ pub struct KeepArgs {
     undo: bool,
 }
 
-/// `release`
 #[derive(Args, Clone, Debug)]
 pub struct ReleaseArgs {
     /// What to release: a brake, or the limits on launches
@@ -88,10 +86,10 @@ impl Held {
     }
 }
 
-pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let slot = Finder::new(&cluster).slot(&args.slot).await?;
-    let record = cluster.store.node(slot).await?.ok_or_else(|| nodes::no_node(slot))?;
+    let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
     let listed = match node_of(&record) {
         Some(node) => cluster.store.handles_of(node).await?,
         None => Listed::default(),
@@ -120,13 +118,13 @@ pub(super) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
     Ok(Outcome::Done)
 }
 
-pub(super) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let node = match &args.slot {
         Some(given) => {
             let slot = Finder::new(&cluster).slot(given).await?;
-            let record = cluster.store.node(slot).await?.ok_or_else(|| nodes::no_node(slot))?;
-            node_of(&record).ok_or_else(|| nodes::no_node(slot))?
+            let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
+            node_of(&record).ok_or_else(|| no_node(slot))?
         }
         None => find(&cluster, &args.handle).await?,
     };
@@ -156,7 +154,7 @@ pub(super) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
     }
     let action = if wanted { ActionName::Keep } else { ActionName::Unkeep };
     let reason = format!("handle {name} {BY_OPERATOR}");
-    tell(&cluster, &Subject::Slot(slot), action, &reason, retention(&cluster).await?, now).await?;
+    record_event(&cluster, &Subject::Slot(slot), action, &reason, retention(&cluster).await?, now).await?;
     writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?;
     Ok(Outcome::Done)
 }
@@ -221,15 +219,14 @@ async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &R
         writeln!(context.out, "nothing limits launches: there is nothing to release")?;
     } else if !args.show {
         let reason = format!("launches, {} limits, {BY_OPERATOR}", limits.len());
-        tell(cluster, &Subject::Cluster, ActionName::Release, &reason, retention(cluster).await?, now).await?;
+        record_event(cluster, &Subject::Cluster, ActionName::Release, &reason, retention(cluster).await?, now).await?;
     }
     Ok(Outcome::Done)
 }
 
-pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
-    let (cluster, now) = (context.cluster().await?, context.now());
-    let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
-    let held = retried(async || {
+/// Releases what the brake holds, unless it is only to be shown. Returns what it holds.
+async fn release_held(cluster: &Cluster, kind: BrakeKind, args: &ReleaseArgs, now: Time) -> anyhow::Result<BrakeEntry> {
+    retried(async || {
         let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
         let found = digest(&held);
         if let Some(shown) = args.shown.as_ref().filter(|shown| **shown != found) {
@@ -243,7 +240,7 @@ pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
             let after = before.given(&held, Some(BY_OPERATOR.to_owned()), RELEASE, now);
             match cluster.store.write_entry(&before, &after).await {
                 // A row that cannot be read counts as never written, and nothing else would ever replace it.
-                Err(e) if e.is_conflict() && is_unreadable(&cluster, &after).await? => {
+                Err(e) if e.is_conflict() && is_unreadable(cluster, &after).await? => {
                     cluster.store.replace_unreadable(after.row()).await?;
                 }
                 written => _ = written?,
@@ -251,7 +248,13 @@ pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
         }
         Ok(held)
     })
-    .await?;
+    .await
+}
+
+pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
+    let held = release_held(&cluster, kind, args, now).await?;
     let count = held.held().filter(|_| held.holds_back(now)).unwrap_or(0);
     let ids: Vec<(&str, &str)> = held.ids().collect();
     if !held.holds_back(now) || (count == 0 && ids.is_empty()) {
@@ -270,7 +273,8 @@ pub(super) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
         ids.len()
     } else {
         let reason = format!("{kind}, {} of {count}, {BY_OPERATOR}", ids.len());
-        tell(&cluster, &Subject::Cluster, ActionName::Release, &reason, retention(&cluster).await?, now).await?;
+        record_event(&cluster, &Subject::Cluster, ActionName::Release, &reason, retention(&cluster).await?, now)
+            .await?;
         writeln!(
             context.out,
             "the next run carries out what the brake {kind} holds back ({why}): {} in all",

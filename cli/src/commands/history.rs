@@ -5,10 +5,10 @@
 //!
 //! Guarantees: shows everything stored about the subject, up to `--limit`.
 
-use super::find::{Finder, NotFound, Work};
-use super::show::{self, Rows, moment};
-use super::story::{self, Happening};
-use super::{Cluster, Context, Outcome, Usage};
+use crate::console::show::{self, Rows, moment};
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::{Finder, NotFound, Work};
+use crate::view::story::{self, Happening};
 use clap::Args;
 use model::events::{Event, FOR_COSTS, Subject};
 use model::functions::{self, FUNCTIONS};
@@ -19,7 +19,6 @@ use serde_json::Value;
 /// How many events of a slot, a function or the cluster are shown.
 const RECENT: i32 = 50;
 
-/// `history`
 #[derive(Args, Clone, Debug)]
 pub struct HistoryArgs {
     /// A slot, node, job or alloc by its number, its id or a part of it, a job by its name, a function by its name, or
@@ -60,7 +59,7 @@ pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
     }
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow::Result<Outcome> {
     let known = subject(&args.subject);
     let (cluster, now) = (context.cluster().await?, context.now());
     let subject = match known {

@@ -2,25 +2,28 @@
 //!
 //! Guarantees: prints the tables that it created. Does not: change an existing table. In AWS the stack creates them.
 
-use super::{Context, Outcome, show};
+use crate::console::show;
+use crate::console::{Context, Outcome};
 use clap::Args;
 use model::functions;
 use runtime::metrics;
 use serde_json::json;
-use store::tables_json;
+use store::{JOB_EVENT, tables_json};
 
-/// `init`
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
-    /// Print tables, functions and metrics as JSON instead; needs no cluster
+    /// Print tables, functions, metrics and the fields of a job's event as JSON instead; needs no cluster
     #[arg(long)]
     print_contract: bool,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<Outcome> {
     if args.print_contract {
-        let (tables, functions, metrics) = (tables_json(), functions::to_json(), metrics::to_json());
-        show::json(context.out, &json!({"tables": tables, "functions": functions, "metrics": metrics}))?;
+        let contract = json!({
+            "tables": tables_json(), "functions": functions::to_json(), "metrics": metrics::to_json(),
+            "job_event": JOB_EVENT,
+        });
+        show::json(context.out, &contract)?;
         return Ok(Outcome::Done);
     }
     let cluster = context.cluster().await?;

@@ -4,7 +4,7 @@
 //! Does not: pass on what comes after the job was submitted, or wait for an input that nobody asked for: in cron and CI, standard
 //! input may be a pipe that never ends.
 
-use super::{Context, Usage};
+use crate::console::{Context, Usage};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::{INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES};

@@ -3,19 +3,18 @@
 //! Guarantees: the job and its allocs are read consistently.
 //! Does not: change anything.
 
-use super::find::{Finder, short_alloc};
 use super::jobs::needs;
-use super::show::{self, Rows, Screen, moment, or_blank, when, when_known};
-use super::{Cluster, Context, Outcome};
+use crate::console::show::{self, Rows, Screen, moment, or_blank, when, when_known};
+use crate::console::{Cluster, Context, Outcome};
+use crate::view::find::{Finder, no_job, short_alloc};
+use crate::view::story::{self, Happening};
 use clap::Args;
 use model::events::Subject;
-use model::ids::JobId;
 use model::time::Time;
 use model::{AfterEnd, Alloc, EndCause, Job, JobState};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// `job`
 #[derive(Args, Clone, Debug)]
 pub struct JobArgs {
     /// The job's id, a part of it, or its name
@@ -24,10 +23,6 @@ pub struct JobArgs {
     /// Print JSON: the job's row, with the rows of its allocs as `all_allocs`
     #[arg(long)]
     json: bool,
-}
-
-pub(super) fn no_job(id: JobId) -> anyhow::Error {
-    anyhow::anyhow!("there is no job {id}: `nodekeeper jobs --all` lists the jobs that are stored")
 }
 
 /// A job in JSON: its row, its allocs, and why it waits.
@@ -44,7 +39,7 @@ struct Whole<'a> {
     waits_because: Option<&'a str>,
 }
 
-pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let id = Finder::new(&cluster).job(&args.job).await?;
     let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
@@ -53,7 +48,8 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     if args.json {
         let (cause, exit_code) = (job.cause(), job.cause().and_then(EndCause::exit_code));
         let waits_because = waits.as_deref();
-        show::json(context.out, &Whole { job: &job, all_allocs: &allocs, cause, exit_code, waits_because })?;
+        let whole = Whole { job: &job, all_allocs: &allocs, cause, exit_code, waits_because };
+        show::json(context.out, &show::flat(&whole)?)?;
         return Ok(Outcome::Done);
     }
     let latest = cluster.store.history(&Subject::Job(id).to_string(), 1).await?;
@@ -69,7 +65,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
             place_rows(&allocs).print(context.out)?;
             writeln!(context.out)?;
         }
-        history_rows(&allocs, now).print(context.out)?;
+        story_rows(&story::of_allocs(&cluster.store, &allocs).await?, now).print(context.out)?;
     }
     Ok(Outcome::Done)
 }
@@ -96,10 +92,8 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     // A placed job runs. It may wait for a copy, or the next run may do something with it.
     rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
     rows.field("latest event", latest);
-    let command =
-        if job.is_demand() { "none: a demand for its nodes".to_owned() } else { show::command(&work.command) };
-    rows.field("command", Some(command));
-    let env: Vec<String> = work.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    rows.field("command", Some(show::command(&work.command)));
+    let env: Vec<String> = job.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
     rows.field("image", work.image.as_ref());
     rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
@@ -115,12 +109,11 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("priority", Some(summary.priority));
     rows.field("submitted", Some(moment(summary.submitted_at, now)));
     rows.field("ended", job.finished_at.map(|at| moment(at, now)));
-    rows.field("failed", Some(retries(job.failed_count, job.retry_failed)));
-    rows.field("lost", Some(retries(job.lost_count, job.retry_lost)));
+    rows.field("failed", Some(retries(job.failed_count, job.failure_policy.retry_failed)));
+    rows.field("lost", Some(retries(job.lost_count, job.failure_policy.retry_lost)));
     let next_try = summary.retry_at(now).map(|at| format!("not before {}", moment(at, now)));
     rows.field("next try", next_try);
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
-    rows.field("ends by itself", job.demand_until_at().map(|at| moment(at, now)));
     let replace = if failure_policy.replace {
         format!(", with a copy meanwhile ({})", failure_policy.reconcile)
     } else {
@@ -163,13 +156,13 @@ fn place_rows(allocs: &[Alloc]) -> Rows {
     rows
 }
 
-fn history_rows(allocs: &[Alloc], now: Time) -> Rows {
-    let mut rows = Rows::new(&["WHEN", "ALLOC", "BECAME", "REASON"]);
-    for alloc in allocs {
-        for entry in &alloc.history {
-            let became = format!("{} {}", entry.field, entry.value);
-            rows.row([when(entry.at, now), short_alloc(alloc.id()), became, entry.reason.clone()]);
-        }
+/// What happened to the allocs.
+fn story_rows(story: &[Happening], now: Time) -> Rows {
+    let mut rows = Rows::new(&["WHEN", "ALLOC", "WHAT", "REASON"]);
+    for Happening { at, subject, action, reason } in story {
+        let alloc = subject.strip_prefix("alloc#").and_then(|id| id.parse().ok());
+        let alloc = alloc.map_or_else(|| subject.clone(), short_alloc);
+        rows.row([when(*at, now), alloc, action.clone(), reason.clone()]);
     }
     rows
 }

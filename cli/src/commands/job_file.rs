@@ -9,18 +9,19 @@
 //! The memory of a file are events with the subject `submission#…`: that it was begun last, and that all of it is in.
 
 use super::bulk::{self, Written};
-use super::find::Finder;
 use super::followed;
 use super::job_line::{self, Follows};
-use super::operate::retention;
 use super::submit::{self, SubmitArgs};
-use super::{Cluster, Context, Outcome, Usage, show};
+use crate::changes::operate::retention;
+use crate::console::show;
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::Finder;
 use anyhow::Context as _;
 use model::array::Array;
 use model::auth::hex;
-use model::chance::Chance;
 use model::events::Event;
 use model::ids::{JobId, Ulid};
+use model::rng::Rng;
 use model::time::Time;
 use model::{ActionName, AfterEnd, Job, JobSpec};
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,7 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use store::WriteError;
-use store::steps::Retention;
+use store::transactions::Retention;
 
 /// The most jobs of one file.
 const MAX_JOBS: usize = 100_000;
@@ -43,10 +44,10 @@ struct Line {
     follows: Follows,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let bytes = read(context, file).with_context(|| format!("{shown} cannot be read"))?;
-    let defaults = args.job.spec(&args.command, args.demand);
+    let defaults = args.job.spec(&args.command);
     let lines = understand(&bytes, &defaults, &shown)?;
     // Before anything is written, every job is checked.
     let now = context.now();
@@ -56,26 +57,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     let cluster = context.cluster().await?;
     let digest = digest(&bytes, &defaults, args)?;
     let keep = retention(&cluster).await?;
-    let earlier = known(&cluster, &digest.1).await?;
-    let is_over = match &earlier {
-        Some(earlier) if earlier.is_complete => has_ended(&cluster, earlier, digest.0, lines.len()).await?,
-        _ => false,
-    };
-    let mut submission = match earlier {
-        Some(earlier) if !is_over => earlier,
-        earlier => {
-            if let Some(earlier) = &earlier {
-                let before = show::when(earlier.begun_at, now);
-                writeln!(
-                    context.err,
-                    "it was submitted {before}, and all of its jobs have ended: it is submitted anew"
-                )?;
-            }
-            let outside = Outside::find(&cluster, args, &lines, &shown).await?;
-            let event = earlier.map(|earlier| earlier.event);
-            begin(&cluster, &digest.1, lines.len(), outside, event.as_ref(), keep, now).await?
-        }
-    };
+    let mut submission = begin_or_go_on(context, args, (&cluster, &lines, &shown), &digest, keep).await?;
     let outside = match submission.outside.take() {
         Some(outside) => outside,
         None if submission.is_complete => Outside::default(),
@@ -114,6 +96,37 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     submit::submitted(context, &cluster, args, written.jobs).await
 }
 
+/// The submission of this file that was begun before and is not over, or a new one.
+async fn begin_or_go_on(
+    context: &mut Context<'_>,
+    args: &SubmitArgs,
+    (cluster, lines, shown): (&Cluster, &[Line], &str),
+    digest: &(u64, String),
+    keep: Retention,
+) -> anyhow::Result<Submission> {
+    let now = context.now();
+    let earlier = known(cluster, &digest.1).await?;
+    let is_over = match &earlier {
+        Some(earlier) if earlier.is_complete => has_ended(cluster, earlier, digest.0, lines.len()).await?,
+        _ => false,
+    };
+    match earlier {
+        Some(earlier) if !is_over => Ok(earlier),
+        earlier => {
+            if let Some(earlier) = &earlier {
+                let before = show::when(earlier.begun_at, now);
+                writeln!(
+                    context.err,
+                    "it was submitted {before}, and all of its jobs have ended: it is submitted anew"
+                )?;
+            }
+            let outside = Outside::find(cluster, args, lines, shown).await?;
+            let event = earlier.map(|earlier| earlier.event);
+            begin(cluster, &digest.1, lines.len(), outside, event.as_ref(), keep, now).await
+        }
+    }
+}
+
 fn read(context: &mut Context<'_>, file: &Path) -> std::io::Result<Vec<u8>> {
     if file.as_os_str() != "-" {
         return std::fs::read(file);
@@ -134,7 +147,7 @@ fn digest(bytes: &[u8], defaults: &JobSpec, args: &SubmitArgs) -> anyhow::Result
     hash.update([0]);
     hash.update(bytes);
     if args.again {
-        hash.update(Chance::real().bits().to_be_bytes());
+        hash.update(Rng::real().bits().to_be_bytes());
     }
     let digest = hash.finalize();
     let first: [u8; 8] = digest.get(..8).and_then(|some| some.try_into().ok()).unwrap_or_default();
@@ -263,7 +276,7 @@ impl Outside {
     /// Looks the names up.
     async fn find(cluster: &Cluster, args: &SubmitArgs, lines: &[Line], shown: &str) -> anyhow::Result<Self> {
         let mut finder = Finder::new(cluster);
-        let of_options = followed::of_options(cluster, &mut finder, &args.job).await?;
+        let of_options = followed::of_options(cluster, &mut finder, args.job.after()).await?;
         let of_lines = others(cluster, &mut finder, lines, shown).await?;
         Ok(Self { of_options, of_lines })
     }
@@ -411,13 +424,13 @@ fn ranges(numbers: impl Iterator<Item = usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::Needs;
 
     fn of(text: &str) -> anyhow::Result<Vec<Line>> {
         let defaults = JobSpec {
-            command: vec!["work".into()],
             env: [("A".into(), "1".into())].into(),
-            vcpus: 2,
-            ..JobSpec::default()
+            needs: Needs { vcpus: 2, ..Needs::default() },
+            ..JobSpec::running(["work"])
         };
         understand(text.as_bytes(), &defaults, "f")
     }
@@ -432,13 +445,13 @@ mod tests {
         ))
         .unwrap();
         assert_eq!(lines.iter().map(|line| line.number).collect::<Vec<_>>(), [2, 4, 5]);
-        assert_eq!((lines[0].spec.command.as_slice(), lines[0].spec.vcpus), (&["work".to_owned()][..], 2));
+        assert_eq!((lines[0].spec.work.command.as_slice(), lines[0].spec.needs.vcpus), (&["work".to_owned()][..], 2));
         let spec = &lines[1].spec;
-        assert_eq!(spec.command, ["sh", "-c", "echo a | wc"]);
-        assert_eq!((spec.memory_mib, spec.timeout_s, spec.failure_policy.replace), (1536, 5400, true));
+        assert_eq!(spec.work.command, ["sh", "-c", "echo a | wc"]);
+        assert_eq!((spec.needs.memory_mib, spec.work.timeout_s, spec.failure_policy.replace), (1536, 5400, true));
         assert_eq!(spec.env, [("A".into(), "1".into()), ("B".into(), "2".into())].into());
         let spec = &lines[2].spec;
-        assert_eq!((spec.memory_mib, spec.scratch_gib, spec.failure_policy.lost_after_s), (7, 3, 0));
+        assert_eq!((spec.needs.memory_mib, spec.needs.scratch_gib, spec.failure_policy.lost_after_s), (7, 3, 0));
     }
 
     #[test]

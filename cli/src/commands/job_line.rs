@@ -38,7 +38,6 @@ const FIELDS: &[(&str, Form)] = &[
     ("array_limit", Form::Whole),
     ("caches", Form::Texts),
     ("command", Form::Command),
-    ("demand", Form::Flag),
     ("env", Form::TextTable),
     ("exclusive", Form::Flag),
     ("gpus", Form::Whole),
@@ -71,7 +70,6 @@ const STATE: &[&str] = &[
     "allocs",
     "cause",
     "copies",
-    "demand_until_at",
     "done",
     "exit_code",
     "expires_at",
@@ -235,8 +233,9 @@ fn fields() -> std::collections::BTreeSet<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::console::show;
     use model::fixtures::{self, at};
-    use model::{Alloc, Job};
+    use model::{Alloc, FailurePolicy, Job, Needs, Work};
 
     fn line(text: &str) -> Result<(JobSpec, Follows), String> {
         let Value::Object(defaults) = serde_json::to_value(JobSpec::default()).unwrap() else { panic!() };
@@ -250,7 +249,7 @@ mod tests {
                 "timeout_s": 3.60e2, "after": null, "market": null}"#,
         )
         .unwrap();
-        assert_eq!((spec.vcpus, spec.memory_mib, spec.timeout_s, spec.name), (2, 1000, 360, None));
+        assert_eq!((spec.needs.vcpus, spec.needs.memory_mib, spec.work.timeout_s, spec.name), (2, 1000, 360, None));
         assert_eq!((spec.env.len(), follows.len()), (1, 0));
     }
 
@@ -292,33 +291,37 @@ mod tests {
     #[test]
     fn what_job_json_shows_is_a_line() {
         let spec = JobSpec {
-            command: vec!["a".into(), "b".into()],
             env: [("A".into(), "1".into())].into(),
             name: Some("x".into()),
-            instance_type: Some("m7a.large".into()),
-            market: Some(Market::Spot),
-            exclusive: true,
-            memory_mib: 5,
             array_limit: serde_json::from_value(2.into()).unwrap(),
-            image: Some("alpine".into()),
-            caches: vec!["c".into()],
-            timeout_s: 9,
-            retry_failed: 1,
-            failure_policy: model::FailurePolicy { replace: true, ..Default::default() },
+            needs: Needs {
+                instance_type: Some("m7a.large".into()),
+                market: Some(Market::Spot),
+                exclusive: true,
+                memory_mib: 5,
+                ..Needs::default()
+            },
+            work: Work {
+                command: vec!["a".into(), "b".into()],
+                image: Some("alpine".into()),
+                caches: vec!["c".into()],
+                timeout_s: 9,
+            },
+            failure_policy: FailurePolicy { replace: true, retry_failed: 1, ..FailurePolicy::default() },
             ..JobSpec::default()
         };
         let followed = fixtures::job(7).summary.job_id;
         let given = JobSpec { after: [(followed, AfterEnd::Any)].into(), ..spec.clone() };
         let job = Job::submit(fixtures::job(1).summary.job_id, given, at(0)).unwrap();
-        let shown = serde_json::to_value(&job).unwrap();
+        let shown = show::flat(&job).unwrap();
         let (again, follows) = line(&shown.to_string()).unwrap();
         assert_eq!((again, follows), (spec, vec![(followed.to_string(), AfterEnd::Any)]));
-        // A job that has run, with its allocs, and a demand.
+        // A job that has run, with its allocs.
         let alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
         let mut ran = job.with_placed(&[alloc.id()]).unwrap();
         (ran.reason, ran.finished_at, ran.expires_at) = (Some("why".into()), Some(at(9)), Some(9));
         ran.summary.done = [0].into();
-        let mut shown = serde_json::to_value(&ran).unwrap();
+        let mut shown = show::flat(&ran).unwrap();
         shown["all_allocs"] = serde_json::json!([alloc]);
         shown["waits_because"] = "it runs".into();
         assert_eq!(line(&shown.to_string()).unwrap().0.name.as_deref(), Some("x"));
@@ -328,8 +331,5 @@ mod tests {
             0,
             "{shown}"
         );
-        let demand = JobSpec { demand: true, timeout_s: 60, ..JobSpec::default() };
-        let demand = Job::submit(job.summary.job_id, demand, at(0)).unwrap();
-        assert!(line(&serde_json::to_string(&demand).unwrap()).unwrap().0.demand);
     }
 }

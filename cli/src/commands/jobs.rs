@@ -6,23 +6,23 @@
 
 use super::demand;
 use super::filter::Filter;
-use super::find::short;
-use super::next;
-use super::show::{self, Rows, or_blank, when, when_known};
 use super::watch::{self, Page};
-use super::{Cluster, Context, Outcome};
+use crate::console::show::{self, Rows, or_blank, when, when_known};
+use crate::console::{Cluster, Context, Outcome};
+use crate::view::JobRow;
+use crate::view::find::short;
+use crate::view::next::{self, Next};
+use crate::view::present::Present;
 use clap::Args;
+use model::JobSummary;
 use model::time::Time;
-use model::{EndCause, Job, JobSummary};
-use serde::Serialize;
+use runtime::observation::ObserveError;
 use std::cmp::Reverse;
 use std::io::Write;
-use store::placed_last;
 
 /// The most waiting jobs that are read for a list of the newest.
 const READ: usize = 100_000;
 
-/// `jobs`
 #[derive(Args, Clone, Debug)]
 pub struct JobsArgs {
     /// Also show ended jobs that are still stored
@@ -44,7 +44,7 @@ pub struct JobsArgs {
     json: bool,
 }
 
-pub(super) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Outcome> {
     list_with(context, args, watch::pause).await
 }
 
@@ -59,88 +59,55 @@ pub(super) async fn list_with(
     if args.watch { watch::repeat(context, look, pause).await } else { watch::once(context, look).await }
 }
 
-/// A job of the list: what planning reads of it, or its whole row. And why it waits.
-#[derive(Serialize)]
+/// A job of the list.
 struct Listed {
-    #[serde(flatten)]
-    job: Row,
-    /// Why it ended, or why its last try did.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cause: Option<EndCause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waits_because: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Row {
-    Summary(Box<JobSummary>),
-    Whole(Box<Job>),
-}
-
-impl Row {
-    fn summary(&self) -> &JobSummary {
-        match self {
-            Self::Summary(job) => job,
-            Self::Whole(job) => &job.summary,
-        }
-    }
-
-    fn whole(&self) -> Option<&Job> {
-        match self {
-            Self::Summary(_) => None,
-            Self::Whole(job) => Some(job),
-        }
-    }
+    summary: JobSummary,
+    row: JobRow,
 }
 
 /// The jobs that a command is about, in the order of their list.
 struct Found {
-    jobs: Vec<Row>,
+    jobs: Vec<Listed>,
     /// Whether more jobs wait than were read.
     more: bool,
+    next: Result<Next, ObserveError>,
 }
 
 async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<Found> {
-    let (mut jobs, more, unreadable);
-    if args.all || args.filter.wants_ended() {
+    let most = if !args.queue || !args.filter.is_empty() { READ } else { args.limit };
+    let mut present = Present::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
+    let (mut jobs, more): (Vec<Listed>, bool) = if args.all || args.filter.wants_ended() {
         let stored = cluster.store.jobs_listed().await?;
-        (more, unreadable) = (false, stored.unreadable);
-        jobs = stored.rows.into_iter().map(|job| Row::Whole(Box::new(job))).collect::<Vec<_>>();
+        show::unreadable(&mut page.err, &stored.unreadable)?;
+        (stored.rows.into_iter().map(|job| Listed { row: JobRow::of(&job), summary: job.summary }).collect(), false)
     } else {
-        let whole = !args.queue || !args.filter.is_empty();
-        let waiting = cluster.store.waiting(None, if whole { READ } else { args.limit }).await?;
-        let placed = cluster.store.placed().await?;
-        more = waiting.end.is_some();
-        unreadable = waiting.unreadable.into_iter().chain(placed.unreadable).collect();
-        jobs = placed_last(waiting.jobs, placed.rows).into_iter().map(|job| Row::Summary(Box::new(job))).collect();
-    }
-    show::unreadable(&mut page.err, &unreadable)?;
-    jobs.retain(|job| args.filter.takes(job.summary(), now));
+        show::unreadable(&mut page.err, &present.bad_jobs)?;
+        let jobs = std::mem::take(&mut present.jobs);
+        let listed = jobs.into_iter().map(|job| Listed { row: JobRow::of_summary(&job), summary: job });
+        (listed.collect(), present.more_jobs_wait)
+    };
+    jobs.retain(|job| args.filter.takes(&job.summary, now));
     if !args.queue {
-        jobs.sort_by_key(|job| Reverse(job.summary().job_id));
+        jobs.sort_by_key(|job| Reverse(job.summary.job_id));
     }
-    Ok(Found { jobs, more })
+    let places = present.places();
+    for job in jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
+        job.row.seen_in(&job.summary, &present, &places);
+    }
+    Ok(Found { jobs, more, next: present.next })
 }
 
 async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
-    let Found { mut jobs, more } = find(cluster, args, now, page).await?;
+    let Found { mut jobs, more, next } = find(cluster, args, now, page).await?;
     let all = jobs.len();
     // With `--queue`, the jobs that run are shown behind those that wait.
     if !args.queue || !args.filter.is_empty() {
         jobs.truncate(args.limit);
     }
-    let waits = jobs.iter().any(|job| !job.summary().state.is_ended());
-    let next = if waits { next::read_for_list(cluster, now, &mut page.err).await? } else { None };
-    let why = |job: &Row| next.as_ref().and_then(|n| n.of_job(job.summary().job_id)).map(str::to_owned);
+    let waits = jobs.iter().any(|job| !job.summary.state.is_ended());
+    let next = if waits { next::for_list(next, &mut page.err)? } else { None };
     if args.json {
-        let listed = jobs.into_iter().map(|job| {
-            let cause = job.summary().tries.cause.clone();
-            Listed { waits_because: why(&job), exit_code: cause.as_ref().and_then(EndCause::exit_code), cause, job }
-        });
-        show::json(&mut page.out, &listed.collect::<Vec<_>>())?;
+        show::json(&mut page.out, &jobs.iter().map(|job| &job.row).collect::<Vec<_>>())?;
     } else if jobs.is_empty() {
         let none = match (args.filter.is_empty(), args.all) {
             (false, true) => "no stored job is like that",
@@ -150,7 +117,7 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
         };
         writeln!(page.out, "{none}")?;
     } else {
-        table(&jobs, why, now).colours(page.colours).print(&mut page.out)?;
+        table(&jobs, now).colours(page.colours).print(&mut page.out)?;
     }
     for line in demand::lines(next.as_ref().filter(|_| !args.json)) {
         writeln!(page.out, "{line}")?;
@@ -166,16 +133,14 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
     Ok(())
 }
 
-fn table(jobs: &[Row], why: impl Fn(&Row) -> Option<String>, now: Time) -> Rows {
-    let has_ended = jobs.iter().any(|job| job.summary().state.is_ended());
+fn table(jobs: &[Listed], now: Time) -> Rows {
+    let has_ended = jobs.iter().any(|job| job.summary.state.is_ended());
     let ended = has_ended.then_some("ENDED");
     let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"].into_iter();
     let mut rows = Rows::new(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>());
-    for job in jobs {
-        let whole = job.whole();
-        let ended = has_ended.then(|| when_known(whole.and_then(|job| job.finished_at), now));
-        let reason = why(job).or_else(|| whole.and_then(|job| job.reason.clone()));
-        rows.row(cells(job.summary(), now).into_iter().chain(ended).chain([or_blank(reason)]));
+    for Listed { summary, row } in jobs {
+        let ended = has_ended.then(|| when_known(row.finished_at, now));
+        rows.row(cells(summary, now).into_iter().chain(ended).chain([or_blank(row.why())]));
     }
     rows
 }
@@ -194,18 +159,15 @@ fn cells(job: &JobSummary, now: Time) -> [String; 7] {
 
 /// What a job needs, for people.
 pub(super) fn needs(job: &JobSummary) -> String {
-    let mut needs = show::capacity(job.capacity);
-    if job.nodes > 1 {
-        needs.push_str(&format!(" on each of {} nodes", job.nodes));
+    let mut needs = show::capacity(job.needs.capacity());
+    if job.needs.nodes > 1 {
+        needs.push_str(&format!(" on each of {} nodes", job.needs.nodes));
     }
-    for narrowed in [job.instance_type.clone(), job.market.map(|m| m.to_string())].into_iter().flatten() {
+    for narrowed in [job.needs.instance_type.clone(), job.needs.market.map(|m| m.to_string())].into_iter().flatten() {
         needs.push_str(&format!(", {narrowed}"));
     }
-    if job.exclusive {
+    if job.needs.exclusive {
         needs.push_str(", exclusive");
-    }
-    if job.demand {
-        needs.push_str(", demand");
     }
     needs
 }

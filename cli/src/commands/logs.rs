@@ -4,13 +4,14 @@
 //! part of it is missing.
 //! Does not: keep output. A node keeps it for a while, S3 if the policy says so, and the table of allocs keeps the last 8 KiB.
 
-use super::find::{Finder, Work, short, short_alloc};
 use super::follow::{Followed, Tells, last_allocs};
-use super::job::no_job;
 use super::output_printer::Route;
-use super::output_stream::{MISSING, OutputStream, POLL, Until};
-use super::show::{self, when};
-use super::{Cluster, Context, Outcome};
+use super::output_reader::Until;
+use super::output_stream::{MISSING, OutputStream, POLL};
+use crate::console::show::{self, when};
+use crate::console::{Cluster, Context, Outcome};
+use crate::view::find::no_job;
+use crate::view::find::{Finder, Work, short, short_alloc};
 use clap::Args;
 use model::ids::AllocId;
 use model::output::{Stream, Switches};
@@ -79,7 +80,7 @@ impl LogsArgs {
     }
 }
 
-pub(super) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     let (job_id, only) = match Finder::new(&cluster).work(&args.id).await? {
         Work::Job(id) => (id, None),

@@ -4,22 +4,22 @@
 //! Does not: shut anything down. poll-and-scale reads the intent and shuts nodes down.
 
 use super::amounts::{Moment, moment as moment_of};
-use super::find::{Finder, short_alloc};
-use super::next::{self, Next};
-use super::operate::{BY_OPERATOR, retention, retried, tell};
-use super::show::{self, Rows, moment, or_blank, when, when_known};
 use super::watch::{self, Page};
-use super::{Cluster, Context, Outcome, Usage};
+use crate::changes::intent::{Life, change_intent};
+use crate::console::show::{self, Rows, moment, or_blank, when, when_known};
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::NodeRow;
+use crate::view::find::{Finder, no_node, short_alloc};
+use crate::view::next::{self, Next};
+use crate::view::present::{COUNTED, Present};
 use clap::Args;
-use model::ActionName;
-use model::events::Subject;
-use model::ids::{NodeId, Slot};
+use model::ids::JobId;
 use model::time::Time;
-use model::{Intent, NodeRecord, NodeState};
+use model::{Intent, NodeRecord};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::Write;
 
-/// `nodes`
 #[derive(Args, Clone, Debug)]
 pub struct NodesArgs {
     /// Also show free slots
@@ -28,12 +28,11 @@ pub struct NodesArgs {
     /// Show the list again and again, until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     watch: bool,
-    /// Print JSON: every record, including free slots
+    /// Print JSON: every slot, also free ones
     #[arg(long)]
     json: bool,
 }
 
-/// `node`
 #[derive(Args, Clone, Debug)]
 pub struct NodeArgs {
     /// The slot's number, or the id of its node or instance, or a part of it
@@ -49,10 +48,9 @@ pub struct NodeArgs {
 pub struct IntentArgs {
     /// The slots' numbers, or the ids of their nodes or instances, or parts of them
     #[arg(value_name = "NODE", required = true)]
-    pub(super) slots: Vec<String>,
+    pub(crate) slots: Vec<String>,
 }
 
-/// `drain`
 #[derive(Args, Clone, Debug)]
 pub struct DrainArgs {
     /// The slots' numbers, or the ids of their nodes or instances, or parts of them
@@ -63,11 +61,7 @@ pub struct DrainArgs {
     by: Option<Moment>,
 }
 
-pub(super) fn no_node(slot: Slot) -> anyhow::Error {
-    anyhow::anyhow!("slot {slot} has never had a node: `nodekeeper nodes --all` lists the slots that have had one")
-}
-
-pub(super) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow::Result<Outcome> {
     list_with(context, args, watch::pause).await
 }
 
@@ -84,15 +78,17 @@ pub(super) async fn list_with(
 
 async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
     let Page { out, err, colours } = page;
-    let listed = cluster.store.nodes_listed(1).await?;
-    show::unreadable(err, &listed.unreadable)?;
-    let mut records = listed.rows;
+    let present = Present::read(&cluster.store, cluster.cloud.as_ref(), COUNTED, now).await?;
+    show::unreadable(err, &present.bad_nodes)?;
+    let names: BTreeMap<JobId, &str> =
+        present.jobs.iter().filter_map(|job| Some((job.job_id, job.name.as_deref()?))).collect();
+    let mut records = present.nodes;
     records.sort_by_key(|r| r.slot);
     let up = records.iter().any(|r| !r.is_cleaned());
-    let next = if up { next::read_for_list(cluster, now, err).await? } else { None };
+    let next = if up { next::for_list(present.next, err)? } else { None };
     if args.json {
-        let listed = |record| Listed { record, next: said(next.as_ref(), record) };
-        show::json(out, &records.iter().map(listed).collect::<Vec<_>>())?;
+        let rows = records.iter().map(|record| NodeRow::of(record, next.as_ref(), &names));
+        show::json(out, &rows.collect::<Vec<_>>())?;
         return Ok(());
     }
     let free = records.iter().filter(|r| r.is_cleaned()).count();
@@ -114,13 +110,12 @@ async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -
     Ok(())
 }
 
-/// A node record in JSON, and what the next run would do with the node, or why it would do nothing.
+/// A node in JSON: its row, and its record.
 #[derive(Serialize)]
-struct Listed<'a> {
+struct Whole<'a> {
     #[serde(flatten)]
+    row: NodeRow,
     record: &'a NodeRecord,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
 }
 
 fn said(next: Option<&Next>, record: &NodeRecord) -> Option<String> {
@@ -143,19 +138,19 @@ fn cells(record: &NodeRecord, now: Time) -> [String; 10] {
     ]
 }
 
-pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let slot = Finder::new(&cluster).slot(&args.slot).await?;
     let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
     let up = !record.is_cleaned();
-    let next = if up { next::read_for_list(&cluster, now, context.err).await? } else { None };
-    let next = said(next.as_ref(), &record);
+    let next = if up { next::for_list(cluster.next(now).await, context.err)? } else { None };
     if args.json {
-        show::json(context.out, &Listed { record: &record, next })?;
+        let row = NodeRow::of(&record, next.as_ref(), &BTreeMap::new());
+        show::json(context.out, &Whole { row, record: &record })?;
         return Ok(Outcome::Done);
     }
     let mut fields = fields(&record, now);
-    fields.field("next", next);
+    fields.field("next", said(next.as_ref(), &record));
     fields.colours(context.colours).print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {
@@ -168,7 +163,7 @@ pub(super) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
                 short_alloc(seen.alloc_id),
                 seen.desired.to_string(),
                 seen.client.to_string(),
-                show::capacity(seen.capacity),
+                show::capacity(seen.needs.capacity()),
                 when(seen.placed_at, now),
                 show::command(&alloc.work.command),
             ]);
@@ -211,7 +206,7 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
     rows
 }
 
-pub(super) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow::Result<Outcome> {
     let now = context.now();
     let by = args.by.map(|by| by.after(now));
     if let Some(over) = by.filter(|by| *by < now) {
@@ -224,7 +219,7 @@ pub(super) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow
 }
 
 /// Gives the nodes in these slots an intent. `by` is the deadline of a drain.
-pub(super) async fn intend(
+pub(crate) async fn intend(
     context: &mut Context<'_>,
     slots: &[String],
     intent: Intent,
@@ -258,54 +253,4 @@ pub(super) async fn intend(
         }
     }
     Ok(Outcome::done_if(all))
-}
-
-/// Which node gets an intent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
-    /// Whichever node is in the slot.
-    Any(Slot),
-    /// This node, and no later one of its slot.
-    Only(NodeId),
-}
-
-/// Gives a node an intent, and a drain this deadline. A drain without a deadline leaves the deadline that the
-/// node has. Returns whether that changed anything.
-pub(super) async fn change_intent(
-    cluster: &Cluster,
-    life: Life,
-    intent: Intent,
-    by: Option<Time>,
-    now: Time,
-) -> anyhow::Result<bool> {
-    let (slot, only) = match life {
-        Life::Any(slot) => (slot, None),
-        Life::Only(node) => (node.slot(), Some(node)),
-    };
-    let changed = retried(async || {
-        let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
-        if only.is_some() && record.node_id() != only {
-            anyhow::bail!("nothing was changed: the node in slot {slot} is gone, or another one is there by now");
-        }
-        // The termination of this node has begun and cannot be undone.
-        if matches!(record.state, NodeState::ShuttingDown(_)) {
-            anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");
-        }
-        if record.life().is_some_and(|l| l.intent == intent && (by.is_none() || l.drain_by_at == by)) {
-            return Ok(false);
-        }
-        let after = record.with_intent(intent, by, now)?;
-        cluster.store.write(Some(&record), &after, Vec::new()).await?;
-        Ok(true)
-    });
-    let changed = changed.await?;
-    if changed {
-        let action = match intent {
-            Intent::Hold => ActionName::Hold,
-            Intent::Drain => ActionName::Drain,
-            Intent::Run => ActionName::Resume,
-        };
-        tell(cluster, &Subject::Slot(slot), action, BY_OPERATOR, retention(cluster).await?, now).await?;
-    }
-    Ok(changed)
 }

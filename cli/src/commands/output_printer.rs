@@ -3,9 +3,15 @@
 //! Guarantees: on a terminal nothing in the output is obeyed, elsewhere each byte is printed as it is.
 //! Does not: know where the bytes come from, or whether some are missing.
 
-use super::{Context, Screen, show};
+use crate::console::show;
+use crate::console::{Context, Screen};
 use model::output::{Stream, Switches};
 use std::io::Write;
+
+/// How many bytes are read for each line that is wanted. If lines are longer, fewer lines are printed.
+const BYTES_A_LINE: u64 = 400;
+/// The most bytes that are read for a number of lines.
+const MAX_LINES_BYTES: u64 = 64 << 20;
 
 /// Where the two streams of a job are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +55,6 @@ impl Text {
         Self::new(bytes, self.switches.part(from, 0))
     }
 
-    /// The last lines.
     pub(super) fn last_lines(&self, lines: usize) -> Self {
         self.from(begin_of_last(&self.bytes, lines) as u64)
     }
@@ -59,6 +64,11 @@ impl Text {
         let ends = self.bytes.iter().filter(|byte| **byte == b'\n').count();
         ends.saturating_add(usize::from(self.bytes.last().is_some_and(|byte| *byte != b'\n')))
     }
+}
+
+/// How many bytes at the end of an output are read for so many lines.
+pub(super) fn lines_bytes(lines: usize) -> u64 {
+    (lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES)
 }
 
 /// Where the last lines of a text begin.

@@ -8,17 +8,17 @@
 //! a reader that is killed costs nothing after [`FOLLOW_LASTS`].
 //! Does not: wait for ever for a node that does not answer, once the alloc has ended.
 
-use super::operate::retried;
-use super::output_printer::{Printer, Route, Text};
-use super::output_stream::{Until, lines_bytes, whole};
-use super::{Cluster, Context};
+use super::output_printer::{Printer, Route, Text, lines_bytes};
+use crate::changes::operate::retried;
+use crate::console::{Cluster, Context};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use model::chance::Chance;
 use model::ids::{AllocId, NodeId};
 use model::output::{FOLLOW_LASTS, Follow, Piece, Then};
+use model::rng::Rng;
 use model::time::{Span, Time};
-use model::{Alloc, NodeRecord, NodeStateName, NodeStatus};
+use model::wire::MAX_LOG_TAIL_BYTES;
+use model::{Alloc, ClientStatus, NodeRecord, NodeStateName, NodeStatus};
 
 /// The most pieces that are read in one look.
 const PIECES: u32 = 32;
@@ -30,6 +30,15 @@ const RENEW_BEFORE: Span = Span::from_s(45);
 const ANSWERS_WITHIN: Span = Span::from_s(20);
 /// The person is told that the node was asked if this look has found nothing.
 const SLOW_LOOK: u32 = LOOKS + 1;
+
+/// Which output is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// All there is now.
+    Now,
+    /// All until the alloc ends.
+    End,
+}
 
 /// How a look at an alloc's output went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +84,7 @@ impl Reader {
         now: Time,
     ) -> anyhow::Result<Self> {
         let alloc_id = alloc.id();
-        let follow_id = Chance::real().ulid(now).to_string();
+        let follow_id = Rng::real().ulid(now).to_string();
         // Shows whether the table can be read, before the node sends anything.
         cluster.store.piece(&follow_id, 0).await?;
         // Where the last lines of one stream begin is not known before all is read.
@@ -111,7 +120,7 @@ impl Reader {
         context: &mut Context<'_>,
         printer: &mut Printer,
         until: Until,
-        quiet: bool,
+        is_quiet: bool,
     ) -> anyhow::Result<Look> {
         self.renew(cluster, until, context.now()).await;
         let mut pieces = PIECES;
@@ -123,7 +132,7 @@ impl Reader {
             }
             let reached = self.offset >= self.first_size;
             if reached || piece.then != Then::More {
-                self.let_go(context, printer)?;
+                self.permit(context, printer)?;
             }
             match piece.then {
                 Then::End => return Ok(Look::Done),
@@ -139,8 +148,8 @@ impl Reader {
         }
         let looked = self.beside(cluster, context, printer, until).await?;
         if looked != Look::More {
-            self.let_go(context, printer)?;
-        } else if self.looks == SLOW_LOOK && self.next == 0 && !quiet {
+            self.permit(context, printer)?;
+        } else if self.looks == SLOW_LOOK && self.next == 0 && !is_quiet {
             writeln!(
                 context.err,
                 "waiting for the next heartbeat of node {}, which then sends the output",
@@ -186,7 +195,7 @@ impl Reader {
     }
 
     /// Prints the last lines of what was held.
-    fn let_go(&mut self, context: &mut Context<'_>, printer: &mut Printer) -> anyhow::Result<()> {
+    fn permit(&mut self, context: &mut Context<'_>, printer: &mut Printer) -> anyhow::Result<()> {
         match self.held.take() {
             Some((_, held)) => printer.print(context, &held),
             None => Ok(()),
@@ -297,4 +306,20 @@ async fn write(
         Ok(cluster.store.write(Some(&record), &after, Vec::new()).await?)
     })
     .await
+}
+
+/// The whole output of an ended alloc, if its row has it.
+pub(super) fn whole(alloc: &Alloc) -> Option<Text> {
+    let client = alloc.summary.client;
+    let is_whole = client.is_final()
+        && match &alloc.log_tail {
+            None => client != ClientStatus::Lost,
+            // A longer output is cut at a character, which has at most four bytes. A tail that is cut shorter says so. What is
+            // no text has replacement characters.
+            Some(tail) => {
+                tail.len() < MAX_LOG_TAIL_BYTES - 4 && !tail.starts_with(model::wire::CUT) && !tail.contains('\u{fffd}')
+            }
+        };
+    let tail = alloc.log_tail.as_deref().unwrap_or_default();
+    is_whole.then(|| Text::new(tail.as_bytes(), alloc.tail_switches.clone()))
 }

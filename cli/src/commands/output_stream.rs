@@ -5,13 +5,13 @@
 //! Does not: wait for a node that cannot answer any more, or for an output that is not stored yet.
 
 use super::output_printer::{Printer, Route, Text};
-use super::output_reader::{Look, Reader};
+use super::output_reader::{Look, Reader, Until, whole};
 use super::stored_output::{self, Found};
-use super::{Cluster, Context, show};
+use crate::console::show;
+use crate::console::{Cluster, Context};
 use model::ids::AllocId;
 use model::time::{Span, Time};
-use model::wire::MAX_LOG_TAIL_BYTES;
-use model::{Alloc, ClientStatus, Job};
+use model::{Alloc, Job};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{DbError, WriteError};
@@ -22,21 +22,8 @@ pub(super) const POLL: Duration = Duration::from_millis(500);
 const FAILED_LOOKS: u32 = 5;
 /// The exit code if a part of the output is missing: EX_IOERR of sysexits.h.
 pub(super) const MISSING: u8 = 74;
-/// How many bytes are read for each line that is wanted. If lines are longer, fewer lines are printed.
-const BYTES_A_LINE: u64 = 400;
-/// The most bytes that are read for a number of lines.
-const MAX_LINES_BYTES: u64 = 64 << 20;
 /// When a node that could not be asked is asked again.
 const ASK_AGAIN: Span = Span::from_s(10);
-
-/// Which output is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Until {
-    /// All there is now.
-    Now,
-    /// All until the alloc ends.
-    End,
-}
 
 /// The output of one member of a job: of each alloc in turn.
 pub(super) struct OutputStream<'a> {
@@ -94,8 +81,8 @@ impl<'a> OutputStream<'a> {
 
     /// Does not say what it waits for.
     #[must_use]
-    pub(super) const fn quiet(mut self, quiet: bool) -> Self {
-        self.quiet = quiet;
+    pub(super) const fn quiet(mut self, is_quiet: bool) -> Self {
+        self.quiet = is_quiet;
         self
     }
 
@@ -343,22 +330,6 @@ fn said(error: &anyhow::Error) -> String {
     }
 }
 
-/// The whole output of an ended alloc, if its row has it.
-pub(super) fn whole(alloc: &Alloc) -> Option<Text> {
-    let client = alloc.summary.client;
-    let is_whole = client.is_final()
-        && match &alloc.log_tail {
-            None => client != ClientStatus::Lost,
-            // A longer output is cut at a character, which has at most four bytes. A tail that is cut shorter says so. What is
-            // no text has replacement characters.
-            Some(tail) => {
-                tail.len() < MAX_LOG_TAIL_BYTES - 4 && !tail.starts_with(model::wire::CUT) && !tail.contains('\u{fffd}')
-            }
-        };
-    let tail = alloc.log_tail.as_deref().unwrap_or_default();
-    is_whole.then(|| Text::new(tail.as_bytes(), alloc.tail_switches.clone()))
-}
-
 /// Prints the end of an alloc's output as its row has it: of a job of several members.
 pub(super) fn tail(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
     let (id, node) = (alloc.id(), alloc.summary.node_id);
@@ -369,9 +340,4 @@ pub(super) fn tail(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<(
         writeln!(context.err, "the last {} bytes of the output of {id}, as node {node} reported them:", text.len())?;
     }
     Printer::new(Route::Apart).print(context, &Text::new(text.as_bytes(), alloc.tail_switches.clone()))
-}
-
-/// How many bytes at the end of an output are read for so many lines.
-pub(super) fn lines_bytes(lines: usize) -> u64 {
-    (lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES)
 }

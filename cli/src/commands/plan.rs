@@ -5,8 +5,9 @@
 //! answers.
 //! Does not: decide. The planning code of the functions decides, from the same observation.
 
-use super::show::{self, Rows, counted};
-use super::{Context, Outcome, policy};
+use super::policy;
+use crate::console::show::{self, Rows, counted};
+use crate::console::{Context, Outcome};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use model::action::PlanAnswer;
@@ -17,7 +18,6 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 
-/// `plan`
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
     /// The function whose next run is planned
@@ -66,7 +66,7 @@ fn moment(text: &str) -> Result<Time, String> {
         .ok_or_else(|| "it must be milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z".into())
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Outcome> {
     let policy = args.policy.as_deref().map(policy::read).transpose()?;
     match &args.state {
         None => live(context, args, policy).await,

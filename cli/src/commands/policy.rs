@@ -5,21 +5,17 @@
 //! defaults changes nothing by itself.
 //! Does not: decide what is valid; `model::policy` does.
 
-use super::operate::{BY_OPERATOR, retention, tell};
 use super::policy_edit::{self, EditArgs};
-use super::{Cluster, Context, Outcome, job_file, show, strict_json};
+use super::policy_store::{as_stored, as_toml, difference, store_over, stored_as};
+use super::{job_file, strict_json};
+use crate::console::show;
+use crate::console::{Context, Outcome};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use model::ActionName;
 use model::control::{ControlKey, PolicyRow};
-use model::events::Subject;
 use model::policy::{Policy, reference};
-use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use store::WriteError;
 
-/// `policy …`
 #[derive(Subcommand, Clone, Debug)]
 pub enum PolicyCommand {
     /// Check a file and name every mistake in it; needs no cluster
@@ -57,7 +53,7 @@ pub struct ShowArgs {
     json: bool,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<Outcome> {
     match command {
         PolicyCommand::Check(args) => {
             let policy = read(&args.file)?;
@@ -99,12 +95,6 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     store_over(context, &cluster, control.policy.as_ref(), &document).await
 }
 
-/// The stored policy as this release reads it. An older release may have stored it.
-fn as_stored(row: Option<&PolicyRow>) -> Value {
-    let stored: Value = row.and_then(|row| serde_json::from_str(&row.document).ok()).unwrap_or_default();
-    Policy::from_json(&stored).map_or(stored, |p| p.to_json())
-}
-
 async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outcome> {
     let document = read(&args.file)?.to_json();
     let before = context.cluster().await?.store.ingest_control().await?.policy;
@@ -113,51 +103,6 @@ async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outc
         writeln!(context.out, "{line}")?;
     }
     Ok(Outcome::done_if(changes.is_empty()))
-}
-
-/// Prints what changes, and stores this policy in place of `before`, as it was read.
-pub(super) async fn store_over(
-    context: &mut Context<'_>,
-    cluster: &Cluster,
-    before: Option<&PolicyRow>,
-    document: &Value,
-) -> anyhow::Result<Outcome> {
-    let stored = as_stored(before);
-    if stored == *document {
-        let version = before.map_or(0, |row| row.version.number());
-        writeln!(context.out, "nothing changed: version {version} is the same")?;
-        return Ok(Outcome::Done);
-    }
-    let changes = difference(&stored, document);
-    if before.is_some() {
-        for line in &changes {
-            writeln!(context.out, "{line}")?;
-        }
-    }
-    let after = PolicyRow::of_document(document);
-    let written = cluster.store.write(before, &after, Vec::new()).await;
-    stored_as(context, cluster, written, &format!("{} knobs changed", changes.len())).await
-}
-
-/// Says what was stored.
-async fn stored_as(
-    context: &mut Context<'_>,
-    cluster: &Cluster,
-    written: Result<PolicyRow, WriteError>,
-    how: &str,
-) -> anyhow::Result<Outcome> {
-    let after = match written {
-        Err(WriteError::Conflict(_)) => anyhow::bail!(
-            "the policy was not stored: someone else stored one meanwhile: look at it (`nodekeeper policy show`) and try again"
-        ),
-        other => other?,
-    };
-    let version = after.version.number();
-    writeln!(context.out, "stored as version {version}")?;
-    let (keep, now) = (retention(cluster).await?, context.now());
-    let reason = format!("{BY_OPERATOR}: version {version}, {how}");
-    tell(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, keep, now).await?;
-    Ok(Outcome::Done)
 }
 
 async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {
@@ -174,59 +119,4 @@ async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Out
         write!(context.out, "{}", as_toml(version, document)?)?;
     }
     Ok(Outcome::Done)
-}
-
-/// A stored policy as a file.
-pub(super) fn as_toml(version: u64, document: Value) -> anyhow::Result<String> {
-    Ok(format!("# version {version}\n{}", toml::to_string_pretty(&without_nulls(document))?))
-}
-
-/// TOML has no null.
-fn without_nulls(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            fields.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect()
-        }
-        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
-        other => other,
-    }
-}
-
-/// The changes from one policy to another: one line for each changed knob.
-fn difference(before: &Value, after: &Value) -> Vec<String> {
-    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
-    knobs("", before, &mut old);
-    knobs("", after, &mut new);
-    let mut paths: Vec<&String> = old.keys().chain(new.keys()).collect();
-    paths.sort_unstable();
-    paths.dedup();
-    let mut lines = Vec::new();
-    for path in paths {
-        match (old.get(path), new.get(path)) {
-            (Some(was), Some(is)) if was != is => lines.push(format!("~ {path}: {was} -> {is}")),
-            (Some(was), None) => lines.push(format!("- {path}: {was}")),
-            (None, Some(is)) => lines.push(format!("+ {path}: {is}")),
-            _ => {}
-        }
-    }
-    lines
-}
-
-/// Every knob by its path. Sizes are keyed by name, so that a new order of sizes is not a change.
-fn knobs(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
-    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    match value {
-        Value::Object(fields) if !fields.is_empty() => {
-            for (name, value) in fields {
-                knobs(&below(name), value, found);
-            }
-        }
-        Value::Array(list) if path == "size" => {
-            for size in list {
-                knobs(&below(size.get("name").and_then(Value::as_str).unwrap_or("?")), size, found);
-            }
-        }
-        Value::Null => {}
-        other => _ = found.insert(path.to_owned(), other.to_string()),
-    }
 }

@@ -4,8 +4,9 @@
 //! a text with mistakes is not lost: it can be edited again, or its file is kept.
 //! Does not: keep comments. The stored policy has none.
 
-use super::policy::{self, store_over};
-use super::{Context, Outcome, show};
+use super::policy_store::{as_toml, store_over};
+use crate::console::show;
+use crate::console::{Context, Outcome};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use model::policy::Policy;
@@ -28,7 +29,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &EditArgs) -> anyhow::R
     let cluster = context.cluster().await?;
     let control = cluster.store.ingest_control().await?;
     let (policy, version) = control.checked_policy()?;
-    let text = policy::as_toml(version, policy.to_json())?;
+    let text = as_toml(version, policy.to_json())?;
     let file = tempfile::Builder::new().prefix("nodekeeper-policy-").suffix(".toml").tempfile()?;
     std::fs::write(file.path(), &text)?;
     let document = loop {

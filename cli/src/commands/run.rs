@@ -5,19 +5,22 @@
 //! where this command says how the job goes; a part of the output that is missing is an error.
 //! Does not: stream the output of a job of several nodes. The end of each member's output is printed when the job ends.
 
-use super::find::{Finder, short};
 use super::follow::{Followed, Tells, last_allocs};
-use super::operate::{BY_OPERATOR, retention, retried};
 use super::output_printer::Route;
-use super::output_stream::{MISSING, OutputStream, POLL, Until, tail};
+use super::output_reader::Until;
+use super::output_stream::{MISSING, OutputStream, POLL, tail};
 use super::submit::JobOptions;
-use super::{Cluster, Context, Outcome, Usage, followed, input, show};
+use super::{followed, input};
+use crate::changes::operate::{BY_OPERATOR, retention, retried};
+use crate::console::show;
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::{Finder, short};
 use clap::Args;
-use model::chance::Chance;
 use model::ids::JobId;
+use model::rng::Rng;
 use model::{EndCause, Job, JobState};
 use std::collections::BTreeSet;
-use store::steps::{cancel_job, submit_job};
+use store::transactions::{cancel_job, submit_job};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// The exit code if the job ended without an exit code of its command, or if it is not known how it ended.
@@ -88,7 +91,7 @@ fn read_lines(hear: UnboundedSender<Heard>) {
     });
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<Outcome> {
     if !args.stdin {
         input::refuse_unread()?;
     }
@@ -103,15 +106,15 @@ pub(super) async fn run_with(
     mut heard: UnboundedReceiver<Heard>,
 ) -> anyhow::Result<Outcome> {
     let now = context.now();
-    let id = JobId::new(Chance::real().ulid(now));
-    let mut spec = args.job.spec(&args.command, false);
+    let id = JobId::new(Rng::real().ulid(now));
+    let mut spec = args.job.spec(&args.command);
     if args.stdin {
         input::pass_on(context, &mut spec)?;
     }
     // A mistake is told before anything is read.
     Job::submit(id, spec.clone(), now).map_err(|e| Usage(e.to_string()))?;
     let cluster = context.cluster().await?;
-    spec.after = followed::of_options(&cluster, &mut Finder::new(&cluster), &args.job).await?;
+    spec.after = followed::of_options(&cluster, &mut Finder::new(&cluster), args.job.after()).await?;
     let job = Job::submit(id, spec, now).map_err(|e| Usage(e.to_string()))?;
     let keep = retention(&cluster).await?;
     let job = submit_job(&cluster.store, &job, keep, now).await?;
@@ -136,7 +139,7 @@ pub(super) async fn run_with(
     }
     let Some(job) = followed.jobs.first() else { return Ok(Outcome::Code(NO_CODE)) };
     // The rest of the output. The job has ended, so Ctrl-C only ends this wait.
-    while job.summary.nodes == 1 && !stream.look(context, job).await? {
+    while job.summary.needs.nodes == 1 && !stream.look(context, job).await? {
         let pause = tokio::time::timeout(POLL, heard.recv()).await;
         if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
             stream.leave(context.now()).await;
@@ -161,7 +164,7 @@ async fn follow(
     let mut is_asked = false;
     while !followed.look(context).await? {
         if let [job] = followed.jobs.as_slice()
-            && job.summary.nodes == 1
+            && job.summary.needs.nodes == 1
         {
             stream.look(context, job).await?;
         }
@@ -209,15 +212,15 @@ async fn cancel(context: &mut Context<'_>, cluster: &Cluster, id: JobId) -> anyh
 }
 
 /// Prints what an ended job printed, and says how it ended.
-async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, quiet: bool) -> anyhow::Result<Outcome> {
+async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, is_quiet: bool) -> anyhow::Result<Outcome> {
     let allocs: Vec<_> = last_allocs(cluster.store.allocs_of(job).await?.rows).collect();
     // The output of a job of one member was printed as it came.
-    for alloc in allocs.iter().filter(|_| job.summary.nodes > 1) {
+    for alloc in allocs.iter().filter(|_| job.summary.needs.nodes > 1) {
         writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
         tail(context, alloc)?;
     }
     let state = job.summary.state;
-    if !quiet || state != JobState::Complete {
+    if !is_quiet || state != JobState::Complete {
         let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
         writeln!(context.err, "job {} {state}{reason}", short(job.summary.job_id))?;
     }

@@ -4,9 +4,8 @@
 //! without a gap.
 //! Does not: wait for an output that is not stored yet.
 
-use super::output_printer::{Printer, Route, Text};
-use super::output_stream::lines_bytes;
-use super::{Cluster, Context};
+use super::output_printer::{Printer, Route, Text, lines_bytes};
+use crate::console::{Cluster, Context};
 use model::output::Switches;
 use model::stored::{BOTH, END, PIECE_BYTES, S3Place};
 use s3::{Head, S3Error};

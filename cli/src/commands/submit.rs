@@ -6,38 +6,34 @@
 use super::amounts::{gibibytes, mebibytes, seconds};
 use super::array_numbers::Numbers;
 use super::bulk;
-use super::find::Finder;
 use super::follow::{Followed, Tells};
-use super::operate::retention;
-use super::{Cluster, Context, Outcome, Usage, followed, input, job_file, show};
+use super::{followed, input};
+use crate::changes::operate::retention;
+use crate::console::show;
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::Finder;
 use clap::{ArgAction, Args};
 use model::array::Array;
-use model::chance::Chance;
 use model::ids::JobId;
-use model::{AfterEnd, FailurePolicy, Job, JobSpec, JobState, Market, Reconcile};
+use model::rng::Rng;
+use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Market, Needs, Reconcile, Work};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What a job needs, and how it is treated.
+/// What the members of a job need, as options.
 #[derive(Args, Clone, Debug)]
-pub(super) struct JobOptions {
-    /// A name for people
-    #[arg(long)]
-    name: Option<String>,
-    /// From 0 to 1000; jobs with a higher priority come first
-    #[arg(long, default_value_t = 500)]
-    priority: u32,
+struct NeedsOptions {
     /// vCPUs for each member
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = Needs::DEFAULT.vcpus)]
     vcpus: u32,
     /// Memory for each member: in MiB, or with a unit such as 512M or 1.5G
-    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = mebibytes)]
+    #[arg(long, default_value_t = Needs::DEFAULT.memory_mib, value_name = "SIZE", value_parser = mebibytes)]
     memory: u64,
     /// Scratch space for each member: in GiB, or with a unit such as 100G or 2T
-    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = gibibytes)]
+    #[arg(long, default_value_t = Needs::DEFAULT.scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
     scratch: u64,
     /// GPUs for each member; such a job shares its nodes with no other job
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = Needs::DEFAULT.gpus)]
     gpus: u32,
     /// Run only on this instance type
     #[arg(long, value_name = "TYPE")]
@@ -49,8 +45,13 @@ pub(super) struct JobOptions {
     #[arg(long)]
     exclusive: bool,
     /// The number of members, from 1 to 24: they start together, each on its own node
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = Needs::DEFAULT.nodes)]
     nodes: u32,
+}
+
+/// What the nodes run, as options.
+#[derive(Args, Clone, Debug)]
+struct WorkOptions {
     /// The container image, if nodes run containers
     #[arg(long)]
     image: Option<String>,
@@ -63,21 +64,45 @@ pub(super) struct JobOptions {
     /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
     #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout: u64,
+}
+
+/// How failures are treated, as options.
+#[derive(Args, Clone, Debug)]
+struct FailureOptions {
     /// The time between TERM and KILL
-    #[arg(long, default_value = "30", value_name = "TIME", value_parser = seconds)]
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.kill_timeout_s, value_name = "TIME", value_parser = seconds)]
     kill_timeout: u64,
     /// How long to wait for a silent node before its alloc is lost; 0 for no wait
-    #[arg(long, default_value = "600", value_name = "TIME", value_parser = seconds)]
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.lost_after_s, value_name = "TIME", value_parser = seconds)]
     lost_after: u64,
     /// Run a copy on another node while waiting for a silent node
     #[arg(long)]
     replace: bool,
     /// Which copy is kept when the silent node comes back: best, keep_original or keep_replacement
-    #[arg(long, default_value = "best")]
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.reconcile)]
     reconcile: Reconcile,
     /// How often to run it again after it failed by itself
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_failed, value_name = "N")]
     retry_failed: u32,
+    /// How often to run it again after its node was lost; 0 for never
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_lost, value_name = "N")]
+    retry_lost: u32,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct JobOptions {
+    /// A name for people
+    #[arg(long)]
+    name: Option<String>,
+    /// From 0 to 1000; jobs with a higher priority come first
+    #[arg(long, default_value_t = DEFAULT_PRIORITY)]
+    priority: u32,
+    #[command(flatten)]
+    needs: NeedsOptions,
+    #[command(flatten)]
+    work: WorkOptions,
+    #[command(flatten)]
+    failures: FailureOptions,
     /// Run it only after this job is complete: an id, a part of an id or a name; may be given several times. If that job
     /// ends otherwise, this one is rejected
     #[arg(long, value_name = "JOB")]
@@ -85,12 +110,8 @@ pub(super) struct JobOptions {
     /// Run it only after this job has ended, in whatever way; may be given several times
     #[arg(long, value_name = "JOB")]
     after_any: Vec<String>,
-    /// How often to run it again after its node was lost; 0 for never
-    #[arg(long, default_value_t = 3, value_name = "N")]
-    retry_lost: u32,
 }
 
-/// `submit`
 #[derive(Args, Clone, Debug)]
 pub struct SubmitArgs {
     #[command(flatten)]
@@ -106,13 +127,9 @@ pub struct SubmitArgs {
     /// job, as `job --json` shows them (what describes the state of that job is left out); what it does not name is as the
     /// options say. The same file given again writes only what is missing; when all its jobs have ended, it is new
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
-    file: Option<PathBuf>,
-    /// A pure demand: it runs nothing, and only keeps its nodes for the work of another scheduler, until it is cancelled or
-    /// --timeout is over (counted from now on)
-    #[arg(long)]
-    pub(super) demand: bool,
+    pub(crate) file: Option<PathBuf>,
     /// Read standard input to its end, 12 KiB at most, and give it to the command of each job. Without this it is not read
-    #[arg(long, short = 'i', conflicts_with_all = ["file", "demand"])]
+    #[arg(long, short = 'i', conflicts_with = "file")]
     stdin: bool,
     /// Submit a file once more that was submitted before
     #[arg(long, requires = "file")]
@@ -124,7 +141,7 @@ pub struct SubmitArgs {
     #[arg(long)]
     json: bool,
     /// The program and its arguments
-    #[arg(last = true, required_unless_present_any = ["file", "demand"], value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "file", value_name = "COMMAND")]
     pub(super) command: Vec<String>,
 }
 
@@ -156,34 +173,38 @@ impl JobOptions {
     }
 
     /// The job with these options and this command, which follows no other job yet.
-    pub(super) fn spec(&self, command: &[String], demand: bool) -> JobSpec {
+    pub(super) fn spec(&self, command: &[String]) -> JobSpec {
+        let Self { needs, work, failures, .. } = self;
         JobSpec {
-            command: command.to_vec(),
-            demand,
-            env: self.env.iter().cloned().collect(),
             name: self.name.clone(),
             priority: self.priority,
-            vcpus: self.vcpus,
-            memory_mib: self.memory,
-            scratch_gib: self.scratch,
-            gpus: self.gpus,
-            instance_type: self.instance_type.clone(),
-            market: self.market,
-            exclusive: self.exclusive,
-            nodes: self.nodes,
             array_limit: None,
             after: BTreeMap::new(),
-            image: self.image.clone(),
-            caches: self.caches.clone(),
-            timeout_s: self.timeout,
-            failure_policy: FailurePolicy {
-                kill_timeout_s: self.kill_timeout,
-                lost_after_s: self.lost_after,
-                replace: self.replace,
-                reconcile: self.reconcile,
+            needs: Needs {
+                vcpus: needs.vcpus,
+                memory_mib: needs.memory,
+                scratch_gib: needs.scratch,
+                gpus: needs.gpus,
+                instance_type: needs.instance_type.clone(),
+                market: needs.market,
+                exclusive: needs.exclusive,
+                nodes: needs.nodes,
             },
-            retry_failed: self.retry_failed,
-            retry_lost: self.retry_lost,
+            work: Work {
+                command: command.to_vec(),
+                image: work.image.clone(),
+                caches: work.caches.clone(),
+                timeout_s: work.timeout,
+            },
+            env: work.env.iter().cloned().collect(),
+            failure_policy: FailurePolicy {
+                kill_timeout_s: failures.kill_timeout,
+                lost_after_s: failures.lost_after,
+                replace: failures.replace,
+                reconcile: failures.reconcile,
+                retry_failed: failures.retry_failed,
+                retry_lost: failures.retry_lost,
+            },
         }
     }
 }
@@ -193,16 +214,13 @@ fn variable(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
-    if let Some(file) = &args.file {
-        return job_file::run(context, args, file).await;
-    }
-    let mut spec = args.job.spec(&args.command, args.demand);
+pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
+    let mut spec = args.job.spec(&args.command);
     if args.stdin {
         input::pass_on(context, &mut spec)?;
     }
     let now = context.now();
-    let token = Chance::real().bits() & u128::from(u64::MAX);
+    let token = Rng::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
     let jobs = |after: &BTreeMap<JobId, AfterEnd>| -> Result<Vec<Job>, Usage> {
         let specs = args.specs(&spec).into_iter().map(|(n, spec)| (n, JobSpec { after: after.clone(), ..spec }));
@@ -212,7 +230,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     // A mistake is told before anything is read.
     jobs(&BTreeMap::new())?;
     let cluster = context.cluster().await?;
-    let after = followed::of_options(&cluster, &mut Finder::new(&cluster), &args.job).await?;
+    let after = followed::of_options(&cluster, &mut Finder::new(&cluster), args.job.after()).await?;
     let jobs = jobs(&after)?;
     let keep = retention(&cluster).await?;
     let written = bulk::write(&cluster, &jobs, false, keep, now).await;
@@ -227,7 +245,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
 /// Prints the jobs that are in.
 pub(super) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) -> anyhow::Result<()> {
     if args.json {
-        return show::json(context.out, jobs);
+        return show::json(context.out, &show::flat(jobs)?);
     }
     for job in jobs {
         writeln!(context.out, "{}", job.summary.job_id)?;
@@ -251,17 +269,17 @@ pub(super) async fn submitted(
     }
     jobs = wait(context, cluster, jobs, args.json).await?;
     if args.json {
-        show::json(context.out, &jobs)?;
+        show::json(context.out, &show::flat(&jobs)?)?;
     }
     Ok(Outcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
 }
 
 /// Waits until every job has ended. Prints how they go and how they ended, and the end of the output: of a single job, and
 /// of each job that did not complete.
-async fn wait(context: &mut Context<'_>, cluster: &Cluster, jobs: Vec<Job>, json: bool) -> anyhow::Result<Vec<Job>> {
-    let mut followed = Followed::new(cluster, jobs, if json { Tells::Nothing } else { Tells::All });
+async fn wait(context: &mut Context<'_>, cluster: &Cluster, jobs: Vec<Job>, is_json: bool) -> anyhow::Result<Vec<Job>> {
+    let mut followed = Followed::new(cluster, jobs, if is_json { Tells::Nothing } else { Tells::All });
     followed.wait(context).await?;
-    if !json {
+    if !is_json {
         let is_single = followed.jobs.len() == 1;
         for job in &followed.jobs {
             if is_single || job.summary.state == JobState::Failed {

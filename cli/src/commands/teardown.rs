@@ -9,10 +9,10 @@
 //! between is printed. The command can be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
-use super::nodes::{Life, change_intent};
-use super::operate::{BY_OPERATOR, retention, retried, tell};
-use super::show::{self, counted, several};
-use super::{Cluster, Context, Outcome, Usage};
+use crate::changes::intent::{Life, change_intent};
+use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
+use crate::console::show::{self, counted, several};
+use crate::console::{Cluster, Context, Outcome, Usage};
 use anyhow::Context as _;
 use clap::Args;
 use model::ActionName;
@@ -25,7 +25,7 @@ use model::{Intent, JobSummary, NodeRecord, NodeState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::steps::cancel_job;
+use store::transactions::cancel_job;
 use store::{DbError, Listed, WriteError};
 
 /// The time between two looks.
@@ -33,7 +33,6 @@ const LOOK: Duration = Duration::from_secs(5);
 /// How many looks in a row may fail.
 const FAILED_LOOKS: u32 = 6;
 
-/// `teardown`
 #[derive(Args, Clone, Debug)]
 pub struct TeardownArgs {
     /// The name of the cluster once more, because this ends all its instances
@@ -54,7 +53,7 @@ pub struct TeardownArgs {
     pub(super) timeout_s: u32,
 }
 
-pub(super) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     if args.confirm != *cluster.dynamo.cluster() {
         let message = format!("the cluster is {}, not {}: nothing was done", cluster.dynamo.cluster(), args.confirm);
@@ -77,7 +76,7 @@ async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u
     let after = PolicyRow::of_document(&document);
     let version = cluster.store.write(Some(&before), &after, Vec::new()).await?.version.number();
     let reason = format!("{BY_OPERATOR}: version {version}: the cluster is torn down");
-    tell(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, retention(cluster).await?, now).await?;
+    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, retention(cluster).await?, now).await?;
     Ok(Some(version))
 }
 

@@ -4,8 +4,8 @@
 //! is shown, and looking goes on; after several failed looks in a row the command fails.
 //! Does not: know what it shows.
 
-use super::show::{self, Screen};
-use super::{Context, Outcome};
+use crate::console::show::{self, Screen};
+use crate::console::{Context, Outcome};
 use model::time::Time;
 use std::time::Duration;
 

@@ -14,9 +14,10 @@
 //!
 //! Guarantees: the credentials are new with each start; only the environment file has them.
 
-use super::args::{Clock, LocalEnv};
+use super::args::LocalEnv;
 use super::credentials::random;
 use super::directory::REGION;
+use crate::console::Clock;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_dynamodb::config::SharedCredentialsProvider;
 use axum::Router;

@@ -1,16 +1,12 @@
 //! The options of `nodekeeper local`, and what `main` reads for it.
 
-use super::{directory, ports};
+use super::ports;
+use crate::console::Clock;
+use crate::running;
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use model::ids::ClusterName;
-use model::time::Time;
-use model::webhook::{BadSigningKey, ReceiverUrl, SigningKey};
 use std::path::PathBuf;
-use std::sync::Arc;
-
-/// Gives the time.
-pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// The options of `nodekeeper local`.
 #[derive(Args, Clone, Debug)]
@@ -23,7 +19,7 @@ pub struct LocalArgs {
     #[arg(long, value_name = "PORT", default_value_t = ports::FIRST, value_parser = first_port())]
     pub port: u16,
     /// The directory for machines, logs, results and the environment file
-    #[arg(long, value_name = "DIR", default_value = directory::DEFAULT)]
+    #[arg(long, value_name = "DIR", default_value = running::DIRECTORY)]
     pub dir: PathBuf,
     /// Keep the tables in this file [default: in memory]
     #[arg(long, value_name = "FILE")]
@@ -53,13 +49,6 @@ pub struct LocalArgs {
     /// Do not run `launch.user_data` of the policy. Otherwise each machine runs it as your own user, before its agent starts
     #[arg(long)]
     pub no_user_data: bool,
-    /// Call this URL when a job has ended, and when `nodekeeper status` calls something wrong: https://, or http:// and this
-    /// machine
-    #[arg(long, value_name = "URL", conflicts_with = "functions_url")]
-    pub webhook: Option<ReceiverUrl>,
-    /// The key that the calls are signed with: whsec_ and base64 [default: random]
-    #[arg(long, value_name = "KEY", requires = "webhook", value_parser = signing_key)]
-    pub webhook_secret: Option<String>,
     /// Show everything on real jobs, check the results, and exit with 0 or 1
     #[arg(long, conflicts_with_all = ["policy", "data", "functions_url"])]
     pub demo: bool,
@@ -78,11 +67,6 @@ fn first_port() -> RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(..=i64::from(ports::HIGHEST_FIRST))
 }
 
-/// The text of a key, checked.
-fn signing_key(text: &str) -> Result<String, BadSigningKey> {
-    text.parse::<SigningKey>().map(|_| text.to_owned())
-}
-
 impl LocalArgs {
     /// The seconds that a minute of the schedules takes: as given, or the default.
     pub(super) fn tick_s(&self) -> u64 {
@@ -93,11 +77,8 @@ impl LocalArgs {
 /// The values that `main` reads from the environment.
 #[derive(Clone)]
 pub struct LocalEnv {
-    /// `PATH`
     pub path: Option<String>,
-    /// `HOME`
     pub home: Option<String>,
-    /// `RUST_LOG`
     pub rust_log: Option<String>,
     /// `AWS_ENDPOINT_URL_S3`: what stands for S3 here, if something does.
     pub s3_endpoint: Option<String>,
@@ -105,7 +86,6 @@ pub struct LocalEnv {
     pub sudo_uid: Option<String>,
     /// The path of this program.
     pub exe: PathBuf,
-    /// The clock.
     pub clock: Clock,
 }
 

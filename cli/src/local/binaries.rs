@@ -7,7 +7,7 @@
 
 use super::error::LocalError;
 use super::terminal::say;
-use model::functions::{FUNCTIONS, WEBHOOK};
+use model::functions::FUNCTIONS;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::process::Command;
@@ -26,8 +26,6 @@ pub(super) enum Build {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needed {
     FunctionsAndAgent,
-    /// Also the webhook.
-    WebhookToo,
     /// The functions run elsewhere.
     AgentOnly,
 }
@@ -35,8 +33,7 @@ pub(super) enum Needed {
 impl Needed {
     fn names(self) -> Vec<&'static str> {
         let functions = FUNCTIONS.iter().map(|function| function.name).filter(|_| self != Self::AgentOnly);
-        let webhook = (self == Self::WebhookToo).then_some(WEBHOOK.name);
-        functions.chain(webhook).chain([AGENT]).collect()
+        functions.chain([AGENT]).collect()
     }
 }
 
@@ -174,6 +171,5 @@ mod tests {
         assert_eq!(agent, ["build", "--workspace", "--bin", "nodekeeper-agent", "--release"]);
         let all = tree.arguments(&Needed::FunctionsAndAgent.names());
         assert_eq!(all.iter().filter(|argument| **argument == "--bin").count(), FUNCTIONS.len() + 1);
-        assert!(!all.contains(&"webhook") && tree.arguments(&Needed::WebhookToo.names()).contains(&"webhook"));
     }
 }

@@ -4,7 +4,7 @@
 //! end: agents must fetch them again.
 //! Does not: check signatures (`guard` does).
 
-use super::args::Clock;
+use crate::console::Clock;
 use guard::sigv4::{Issued, Issuer};
 use model::auth::hex;
 use model::time::{Span, Time};
@@ -83,7 +83,7 @@ fn text(time: Time) -> String {
     jiff::Timestamp::from_millisecond(time.as_ms()).map(|t| format!("{t:.0}")).unwrap_or_default()
 }
 
-#[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
+#[allow(clippy::disallowed_methods, reason = "a secret, which Rng does not make")]
 pub(super) fn random(bytes: usize) -> String {
     let all = rand::random::<[u8; 32]>();
     hex(all.get(..bytes).unwrap_or(&all))

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 pub(super) const REGION: &str = "local-1";
 /// What stands in the lock file.
 const MARK: &str = "`nodekeeper local` works in this directory, and removes machines, logs, results and env here.\n";
-/// What it removes.
 const REMOVED: [&str; 4] = ["machines", "logs", "results", "env"];
 
 /// Addresses and paths of the parts.
@@ -80,16 +79,6 @@ fn take_over(dir: &Path, path: &Path) -> Result<File, LocalError> {
 
 fn no_link() -> i32 {
     (nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK).bits()
-}
-
-/// The directory, unless `--dir` names another one.
-pub(super) const DEFAULT: &str = ".nodekeeper";
-
-/// Whether `nodekeeper local` runs in this current directory, with its usual working directory.
-pub fn runs_in(current: &Path) -> bool {
-    let dir = current.join(DEFAULT);
-    let lock = File::open(dir.join("lock"));
-    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock))) && dir.join("env").exists()
 }
 
 /// Makes an empty directory that jobs cannot enter; an earlier one is removed with its content.

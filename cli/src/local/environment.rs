@@ -8,15 +8,8 @@ use super::credentials;
 use super::directory::{self, Places, REGION};
 use super::error::LocalError;
 use super::functions;
-use super::secrets;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// How old the functions' copies of the keys may be. Here time is short: a rotation is done within seconds.
-const KEY_MAX_AGE_S: u32 = 5;
-
-/// The line for a shell that loads the environment file of the usual working directory.
-pub const LOAD_ENVIRONMENT: &str = "set -a; . .nodekeeper/env; set +a";
 
 /// The environment of the functions, and of other programs that use this system.
 pub(super) fn variables(
@@ -31,33 +24,22 @@ pub(super) fn variables(
         format!("{}/lambda-url/{name}", places.functions)
     };
     let auth = match args.node_auth {
-        LocalAuth::Token => vec![("NODEKEEPER_NODE_AUTH", "token".to_owned())],
-        LocalAuth::Iam => {
-            vec![("NODEKEEPER_NODE_AUTH", "iam".to_owned()), ("NODEKEEPER_NODE_ROLE", credentials::role_arn())]
-        }
+        LocalAuth::Token => ("NODEKEEPER_NODE_KEY", key.to_owned()),
+        LocalAuth::Iam => ("NODEKEEPER_NODE_ROLE", credentials::role_arn()),
     };
     let common = [
         ("NODEKEEPER_CLUSTER", args.cluster.to_string()),
-        ("NODEKEEPER_NODE_KEY", key.to_owned()),
-        ("NODEKEEPER_NODE_KEY_SECRET", secrets::NAME.to_owned()),
-        ("NODEKEEPER_KEY_MAX_AGE_S", KEY_MAX_AGE_S.to_string()),
+        auth,
         ("NODEKEEPER_HEARTBEAT_URL", url("heartbeat")),
         ("NODEKEEPER_SWEEP_URL", url("handles")),
         ("AWS_ENDPOINT_URL_DYNAMODB", format!("http://{}", places.dynamo)),
         ("AWS_ENDPOINT_URL_EC2", format!("http://{}", places.ec2)),
-        ("AWS_ENDPOINT_URL_SECRETS_MANAGER", format!("http://{}{}", places.page, secrets::PATH)),
         ("AWS_ENDPOINT_URL_LAMBDA", places.functions.clone()),
         ("AWS_REGION", REGION.to_owned()),
         ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
     ];
     let s3 = s3_endpoint.map(|url| ("AWS_ENDPOINT_URL_S3", url.to_owned()));
-    common
-        .into_iter()
-        .chain(access.variables())
-        .chain(auth)
-        .chain(s3)
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
+    common.into_iter().chain(access.variables()).chain(s3).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Writes lines that a shell and `cargo lambda watch --env-file` both read.

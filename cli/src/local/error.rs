@@ -7,7 +7,6 @@ use std::io;
 use std::path::PathBuf;
 
 /// Why the local system could not start, or failed.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     #[error("cannot {what} {path} (check it, or name another directory with --dir)")]

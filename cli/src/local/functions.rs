@@ -10,9 +10,8 @@ use super::wake;
 use guard::Signatures;
 use guard::sigv4::Issuer;
 use lambda_stand_in::{FunctionConfig, LambdaSettings, LogSink, Schedule};
-use model::functions::{FUNCTIONS, Function, OPTIONAL, POLL_AND_SCALE, WEBHOOK};
+use model::functions::{FUNCTIONS, Function, POLL_AND_SCALE};
 use model::time::Span;
-use model::webhook::ReceiverUrl;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -39,7 +38,6 @@ pub(super) fn settings(
     binaries: &Binaries,
     variables: &BTreeMap<String, String>,
     credentials: &Arc<LocalCredentials>,
-    webhook_key: Option<&str>,
     invoke_auth: Signatures,
 ) -> LambdaSettings {
     let schedule = |(name, period): (&str, Span)| Schedule {
@@ -50,17 +48,10 @@ pub(super) fn settings(
     };
     let inherited = [("PATH", &env.path), ("HOME", &env.home), ("RUST_LOG", &env.rust_log)];
     LambdaSettings {
-        functions: FUNCTIONS
-            .iter()
-            .map(|function| function_config(function, binaries, variables))
-            .chain(
-                args.webhook.as_ref().zip(webhook_key).map(|(url, key)| webhook_config(url, key, binaries, variables)),
-            )
-            .collect(),
+        functions: FUNCTIONS.iter().map(|function| function_config(function, binaries, variables)).collect(),
         schedules: periods(args.tick_s()).into_iter().map(schedule).collect(),
         region: REGION.to_owned(),
         inherited_env: inherited.into_iter().filter_map(|(n, v)| Some((n.to_owned(), v.clone()?))).collect(),
-        event_retry_ms: LambdaSettings::AWS_EVENT_RETRY_MS,
         url_auth: (args.node_auth == LocalAuth::Iam).then(|| Arc::clone(credentials) as Arc<dyn Issuer>),
         invoke_auth: Some(invoke_auth),
     }
@@ -83,33 +74,13 @@ fn function_config(function: &Function, binaries: &Binaries, variables: &BTreeMa
             _ => 1,
         },
         max_waiting: 1_000,
-        event_retries: 0,
-    }
-}
-
-/// As in the template: alarms are told again twice. Two batches and an alarm are told at the same time.
-fn webhook_config(
-    url: &ReceiverUrl,
-    key: &str,
-    binaries: &Binaries,
-    variables: &BTreeMap<String, String>,
-) -> FunctionConfig {
-    let own = [("NODEKEEPER_WEBHOOK_URL", url.as_str()), ("NODEKEEPER_WEBHOOK_KEY", key)];
-    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
-    FunctionConfig {
-        env: variables.clone().into_iter().chain(own).collect(),
-        timeout_ms: 60_000,
-        memory_mb: 256,
-        max_concurrency: 3,
-        event_retries: 2,
-        ..function_config(&WEBHOOK, binaries, variables)
     }
 }
 
 /// Writes the output of each function to its own file.
 pub(super) fn log_sink(logs: &Path) -> Result<LogSink, LocalError> {
     let mut files = BTreeMap::new();
-    for function in FUNCTIONS.iter().chain(OPTIONAL) {
+    for function in FUNCTIONS {
         let path = logs.join(format!("{}.log", function.name));
         let file = File::create(&path).map_err(LocalError::file("write", path))?;
         files.insert(function.name, Mutex::new(file));

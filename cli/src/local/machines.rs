@@ -15,8 +15,8 @@ use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
 use lambda_stand_in::death_signal_wrapper;
-use model::chance::Chance;
 use model::launch::{commands_in, node_file_in};
+use model::rng::Rng;
 use model::time::Time;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -275,7 +275,7 @@ impl Machine {
 
     /// Runs the agent until the machine must stop, and restarts it if it fails. True if the machine powered itself off.
     fn run(&self, settings: &MachineSettings) -> bool {
-        let boot_id = format!("{:032x}", Chance::real().bits());
+        let boot_id = format!("{:032x}", Rng::real().bits());
         match self.boot(settings) {
             Ok(Booted::Up) => {}
             Ok(Booted::MustStop) => return false,

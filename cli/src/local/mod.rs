@@ -13,7 +13,7 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `args`, `error`, `terminal` | options, errors, output and signals |
+//! | `args`, `error`, `terminal` | options, errors and output |
 //! | `run` | the life of the command, from start to end |
 //! | `stack` | starts and stops the parts |
 //! | `ports` | the addresses of the parts |
@@ -23,7 +23,7 @@
 //! | `dynamo` | the embedded DynamoDB over HTTP |
 //! | `database`, `region`, `functions` | the embedded DynamoDB, what EC2 offers, the functions |
 //! | `wake` | the schedules of functions that run elsewhere |
-//! | `triggers`, `hook` | what AWS does with the tables' streams, and with alarms for the webhook |
+//! | `triggers` | what AWS does with the tables' streams |
 //! | [`machines`], `processes` | agents, and every process that belongs to one |
 //! | [`page`] | the page and the machines' metadata service |
 //! | `demo` | the demonstration and its checks |
@@ -39,7 +39,6 @@ mod dynamo;
 mod environment;
 mod error;
 mod functions;
-mod hook;
 mod isolation;
 pub mod machines;
 pub mod page;
@@ -47,28 +46,26 @@ mod ports;
 mod processes;
 mod region;
 mod run;
-pub(crate) mod secrets;
 mod stack;
-pub(crate) mod terminal;
+mod terminal;
 mod triggers;
 mod wake;
 
-pub use args::{Clock, LocalArgs, LocalEnv};
-pub use directory::runs_in;
-pub use environment::LOAD_ENVIRONMENT;
+pub use args::{LocalArgs, LocalEnv};
 pub use error::LocalError;
 pub use run::run;
 
 /// What tests of other modules need.
 #[cfg(test)]
 pub(crate) mod testing {
-    use super::directory::{DEFAULT, working_directory};
+    use super::directory::working_directory;
+    use crate::running::DIRECTORY;
     use std::fs::{self, File};
     use std::path::Path;
 
     /// What a running system has in this current directory, until the file is dropped.
     pub(crate) fn running_in(current: &Path) -> File {
-        let (dir, lock) = working_directory(&current.join(DEFAULT)).unwrap();
+        let (dir, lock) = working_directory(&current.join(DIRECTORY)).unwrap();
         fs::write(dir.join("env"), "").unwrap();
         lock
     }

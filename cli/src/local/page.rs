@@ -8,8 +8,8 @@ use super::args::{LocalArgs, LocalEnv};
 use super::credentials::{LocalCredentials, ROLE};
 use super::directory::REGION;
 use super::machines::{LocalMachines, Metadata};
-use super::secrets;
-use crate::web::{self, Extra, Pace, Source};
+use crate::view::{Extra, Pace, Source};
+use crate::web;
 use aws_config::SdkConfig;
 use axum::Router;
 use axum::extract::{Path, State};
@@ -66,13 +66,6 @@ impl Page {
     }
 }
 
-impl Page {
-    /// What the page reads EC2 with.
-    pub(super) fn cloud(&self) -> Arc<dyn model::cloud::Cloud> {
-        Arc::clone(&self.source.cloud)
-    }
-}
-
 /// The functions and the instances of this machine.
 fn processes(ec2: Arc<Ec2>, lambda: Option<Arc<Lambda>>) -> Extra {
     Arc::new(move || {
@@ -89,15 +82,14 @@ fn processes(ec2: Arc<Ec2>, lambda: Option<Arc<Lambda>>) -> Extra {
     })
 }
 
-/// Serves the page and the local secret until the listener fails or the future is dropped.
-pub(super) async fn serve(listener: TcpListener, page: Page, secrets: Router, access: Access) {
+/// Serves the page until the listener fails or the future is dropped.
+pub(super) async fn serve(listener: TcpListener, page: Page, access: Access) {
     let shown = web::router(page.source.clone());
     let metadata = Router::new()
         .route("/metadata/{instance_id}/latest/api/token", put(|| async { TOKEN }))
         .route("/metadata/{instance_id}/latest/meta-data/{*path}", get(metadata))
         .with_state(Arc::new(page));
-    let secrets = access.signed(secrets, "secretsmanager", secrets::unsigned);
-    access.serve("the page", listener, programs_only(metadata).merge(secrets).merge(shown)).await;
+    access.serve("the page", listener, programs_only(metadata).merge(shown)).await;
 }
 
 /// The node id of an instance: its tag, or its place in its batch.

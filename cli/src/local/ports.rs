@@ -4,7 +4,6 @@
 //! a bookmark of an earlier start still fits. A port that is taken is an error that names the part and the option.
 //! Does not: look for other ports. A command that kept the old addresses would find no cluster, or another one.
 
-use super::args::LocalArgs;
 use super::directory::Places;
 use super::error::LocalError;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,22 +27,22 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    pub(super) async fn bind(args: &LocalArgs) -> Result<Self, LocalError> {
+    pub(super) async fn bind(first: u16, functions_url: Option<&str>) -> Result<Self, LocalError> {
         Ok(Self {
-            page: listen("the page", args.port, 0).await?,
-            dynamo: listen("DynamoDB", args.port, 2).await?,
-            ec2: listen("EC2", args.port, 3).await?,
-            lambda: match &args.functions_url {
-                None => Some(listen("the functions", args.port, LAST).await?),
+            page: listen("the page", first, 0).await?,
+            dynamo: listen("DynamoDB", first, 2).await?,
+            ec2: listen("EC2", first, 3).await?,
+            lambda: match functions_url {
+                None => Some(listen("the functions", first, LAST).await?),
                 Some(_) => None,
             },
         })
     }
 
-    pub(super) fn places(&self, args: &LocalArgs, dir: PathBuf) -> Result<Places, LocalError> {
+    pub(super) fn places(&self, functions_url: Option<&str>, dir: PathBuf) -> Result<Places, LocalError> {
         let functions = match &self.lambda {
             Some(listener) => format!("http://{}", address(listener)?),
-            None => args.functions_url.as_deref().unwrap_or_default().trim_end_matches('/').to_owned(),
+            None => functions_url.unwrap_or_default().trim_end_matches('/').to_owned(),
         };
         Ok(Places {
             page: address(&self.page)?,

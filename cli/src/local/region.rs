@@ -2,13 +2,13 @@
 
 use super::directory::REGION;
 use ec2_stand_in::{Ec2Settings, LaunchTemplate, Subnet, TemplateVersion};
-use model::chance::Chance;
 use model::policy::Policy;
+use model::rng::Rng;
 use std::collections::BTreeSet;
 
 /// The region for this policy.
 pub(super) fn region(policy: &Policy) -> Ec2Settings {
-    let mut settings = Ec2Settings { seed: Chance::real().bits() as u64, ..Ec2Settings::default() };
+    let mut settings = Ec2Settings { seed: Rng::real().bits() as u64, ..Ec2Settings::default() };
     let named: BTreeSet<_> =
         policy.size.iter().filter_map(|s| s.template.as_ref()).chain(&policy.launch.template).collect();
     settings.launch_templates = named.into_iter().enumerate().map(|(n, name)| template(n, name)).collect();

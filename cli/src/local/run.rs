@@ -10,7 +10,8 @@ use super::demo;
 use super::error::LocalError;
 use super::processes;
 use super::stack::Stack;
-use super::terminal::{Signals, say};
+use super::terminal::say;
+use crate::console::signals::Signals;
 
 /// Runs the system until it is told to end, or the demonstration is over. A failed check of the
 /// demonstration is an error.
@@ -57,11 +58,7 @@ async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) 
 
 async fn start(args: &LocalArgs, env: &LocalEnv) -> Result<Stack, LocalError> {
     let build = if args.no_build { Build::Never } else { Build::InSourceTree };
-    let needed = match (&args.functions_url, &args.webhook) {
-        (Some(_), _) => Needed::AgentOnly,
-        (None, Some(_)) => Needed::WebhookToo,
-        (None, None) => Needed::FunctionsAndAgent,
-    };
+    let needed = if args.functions_url.is_some() { Needed::AgentOnly } else { Needed::FunctionsAndAgent };
     let binaries = Binaries::find(&env.exe, build, needed).await?;
     Stack::start(args, env, &binaries).await
 }
@@ -96,9 +93,6 @@ fn welcome(args: &LocalArgs, env: &LocalEnv, stack: &Stack) -> String {
         env = env_file.display(),
         exe = env.exe.display(),
     );
-    if let Some((url, key)) = args.webhook.as_ref().zip(stack.webhook_key.as_ref()) {
-        text.push_str(&format!("  webhook    {}, signed with {key}\n", url.origin()));
-    }
     if stack.lambda.is_none() {
         text.push_str(&format!("  elsewhere  cargo lambda watch --env-file {}\n", env_file.display()));
     }

@@ -7,7 +7,7 @@
 //! Does not: decide when to end, or print to the terminal; `run` does.
 
 use super::access::{Access, programs_only};
-use super::args::{Clock, LocalArgs, LocalAuth, LocalEnv};
+use super::args::{LocalArgs, LocalAuth, LocalEnv};
 use super::binaries::Binaries;
 use super::credentials::LocalCredentials;
 use super::directory::{self, Places};
@@ -17,24 +17,17 @@ use super::machines::{LocalMachines, MachineSettings};
 use super::page::{self, Page};
 use super::ports::Ports;
 use super::region::region;
-use super::secrets::LocalSecret;
-use super::{database, environment, functions, hook, processes, triggers};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use super::{database, environment, functions, processes, triggers};
+use crate::console::Clock;
 use ec2_stand_in::Ec2;
 use lambda_stand_in::{Lambda, LambdaSettings};
-use model::auth::{NumberedKey, hex};
-use model::cloud::Cloud;
-use model::ids::JobId;
+use model::auth::{NodeKey, hex};
 use model::policy::Policy;
-use model::webhook::KEY_PREFIX;
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
@@ -49,8 +42,6 @@ pub(super) struct Stack {
     pub(super) isolation: JobIsolation,
     /// Absent if the functions run elsewhere.
     pub(super) lambda: Option<Arc<Lambda>>,
-    /// What the webhook signs with, if there is one.
-    pub(super) webhook_key: Option<String>,
     pub(super) policy: Policy,
     pub(super) clock: Clock,
     pub(super) places: Places,
@@ -66,10 +57,9 @@ impl Stack {
         let (dir, lock) = directory::working_directory(&args.dir)?;
         directory::private_directory(&dir.join("logs"))?;
 
-        let ports = Ports::bind(args).await?;
-        let places = ports.places(args, dir)?;
+        let ports = Ports::bind(args.port, args.functions_url.as_deref()).await?;
+        let places = ports.places(args.functions_url.as_deref(), dir)?;
         let access = Access::new(env);
-        let secret = LocalSecret::new(&key, Arc::clone(&env.clock));
         let variables = environment::variables(args, &places, &key, &access, env.s3_endpoint.as_deref());
 
         let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
@@ -88,12 +78,10 @@ impl Stack {
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
         let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));
-        let webhook_key = args.webhook.as_ref().map(|_| webhook_key(args.webhook_secret.as_deref()));
         let lambda = match ports.lambda {
             Some(listener) => {
-                let key = webhook_key.as_deref();
                 let signed = access.signatures("lambda", lambda_stand_in::unsigned);
-                let settings = functions::settings(args, env, binaries, &variables, &credentials, key, signed);
+                let settings = functions::settings(args, env, binaries, &variables, &credentials, signed);
                 Some(start_lambda(settings, env, &places, listener)?)
             }
             None => {
@@ -112,28 +100,14 @@ impl Stack {
         );
         let page = page.with_credentials((args.node_auth == LocalAuth::Iam).then_some(credentials));
         if let Some(lambda) = &lambda {
-            let ended =
-                webhook_key.as_ref().map(|_| start_webhook(args, env, &store, page.cloud(), lambda, &mut tasks));
-            tasks.spawn(triggers::wake(store.clone(), written, Arc::clone(lambda), ended));
+            tasks.spawn(triggers::wake(store.clone(), written, Arc::clone(lambda)));
         }
-        tasks.spawn(page::serve(ports.page, page, secret.router(), access));
+        tasks.spawn(page::serve(ports.page, page, access));
         tasks.spawn(reap_orphans());
         // Whoever waits for this file finds the tables.
         environment::write_file(&places.env_file, &variables)?;
         let clock = Arc::clone(&env.clock);
-        Ok(Self {
-            store,
-            ec2,
-            machines,
-            isolation,
-            lambda,
-            webhook_key,
-            policy,
-            clock,
-            places,
-            _tasks: tasks,
-            _lock: lock,
-        })
+        Ok(Self { store, ec2, machines, isolation, lambda, policy, clock, places, _tasks: tasks, _lock: lock })
     }
 
     /// Stops the schedules, ends the functions and the machines, and returns when none is left.
@@ -149,32 +123,10 @@ impl Stack {
 }
 
 fn node_key(given: Option<&str>) -> Result<String, LocalError> {
-    #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
+    #[allow(clippy::disallowed_methods, reason = "a secret, which Rng does not make")]
     let key = given.map_or_else(|| hex(&rand::random::<[u8; 32]>()), str::to_owned);
-    key.parse::<NumberedKey>()?;
+    key.parse::<NodeKey>()?;
     Ok(key)
-}
-
-fn webhook_key(given: Option<&str>) -> String {
-    #[allow(clippy::disallowed_methods, reason = "a secret, which Chance does not make")]
-    let random = || format!("{KEY_PREFIX}{}", STANDARD.encode(rand::random::<[u8; 32]>()));
-    given.map_or_else(random, str::to_owned)
-}
-
-/// Starts what passes events on to the webhook. Returns where the ended jobs go.
-fn start_webhook(
-    args: &LocalArgs,
-    env: &LocalEnv,
-    store: &Store,
-    cloud: Arc<dyn Cloud>,
-    lambda: &Arc<Lambda>,
-    tasks: &mut JoinSet<()>,
-) -> UnboundedSender<BTreeSet<JobId>> {
-    let (ended, passed_on) = mpsc::unbounded_channel();
-    tasks.spawn(hook::pass_on(passed_on, Arc::clone(lambda)));
-    let clock = Arc::clone(&env.clock);
-    tasks.spawn(hook::watch(store.clone(), cloud, args.cluster.clone(), Arc::clone(lambda), clock));
-    ended
 }
 
 /// Serves EC2, with agent processes as its machines.

@@ -1,5 +1,4 @@
-//! The streams of the tables jobs and allocs, which wake poll-and-scale: a new job, and an alloc that ended. What has ended is
-//! also what the webhook tells of.
+//! The streams of the tables jobs and allocs, which wake poll-and-scale: a new job, and an alloc that ended.
 //!
 //! The embedded database tells which rows were written. Only those are read, so that a queue that stands still costs nothing.
 //!
@@ -15,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{DbError, Store, Table};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
 /// How long writes are gathered before they are looked at together.
@@ -34,18 +33,10 @@ struct Change {
     inserted: bool,
     /// An alloc ended.
     freed: bool,
-    /// The jobs that no longer wait or run.
-    ended: BTreeSet<JobId>,
 }
 
-/// Wakes poll-and-scale for each new job and each ended alloc, until nothing is written any more. `ended` gets the jobs that
-/// no longer wait or run.
-pub(super) async fn wake(
-    store: Store,
-    mut written: UnboundedReceiver<Written>,
-    lambda: Arc<Lambda>,
-    ended: Option<UnboundedSender<BTreeSet<JobId>>>,
-) {
+/// Wakes poll-and-scale for each new job and each ended alloc, until nothing is written any more.
+pub(super) async fn wake(store: Store, mut written: UnboundedReceiver<Written>, lambda: Arc<Lambda>) {
     let mut open = Rows::default();
     let mut touched = match all_open(&store).await {
         Ok(rows) => rows,
@@ -57,7 +48,7 @@ pub(super) async fn wake(
     loop {
         match still_open(&store, &touched).await {
             Ok(now) => {
-                tell(open.look(&touched, now), &lambda, ended.as_ref());
+                tell(&open.look(&touched, now), &lambda);
                 touched = Rows::default();
             }
             // They are looked at again with the next writes.
@@ -72,15 +63,11 @@ pub(super) async fn wake(
     }
 }
 
-fn tell(change: Change, lambda: &Lambda, ended: Option<&UnboundedSender<BTreeSet<JobId>>>) {
+fn tell(change: &Change, lambda: &Lambda) {
     if let Some(event) = change.event()
         && let Err(error) = lambda.send_event(POLL_AND_SCALE.name, &event)
     {
         tracing::debug!(%error, "poll-and-scale cannot be woken");
-    }
-    if let Some(ended) = ended.filter(|_| !change.ended.is_empty()) {
-        // The other side ends together with this.
-        drop(ended.send(change.ended));
     }
 }
 
@@ -119,7 +106,6 @@ impl Rows {
         let change = Change {
             inserted: now.jobs.difference(&self.jobs).next().is_some(),
             freed: touched.allocs.iter().any(|id| self.allocs.contains(id) && !now.allocs.contains(id)),
-            ended: touched.jobs.iter().filter(|id| self.jobs.contains(id) && !now.jobs.contains(id)).copied().collect(),
         };
         self.jobs.retain(|id| !touched.jobs.contains(id));
         self.allocs.retain(|id| !touched.allocs.contains(id));
@@ -152,26 +138,26 @@ mod tests {
 
     #[test]
     fn a_new_job_and_an_ended_alloc_wake_the_function_and_nothing_else_does() {
-        // What was open, which rows were written, which of them are open now; what wakes, and how many jobs ended.
+        // What was open, which rows were written, which of them are open now; what wakes.
         let cases = [
-            (rows(&[], &[]), rows(&[1], &[]), rows(&[1], &[]), Some("INSERT"), 0),
-            (rows(&[1], &[]), rows(&[1], &[]), rows(&[1], &[]), None, 0),
+            (rows(&[], &[]), rows(&[1], &[]), rows(&[1], &[]), Some("INSERT")),
+            (rows(&[1], &[]), rows(&[1], &[]), rows(&[1], &[]), None),
             // A placement is our own write.
-            (rows(&[1], &[]), rows(&[1], &[1]), rows(&[1], &[1]), None, 0),
-            (rows(&[1, 2], &[]), rows(&[2], &[]), rows(&[], &[]), None, 1),
-            (rows(&[1], &[1]), rows(&[], &[1]), rows(&[], &[]), Some("MODIFY"), 0),
-            (rows(&[1], &[1]), rows(&[1, 2], &[1, 2]), rows(&[2], &[2]), Some("INSERT MODIFY"), 1),
+            (rows(&[1], &[]), rows(&[1], &[1]), rows(&[1], &[1]), None),
+            (rows(&[1, 2], &[]), rows(&[2], &[]), rows(&[], &[]), None),
+            (rows(&[1], &[1]), rows(&[], &[1]), rows(&[], &[]), Some("MODIFY")),
+            (rows(&[1], &[1]), rows(&[1, 2], &[1, 2]), rows(&[2], &[2]), Some("INSERT MODIFY")),
             // It came and went between two looks.
-            (rows(&[], &[]), rows(&[1], &[1]), rows(&[], &[]), None, 0),
+            (rows(&[], &[]), rows(&[1], &[1]), rows(&[], &[]), None),
         ];
-        for (mut open, touched, now, wakes, ended) in cases {
+        for (mut open, touched, now, wakes) in cases {
             let was = format!("{open:?} {touched:?}");
             let untouched = open.jobs.difference(&touched.jobs).count();
             let change = open.look(&touched, now.clone());
             let records = change.event().map(|event| event["Records"].as_array().unwrap().clone());
             let names = records
                 .map(|r| r.iter().map(|r| r["eventName"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "));
-            assert_eq!((names.as_deref(), change.ended.len()), (wakes, ended), "{was}");
+            assert_eq!(names.as_deref(), wakes, "{was}");
             assert_eq!(open.jobs.len(), untouched + now.jobs.len(), "{was}");
         }
     }

@@ -2,21 +2,22 @@
 //!
 //! Guarantees: it never has the values of a job's environment, only their names.
 
-use super::live::{JobRow, Live, NodeRow};
-use crate::commands::{Happening, WHOLE_STORY, command_line, story_of_job};
+use super::live::Live;
+use super::rows::{JobRow, NodeRow};
+use super::story::{self, Happening};
+use crate::console::show;
+use history::{History, NodeLifetime, Segment};
 use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::stored::S3Place;
 use model::time::Time;
 use model::{Alloc, Desired, EndCause, Job, NodeRecord};
-use past::{NodeLife, Past, Segment};
 use serde::Serialize;
 use store::{DbError, Store};
 
 /// How many allocs of a job are shown, and how many lives and events of a slot: the newest ones.
 const MOST: usize = 100;
 
-/// A job.
 #[derive(Debug, Serialize)]
 pub(crate) struct JobDetail {
     #[serde(flatten)]
@@ -37,15 +38,12 @@ pub(crate) struct JobDetail {
     pub(crate) lost_count: u32,
     pub(crate) lost_after_s: u64,
     pub(crate) replace: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) waits_because: Option<String>,
     /// The newest first.
     pub(crate) all_allocs: Vec<AllocRow>,
     /// The oldest happening first.
     pub(crate) story: Vec<Happening>,
 }
 
-/// An alloc.
 #[derive(Debug, Serialize)]
 pub(crate) struct AllocRow {
     pub(crate) alloc_id: AllocId,
@@ -79,27 +77,26 @@ impl JobDetail {
         let mut allocs = store.allocs_of(&job).await?.rows;
         allocs.sort_by_key(|a| std::cmp::Reverse((a.summary.placed_at, a.id())));
         allocs.truncate(MOST);
-        let story = story_of_job(store, id, WHOLE_STORY).await?;
-        Ok(Some(Self::of(&job, allocs, live.why(id), story)))
+        let story = story::of_job(store, id, story::WHOLE).await?;
+        Ok(Some(Self::of(&job, allocs, live.present.waits_because(id), story)))
     }
 
     pub(crate) fn of(job: &Job, allocs: Vec<Alloc>, waits_because: Option<&str>, story: Vec<Happening>) -> Self {
         let work = &job.work;
         Self {
-            row: JobRow::of(job),
-            whole_command: command_line(&work.command),
-            env_names: work.env.keys().cloned().collect(),
+            row: JobRow { waits_because: waits_because.map(str::to_owned), ..JobRow::of(job) },
+            whole_command: show::command(&work.command),
+            env_names: job.env.keys().cloned().collect(),
             image: work.image.clone(),
             caches: work.caches.clone(),
             timeout_s: work.timeout_s,
-            exclusive: job.summary.exclusive,
-            retry_failed: job.retry_failed,
-            retry_lost: job.retry_lost,
+            exclusive: job.summary.needs.exclusive,
+            retry_failed: job.failure_policy.retry_failed,
+            retry_lost: job.failure_policy.retry_lost,
             failed_count: job.failed_count,
             lost_count: job.lost_count,
             lost_after_s: job.failure_policy.lost_after_s,
             replace: job.failure_policy.replace,
-            waits_because: waits_because.map(str::to_owned),
             all_allocs: allocs.into_iter().map(AllocRow::of).collect(),
             story,
         }
@@ -153,7 +150,7 @@ pub(crate) struct LifeRow {
 }
 
 impl LifeRow {
-    fn of(life: &NodeLife, past: &Past) -> Self {
+    fn of(life: &NodeLifetime, past: &History) -> Self {
         let phases = life.segments(past.uses_of(life), past.from, past.to);
         Self { node_id: life.node_id, size: life.size.clone(), from: life.from, to: life.to, phases }
     }
@@ -164,7 +161,7 @@ impl NodeDetail {
     pub(crate) async fn read(
         store: &Store,
         live: &Live,
-        past: Option<&Past>,
+        past: Option<&History>,
         slot: Slot,
     ) -> Result<Option<Self>, DbError> {
         let Some(record) = store.node(slot).await? else { return Ok(None) };

@@ -1,29 +1,43 @@
-//! What the page and `top` show of a cluster: the present, lists and details. Both see the same, and read the same way.
+//! What is read of a cluster: the present, lists and details. Commands, the page and `top` see the same, and read the same
+//! way.
 //!
 //! | where | what |
 //! | --- | --- |
 //! | `cached` | what was read, for a while: many viewers cost as much as one |
-//! | `live` | the present: what `status` reads, and the lists of jobs and nodes |
+//! | `present` | what the records and EC2 say now: the one reader of it |
+//! | `rows` | the shapes of a job and of a node: from a record to what programs read |
+//! | `live` | the lists of jobs and nodes, for the page and `top` |
 //! | `list` | filters, search and parts of a list |
 //! | `detail` | one job, one node |
+//! | `find` | the job or node that a person names |
+//! | `next`, `status` | what the next run would do and why not; whether all is well |
+//! | `story` | what happened to a job |
 //!
 //! Guarantees: it changes nothing; it never shows the environment of a job; nothing is read while nobody looks.
 //! Does not: know how it is shown.
 
 mod cached;
 mod detail;
+pub(crate) mod find;
 mod list;
 mod live;
+pub(crate) mod next;
+pub(crate) mod present;
+mod rows;
+pub(crate) mod status;
+pub(crate) mod story;
 
 pub(crate) use detail::{JobDetail, NodeDetail};
 pub(crate) use list::{Searched, Wanted, holds, words};
-pub(crate) use live::{JobRow, Live, NodeRow, Stored};
+pub(crate) use live::{Live, Stored};
+pub(crate) use next::Next;
+pub(crate) use rows::{JobRow, NodeRow};
 
-use crate::local::Clock;
+use crate::console::Clock;
 use cached::Cached;
+use history::History;
 use model::cloud::Cloud;
 use model::time::Span;
-use past::Past;
 use serde_json::Value;
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +48,7 @@ use store::Store;
 pub(crate) const PAST: Span = Span::from_s(7 * 86_400);
 
 /// What a local stack shows besides: its processes.
-pub type Extra = Arc<dyn Fn() -> Value + Send + Sync>;
+pub(crate) type Extra = Arc<dyn Fn() -> Value + Send + Sync>;
 
 /// How often the tables may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +121,7 @@ pub(crate) struct Views {
     pub(crate) source: Source,
     live: Cached<Live>,
     stored: Cached<Stored>,
-    past: Cached<Past>,
+    past: Cached<History>,
 }
 
 impl Views {
@@ -130,8 +144,8 @@ impl Views {
         self.stored.get(Stored::read(&self.source.store)).await
     }
 
-    pub(crate) async fn past(&self) -> Result<Arc<Past>, store::DbError> {
-        self.past.get(Past::read(&self.source.store, PAST, (self.source.clock)())).await
+    pub(crate) async fn past(&self) -> Result<Arc<History>, store::DbError> {
+        self.past.get(History::read(&self.source.store, PAST, (self.source.clock)())).await
     }
 
     /// The next look reads everything again.

@@ -6,12 +6,12 @@ use crate::view::{JobDetail, NodeDetail, PAST, Searched, Views, Wanted, holds};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
+use history::{By, Report, Series};
 use model::ActionName;
 use model::events::Event;
 use model::functions::FUNCTIONS;
 use model::ids::{JobId, Slot};
 use model::time::{Span, Time};
-use past::{By, Report, Series};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ fn seen(at: Time, value: impl Serialize) -> Answer {
 
 pub(super) async fn overview(State(web): State<Arc<Views>>) -> Answer {
     let live = web.live().await?;
-    let explained = live.seen.next.as_ref().ok().map(|next| next.plan.explained.answer());
+    let explained = live.present.next.as_ref().ok().map(|next| next.plan.explained.answer());
     let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
     let overview = json!({
         "cluster": web.source.cluster,
@@ -77,7 +77,7 @@ pub(super) async fn overview(State(web): State<Arc<Views>>) -> Answer {
         "explained": explained,
         "purposes": purposes,
     });
-    seen(live.now, overview)
+    seen(live.present.now, overview)
 }
 
 pub(super) async fn jobs(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
@@ -93,7 +93,7 @@ pub(super) async fn jobs(State(web): State<Arc<Views>>, query: Asked<Wanted>) ->
     if let Value::Object(fields) = &mut part {
         fields.insert("counts".to_owned(), counts);
     }
-    seen(live.now, part)
+    seen(live.present.now, part)
 }
 
 pub(super) async fn job(State(web): State<Arc<Views>>, Path(id): Path<String>) -> Answer {
@@ -102,7 +102,7 @@ pub(super) async fn job(State(web): State<Arc<Views>>, Path(id): Path<String>) -
     let detail = JobDetail::read(&web.source.store, &live, id).await?;
     let detail =
         detail.ok_or_else(|| Failure::NotFound(format!("there is no job {id}: it never was, or is no longer kept")))?;
-    seen(live.now, detail)
+    seen(live.present.now, detail)
 }
 
 pub(super) async fn nodes(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
@@ -112,14 +112,14 @@ pub(super) async fn nodes(State(web): State<Arc<Views>>, query: Asked<Wanted>) -
     if let Value::Object(fields) = &mut part {
         fields.insert("counts".to_owned(), json!(live.status.nodes));
     }
-    seen(live.now, part)
+    seen(live.present.now, part)
 }
 
 pub(super) async fn node(State(web): State<Arc<Views>>, Path(slot): Path<String>) -> Answer {
     let slot = slot.parse::<Slot>().map_err(|e| Failure::Wrong(e.to_string()))?;
     let (live, past) = (web.live().await?, web.past().await?);
     let detail = NodeDetail::read(&web.source.store, &live, Some(&*past), slot).await?;
-    seen(live.now, detail.ok_or_else(|| Failure::NotFound(format!("slot {slot} has never had a node")))?)
+    seen(live.present.now, detail.ok_or_else(|| Failure::NotFound(format!("slot {slot} has never had a node")))?)
 }
 
 /// An event in a list.

@@ -5,6 +5,7 @@
 //! missing number is never taken for zero. If the tables cannot be read, `nodekeeper_up` is 0 and nothing else is said.
 //! Does not: read whole tables of jobs or events.
 
+use crate::view::present::Present;
 use crate::view::{Live, Views};
 use axum::extract::State;
 use axum::http::header;
@@ -72,9 +73,9 @@ fn seconds(at: Time) -> f64 {
 fn written(cluster: &str, live: Option<&Live>) -> String {
     let mut text = Text { cluster: cluster.to_owned(), text: String::new() };
     text.one("up", "Whether the tables can be read.", u8::from(live.is_some()));
-    let Some(Live { now, seen, status }) = live else { return text.text };
+    let Some(Live { present, status }) = live else { return text.text };
     text.one("well", "Whether all is well, as `nodekeeper status` says.", u8::from(status.well));
-    let wrong = status.checks.iter().filter(|c| c.level == crate::commands::Level::Wrong).count();
+    let wrong = status.checks.iter().filter(|c| c.level == crate::view::status::Level::Wrong).count();
     text.one("checks_wrong", "Checks of `nodekeeper status` that say that an operator must act.", wrong);
     let count = |words: &std::collections::BTreeMap<String, usize>, word: &str| words.get(word).copied().unwrap_or(0);
     // A node in use is counted by its status.
@@ -93,24 +94,31 @@ fn written(cluster: &str, live: Option<&Live>) -> String {
         "state",
         live_states.map(|word| (word, count(&status.jobs, word))),
     );
-    let oldest = seen.jobs.iter().filter(|j| j.state == JobState::Queued).map(|j| j.submitted_at).min();
-    let age = oldest.map_or(0.0, |at| now.since(at).as_s().max(0.0));
+    let oldest = present.jobs.iter().filter(|j| j.state == JobState::Queued).map(|j| j.submitted_at).min();
+    let age = oldest.map_or(0.0, |at| present.now.since(at).as_s().max(0.0));
     text.one("oldest_queued_job_age_seconds", "How long the oldest queued job has waited since its submission.", age);
-    let allocs: usize = seen.nodes.iter().filter_map(|n| Some(n.life()?.allocs.len())).sum();
+    let allocs: usize = present.nodes.iter().filter_map(|n| Some(n.life()?.allocs.len())).sum();
     text.one("allocs", "Live allocs on nodes.", allocs);
     let price = f64::from(status.price_per_hour);
     text.one("price_dollars_per_hour", "What the nodes cost in an hour, by the list prices of the policy.", price);
-    let limits: Vec<_> = seen.control.limits(*now).iter().map(|l| (l.key().to_string(), 1)).collect();
+    let limits: Vec<_> = present.control.limits(present.now).iter().map(|l| (l.key().to_string(), 1)).collect();
     text.gauge(
         "limit",
         "Limits that keep launches from being made. A limit that does not hold has no line.",
         "limit",
         limits,
     );
-    let brakes =
-        BrakeKind::ALL.iter().map(|kind| (kind.as_str(), u8::from(seen.control.brake(*kind).holds_back(*now))));
+    let brakes = BrakeKind::ALL
+        .iter()
+        .map(|kind| (kind.as_str(), u8::from(present.control.brake(*kind).holds_back(present.now))));
     text.gauge("brake_holds", "Whether a brake holds something back.", "kind", brakes);
-    let runs = || FUNCTIONS.iter().filter_map(|f| Some((f.name, seen.control.runs.get(f.name)?)));
+    functions(&mut text, present);
+    text.text
+}
+
+/// How the functions do.
+fn functions(text: &mut Text, present: &Present) {
+    let runs = || FUNCTIONS.iter().filter_map(|f| Some((f.name, present.control.runs.get(f.name)?)));
     text.gauge(
         "function_last_success_timestamp_seconds",
         "When the last successful run of a function began.",
@@ -135,5 +143,4 @@ fn written(cluster: &str, live: Option<&Live>) -> String {
         "function",
         runs().map(|(name, run)| (name, u8::from(run.error.is_some()))),
     );
-    text.text
 }

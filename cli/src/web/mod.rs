@@ -6,6 +6,7 @@
 //! | `api` | the answers in JSON, as `docs/contract.md#section-5` says |
 //! | `metrics` | the same numbers for Prometheus |
 //! | `assets` | the files of the page |
+//! | `command` | the command `web` |
 //!
 //! Guarantees: it changes nothing; it never shows the environment of a job; nothing is loaded from elsewhere; nothing is
 //! read while nobody looks.
@@ -14,14 +15,13 @@
 
 mod api;
 mod assets;
+pub mod command;
 mod guard;
 mod metrics;
 #[cfg(test)]
 mod tests;
 
-pub use crate::view::{Extra, Pace, Source};
-
-use crate::view::Views;
+use crate::view::{Source, Views};
 use ::guard::{Listener, Owner};
 use axum::Router;
 use axum::http::StatusCode;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::commands::tests::Listed;
-use crate::view::{Live, Stored};
+use crate::view::{Live, Pace, Stored};
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at};
@@ -71,7 +71,7 @@ impl Served {
         let job = served
             .put(1, |j| {
                 j.summary.name = Some("Train".into());
-                j.work.env = [("TOKEN".into(), "hunter2".into())].into();
+                j.env = [("TOKEN".into(), "hunter2".into())].into();
             })
             .await;
         let node = fixtures::ready(0);
@@ -160,6 +160,8 @@ async fn a_job_is_told_whole_without_its_environment() {
     let alloc = served.store.alloc(fixtures::alloc_id(1)).await.unwrap().unwrap();
     let ending = Ending { log_tail: Some("<b>done</b>\n".into()), ..Ending::lost("its node is gone") };
     served.store.write(Some(&alloc), &alloc.end(&ending, Span::from_s(99_999), at(800)), Vec::new()).await.unwrap();
+    let (subject, keep) = (Subject::Alloc(alloc.id()), Span::from_s(99_999));
+    served.store.record_event(&Event::of_change(&subject, ActionName::EndAlloc, "lost", at(800), keep)).await;
     let (_, text) = served.answer(&format!("/api/jobs/{}", id(1))).await;
     assert!(!text.contains("hunter2"), "{text}");
     let job: Value = serde_json::from_str(&text).unwrap();
@@ -169,7 +171,7 @@ async fn a_job_is_told_whole_without_its_environment() {
         (&json!("<b>done</b>\n"), &json!("lost"))
     );
     let story: Vec<_> = job["story"].as_array().unwrap().iter().map(|h| h["action"].as_str().unwrap()).collect();
-    assert_eq!(story, ["place", "lost"]);
+    assert_eq!(story, ["place", "end_alloc"]);
     let (status, text) = served.answer(&format!("/api/jobs/{}", id(99))).await;
     assert!(status == StatusCode::NOT_FOUND && text.contains("there is no job"), "{text}");
     assert_eq!(served.answer("/api/jobs/nonsense").await.0, StatusCode::BAD_REQUEST);
@@ -193,16 +195,9 @@ async fn nodes_are_told_with_their_lives() {
 async fn the_past_events_and_costs_are_told() {
     let served = Served::some().await;
     let tell = |s, action, reason: &str| {
-        Event::new(
-            &Subject::Job(fixtures::job_id(1)),
-            action,
-            reason,
-            at(s),
-            Span::from_s(99_999),
-            served.store.chance(),
-        )
+        Event::new(&Subject::Job(fixtures::job_id(1)), action, reason, at(s), Span::from_s(99_999), served.store.rng())
     };
-    served.store.tell_all(&[tell(99, ActionName::Submit, "new"), tell(100, ActionName::Place, "it fits")]).await;
+    served.store.record_events(&[tell(99, ActionName::Submit, "new"), tell(100, ActionName::Place, "it fits")]).await;
     let events = served.json("/api/events?q=train").await;
     assert_eq!(column(&events, "action"), ["place", "submit"]);
     assert_eq!(events["rows"][0]["housekeeping"], false);

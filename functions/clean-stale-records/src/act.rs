@@ -6,27 +6,23 @@
 use crate::actions::{Action, Proof};
 use crate::plan::{Plan, is_orphan};
 use async_trait::async_trait;
+use futures::{FutureExt, StreamExt};
 use model::NodeRecord;
 use model::action::Planned;
 use model::cloud::{Cloud, InstanceState};
 use model::ids::{NodeId, Slot};
 use model::time::Time;
-use runtime::answer::{ActError, ActionAnswer, Outcome};
+use runtime::answer::{ActError, ActionAnswer, ActionResult, Outcome};
 use runtime::confirm::{Confirm, confirmed};
 use runtime::observation::{Observation, ObserveError};
-use runtime::run::{Numbered, Perform, Run};
+use runtime::run::{Call, Perform, Run, each_alone};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use store::steps::{self, Retention};
+use store::transactions::{self, Retention};
 use store::{Store, delete_entry, delete_node, silent_since};
 
 struct Acting<'a> {
     run: Run<'a>,
     reading: Reading<'a>,
-    /// All records, read a second time because there are many orphans. `None`: each orphan's record is read by itself.
-    again: Option<HashMap<Slot, NodeRecord>>,
-    /// The orphans to terminate at the end, in as few calls as EC2 allows.
-    orphans: Mutex<Vec<String>>,
 }
 
 /// If a plan has this many orphans, the run reads all records once more. For fewer, it reads one record for each orphan.
@@ -38,28 +34,14 @@ const AT_ONCE: usize = 8;
 /// Carries out the plan: the records one after the other, and then all orphans together.
 pub async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnswer> {
     let reading = Reading { store: run.store, cloud, seen: run.seen };
-    let (orphans, others): (Vec<Numbered<'_, Action>>, Vec<_>) =
+    let (orphans, others): (Call<'_, Action>, Vec<_>) =
         plan.actions.iter().enumerate().partition(|(_, p)| matches!(p.action, Action::TerminateOrphan { .. }));
-    let mut acting = Acting { run, reading, again: None, orphans: Mutex::default() };
-    let mut answers = acting.run.at_once(&acting, others, 1).await;
-    if orphans.len() >= MANY_ORPHANS {
-        let by_slot = |records: Vec<NodeRecord>| records.into_iter().map(|r| (r.slot, r)).collect();
-        // If one of the records cannot be read now, each orphan's record is read by itself.
-        acting.again = acting.run.store.nodes().await.map(by_slot).ok();
+    let acting = Acting { run, reading };
+    let mut answers = acting.run.carry_out(&acting, each_alone(others), 1).await;
+    if !orphans.is_empty() {
+        answers.extend(acting.run.carry_out(&acting, vec![orphans], 1).await);
     }
-    let mut terminated = acting.run.at_once(&acting, orphans, AT_ONCE).await;
-    let ids = std::mem::take(&mut *acting.orphans.lock().unwrap_or_else(PoisonError::into_inner));
-    if !ids.is_empty()
-        && let Err(error) = cloud.terminate(&ids).await
-    {
-        terminated.iter_mut().filter(|(_, a)| a.done).for_each(|(_, answer)| answer.fail(error.to_string()));
-    }
-    answers.extend(terminated);
-    let brakes = plan.actions.iter().filter_map(|planned| match &planned.action {
-        Action::HoldBack(change) => Some(change.as_ref()),
-        _ => None,
-    });
-    acting.run.use_releases(brakes, &answers).await;
+    acting.run.use_releases(plan, &answers).await;
     if let Some(place) = &acting.run.seen.jobs_place {
         acting.run.note_place(&acting.run.seen.control.jobs_place(), place).await;
     }
@@ -68,7 +50,20 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnsw
 
 #[async_trait]
 impl Perform<Action> for Acting<'_> {
-    async fn perform(&self, planned: &Planned<Action>, now: Time) -> Result<Outcome, ActError> {
+    async fn perform(&self, call: &[&Planned<Action>], now: Time) -> Vec<ActionResult> {
+        match call {
+            [one] if !matches!(one.action, Action::TerminateOrphan { .. }) => vec![self.one(one, now).await],
+            orphans => self.terminate(orphans).await,
+        }
+    }
+}
+
+impl Acting<'_> {
+    async fn one(&self, planned: &Planned<Action>, now: Time) -> ActionResult {
+        self.try_one(planned, now).await.map_or_else(ActionResult::from, ActionResult::of)
+    }
+
+    async fn try_one(&self, planned: &Planned<Action>, now: Time) -> Result<Outcome, ActError> {
         match &planned.action {
             Action::Clean { node_id, proof } => {
                 self.clean(*node_id, *proof, &planned.reason.to_string(), now).await?;
@@ -76,7 +71,8 @@ impl Perform<Action> for Acting<'_> {
             Action::DeleteRecord(record) => self.run.store.apply(&delete_node(record)).await?,
             Action::IndexJob(job) => drop(self.run.store.write(Some(job.as_ref()), job, Vec::new()).await?),
             Action::ForgetEntry(entry) => self.run.store.apply(&delete_entry(entry)).await?,
-            Action::TerminateOrphan { instance_id, node_id } => self.terminate_orphan(instance_id, *node_id).await?,
+            // Orphans are terminated together: see `terminate`.
+            Action::TerminateOrphan { .. } => return Ok(Outcome::Left),
             Action::Warn(subject) => {
                 tracing::warn!(%subject, "{}", planned.reason);
                 return Ok(Outcome::Said);
@@ -88,31 +84,46 @@ impl Perform<Action> for Acting<'_> {
         }
         Ok(Outcome::Done)
     }
-}
 
-impl Acting<'_> {
     async fn clean(&self, node_id: NodeId, proof: Proof, reason: &str, now: Time) -> Result<(), ActError> {
-        let record = self.run.lanes.record_of(node_id).ok_or(ActError::CONFLICT)?;
+        let record = self.run.locks.record_of(node_id).ok_or(ActError::CONFLICT)?;
         let mut conditions = Vec::new();
         if proof == Proof::Silence {
             conditions.push(silent_since(&record));
             self.reading.is_gone(&record).await?;
         }
         let keep = Retention::of(&self.run.seen.policy);
-        steps::clean_node(self.run.store, &record, reason, conditions, keep, now).await?;
-        steps::end_quota_limits(self.run.store, &self.run.seen.control, &record, now).await;
+        transactions::clean_node(self.run.store, &record, reason, conditions, keep, now).await?;
+        transactions::end_quota_limits(self.run.store, &self.run.seen.control, &record, now).await;
         Ok(())
     }
 
-    /// Queues the instance for termination, if it is still an orphan.
-    async fn terminate_orphan(&self, instance_id: &str, node_id: NodeId) -> Result<(), ActError> {
-        match &self.again {
-            Some(records) if is_orphan(records.get(&node_id.slot()), node_id, instance_id) => {}
-            Some(_) => return Err(ActError::CONFLICT),
-            None => self.reading.orphan(instance_id, node_id).await?,
+    /// Terminates those of these instances that are still orphans, with one call.
+    async fn terminate(&self, call: &[&Planned<Action>]) -> Vec<ActionResult> {
+        let mut again = None;
+        if call.len() >= MANY_ORPHANS {
+            let by_slot = |records: Vec<NodeRecord>| records.into_iter().map(|r| (r.slot, r)).collect();
+            // If one of the records cannot be read now, each orphan's record is read by itself.
+            again = self.run.store.nodes().await.map(by_slot).ok();
         }
-        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).push(instance_id.to_owned());
-        Ok(())
+        let again: Option<&HashMap<Slot, NodeRecord>> = again.as_ref();
+        let work: Vec<_> = call.iter().map(|planned| self.orphan(&planned.action, again).boxed()).collect();
+        let orphans: Vec<Result<String, ActError>> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
+        let ids: Vec<String> = orphans.iter().flatten().cloned().collect();
+        let terminated = if ids.is_empty() { Ok(()) } else { self.reading.cloud.terminate(&ids).await };
+        let terminated = terminated.map_or_else(ActionResult::from, |()| ActionResult::DONE);
+        orphans.into_iter().map(|orphan| orphan.map_or_else(ActionResult::from, |_| terminated.clone())).collect()
+    }
+
+    /// The instance of the action, if it is still an orphan. `again` has all records as they are now.
+    async fn orphan(&self, action: &Action, again: Option<&HashMap<Slot, NodeRecord>>) -> Result<String, ActError> {
+        let Action::TerminateOrphan { instance_id, node_id } = action else { return Err(ActError::CONFLICT) };
+        match again {
+            Some(records) if is_orphan(records.get(&node_id.slot()), *node_id, instance_id) => {}
+            Some(_) => return Err(ActError::CONFLICT),
+            None => self.reading.orphan(instance_id, *node_id).await?,
+        }
+        Ok(instance_id.clone())
     }
 }
 

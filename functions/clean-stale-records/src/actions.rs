@@ -70,4 +70,8 @@ impl Describe for Action {
             Self::HoldBack(..) | Self::ForgetEntry(_) => About::Said(Subject::Cluster),
         }
     }
+
+    fn brake(&self) -> Option<&BrakeChange> {
+        if let Self::HoldBack(change) = self { Some(change) } else { None }
+    }
 }

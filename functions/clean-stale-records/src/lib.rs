@@ -18,7 +18,7 @@ use model::functions::CLEAN_STALE_RECORDS;
 use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::observation::{Observation, ObserveError};
-use runtime::run::Run;
+use runtime::run::{Mode, Run};
 use runtime::signs::{self, Facts};
 use runtime::watchdog;
 use serde_json::Value;
@@ -29,18 +29,21 @@ pub const FUNCTION: &str = CLEAN_STALE_RECORDS.name;
 
 /// One scheduled run.
 pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
-    let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
-    let run = run(store, cloud, dry_run, clock);
-    if dry_run { run.await } else { watchdog::recorded(CLEAN_STALE_RECORDS, store, clock, run).await }
+    let mode = Mode::of(input);
+    let run = run(store, cloud, mode, clock);
+    match mode {
+        Mode::DryRun => run.await,
+        Mode::Act => watchdog::recorded(CLEAN_STALE_RECORDS, store, clock, run).await,
+    }
 }
 
-async fn run(store: &Store, cloud: &dyn Cloud, dry_run: bool, clock: RunClock) -> Result<RunAnswer, ObserveError> {
+async fn run(store: &Store, cloud: &dyn Cloud, mode: Mode, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let seen = Observation::read_for_cleaning(store, cloud, || clock.now()).await?;
     let now = clock.now();
     let plan = plan(&seen, now);
     let orphans = plan.actions.iter().filter(|p| matches!(p.action, Action::TerminateOrphan { .. })).count();
     let measured = signs::measured(&CLEAN_STALE_RECORDS, &Facts::of_run(CLEAN_STALE_RECORDS, &seen, orphans, now));
-    let (actions, ran) = if dry_run {
+    let (actions, ran) = if mode == Mode::DryRun {
         let plan = act::confirm(store, cloud, &seen, plan).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {

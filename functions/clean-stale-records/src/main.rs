@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 #[tokio::main]
 async fn main() {
-    let parts = lambda::start(FUNCTION, Needs { key: false, callers: false, urls: false }).await;
+    let parts = lambda::start(FUNCTION, Needs { nodes: false, urls: false }).await;
     let (cluster, ec2) = (parts.env.cluster.clone(), Ec2::connect(&parts.aws, parts.env.cluster.clone()));
     let parts = Arc::new((parts, ec2));
     lambda::serve(FUNCTION, cluster, move |input, clock| {

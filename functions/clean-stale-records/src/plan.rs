@@ -7,8 +7,8 @@
 //! Does not: act on an instance without a readable node id tag; it only warns.
 
 use crate::actions::{Action, Proof};
-use model::action::Telling;
-use model::brake::{Brake, BrakeChange, LetGo, Trouble, Unbraked};
+use model::action::EventPolicy;
+use model::brake::{Brake, BrakeChange, Incident, Permit, Threshold};
 use model::cloud::{Instance, InstanceState};
 use model::control::{ControlKey, EntryRow};
 use model::events::Subject;
@@ -39,7 +39,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
             None => {
                 let instance_id = instance.instance_id.clone();
                 let reason = Reason::TagMakesNoSense { instance_id };
-                plan.tell(Action::Warn(Subject::Cluster), reason, Telling::Once(A_DAY));
+                plan.push(Action::Warn(Subject::Cluster), reason, EventPolicy::Once(A_DAY));
             }
         }
     }
@@ -53,9 +53,9 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     clean_silent(seen, now, &mut plan, &silent);
     orphans(seen, now, &mut plan, &by_id, &live);
     // The queue's index shows only a part of a job's row, so poll-and-scale may not know of these.
-    for row in seen.aside.rows.iter().filter(|row| row.table == Table::Jobs) {
-        let reason = Reason::RowUnsound { what: row.what.clone() };
-        plan.tell(Action::Warn(row.subject.clone()), reason, Telling::Once(A_DAY));
+    for row in seen.quarantined.rows.iter().filter(|row| row.table == Table::Jobs) {
+        let reason = Reason::RowInvalid { what: row.what.clone() };
+        plan.push(Action::Warn(row.subject.clone()), reason, EventPolicy::Once(A_DAY));
     }
     for job in &seen.not_indexed {
         plan.add(Action::IndexJob(Box::new(job.clone())), Reason::NotInIndex { state: job.summary.state });
@@ -124,12 +124,12 @@ fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent
     let was_there = |r: &&NodeRecord| is_up(r) && r.life().is_some_and(|l| l.assigned_at <= began_at);
     let up = seen.nodes.iter().filter(was_there).count();
     let ids: Vec<String> = silent.iter().filter(|s| s.up).map(|s| s.node_id.to_string()).collect();
-    let unbraked = Unbraked { number: policy.brake_min.into(), share: policy.brake_fraction };
+    let unbraked = Threshold { number: policy.brake_min.into(), share: policy.brake_fraction };
     let unusual = brake.is_unusual(ids.len(), up, unbraked);
     let why = Reason::ManyStale { stale: ids.len(), up };
     let hold = Some(Span::from_s(policy.brake_hold_s));
-    let let_go = braked(plan, &brake, unusual.then_some(Trouble { hold, ids, not_before: None, why }));
-    let may_go = |s: &&Silent| !s.up || let_go.frees(&s.node_id.to_string());
+    let permit = braked(plan, &brake, unusual.then_some(Incident { hold, ids, not_before: None, why }));
+    let may_go = |s: &&Silent| !s.up || permit.frees(&s.node_id.to_string());
     for Silent { node_id, quiet, .. } in silent.iter().filter(may_go) {
         plan.add(Action::Clean { node_id: *node_id, proof: Proof::Silence }, Reason::Stale { quiet: *quiet });
     }
@@ -137,22 +137,22 @@ fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent
 
 /// Decides what a brake lets go, and adds the decision to the plan together with the entry to store. Without a trouble,
 /// the brake's entry says from now on that nothing is held.
-fn braked(plan: &mut Plan, brake: &Brake<'_>, trouble: Option<Trouble>) -> LetGo {
+fn braked(plan: &mut Plan, brake: &Brake<'_>, trouble: Option<Incident>) -> Permit {
     let mut store = |change: BrakeChange, reason, is_news| {
         if !change.is_empty() {
-            plan.tell(Action::HoldBack(Box::new(change)), reason, Telling::of_news(is_news));
+            plan.push(Action::HoldBack(Box::new(change)), reason, EventPolicy::of_news(is_news));
         }
     };
     match trouble.map(|trouble| brake.decide(trouble)) {
         Some(decision) => {
             store(decision.change, decision.reason, decision.news);
-            decision.let_go
+            decision.permit
         }
         None => {
             let change = brake.calm();
             let (reason, is_news) = (Reason::TroubleOver { kind: change.kind }, change.entry.is_some());
             store(change, reason, is_news);
-            LetGo::All
+            Permit::All
         }
     }
 }
@@ -200,8 +200,8 @@ fn orphans(
                 let named = life.instance_id.as_deref().map(|id| by_id.get(id));
                 life.node_id == *node_id && named.is_some_and(|i| i.is_none_or(|i| i.is_foreign_to(*node_id)))
             });
-            let set_aside = seen.aside.slots.contains(&node_id.slot());
-            if old && !leaving && !names_another && !set_aside && is_orphan(record, *node_id, &instance.instance_id) {
+            let quarantine = seen.quarantined.slots.contains(&node_id.slot());
+            if old && !leaving && !names_another && !quarantine && is_orphan(record, *node_id, &instance.instance_id) {
                 found.push((*node_id, instance));
             }
         }
@@ -211,9 +211,9 @@ fn orphans(
     let shown = ids.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
     let why = Reason::ManyOrphans { orphans: ids.len(), shown };
     let brake = seen.control.brake_of(BrakeKind::Orphans, CLEAN_STALE_RECORDS.name, now);
-    let unusual = brake.is_unusual(ids.len(), 0, Unbraked { number: policy.orphan_brake_min.into(), share: 0.0 });
-    let let_go = braked(plan, &brake, unusual.then_some(Trouble { hold: None, ids, not_before: None, why }));
-    found.retain(|(_, instance)| let_go.frees(&instance.instance_id));
+    let unusual = brake.is_unusual(ids.len(), 0, Threshold { number: policy.orphan_brake_min.into(), share: 0.0 });
+    let permit = braked(plan, &brake, unusual.then_some(Incident { hold: None, ids, not_before: None, why }));
+    found.retain(|(_, instance)| permit.frees(&instance.instance_id));
     for (node_id, instance) in found {
         let action = Action::TerminateOrphan { instance_id: instance.instance_id.clone(), node_id };
         plan.add(action, Reason::Orphan { instance_id: instance.instance_id.clone(), node_id });
@@ -238,7 +238,7 @@ fn over(seen: &Observation, now: Time, plan: &mut Plan) {
 fn watch(seen: &Observation, now: Time, plan: &mut Plan) {
     let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
     for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, CLEAN_STALE_RECORDS, now) {
-        plan.tell(Action::Warn(subject), reason, Telling::Once(watchdog::ONCE));
+        plan.push(Action::Warn(subject), reason, EventPolicy::Once(watchdog::ONCE));
     }
 }
 

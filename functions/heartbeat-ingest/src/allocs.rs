@@ -7,17 +7,17 @@
 
 use crate::orders::Orders;
 use crate::{AT_ONCE_S, Ingest, RACES, internal, unwritten};
-use model::events::Subject;
+use model::events::{Event, Subject};
 use model::ids::{AllocId, NodeId};
 use model::reason::Reason;
 use model::time::Time;
 use model::wire::ReportCounter;
 use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate};
-use model::{ActionName, Alloc, Ending, NodeRecord, NodeStatus, ReportOutcome};
+use model::{ActionName, Alloc, ClientStatus, Ending, NodeRecord, NodeStatus, ReportOutcome};
 use runtime::http::{Claim, Proven, Refusal, reporting, standing};
 use std::collections::{BTreeMap, BTreeSet};
-use store::steps::{self, Retention};
-use store::{DbError, Unreadable, WriteError, change, unchanged};
+use store::transactions::{self, Retention};
+use store::{DbError, Store, Unreadable, WriteError, change, unchanged};
 
 /// The most allocs in a report. A record has room for fewer: DynamoDB allows 400 KiB for a row.
 const MAX_ALLOCS: usize = 10_000;
@@ -100,7 +100,7 @@ impl Ingest {
             if applying.open_gate(report).await? {
                 has_room = true;
                 let subject = Subject::Slot(node_id.slot());
-                self.tell(&subject, ActionName::Ready, &Reason::ReportTaken {}.to_string(), &known, now).await;
+                self.record_event(&subject, ActionName::Ready, &Reason::ReportTaken {}.to_string(), &known, now).await;
             }
         }
         let Applying { record, accepted, refused, .. } = applying;
@@ -157,7 +157,13 @@ impl Applying<'_> {
                 ReportOutcome::Refused(reason) => return Ok(Taken::Refused(reason)),
                 // The node's record must be unchanged since the check that the node may report.
                 ReportOutcome::Changed(after) => {
-                    let writes = [change(Some(&alloc), &*after).0, unchanged(&self.record)];
+                    let mut writes = vec![change(Some(&alloc), &*after).0, unchanged(&self.record)];
+                    if alloc.summary.client == ClientStatus::Unknown {
+                        let (subject, reason) = (Subject::Alloc(alloc.id()), Reason::ReportedAgain {}.to_string());
+                        let keep = self.keep.events;
+                        let event = Event::of_change(&subject, ActionName::ReturnAlloc, &reason, self.now, keep);
+                        writes.push(Store::event_write(&event));
+                    }
                     self.ingest.store.transact(&writes).await
                 }
                 ReportOutcome::Ends(ending) => self.end(&alloc, &ending).await,
@@ -179,7 +185,7 @@ impl Applying<'_> {
 
     async fn end(&mut self, alloc: &Alloc, ending: &Ending) -> Result<(), WriteError> {
         let record = Some(&self.record);
-        let after = steps::end_alloc(&self.ingest.store, record, alloc, ending, self.keep, self.now).await?;
+        let after = transactions::end_alloc(&self.ingest.store, record, alloc, ending, self.keep, self.now).await?;
         if let Some(record) = after {
             self.record = record;
         }

@@ -14,7 +14,7 @@ use model::time::{Span, Time};
 use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
 use model::{ActionName, Caller, NodeRecord, NodeStatus};
 use runtime::http::{Proven, Refusal, standing, wrong_incarnation};
-use store::{Pulse, WriteError, steps};
+use store::{Pulse, WriteError, transactions};
 
 impl Ingest {
     pub(crate) async fn heartbeat(
@@ -45,30 +45,29 @@ impl Ingest {
                         busy,
                         refuses: refuses.as_deref(),
                         uptime_ms: heartbeat.uptime_ms,
-                        token: proven.token(),
                         now: pinged_at,
                         lease_expires_at,
                     };
                     match self.store.pulse(&pulse).await.map_err(internal)? {
-                        Ok(record) => return self.answer(record, heartbeat, proven, &beat, now).await,
+                        Ok(record) => return self.answer(record, heartbeat, &beat, now).await,
                         Err(record) => record,
                     }
                 }
                 None => self.store.node(node_id.slot()).await.map_err(internal)?,
             };
             let record = standing(record, node_id, proven)?;
-            let Some(after) = self.unsteady(&record, heartbeat, proven, lease_expires_at, now)? else {
+            let Some(after) = self.unsteady(&record, heartbeat, lease_expires_at, now)? else {
                 match pulse_after(&record, pinged_at, lease_expires_at) {
                     Some(pulse) => (pinged_at, lease_expires_at) = pulse,
-                    None => return self.answer(record, heartbeat, proven, &beat, now).await,
+                    None => return self.answer(record, heartbeat, &beat, now).await,
                 }
                 continue;
             };
             match self.store.write(Some(&record), &after, Vec::new()).await {
                 Ok(written) => {
                     let subject = Subject::Slot(written.slot);
-                    self.tell(&subject, ActionName::Heartbeat, &written.reason, &known, now).await;
-                    return self.answer(written, heartbeat, proven, &beat, now).await;
+                    self.record_event(&subject, ActionName::Heartbeat, &written.reason, &known, now).await;
+                    return self.answer(written, heartbeat, &beat, now).await;
                 }
                 // Somebody else has changed the record: decide again.
                 Err(WriteError::Conflict(_) | WriteError::Contended) => {}
@@ -83,7 +82,6 @@ impl Ingest {
         &self,
         record: &NodeRecord,
         heartbeat: &Heartbeat,
-        proven: &Proven,
         lease_expires_at: Time,
         now: Time,
     ) -> Result<Option<NodeRecord>, Refusal> {
@@ -94,7 +92,6 @@ impl Ingest {
             address: heartbeat.address.as_deref(),
             refuses: heartbeat.refuses.as_deref(),
             uptime_ms: heartbeat.uptime_ms,
-            session: proven.session(),
         };
         let impossible = |e: model::NotPossible| Refusal::new(ErrorCode::Internal, e.to_string());
         let bound = record.life().and_then(|l| l.instance_id.as_deref());
@@ -113,7 +110,7 @@ impl Ingest {
             return Err(Refusal::new(ErrorCode::Busy, message));
         }
         let Some(incarnation) = &heartbeat.incarnation else {
-            let minted = self.store.chance().ulid(now).to_string();
+            let minted = self.store.rng().ulid(now).to_string();
             return record.register(&caller, &minted, lease_expires_at, now).map(Some).map_err(impossible);
         };
         let contact = record.contact().filter(|c| c.incarnation == *incarnation && c.boot_id == heartbeat.boot_id);
@@ -122,11 +119,10 @@ impl Ingest {
         };
         let lease_is_over = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
         let refuses = caller.refuses.map(model::short_reason);
-        let same_token = !record.life().is_some_and(|l| l.would_note(proven.session()));
         // A wrong clock or a person wrote these times. No pulse is newer, so the record is written as a whole.
         let is_possible = contact.last_ping_at.max(contact.lease_expires_at) <= now + model::LONGEST_AHEAD
             && contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);
-        if is_possible && !lease_is_over && contact.busy == caller.busy && contact.refuses == refuses && same_token {
+        if is_possible && !lease_is_over && contact.busy == caller.busy && contact.refuses == refuses {
             return Ok(None);
         }
         record.heartbeat(&caller, lease_expires_at, now).map(Some).map_err(impossible)
@@ -136,7 +132,6 @@ impl Ingest {
         &self,
         record: NodeRecord,
         heartbeat: &Heartbeat,
-        proven: &Proven,
         beat: &crate::Beat,
         now: Time,
     ) -> Result<HeartbeatAnswer, Refusal> {
@@ -162,7 +157,6 @@ impl Ingest {
             intent: life.intent,
             must_report: record.status() == Some(NodeStatus::Syncing),
             report_handles,
-            token: proven.next_token().map(str::to_owned),
             allocs,
             others,
             follows: wanted(life, &unreadable, now),
@@ -179,7 +173,7 @@ impl Ingest {
         now: Time,
     ) -> Result<NodeRecord, Refusal> {
         let Some(by) = heartbeat.interrupt_at else { return Ok(record) };
-        match steps::drain_interrupted(&self.store, &record, by, Some(keep_events), now).await {
+        match transactions::drain_interrupted(&self.store, &record, by, Some(keep_events), now).await {
             Ok(written) => Ok(written.unwrap_or(record)),
             // A lost race is fine: the next heartbeat reports the interruption again.
             Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(record),

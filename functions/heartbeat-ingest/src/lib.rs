@@ -117,7 +117,7 @@ impl Ingest {
 
     async fn route(&self, request: &Request, now: Time) -> Result<Value, Refusal> {
         let (node_id, what) = request.route(HEARTBEAT_INGEST.routes)?;
-        let proven = self.credentials.check(request, &self.cluster, node_id, now).await?;
+        let proven = self.credentials.check(request, &self.cluster, node_id)?;
         if !self.rate.allows(node_id, now) {
             return Err(too_often(node_id));
         }
@@ -165,12 +165,12 @@ impl Ingest {
             let (key, text) = (reason.key(), reason.to_string());
             tracing::warn!(%subject, "{text}");
             let event = Event::once_in(watchdog::ONCE, &subject, ActionName::Warn, (&key, &text), now, keep);
-            self.store.tell(&event).await;
+            self.store.record_event(&event).await;
         }
     }
 
     pub(crate) fn beat(&self, known: &Known, now: Time) -> Beat {
-        Beat::new(known, self.store.chance().between(1.0, LONGEST_JITTER), now)
+        Beat::new(known, self.store.rng().between(1.0, LONGEST_JITTER), now)
     }
 
     /// Counts an accepted heartbeat, and writes the summary that shows when heartbeats were last accepted.
@@ -197,9 +197,16 @@ impl Ingest {
         }
     }
 
-    pub(crate) async fn tell(&self, subject: &Subject, action: ActionName, reason: &str, known: &Known, now: Time) {
+    pub(crate) async fn record_event(
+        &self,
+        subject: &Subject,
+        action: ActionName,
+        reason: &str,
+        known: &Known,
+        now: Time,
+    ) {
         let keep = known.policy.history.keep_events();
-        self.store.tell(&Event::new(subject, action, reason, now, keep, self.store.chance())).await;
+        self.store.record_event(&Event::new(subject, action, reason, now, keep, self.store.rng())).await;
     }
 }
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 #[tokio::main]
 async fn main() {
-    let parts = lambda::start(FUNCTION, Needs { key: true, callers: true, urls: false }).await;
+    let parts = lambda::start(FUNCTION, Needs { nodes: true, urls: false }).await;
     let cluster = parts.env.cluster.clone();
-    let ingest = Arc::new(Ingest::new(parts.store.clone(), parts.credentials(), cluster.clone()));
+    let ingest = Arc::new(Ingest::new(parts.store.clone(), parts.env.credentials.clone(), cluster.clone()));
     lambda::serve(FUNCTION, cluster, move |event, clock| {
         let ingest = Arc::clone(&ingest);
         async move { Ok::<_, Infallible>(Reply::Http(ingest.handle(&event, clock.now()).await)) }

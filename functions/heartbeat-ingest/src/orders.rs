@@ -50,7 +50,8 @@ impl Ingest {
                 others.push(alloc.status());
                 continue;
             }
-            let hosts = if alloc.nodes > 1 { self.hosts(alloc).await? } else { host(life).into_iter().collect() };
+            let hosts =
+                if alloc.summary.needs.nodes > 1 { self.hosts(alloc).await? } else { host(life).into_iter().collect() };
             let order = alloc.order(hosts);
             bytes += bytes_in_answer(&order);
             if bytes > MAX_LIST_BYTES && !allocs.is_empty() {
@@ -72,7 +73,8 @@ impl Ingest {
     async fn hosts(&self, alloc: &Alloc) -> Result<Vec<String>, DbError> {
         let id = alloc.id();
         let first = id.copy.saturating_sub(id.member);
-        let members = (0..alloc.nodes).map(|m| AllocId { member: m, copy: first.saturating_add(m), ..id });
+        let members =
+            (0..alloc.summary.needs.nodes).map(|m| AllocId { member: m, copy: first.saturating_add(m), ..id });
         let rows = self.store.allocs_listed(members.clone()).await?.rows;
         let nodes: BTreeMap<AllocId, NodeId> = rows.iter().map(|a| (a.id(), a.summary.node_id)).collect();
         let mut hosts = Vec::new();

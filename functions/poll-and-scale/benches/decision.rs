@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --workspace --bench decision`. Machines are noisy: compare the sizes within one run, by the exponent of
 //! the growth.
-#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, reason = "a benchmark")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, reason = "a benchmark may fail loudly")]
 
 #[path = "../../../tests/growth.rs"]
 mod growth;
@@ -50,7 +50,7 @@ fn with_allocs(mut seen: Observation, clients: &[ClientStatus]) -> Observation {
 }
 
 fn spec() -> JobSpec {
-    JobSpec { command: vec!["true".into()], ..JobSpec::default() }
+    JobSpec::running(["true"])
 }
 
 /// Adds queued jobs, each changed by its number.
@@ -89,31 +89,33 @@ type Prepare = fn(u32) -> Observation;
 const SHAPES: [(&str, Prepare); 14] = [
     ("busy, no queue", |n| with_allocs(idle(n), &[ClientStatus::Running])),
     ("idle, no queue", idle),
-    ("all fit, a node each", |n| queue(idle(n), n, |_, spec| spec.vcpus = 2)),
+    ("all fit, a node each", |n| queue(idle(n), n, |_, spec| spec.needs.vcpus = 2)),
     ("all fit, two on a node", |n| queue(idle(n), n, |_, _| {})),
     ("all fit booting nodes", |n| queue(booting(n), n, |_, _| {})),
     ("nothing is free", |n| queue(with_allocs(idle(n), &[ClientStatus::Running; 2]), n, |_, _| {})),
     ("nothing fits, all differ", |n| {
         queue(with_allocs(idle(n), &[ClientStatus::Running]), n, |n, spec| {
-            (spec.vcpus, spec.memory_mib) = (2, u64::from(n % 4000));
+            (spec.needs.vcpus, spec.needs.memory_mib) = (2, u64::from(n % 4000));
         })
     }),
-    ("no node, a node each", |n| queue(empty(n), n, |_, spec| spec.vcpus = 2)),
+    ("no node, a node each", |n| queue(empty(n), n, |_, spec| spec.needs.vcpus = 2)),
     ("no node, all differ", |n| {
-        queue(empty(n), n, |n, spec| (spec.vcpus, spec.memory_mib) = (1 + n % 2, u64::from(n % 3900)))
+        queue(empty(n), n, |n, spec| (spec.needs.vcpus, spec.needs.memory_mib) = (1 + n % 2, u64::from(n % 3900)))
     }),
-    ("many priorities", |n| queue(idle(n), n, |n, spec| (spec.priority, spec.vcpus) = (n % 1000, 1 + n % 2))),
+    ("many priorities", |n| queue(idle(n), n, |n, spec| (spec.priority, spec.needs.vcpus) = (n % 1000, 1 + n % 2))),
     ("ragged room, all differ", |n| {
-        queue(ragged(n), n, |n, spec| (spec.vcpus, spec.memory_mib) = (1 + n % 5, u64::from(n * 31 % 50_000)))
+        queue(ragged(n), n, |n, spec| {
+            (spec.needs.vcpus, spec.needs.memory_mib) = (1 + n % 5, u64::from(n * 31 % 50_000))
+        })
     }),
-    ("members at once", |n| queue(idle(n), n, |_, spec| spec.nodes = 20)),
+    ("members at once", |n| queue(idle(n), n, |_, spec| spec.needs.nodes = 20)),
     ("many unknown", |n| with_allocs(idle(n), &[ClientStatus::Unknown])),
     ("exclusive, half are in use", |n| {
         let mut seen = idle(n);
         let half: Vec<NodeRecord> = seen.nodes.split_off(n as usize / 2);
         seen = with_allocs(seen, &[ClientStatus::Running]);
         seen.nodes.extend(half);
-        queue(seen, n, |_, spec| spec.exclusive = true)
+        queue(seen, n, |_, spec| spec.needs.exclusive = true)
     }),
 ];
 

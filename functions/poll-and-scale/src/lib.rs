@@ -24,12 +24,12 @@ use model::time::{Span, Time};
 use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::observation::{Observation, ObserveError, Observed};
-use runtime::run::Run;
+use runtime::run::{Mode, Run};
 use runtime::signs::{self, Facts};
 use runtime::watchdog;
 use serde_json::Value;
 use std::time::Duration;
-use store::{Store, WriteError, steps};
+use store::{Store, WriteError, transactions};
 
 /// The name of the function.
 pub const FUNCTION: &str = POLL_AND_SCALE.name;
@@ -55,9 +55,12 @@ pub async fn tick(
     input: &Value,
     clock: RunClock,
 ) -> Result<RunAnswer, ObserveError> {
-    let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
-    let run = run(store, cloud, settings, input, dry_run, clock);
-    if dry_run { run.await } else { watchdog::recorded(POLL_AND_SCALE, store, clock, run).await }
+    let mode = Mode::of(input);
+    let run = run(store, cloud, settings, input, mode, clock);
+    match mode {
+        Mode::DryRun => run.await,
+        Mode::Act => watchdog::recorded(POLL_AND_SCALE, store, clock, run).await,
+    }
 }
 
 async fn run(
@@ -65,16 +68,16 @@ async fn run(
     cloud: &dyn Cloud,
     settings: &LaunchSettings,
     input: &Value,
-    dry_run: bool,
+    mode: Mode,
     clock: RunClock,
 ) -> Result<RunAnswer, ObserveError> {
     let now = clock.now();
     // The drain is written first, even if it is not this run's turn, because the warning comes only two minutes before
     // the end.
-    if let (false, Some(instance_id)) = (dry_run, interrupted(input)) {
+    if let (Mode::Act, Some(instance_id)) = (mode, interrupted(input)) {
         drain_interrupted(store, instance_id, warned_at(input, now) + SPOT_WARNING, now).await?;
     }
-    let turn = if dry_run { Turn::Now } else { take_turn(store, input, now).await? };
+    let turn = if mode == Mode::DryRun { Turn::Now } else { take_turn(store, input, now).await? };
     let now = match turn {
         Turn::Now => now,
         Turn::At(due) => {
@@ -94,7 +97,7 @@ async fn run(
     let next = signs::Next::Known(&plan.explained, plan.unready);
     let measured = signs::measured(&POLL_AND_SCALE, &Facts { next, ..Facts::of_run(POLL_AND_SCALE, &seen, 0, now) });
     let explained = plan.explained.answer();
-    let (actions, ran) = if dry_run {
+    let (actions, ran) = if mode == Mode::DryRun {
         let plan = act::confirm(store, cloud, &seen, plan, clock.now()).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
@@ -198,7 +201,7 @@ async fn drain_interrupted(store: &Store, instance_id: &str, by: Time, now: Time
         let policy = store.ingest_control().await.ok().and_then(|control| control.checked_policy().ok());
         let keep_events = policy.map(|(policy, _)| policy.history.keep_events());
         // A lost race is fine: the next heartbeat of the agent reports the same interruption.
-        if let Err(WriteError::Db(e)) = steps::drain_interrupted(store, &record, by, keep_events, now).await {
+        if let Err(WriteError::Db(e)) = transactions::drain_interrupted(store, &record, by, keep_events, now).await {
             return Err(e.into());
         }
     }

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 #[tokio::main]
 async fn main() {
-    let parts = lambda::start(FUNCTION, Needs { key: true, callers: false, urls: true }).await;
+    let parts = lambda::start(FUNCTION, Needs { nodes: true, urls: true }).await;
     let (cluster, ec2) = (parts.env.cluster.clone(), Ec2::connect(&parts.aws, parts.env.cluster.clone()));
-    let parts = Arc::new((parts, ec2));
+    let settings = parts.launch_settings();
+    let parts = Arc::new((parts.store, ec2, settings));
     lambda::serve(FUNCTION, cluster, move |input, clock| {
         let parts = Arc::clone(&parts);
         async move {
-            let (parts, ec2) = &*parts;
-            let settings = parts.launch_settings(clock.now()).await;
-            tick(&parts.store, ec2, &settings, &input, clock).await.map(Reply::run)
+            let (store, ec2, settings) = &*parts;
+            tick(store, ec2, settings, &input, clock).await.map(Reply::run)
         }
     })
     .await;

@@ -4,17 +4,17 @@
 //! Does not: retry (the next run does) or contain the loop (`runtime::run` does).
 
 use crate::actions::Action;
-use crate::batches::{TOGETHER, marks};
+use crate::batches::{TOGETHER, mark};
 use crate::plan::Plan;
 use async_trait::async_trait;
+use model::Handle;
 use model::action::Planned;
 use model::ids::NodeId;
 use model::time::Time;
-use model::{Handle, NodeRecord};
-use runtime::answer::{ActError, ActionAnswer, Outcome};
-use runtime::run::{Numbered, Perform, PerformTogether, Run};
+use runtime::answer::{ActError, ActionAnswer, ActionResult, Outcome};
+use runtime::run::{Call, Perform, Run, each_alone};
 use std::collections::BTreeMap;
-use store::{Store, WriteError, change_handle, delete_handle, unchanged};
+use store::{Attempts, WriteError, change_handle, delete_handle, unchanged};
 
 struct Acting<'a>(Run<'a>);
 
@@ -25,78 +25,74 @@ const AT_ONCE: usize = 8;
 pub(crate) async fn act(run: Run<'_>, plan: &Plan) -> Vec<ActionAnswer> {
     let acting = Acting(run);
     let numbered = plan.actions.iter().enumerate();
-    let (marks, others): (Vec<Numbered<'_, Action>>, Vec<_>) =
+    let (marks, others): (Call<'_, Action>, Call<'_, Action>) =
         numbered.partition(|(_, p)| matches!(p.action, Action::MarkDestroying(_)));
-    let mut by_node = BTreeMap::<NodeId, Vec<Numbered<'_, Action>>>::new();
+    let mut by_node = BTreeMap::<NodeId, Call<'_, Action>>::new();
     for (n, planned) in marks {
         if let Action::MarkDestroying(handle) = &planned.action {
             by_node.entry(handle.node_id).or_default().push((n, planned));
         }
     }
     let calls = by_node.into_values().flat_map(|marks| marks.chunks(TOGETHER).map(<[_]>::to_vec).collect::<Vec<_>>());
-    let mut answers = acting.0.calls_at_once(&acting, calls.collect(), AT_ONCE).await;
-    answers.extend(acting.0.at_once(&acting, others, AT_ONCE).await);
-    let brakes = plan.actions.iter().filter_map(|planned| match &planned.action {
-        Action::EndBrake(change) => Some(change.as_ref()),
-        _ => None,
-    });
-    acting.0.use_releases(brakes, &answers).await;
+    let mut answers = acting.0.carry_out(&acting, calls.collect(), AT_ONCE).await;
+    answers.extend(acting.0.carry_out(&acting, each_alone(others), AT_ONCE).await);
+    acting.0.use_releases(plan, &answers).await;
     acting.0.finish(answers, None).await
 }
 
 #[async_trait]
-impl PerformTogether<Action> for Acting<'_> {
-    async fn perform_together(&self, planned: &[&Planned<Action>]) -> Vec<(Outcome, Option<String>)> {
-        let handles: Vec<&Handle> = planned
-            .iter()
-            .filter_map(|p| match &p.action {
-                Action::MarkDestroying(handle) => Some(handle),
-                _ => None,
-            })
-            .collect();
-        match self.mark(&handles).await {
-            Ok(()) => return planned.iter().map(|_| (Outcome::Done, None)).collect(),
-            // One of the rows has changed: the others are marked alone.
-            Err(e) if handles.len() > 1 && e.outcome().0 == Outcome::Conflict => {}
-            Err(e) => return planned.iter().map(|_| e.outcome()).collect(),
+impl Perform<Action> for Acting<'_> {
+    async fn perform(&self, call: &[&Planned<Action>], _: Time) -> Vec<ActionResult> {
+        let handle =
+            |p: &&Planned<Action>| if let Action::MarkDestroying(h) = &p.action { Some(h.clone()) } else { None };
+        let handles: Vec<Handle> = call.iter().filter_map(handle).collect();
+        match call {
+            [one] if handles.is_empty() => vec![self.one(one).await.map_or_else(ActionResult::from, ActionResult::of)],
+            _ => self.mark_each(&handles).await,
         }
-        let mut outcomes = Vec::with_capacity(handles.len());
-        for handle in handles {
-            // Each is an action of its own, so each begins only in time.
-            let outcome = if self.0.may_begin() {
-                self.mark(&[handle]).await.map_or_else(|e| e.outcome(), |()| (Outcome::Done, None))
-            } else {
-                (Outcome::Left, None)
-            };
-            outcomes.push(outcome);
-        }
-        outcomes
     }
 }
 
 impl Acting<'_> {
     /// Marks these handles of one node.
-    async fn mark(&self, handles: &[&Handle]) -> Result<(), ActError> {
-        let (store, lanes) = (self.0.store, &self.0.lanes);
+    async fn mark_each(&self, handles: &[Handle]) -> Vec<ActionResult> {
+        let mut results = Vec::with_capacity(handles.len());
+        let mut attempts = Attempts::new(handles);
+        while let Some(some) = attempts.take_next() {
+            // Each is an action of its own, so each begins only in time.
+            if !self.0.may_begin() {
+                results.extend(some.iter().map(|_| ActionResult::LEFT));
+                continue;
+            }
+            let marked = self.mark(some).await;
+            if !attempts.part_after(&marked) {
+                let result = marked.map_or_else(ActionResult::from, |()| ActionResult::DONE);
+                results.extend(some.iter().map(|_| result.clone()));
+            }
+        }
+        results
+    }
+
+    async fn mark(&self, handles: &[Handle]) -> Result<(), WriteError> {
+        let (store, locks) = (self.0.store, &self.0.locks);
         let Some(first) = handles.first() else { return Ok(()) };
-        let record = lanes.record_of(first.node_id).ok_or(ActError::CONFLICT)?;
-        lanes.wrote(mark(store, &record, handles, self.0.now()).await?);
+        let record = locks.record_of(first.node_id).ok_or(WriteError::CONFLICT)?;
+        let handles: Vec<&Handle> = handles.iter().collect();
+        locks.wrote(mark(store, &record, &handles, self.0.now()).await?);
         Ok(())
     }
-}
 
-#[async_trait]
-impl Perform<Action> for Acting<'_> {
-    async fn perform(&self, planned: &Planned<Action>, _: Time) -> Result<Outcome, ActError> {
-        let (store, lanes) = (self.0.store, &self.0.lanes);
+    async fn one(&self, planned: &Planned<Action>) -> Result<Outcome, ActError> {
+        let (store, locks) = (self.0.store, &self.0.locks);
         match &planned.action {
-            Action::MarkDestroying(handle) => self.mark(&[handle]).await?,
+            // Marks are made together: see `mark_each`.
+            Action::MarkDestroying(_) => return Ok(Outcome::Left),
             Action::EndBrake(change) => self.0.hold_back(change).await?,
             Action::LookLater(before, after) => {
                 // The node's record says whether the alloc is live, so it must be unchanged: if the alloc has just
                 // ended, the next look at its handle must not be delayed.
                 let mut writes = vec![change_handle(before, after)];
-                writes.extend(lanes.record_of(before.node_id).as_ref().map(unchanged));
+                writes.extend(locks.record_of(before.node_id).as_ref().map(unchanged));
                 store.transact(&writes).await?;
             }
             Action::ForgetHandle(handle) | Action::Purge(handle) => store.apply(&delete_handle(handle)).await?,
@@ -107,17 +103,4 @@ impl Perform<Action> for Acting<'_> {
         }
         Ok(Outcome::Done)
     }
-}
-
-/// Marks handles of one node for destruction and raises the node's `seq`, in one transaction, so that the `as_of` of a
-/// later report shows whether that report knows of the order. At most `TOGETHER` handles.
-pub(crate) async fn mark(
-    store: &Store,
-    record: &NodeRecord,
-    handles: &[&Handle],
-    now: Time,
-) -> Result<NodeRecord, WriteError> {
-    let (told, writes) = marks(record, handles, now)?;
-    store.transact(&writes).await?;
-    Ok(told)
 }

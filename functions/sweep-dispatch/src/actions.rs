@@ -45,4 +45,8 @@ impl Describe for Action {
         };
         About::Handle { node_id: handle.node_id, handle: handle.handle.clone(), alloc_id: handle.alloc_id }
     }
+
+    fn brake(&self) -> Option<&BrakeChange> {
+        if let Self::EndBrake(change) = self { Some(change) } else { None }
+    }
 }

@@ -4,14 +4,13 @@
 //! written is counted, and the next report does it.
 //! Does not: decide what is written.
 
-use crate::act::mark;
 use crate::verdict::Verdict;
 use futures::StreamExt;
 use model::policy::Policy;
 use model::time::Time;
 use model::{Handle, NodeRecord};
 use runtime::clock::RunClock;
-use store::{DbError, Store, Write, WriteError, change, change_handle, insert_handle, unchanged};
+use store::{Attempts, DbError, Store, Write, WriteError, change, change_handle, insert_handle, unchanged};
 
 /// The most rows of one kind that one request writes.
 const MAX_WRITES: usize = 2000;
@@ -98,48 +97,47 @@ impl<'a> Batches<'a> {
     /// New rows. The record must still be that of this node.
     async fn insert(&mut self, rows: &[Handle]) -> Result<(), WriteError> {
         for chunk in self.first(rows).chunks(TOGETHER) {
-            let together = self.insert_together(chunk).await?;
-            // One of the rows exists now, or the record has changed.
-            for row in chunk.iter().filter(|_| together == Some(false)) {
-                self.insert_together(std::slice::from_ref(row)).await?;
+            let mut attempts = Attempts::new(chunk);
+            while let Some(some) = attempts.take_next() {
+                if !self.has_time_for(some.len()) {
+                    continue;
+                }
+                let writes: Vec<Write> =
+                    std::iter::once(unchanged(&self.record)).chain(some.iter().map(insert_handle)).collect();
+                let inserted = self.store.transact(&writes).await;
+                // A conflict: the row exists now, or the record has changed. The next report judges it anew.
+                if !attempts.part_after(&inserted) {
+                    won(inserted)?;
+                }
             }
         }
         Ok(())
-    }
-
-    /// Whether the rows were written; `None` if there was no time.
-    async fn insert_together(&mut self, rows: &[Handle]) -> Result<Option<bool>, WriteError> {
-        if !self.has_time_for(rows.len()) {
-            return Ok(None);
-        }
-        let writes: Vec<Write> =
-            std::iter::once(unchanged(&self.record)).chain(rows.iter().map(insert_handle)).collect();
-        won(self.store.transact(&writes).await).map(|won| Some(won.is_some()))
     }
 
     /// Marks these rows. Returns the names of those that were marked.
     pub(crate) async fn mark(&mut self, rows: &[&Handle]) -> Result<Vec<String>, WriteError> {
         let mut marked = Vec::new();
         for chunk in self.first(rows).chunks(TOGETHER) {
-            let together = self.mark_together(chunk, &mut marked).await?;
-            for row in chunk.iter().filter(|_| together == Some(false)) {
-                let alone = self.mark_together(std::slice::from_ref(row), &mut marked).await?;
-                // The row or the record has changed. The next report judges it anew.
-                self.left = self.left.saturating_add(u64::from(alone == Some(false)));
+            let mut attempts = Attempts::new(chunk);
+            while let Some(some) = attempts.take_next() {
+                if !self.has_time_for(some.len()) {
+                    continue;
+                }
+                let result = mark(self.store, &self.record, some, self.now).await;
+                if attempts.part_after(&result) {
+                    continue;
+                }
+                match won(result)? {
+                    Some(record) => {
+                        self.record = record;
+                        marked.extend(some.iter().map(|row| row.handle.clone()));
+                    }
+                    // The row or the record has changed. The next report judges it anew.
+                    None => self.left = self.left.saturating_add(some.len() as u64),
+                }
             }
         }
         Ok(marked)
-    }
-
-    /// Whether the rows were marked; `None` if there was no time.
-    async fn mark_together(&mut self, rows: &[&Handle], marked: &mut Vec<String>) -> Result<Option<bool>, WriteError> {
-        if !self.has_time_for(rows.len()) {
-            return Ok(None);
-        }
-        let Some(told) = won(mark(self.store, &self.record, rows, self.now).await)? else { return Ok(Some(false)) };
-        self.record = told;
-        marked.extend(rows.iter().map(|row| row.handle.clone()));
-        Ok(Some(true))
     }
 
     /// The rows that one request writes at most. The rest is left.
@@ -166,12 +164,21 @@ fn won<T>(result: Result<T, WriteError>) -> Result<Option<T>, WriteError> {
     }
 }
 
-/// The writes that mark these handles of one node together with its record.
-pub(crate) fn marks(
+/// Marks handles of one node for destruction and raises the node's `seq`, in one transaction, so that the `as_of` of a
+/// later report shows whether that report knows of the order. At most `TOGETHER` handles.
+pub(crate) async fn mark(
+    store: &Store,
     record: &NodeRecord,
     handles: &[&Handle],
     now: Time,
-) -> Result<(NodeRecord, Vec<Write>), WriteError> {
+) -> Result<NodeRecord, WriteError> {
+    let (told, writes) = marks(record, handles, now)?;
+    store.transact(&writes).await?;
+    Ok(told)
+}
+
+/// The writes that mark these handles of one node together with its record.
+fn marks(record: &NodeRecord, handles: &[&Handle], now: Time) -> Result<(NodeRecord, Vec<Write>), WriteError> {
     let told = record.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
     let (write, told) = change(Some(record), &told);
     let seq = told.life().map_or(0, |l| l.seq);

@@ -28,7 +28,7 @@ use runtime::http::{Credentials, Request, answer};
 use runtime::lambda::Reply;
 use runtime::observation::{Observation, ObserveError};
 use runtime::rate::RateLimit;
-use runtime::run::Run;
+use runtime::run::{Mode, Run};
 use runtime::signs::{self, Facts};
 use runtime::watchdog;
 use serde_json::Value;
@@ -78,17 +78,20 @@ pub async fn observe(store: &Store, now: Time) -> Result<Observation, ObserveErr
 
 /// One scheduled run.
 pub async fn tick(store: &Store, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
-    let dry_run = input.get("dry_run").and_then(Value::as_bool).unwrap_or(false);
-    let run = run(store, dry_run, clock);
-    if dry_run { run.await } else { watchdog::recorded(SWEEP_DISPATCH, store, clock, run).await }
+    let mode = Mode::of(input);
+    let run = run(store, mode, clock);
+    match mode {
+        Mode::DryRun => run.await,
+        Mode::Act => watchdog::recorded(SWEEP_DISPATCH, store, clock, run).await,
+    }
 }
 
-async fn run(store: &Store, dry_run: bool, clock: RunClock) -> Result<RunAnswer, ObserveError> {
+async fn run(store: &Store, mode: Mode, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let seen = observe(store, clock.now()).await?;
     let now = clock.now();
     let plan = plan(&seen, now);
     let measured = signs::measured(&SWEEP_DISPATCH, &Facts::of_run(SWEEP_DISPATCH, &seen, 0, now));
-    let (actions, ran) = if dry_run {
+    let (actions, ran) = if mode == Mode::DryRun {
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
         (act::act(Run::new(SWEEP_DISPATCH, store, &seen, clock), &plan).await, Ran::Whole)

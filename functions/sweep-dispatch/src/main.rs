@@ -7,9 +7,9 @@ use sweep_dispatch::{FUNCTION, Sweep};
 
 #[tokio::main]
 async fn main() {
-    let parts = lambda::start(FUNCTION, Needs { key: true, callers: true, urls: false }).await;
+    let parts = lambda::start(FUNCTION, Needs { nodes: true, urls: false }).await;
     let cluster = parts.env.cluster.clone();
-    let sweep = Arc::new(Sweep::new(parts.store.clone(), parts.credentials(), cluster.clone()));
+    let sweep = Arc::new(Sweep::new(parts.store.clone(), parts.env.credentials.clone(), cluster.clone()));
     lambda::serve(FUNCTION, cluster, move |event, clock| {
         let sweep = Arc::clone(&sweep);
         async move { sweep.handle(event, clock).await }

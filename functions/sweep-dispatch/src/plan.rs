@@ -5,7 +5,7 @@
 //! Does not: contain the rule for one handle (`model::handle` does), or apply reports (`report` does).
 
 use crate::actions::Action;
-use model::action::Telling;
+use model::action::EventPolicy;
 use model::functions::SWEEP_DISPATCH;
 use model::handle::{AllocFact, CacheFact, Due, NodeFact, cache_name};
 use model::ids::{NodeId, Slot};
@@ -29,17 +29,17 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     let cache_unused = Span::from_s(seen.policy.sweep.cache_unused_s);
     let mut plan = Plan::default();
     // Only this function reads handles; poll-and-scale tells of all other rows.
-    for row in seen.aside.rows.iter().filter(|row| row.table == Table::Handles) {
-        let reason = Reason::RowUnsound { what: row.what.clone() };
-        plan.tell(Action::Warn(row.subject.clone()), reason, Telling::Once(A_DAY));
+    for row in seen.quarantined.rows.iter().filter(|row| row.table == Table::Handles) {
+        let reason = Reason::RowInvalid { what: row.what.clone() };
+        plan.push(Action::Warn(row.subject.clone()), reason, EventPolicy::Once(A_DAY));
     }
     let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
     for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, SWEEP_DISPATCH, now) {
-        plan.tell(Action::Warn(subject), reason, Telling::Once(watchdog::ONCE));
+        plan.push(Action::Warn(subject), reason, EventPolicy::Once(watchdog::ONCE));
     }
     end_brakes(seen, &records, now, &mut plan);
-    // Nobody knows which node holds a slot whose record was set aside, so nothing is decided about its handles.
-    let is_known = |handle: &&Handle| !seen.aside.slots.contains(&handle.node_id.slot());
+    // Nobody knows which node holds a slot whose record was quarantined, so nothing is decided about its handles.
+    let is_known = |handle: &&Handle| !seen.quarantined.slots.contains(&handle.node_id.slot());
     for handle in seen.handles.iter().filter(|h| h.due_at <= now).filter(is_known) {
         let record = records.get(&handle.node_id.slot()).copied();
         let handle = handle.clone();
@@ -74,7 +74,7 @@ fn node_fact(handle: &Handle, record: Option<&NodeRecord>, seen: &Observation) -
     };
     let live = handle.alloc_id.is_some_and(|id| life.allocs.contains(&id));
     let named = |cache| seen.used_caches.get(&handle.node_id).is_some_and(|named| named.contains(cache));
-    let used = seen.unclear.contains(&handle.node_id) || cache_name(&handle.handle).is_some_and(named);
+    let used = seen.partially_read.contains(&handle.node_id) || cache_name(&handle.handle).is_some_and(named);
     NodeFact::Lives {
         alloc: if live { AllocFact::Live } else { AllocFact::Ended },
         cache: if used { CacheFact::Named } else { CacheFact::Unused },

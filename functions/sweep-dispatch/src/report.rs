@@ -12,7 +12,7 @@ use crate::Sweep;
 use crate::batches::Batches;
 use crate::plan::{A_DAY, is_over};
 use crate::verdict::{OfNode, Verdict, judge, turn, without_parents};
-use model::brake::{Brake, Trouble, Unbraked};
+use model::brake::{Brake, Incident, Threshold};
 use model::control::{BrakeEntry, ControlKey, Release};
 use model::events::{Event, Subject};
 use model::functions::SWEEP_DISPATCH;
@@ -66,7 +66,7 @@ impl Sweep {
     pub(crate) async fn report(&self, request: &Request, clock: RunClock) -> Result<HandleReportAnswer, Refusal> {
         let now = clock.now();
         let (node_id, _) = request.route(SWEEP_DISPATCH.routes)?;
-        let proven = self.credentials.check(request, &self.cluster, node_id, now).await?;
+        let proven = self.credentials.check(request, &self.cluster, node_id)?;
         if !self.rate.allows(node_id, now) {
             return Err(too_often(node_id));
         }
@@ -108,7 +108,7 @@ impl Sweep {
     }
 
     fn answer(&self, report_s: i64, seq: u64) -> HandleReportAnswer {
-        let next_report_s = report_s as f64 * self.store.chance().between(1.0, 1.5);
+        let next_report_s = report_s as f64 * self.store.rng().between(1.0, 1.5);
         HandleReportAnswer {
             seq,
             destroy: Vec::new(),
@@ -123,8 +123,73 @@ impl Sweep {
     }
 }
 
+/// What a report is judged by.
+struct Looked {
+    /// The rows of the range, without those that are left alone.
+    rows: Vec<Handle>,
+    unreadable: Vec<Unreadable>,
+    /// After which handle the rest of the range was not read.
+    cut: Option<String>,
+    /// The entries of the report that are judged.
+    handles: Vec<ReportedHandle>,
+    /// The labels of earlier nodes that are over.
+    over: BTreeSet<String>,
+    allocs: BTreeSet<AllocId>,
+    used_caches: BTreeSet<String>,
+    is_every_row_read: bool,
+}
+
 impl Applying<'_> {
     async fn apply(mut self, settled: &str) -> Result<HandleReportAnswer, WriteError> {
+        let looked = self.look().await?;
+        let rows = &looked.rows;
+        let node = OfNode {
+            node_id: self.node_id,
+            over: &looked.over,
+            allocs: &looked.allocs,
+            used_caches: &looked.used_caches,
+        };
+        let readiness =
+            if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
+        let mut verdict = judge(rows, &looked.handles, self.report.complete, &node, self.rules(readiness), self.now);
+        self.record_conflicts(&verdict.conflicts).await;
+        self.record_unreadable(&looked.unreadable).await;
+        self.record_stuck(rows, &verdict.destroy).await;
+        let (is_held, release) = self.brake(&mut verdict, rows, readiness, looked.cut.as_deref()).await?;
+        // A report that is partial, or older than the record, must not become the settled one.
+        let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
+        let quiet = readiness == Readiness::Ready
+            && judges
+            && verdict.is_quiet(rows)
+            && self.skipped.is_empty()
+            && looked.is_every_row_read
+            && looked.cut.is_none()
+            && !is_held;
+        let settled = if quiet { self.settles(settled) } else { None };
+        self.note_number(settled.as_deref()).await?;
+        let left = self.write(&mut verdict).await?;
+        if let Some((before, after)) = release.filter(|_| left == 0) {
+            ignore_race(self.sweep.store.write_entry(&before, &after).await.map(drop))?;
+        }
+        let destroy = self.in_order(std::mem::take(&mut verdict.destroy), rows).await?;
+        let seq = self.record.life().map_or(0, |l| l.seq);
+        let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
+        let most = self.policy.sweep.max_in_flight as usize;
+        // Each part has a number of its own, so a part meets only every so many numbers. The rounds are what counts.
+        let parts = self.report.part.as_ref().map_or(1, |part| u64::from(part.of));
+        let round = self.report.report_no.checked_div(parts).unwrap_or_default();
+        answer.destroy = first_part(turn(&destroy, round, most));
+        answer.more = destroy.len() > answer.destroy.len();
+        answer.conflicts = first_part(verdict.conflicts);
+        answer.held = is_held;
+        answer.left = left;
+        answer.resume_after = looked.cut;
+        answer.settled = settled.filter(|settled| !settled.contains('>'));
+        Ok(answer)
+    }
+
+    /// Reads what the report is judged by, and leaves out what cannot be judged.
+    async fn look(&self) -> Result<Looked, WriteError> {
         let (after, up_to) = match &self.report.part {
             Some(part) => (part.after.as_deref(), part.up_to.as_deref()),
             None => (None, None),
@@ -138,8 +203,6 @@ impl Applying<'_> {
             !aside.contains(h.handle.as_str()) && cut.as_deref().is_none_or(|cut| h.handle.as_str() <= cut)
         };
         let mut handles: Vec<ReportedHandle> = self.report.handles.iter().filter(is_looked_at).cloned().collect();
-        let readiness =
-            if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
         let over = self.labels_of_the_dead(&handles).await?;
         let allocs = self.record.life().map(|life| life.allocs.clone()).unwrap_or_default();
         let used_caches = self.used_caches(&handles, &rows, &allocs).await?;
@@ -148,55 +211,27 @@ impl Applying<'_> {
             rows.retain(|row| cache_name(&row.handle).is_none());
             handles.retain(|handle| cache_name(&handle.handle).is_none());
         }
-        let every_row_is_read = unreadable.is_empty() && used_caches.is_some();
+        let is_every_row_read = unreadable.is_empty() && used_caches.is_some();
         let used_caches = used_caches.unwrap_or_default();
-        let node = OfNode { node_id: self.node_id, over: &over, allocs: &allocs, used_caches: &used_caches };
-        let mut verdict = judge(&rows, &handles, self.report.complete, &node, self.rules(readiness), self.now);
-        self.tell_conflicts(&verdict.conflicts).await;
-        self.tell_unreadable(&unreadable).await;
-        self.tell_stuck(&rows, &verdict.destroy).await;
-        let (is_held, release) = self.brake(&mut verdict, &rows, readiness, cut.as_deref()).await?;
-        // A report that is partial, or older than the record, must not become the settled one.
-        let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
-        let quiet = readiness == Readiness::Ready
-            && judges
-            && verdict.is_quiet(&rows)
-            && self.skipped.is_empty()
-            && every_row_is_read
-            && cut.is_none()
-            && !is_held;
-        let settled = if quiet { self.settles(settled) } else { None };
-        self.note_number(settled.as_deref()).await?;
+        Ok(Looked { rows, unreadable, cut, handles, over, allocs, used_caches, is_every_row_read })
+    }
+
+    /// Writes what the verdict says, and adds what is marked to what the node is told to destroy. Returns how many rows are
+    /// left to the next report.
+    async fn write(&mut self, verdict: &mut Verdict<'_>) -> Result<u64, WriteError> {
         let mut batches = Batches::new(&self.sweep.store, self.record.clone(), self.clock, self.policy, self.now);
-        let dropped = batches.write(&verdict).await?;
+        let dropped = batches.write(verdict).await?;
         if !dropped.is_empty() {
             let reason = Reason::MissingTooLong { handles: dropped.len(), shown: some_of(&dropped) };
-            self.tell(ActionName::ForgetHandle, &reason).await;
+            self.record_event(ActionName::ForgetHandle, &reason).await;
         }
         let marked: Vec<&Handle> = verdict.twice_unknown.iter().chain(&verdict.back).copied().collect();
         let marked = batches.mark(&marked).await?;
-        self.tell_marked(&marked, &verdict).await;
+        self.record_marked(&marked, verdict).await;
         verdict.destroy.extend(marked);
         let left = batches.left();
         self.record = batches.record();
-        if let Some((before, after)) = release.filter(|_| left == 0) {
-            ignore_race(self.sweep.store.write_entry(&before, &after).await.map(drop))?;
-        }
-        let destroy = self.in_order(std::mem::take(&mut verdict.destroy), &rows).await?;
-        let seq = self.record.life().map_or(0, |l| l.seq);
-        let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
-        let most = self.policy.sweep.max_in_flight as usize;
-        // Each part has a number of its own, so a part meets only every so many numbers. The rounds are what counts.
-        let parts = self.report.part.as_ref().map_or(1, |part| u64::from(part.of));
-        let round = self.report.report_no.checked_div(parts).unwrap_or_default();
-        answer.destroy = first_part(turn(&destroy, round, most));
-        answer.more = destroy.len() > answer.destroy.len();
-        answer.conflicts = first_part(verdict.conflicts);
-        answer.held = is_held;
-        answer.left = left;
-        answer.resume_after = cut;
-        answer.settled = settled.filter(|settled| !settled.contains('>'));
-        Ok(answer)
+        Ok(left)
     }
 
     /// What to note as settled after a report, or a part of one, that changes nothing. A report of several parts is settled
@@ -290,22 +325,22 @@ impl Applying<'_> {
     }
 
     /// The events of the handles that this report marks: nobody ordered them, or they were destroyed before.
-    async fn tell_marked(&self, marked: &[String], verdict: &Verdict<'_>) {
+    async fn record_marked(&self, marked: &[String], verdict: &Verdict<'_>) {
         let is_marked = |row: &&&Handle| marked.contains(&row.handle);
         let names = |rows: &[&Handle]| rows.iter().filter(is_marked).map(|row| row.handle.clone()).collect::<Vec<_>>();
         let (unknown, back) = (names(&verdict.twice_unknown), names(&verdict.back));
         if !unknown.is_empty() {
             let reason = Reason::UnknownAgain { handles: unknown.len(), shown: some_of(&unknown) };
-            self.tell(ActionName::MarkDestroying, &reason).await;
+            self.record_event(ActionName::MarkDestroying, &reason).await;
         }
         if !back.is_empty() {
             let reason = Reason::HandlesBack { handles: back.len(), shown: some_of(&back) };
-            self.tell(ActionName::MarkDestroying, &reason).await;
+            self.record_event(ActionName::MarkDestroying, &reason).await;
         }
     }
 
     /// One event a day about the handles that carry the label of another node.
-    async fn tell_conflicts(&self, conflicts: &[String]) {
+    async fn record_conflicts(&self, conflicts: &[String]) {
         if conflicts.is_empty() {
             return;
         }
@@ -313,7 +348,7 @@ impl Applying<'_> {
     }
 
     /// One event a day about the handles that the node should have destroyed long ago.
-    async fn tell_stuck(&self, rows: &[Handle], to_destroy: &BTreeSet<String>) {
+    async fn record_stuck(&self, rows: &[Handle], to_destroy: &BTreeSet<String>) {
         let stuck = rows.iter().filter(|row| row.is_stuck(self.now) && to_destroy.contains(&row.handle));
         let stuck: Vec<String> = stuck.map(|row| row.handle.clone()).collect();
         if stuck.is_empty() {
@@ -326,9 +361,9 @@ impl Applying<'_> {
     }
 
     /// Names the first row that cannot be read. The others are named after it was corrected.
-    async fn tell_unreadable(&self, unreadable: &[Unreadable]) {
+    async fn record_unreadable(&self, unreadable: &[Unreadable]) {
         if let Some(first) = unreadable.first() {
-            self.warn_daily(&Reason::RowUnsound { what: first.to_string() }).await;
+            self.warn_daily(&Reason::RowInvalid { what: first.to_string() }).await;
         }
     }
 
@@ -337,7 +372,7 @@ impl Applying<'_> {
         let (subject, keep) = (Subject::Slot(self.node_id.slot()), self.policy.history.keep_events());
         let (key, text) = (reason.key(), reason.to_string());
         let event = Event::once_in(A_DAY, &subject, ActionName::Warn, (&key, &text), self.now, keep);
-        self.sweep.store.tell(&event).await;
+        self.sweep.store.record_event(&event).await;
     }
 
     fn rules(&self, readiness: Readiness) -> ReportRules {
@@ -389,7 +424,7 @@ impl Applying<'_> {
         // What is being destroyed does not make the share of the others smaller.
         let is_there = |r: &&Handle| !matches!(r.state, HandleState::Gone | HandleState::Destroying);
         let all = rows.iter().filter(is_there).count();
-        let unbraked = Unbraked { number: policy.cap_min.into(), share: policy.cap_fraction };
+        let unbraked = Threshold { number: policy.cap_min.into(), share: policy.cap_fraction };
         let kind = BrakeKind::Handles;
         // Each part of a report is judged by itself.
         let part = self.report.part.as_ref().filter(|part| part.of > 1).map(|part| format!("#{}", part.no));
@@ -411,7 +446,7 @@ impl Applying<'_> {
             let brake = Brake::new(kind, &source, entry, release, self.now).without_judging(is_not_judged);
             let decision = brake
                 .is_unusual(ids.len(), all, unbraked)
-                .then(|| brake.decide(Trouble { hold: None, ids: ids.clone(), not_before: None, why: why.clone() }));
+                .then(|| brake.decide(Incident { hold: None, ids: ids.clone(), not_before: None, why: why.clone() }));
             let change = decision.as_ref().map_or_else(|| brake.calm(), |decision| decision.change.clone());
             let change = brake.calming(change, |source| self.is_past_the_last_part(source));
             let written = match &change.entry {
@@ -425,10 +460,10 @@ impl Applying<'_> {
             }
             let Some(decision) = decision else { return Ok((false, change.release)) };
             if decision.news {
-                self.tell(ActionName::HoldBack, &decision.reason).await;
+                self.record_event(ActionName::HoldBack, &decision.reason).await;
             }
-            verdict.twice_unknown.retain(|row| decision.let_go.frees(&row.handle));
-            verdict.dropped.retain(|row| decision.let_go.frees(&row.handle));
+            verdict.twice_unknown.retain(|row| decision.permit.frees(&row.handle));
+            verdict.dropped.retain(|row| decision.permit.frees(&row.handle));
             let left = verdict.twice_unknown.len() + verdict.dropped.len();
             return Ok((left < ids.len(), change.release));
         }
@@ -446,10 +481,10 @@ impl Applying<'_> {
         node == self.node_id.to_string() && !is_one_of_them
     }
 
-    async fn tell(&self, action: ActionName, reason: &Reason) {
+    async fn record_event(&self, action: ActionName, reason: &Reason) {
         let (store, keep) = (&self.sweep.store, self.policy.history.keep_events());
         let subject = Subject::Slot(self.node_id.slot());
-        store.tell(&Event::new(&subject, action, &reason.to_string(), self.now, keep, store.chance())).await;
+        store.record_event(&Event::new(&subject, action, &reason.to_string(), self.now, keep, store.rng())).await;
     }
 }
 

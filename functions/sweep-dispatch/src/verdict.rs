@@ -94,25 +94,11 @@ pub(crate) fn judge<'a>(
     rules: ReportRules,
     now: Time,
 ) -> Verdict<'a> {
-    let mut verdict = Verdict::default();
-    let (mut appeared, mut missing) = (Vec::new(), Vec::new());
     let listed: BTreeMap<&str, &ReportedHandle> = handles.iter().map(|h| (h.handle.as_str(), h)).collect();
+    let mut judging =
+        Judging { node, rules, now, verdict: Verdict::default(), appeared: Vec::new(), missing: Vec::new() };
     for row in rows {
-        let found = listed.get(row.handle.as_str());
-        // The label decides, also where there is a row. A handle without a label, or with another node's, is there, so it is
-        // not missing, and nobody destroys it.
-        if let Some(found) = found.filter(|found| !found.label.as_deref().is_some_and(|label| node.is_ours(label))) {
-            verdict.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
-            continue;
-        }
-        if found.is_some()
-            && node.is_used(&row.handle)
-            && !matches!(row.state, HandleState::Live | HandleState::Creating)
-        {
-            // A live alloc uses it. The row was marked because the handle appeared late, or it is from a restored table.
-            appeared.push((row, row.used(node.alloc_of(&row.handle), rules.seq, now)));
-            continue;
-        }
+        let found = listed.get(row.handle.as_str()).copied();
         let sighting = if found.is_some() {
             Sighting::Listed
         } else if is_whole && rules.as_of >= row.seq {
@@ -120,19 +106,59 @@ pub(crate) fn judge<'a>(
         } else {
             Sighting::Unproven
         };
+        judging.row(row, found, sighting);
+    }
+    let known: BTreeSet<&str> = rows.iter().map(|r| r.handle.as_str()).collect();
+    for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
+        judging.unknown(handle);
+    }
+    let Judging { mut verdict, mut appeared, mut missing, .. } = judging;
+    verdict.changed.append(&mut appeared);
+    verdict.changed.append(&mut missing);
+    verdict
+}
+
+/// A verdict in the making.
+struct Judging<'a, 'n> {
+    node: &'n OfNode<'n>,
+    rules: ReportRules,
+    now: Time,
+    verdict: Verdict<'a>,
+    appeared: Vec<(&'a Handle, Handle)>,
+    missing: Vec<(&'a Handle, Handle)>,
+}
+
+impl<'a> Judging<'a, '_> {
+    /// A handle that has a row. `found` is its entry in the report.
+    fn row(&mut self, row: &'a Handle, found: Option<&ReportedHandle>, sighting: Sighting) {
+        let (node, rules, now) = (self.node, self.rules, self.now);
+        // The label decides, also where there is a row. A handle without a label, or with another node's, is there, so it is
+        // not missing, and nobody destroys it.
+        if let Some(found) = found.filter(|found| !found.label.as_deref().is_some_and(|label| node.is_ours(label))) {
+            self.verdict.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
+            return;
+        }
+        let parent = found.and_then(|h| h.parent.as_ref());
+        let with_parent = |after: Handle| Handle { parent: parent.cloned().or(after.parent.clone()), ..after };
+        let is_live = matches!(row.state, HandleState::Live | HandleState::Creating);
+        if found.is_some() && node.is_used(&row.handle) && !is_live {
+            // A live alloc uses it. The row was marked because the handle appeared late, or it is from a restored table.
+            self.appeared.push((row, with_parent(row.used(node.alloc_of(&row.handle), rules.seq, now))));
+            return;
+        }
+        let verdict = &mut self.verdict;
         match row.reported(sighting, rules, now) {
             // No function looks so late at a handle. A wrong clock wrote the time, or a person did.
             Judgement::Unchanged if row.due_at.since(now) > LATEST_LOOK => {
                 verdict.changed.push((row, Handle { due_at: now, ..row.clone() }));
             }
             Judgement::Unchanged => {
-                let parent = listed.get(row.handle.as_str()).and_then(|h| h.parent.as_ref());
                 if parent.is_some_and(|parent| row.parent.as_ref() != Some(parent)) {
                     verdict.changed.push((row, Handle { parent: parent.cloned(), ..row.clone() }));
                 }
             }
-            Judgement::Appeared(after) => appeared.push((row, after)),
-            Judgement::Missing(after) => missing.push((row, after)),
+            Judgement::Appeared(after) => self.appeared.push((row, with_parent(after))),
+            Judgement::Missing(after) => self.missing.push((row, after)),
             Judgement::StillMissing => verdict.still_missing = true,
             Judgement::Dropped => verdict.dropped.push(row),
             Judgement::Gone => verdict.gone.push(row),
@@ -141,26 +167,22 @@ pub(crate) fn judge<'a>(
             Judgement::ToDestroy => _ = verdict.destroy.insert(row.handle.clone()),
         }
     }
-    for (_, after) in &mut appeared {
-        after.parent = listed.get(after.handle.as_str()).and_then(|h| h.parent.clone()).or(after.parent.take());
-    }
-    verdict.changed.append(&mut appeared);
-    verdict.changed.append(&mut missing);
-    let known: BTreeSet<&str> = rows.iter().map(|r| r.handle.as_str()).collect();
-    for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
+
+    /// A handle that has no row.
+    fn unknown(&mut self, handle: &ReportedHandle) {
+        let node = self.node;
         match &handle.label {
             Some(label) if node.is_ours(label) => {
-                let row = Handle::unknown(node.node_id, handle, rules.report_no, now);
+                let row = Handle::unknown(node.node_id, handle, self.rules.report_no, self.now);
                 let is_used = node.is_used(&handle.handle);
-                let row = if is_used { row.used(node.alloc_of(&handle.handle), rules.seq, now) } else { row };
-                verdict.new.push(row);
+                let used = |row: Handle| row.used(node.alloc_of(&handle.handle), self.rules.seq, self.now);
+                self.verdict.new.push(if is_used { used(row) } else { row });
             }
             // A cloned disk or a moved volume: the answer names the handle, and it stays while its node lives.
-            Some(_) => verdict.conflicts.push(handle.handle.clone()),
+            Some(_) => self.verdict.conflicts.push(handle.handle.clone()),
             None => {}
         }
     }
-    verdict
 }
 
 /// Without the handles that must wait: those that a handle names as its parent that is still there, and the caches that

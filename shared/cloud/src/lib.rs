@@ -23,8 +23,8 @@ use by_id::ById;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::Market;
-use model::causes::chain;
 use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchError, NODE_TAG};
+use model::error_chain::error_chain;
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchRequest;
 use model::time::Time;
@@ -87,7 +87,7 @@ where
             code: e.code().unwrap_or("no code").to_owned(),
             message: e.message().unwrap_or("no message").to_owned(),
         },
-        None => CloudError::Unreachable { operation, detail: chain(error) },
+        None => CloudError::Unreachable { operation, detail: error_chain(error) },
     }
 }
 
@@ -194,7 +194,7 @@ impl Cloud for Ec2 {
                     let status = e.raw_response().map_or(0, |r| r.status().as_u16());
                     launch_error(service.code().unwrap_or(""), service.message().unwrap_or("no message"), status)
                 }
-                None => LaunchError::Lost(chain(&e)),
+                None => LaunchError::Lost(error_chain(&e)),
             })?;
         let launched: Vec<Instance> = answer.instances().iter().filter_map(listed).collect();
         if launched.is_empty() {

@@ -9,7 +9,7 @@
 
 use model::Class::{self, Quota, Refused, Short, Wrong};
 use model::cloud::{LaunchError, Refusal};
-use model::words::Reach::{self, Account, Family, Market, Offering, Request, Subnet, Template, Type};
+use model::enums::Reach::{self, Account, Family, Market, Offering, Request, Subnet, Template, Type};
 
 /// What a code means for a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,16 @@
 //! What a run can do: the closed list of actions, what each action is about, and the plan that lists them.
 //!
 //! Guarantees: each kind of action has one word, in plans, answers, events and metrics alike; the row in a plan, the
-//! subject of the event and the lanes of an action all come from its [`About`], so that they cannot disagree.
+//! subject of the event and the locks of an action all come from its [`About`], so that they cannot disagree.
 //! Does not: know how an action is carried out; each function does.
 
+use crate::brake::BrakeChange;
+use crate::enums::ActionName;
 use crate::events::Subject;
 use crate::explain::{Explanation, ExplanationAnswer};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::reason::Reason;
 use crate::time::Span;
-use crate::words::ActionName;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -20,7 +21,6 @@ pub enum About {
     Launch(Slot, Option<String>, Option<JobId>),
     /// The record of a slot, whichever node lives in it.
     Slot(Slot),
-    /// A node.
     Node(NodeId),
     /// An alloc and the node whose record changes with it.
     Alloc(AllocId, NodeId),
@@ -43,8 +43,7 @@ pub enum About {
 
 /// A record that two actions of one run must not change at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Lane {
+pub enum LockKey {
     Slot(Slot),
     Job(JobId),
 }
@@ -62,13 +61,13 @@ impl About {
     }
 
     /// The records that no other action of the run may change at the same time.
-    pub fn lanes(&self) -> Vec<Lane> {
+    pub fn lock_keys(&self) -> Vec<LockKey> {
         match self {
-            Self::Launch(slot, ..) | Self::Slot(slot) => vec![Lane::Slot(*slot)],
-            Self::Node(node_id) | Self::Handle { node_id, .. } => vec![Lane::Slot(node_id.slot())],
-            Self::Alloc(alloc_id, node_id) => vec![Lane::Slot(node_id.slot()), Lane::Job(alloc_id.job_id)],
+            Self::Launch(slot, ..) | Self::Slot(slot) => vec![LockKey::Slot(*slot)],
+            Self::Node(node_id) | Self::Handle { node_id, .. } => vec![LockKey::Slot(node_id.slot())],
+            Self::Alloc(alloc_id, node_id) => vec![LockKey::Slot(node_id.slot()), LockKey::Job(alloc_id.job_id)],
             Self::Copies(AllocId { job_id, .. }, nodes) | Self::Job(job_id, nodes) => {
-                std::iter::once(Lane::Job(*job_id)).chain(nodes.iter().map(|n| Lane::Slot(n.slot()))).collect()
+                std::iter::once(LockKey::Job(*job_id)).chain(nodes.iter().map(|n| LockKey::Slot(n.slot()))).collect()
             }
             Self::Said(_) => Vec::new(),
         }
@@ -124,11 +123,13 @@ pub trait Describe {
     fn name(&self) -> ActionName;
     /// What the action is about.
     fn about(&self) -> About;
+    /// What the action changes about a brake, if it is a decision of one.
+    fn brake(&self) -> Option<&BrakeChange>;
 }
 
 /// Whether an action leaves an event once it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub enum EventPolicy {
     /// The action leaves an event.
     Event,
     /// The action leaves one event in this time, however many runs and functions report the same.
@@ -137,20 +138,19 @@ pub enum Telling {
     Quiet,
 }
 
-impl Telling {
+impl EventPolicy {
     /// `Event` if the action is news: the previous run did not report the same.
-    pub const fn of_news(news: bool) -> Self {
-        if news { Self::Event } else { Self::Quiet }
+    pub const fn of_news(is_news: bool) -> Self {
+        if is_news { Self::Event } else { Self::Quiet }
     }
 }
 
 /// One action and its reason.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Planned<A> {
     pub action: A,
     pub reason: Reason,
-    pub telling: Telling,
+    pub event_policy: EventPolicy,
 }
 
 impl<A: Describe> Planned<A> {
@@ -185,17 +185,17 @@ impl<A> Default for Plan<A> {
 impl<A> Plan<A> {
     /// Adds an action that leaves an event.
     pub fn add(&mut self, action: A, reason: Reason) {
-        self.tell(action, reason, Telling::Event);
+        self.push(action, reason, EventPolicy::Event);
     }
 
     /// Adds an action that leaves no event.
     pub fn add_quietly(&mut self, action: A, reason: Reason) {
-        self.tell(action, reason, Telling::Quiet);
+        self.push(action, reason, EventPolicy::Quiet);
     }
 
-    /// Adds an action. `telling` says whether the action leaves an event.
-    pub fn tell(&mut self, action: A, reason: Reason, telling: Telling) {
-        self.actions.push(Planned { action, reason, telling });
+    /// Adds an action. `event_policy` says whether the action leaves an event.
+    pub fn push(&mut self, action: A, reason: Reason, event_policy: EventPolicy) {
+        self.actions.push(Planned { action, reason, event_policy });
     }
 }
 
@@ -214,7 +214,6 @@ impl<A: Describe> Plan<A> {
 
 /// One planned action, as plans and answers show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "the names say it; a field is absent where the action is about nothing of its kind")]
 pub struct PlanRow {
     pub action: ActionName,
     pub subject: String,

@@ -8,11 +8,11 @@
 //! Does not: read anything, or notice circles. Jobs that wait for each other wait until one of them is cancelled; the
 //! command `submit` makes no circle, because it accepts only jobs that exist.
 
+use crate::enums::{AfterEnd, JobState};
 use crate::ids::JobId;
 use crate::reason::Reason;
 use crate::summary::JobSummary;
 use crate::time::{Span, Time};
-use crate::words::{AfterEnd, JobState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most jobs that one job may follow. Each takes about 40 bytes of the row and of the queue's index.

@@ -3,40 +3,34 @@
 //! Guarantees: `complete`, `failed` and `lost` are final; `desired` never goes back from stop to run; a
 //! report changes an alloc only if it comes from the alloc's own node.
 //! Does not: change the sets of live allocs of the node and the job. They change in one transaction
-//! with the alloc's end, in `store::steps`.
+//! with the alloc's end, in `store::transactions`.
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
-use crate::end_cause::{EndCause, Ending, clip};
+use crate::end_cause::{EndCause, Ending};
+use crate::enums::{ClientStatus, Desired};
 use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
+use crate::needs::MAX_NODES;
 use crate::node::{NodeRecord, Version};
 use crate::output::Switches;
-use crate::spec::{Work, default_priority, one};
 use crate::stored::S3Place;
 use crate::summary::AllocSummary;
 use crate::time::{Span, Time};
 use crate::wire::{AllocOrder, AllocStatus, AllocUpdate, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES};
-use crate::words::{ClientStatus, Desired};
+use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
-
-/// How many entries of its history an alloc keeps. The oldest go first.
-pub const MAX_HISTORY: usize = 50;
 
 /// A row of the allocs table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Alloc {
     /// The part that planning needs.
     #[serde(flatten)]
     pub summary: AllocSummary,
-    #[serde(flatten)]
+    #[serde(default)]
     pub work: Work,
-    /// How many members the job has.
-    #[serde(default = "one")]
-    pub nodes: u32,
-    /// The priority of the job.
-    #[serde(default = "default_priority")]
-    pub priority: u32,
+    /// Variables added to the environment.
+    #[serde(default, skip_serializing_if = "Environment::is_empty")]
+    pub env: Environment,
     /// Where its node stores the whole output; `None`: nowhere. It does not change with the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
@@ -52,25 +46,12 @@ pub struct Alloc {
     /// Which bytes of `log_tail` are standard error.
     #[serde(default, skip_serializing_if = "Switches::is_empty")]
     pub tail_switches: Switches,
-    /// What happened to the alloc, oldest first. For people: no decision uses it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<HistoryEntry>,
     /// When the alloc became final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
     /// Epoch **seconds**: DynamoDB deletes the row some time after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
-}
-
-/// One thing that happened to an alloc.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct HistoryEntry {
-    pub at: Time,
-    pub field: String,
-    pub value: String,
-    pub reason: String,
 }
 
 /// Whether a copy stays when a reconnect is resolved.
@@ -100,7 +81,7 @@ impl Alloc {
     /// placing write gives the node.
     pub fn place(id: AllocId, job: &Job, node: &NodeRecord, now: Time) -> Option<Self> {
         let life = node.life().filter(|_| node.takes_work())?;
-        let mut alloc = Self {
+        Some(Self {
             summary: AllocSummary {
                 alloc_id: id,
                 version: Version::UNWRITTEN,
@@ -113,38 +94,34 @@ impl Alloc {
                 started_at: None,
                 awaiting: false,
                 unknown_since_at: None,
+                stopping_since_at: None,
                 replaces: None,
                 replaced_by: None,
-                capacity: job.summary.capacity,
-                exclusive: job.summary.exclusive,
+                needs: job.summary.needs.clone(),
                 failure_policy: job.failure_policy,
             },
             work: job.work.clone(),
-            nodes: job.summary.nodes,
-            priority: job.summary.priority,
+            env: job.env.clone(),
             output_s3: None,
             cause: None,
             exit_code: None,
             log_tail: None,
             tail_switches: Switches::default(),
-            history: Vec::new(),
             finished_at: None,
             expires_at: None,
-        };
-        alloc.note(now, "client", ClientStatus::Pending.as_str(), &format!("placed on {}", life.node_id));
-        Some(alloc)
+        })
+    }
+
+    /// What in a stored alloc cannot be; `None` if nothing.
+    pub fn contradiction(&self) -> Option<String> {
+        let (member, nodes) = (self.id().member, self.summary.needs.nodes);
+        let possible = (1..=MAX_NODES).contains(&nodes) && member < nodes;
+        (!possible).then(|| format!("it is member {member} of {nodes}: a job has 1 to {MAX_NODES}"))
     }
 
     /// The id of the alloc.
     pub fn id(&self) -> AllocId {
         self.summary.alloc_id
-    }
-
-    fn note(&mut self, at: Time, field: &str, value: &str, reason: &str) {
-        let entry = HistoryEntry { at, field: field.into(), value: value.into(), reason: clip(reason, 200).into() };
-        self.history.push(entry);
-        let excess = self.history.len().saturating_sub(MAX_HISTORY);
-        self.history.drain(..excess);
     }
 
     /// What a node's report does to the alloc. `from` is the reporting node.
@@ -179,7 +156,6 @@ impl Alloc {
                 new.summary.client = ClientStatus::Running;
                 new.summary.unknown_since_at = None;
                 new.summary.started_at = new.summary.started_at.or(Some(now));
-                new.note(now, "client", ClientStatus::Running.as_str(), "reported by its node");
                 ReportOutcome::Changed(Box::new(new))
             }
         }
@@ -201,44 +177,39 @@ impl Alloc {
         new.tail_switches = ending.tail_switches.clone();
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
-        new.note(now, "client", ending.client().as_str(), &ending.cause.to_string());
         new
     }
 
     /// The alloc in the state `unknown`: its node is silent and its job waits for it. `None` if the alloc is not
     /// running.
-    pub fn unknown(&self, reason: &str, now: Time) -> Option<Self> {
+    pub fn unknown(&self, now: Time) -> Option<Self> {
         (self.summary.client == ClientStatus::Running).then(|| {
             let mut new = self.clone();
             new.summary.client = ClientStatus::Unknown;
             new.summary.unknown_since_at = Some(now);
             new.summary.awaiting = true;
-            new.note(now, "client", ClientStatus::Unknown.as_str(), reason);
             new
         })
     }
 
     /// The alloc with the order to stop; `None` if the alloc is final or already has this order.
-    pub fn stop(&self, reason: &str, now: Time) -> Option<Self> {
+    pub fn stop(&self, now: Time) -> Option<Self> {
         (!self.summary.client.is_final() && self.summary.desired == Desired::Run).then(|| {
             let mut new = self.clone();
             new.summary.desired = Desired::Stop;
-            new.note(now, "desired", Desired::Stop.as_str(), reason);
+            new.summary.stopping_since_at = Some(now);
             new
         })
     }
 
     /// The alloc after a reconnect was resolved: this copy stays, or is told to stop.
-    pub fn resolved(&self, copy: ResolvedCopy, reason: &str, now: Time) -> Self {
+    pub fn resolved(&self, copy: ResolvedCopy, now: Time) -> Self {
         let mut new = match copy {
             ResolvedCopy::Stays => self.clone(),
-            ResolvedCopy::Stops => self.stop(reason, now).unwrap_or_else(|| self.clone()),
+            ResolvedCopy::Stops => self.stop(now).unwrap_or_else(|| self.clone()),
         };
         new.summary.awaiting = false;
         new.summary.replaced_by = None;
-        if copy == ResolvedCopy::Stays {
-            new.note(now, "awaiting", "no", reason);
-        }
         new
     }
 
@@ -255,16 +226,10 @@ impl Alloc {
             desired: self.summary.desired,
             client: self.summary.client,
             placed_seq: self.summary.placed_seq,
-            command: self.work.command.clone(),
-            env: self.work.env.clone(),
-            image: self.work.image.clone(),
-            caches: self.work.caches.clone(),
-            timeout_s: self.work.timeout_s,
-            kill_timeout_s: self.summary.failure_policy.kill_timeout_s,
-            memory_mib: self.summary.capacity.memory_mib,
-            vcpus: self.summary.capacity.vcpus,
-            gpus: self.summary.capacity.gpus,
-            nodes: self.nodes,
+            needs: self.summary.needs.clone(),
+            work: self.work.clone(),
+            env: self.env.clone(),
+            failure_policy: self.summary.failure_policy,
             hosts,
             output_s3: self.output_s3.clone(),
         }
@@ -316,8 +281,8 @@ mod tests {
             let report = ended.reported(&says(*client), fixtures::node_id(0), at(4));
             assert!(matches!(report, ReportOutcome::Known | ReportOutcome::Refused(_)), "{client}: {report:?}");
         }
-        assert_eq!(ended.stop("x", at(4)), None);
-        assert_eq!(ended.unknown("x", at(4)), None);
+        assert_eq!(ended.stop(at(4)), None);
+        assert_eq!(ended.unknown(at(4)), None);
     }
 
     #[test]
@@ -328,14 +293,14 @@ mod tests {
 
     #[test]
     fn ap_20_the_unknown_time_starts_once_and_again_after_a_return() {
-        let unknown = running().unknown("silent", at(10)).unwrap();
-        assert_eq!(unknown.unknown("silent", at(20)), None);
+        let unknown = running().unknown(at(10)).unwrap();
+        assert_eq!(unknown.unknown(at(20)), None);
         let ReportOutcome::Changed(back) = unknown.reported(&says(ClientStatus::Pending), fixtures::node_id(0), at(30))
         else {
             panic!("not taken over")
         };
         assert_eq!((back.summary.client, back.summary.awaiting), (ClientStatus::Running, true));
-        assert_eq!(back.unknown("silent", at(40)).unwrap().summary.unknown_since_at, Some(at(40)));
+        assert_eq!(back.unknown(at(40)).unwrap().summary.unknown_since_at, Some(at(40)));
     }
 
     #[test]
@@ -364,14 +329,5 @@ mod tests {
             panic!("no end")
         };
         assert_eq!(ending.log_tail.unwrap().len(), MAX_LOG_TAIL_BYTES);
-    }
-
-    #[test]
-    fn history_keeps_the_newest() {
-        let mut alloc = running();
-        for n in 0..80 {
-            alloc.note(at(n), "x", &n.to_string(), "");
-        }
-        assert_eq!((alloc.history.len(), alloc.history.last().unwrap().value.as_str()), (MAX_HISTORY, "79"));
     }
 }

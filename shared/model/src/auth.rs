@@ -1,9 +1,9 @@
-//! How a node proves who it is: by an HMAC of the node's id with a master key that only the functions have, or by the
-//! session of its instance role.
+//! How a node proves who it is: in AWS by the session of its instance role, in a local system by an HMAC of its id with a key
+//! that only the functions have.
 //!
-//! Guarantees: tokens are compared in constant time; a token is valid for one node of one cluster; a session counts only
-//! if it is one of the configured role and is named after an instance.
-//! Does not: store anything, know where the master key comes from, or check signatures (AWS does).
+//! Guarantees: tokens are compared in constant time; a token is valid for one node of one cluster, and so for one life; a
+//! session counts only if it is one of the configured role and is named after an instance.
+//! Does not: store anything, replace a key or a token, or check signatures (AWS does).
 
 use crate::ids::{ClusterName, NodeId};
 use hmac::{Hmac, KeyInit, Mac};
@@ -12,137 +12,49 @@ use std::fmt;
 use std::str::FromStr;
 use subtle::ConstantTimeEq;
 
-/// The shortest master key, in bytes.
+/// The shortest key, in bytes.
 pub const MIN_KEY_BYTES: usize = 32;
 
-/// The key that all node tokens are made with. It is never printed.
+/// The key that the tokens of a local system's nodes are made with. It is never printed.
 #[derive(Clone)]
-pub struct MasterKey(Vec<u8>);
+pub struct NodeKey(Vec<u8>);
 
-impl fmt::Debug for MasterKey {
+impl fmt::Debug for NodeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MasterKey(…)")
+        f.write_str("NodeKey(…)")
     }
 }
 
-/// Not a valid master key.
+/// Not a valid key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the node key must be at least 64 hexadecimal digits ({MIN_KEY_BYTES} bytes), or its version, a colon and these"
-)]
+#[error("the node key must be at least 64 hexadecimal digits ({MIN_KEY_BYTES} bytes)")]
 pub struct BadKey;
 
-impl MasterKey {
+impl FromStr for NodeKey {
+    type Err = BadKey;
+
     /// Reads a key from hexadecimal digits.
-    pub fn from_hex(text: &str) -> Result<Self, BadKey> {
+    fn from_str(text: &str) -> Result<Self, BadKey> {
         let digits: Option<Vec<u8>> =
             text.trim().chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect();
         let digits = digits.filter(|d| d.len() % 2 == 0 && d.len() >= 2 * MIN_KEY_BYTES).ok_or(BadKey)?;
         Ok(Self(digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect()))
     }
+}
 
-    /// The token of a node: hexadecimal HMAC-SHA256 of `nodekeeper/v1/{cluster}/{node_id}`, for a session with
-    /// `/session` after it.
-    pub fn token(&self, cluster: &ClusterName, node_id: NodeId, kind: TokenKind) -> String {
+impl NodeKey {
+    /// The token of a node: hexadecimal HMAC-SHA256 of `nodekeeper/v1/{cluster}/{node_id}`.
+    pub fn token(&self, cluster: &ClusterName, node_id: NodeId) -> String {
         // This cannot fail: HMAC takes a key of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return String::new() };
-        let end = match kind {
-            TokenKind::Boot => "",
-            TokenKind::Session => "/session",
-        };
-        mac.update(format!("nodekeeper/v1/{cluster}/{node_id}{end}").as_bytes());
+        mac.update(format!("nodekeeper/v1/{cluster}/{node_id}").as_bytes());
         hex(&mac.finalize().into_bytes())
     }
 
-    fn accepts(&self, cluster: &ClusterName, node_id: NodeId, kind: TokenKind, token: &str) -> bool {
-        let right = self.token(cluster, node_id, kind);
+    /// Whether this is the token of this node in this cluster.
+    pub fn accepts(&self, cluster: &ClusterName, node_id: NodeId, token: &str) -> bool {
+        let right = self.token(cluster, node_id);
         !right.is_empty() && bool::from(right.as_bytes().ct_eq(token.as_bytes()))
-    }
-}
-
-/// What a token is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenKind {
-    /// Stands in the user data of the instance. It counts until the node has used its session token.
-    Boot,
-    /// The answer to a heartbeat with a boot token, or with a token of an older key, has the session token of the current
-    /// key.
-    Session,
-}
-
-/// A master key with its number. Each rotation raises the number by one.
-#[derive(Clone, Debug)]
-pub struct NumberedKey {
-    /// The number, from 1 on: `key_version` of a node record.
-    pub version: u32,
-    /// The key.
-    pub key: MasterKey,
-}
-
-impl FromStr for NumberedKey {
-    type Err = BadKey;
-
-    /// Reads `{version}:{hexadecimal digits}`, or the digits alone, whose version is 1.
-    fn from_str(text: &str) -> Result<Self, BadKey> {
-        let (version, digits) = text.trim().split_once(':').unwrap_or(("1", text));
-        let version = version.parse().ok().filter(|v| *v > 0).ok_or(BadKey)?;
-        Ok(Self { version, key: MasterKey::from_hex(digits)? })
-    }
-}
-
-/// The keys whose tokens count: the current one, and the one before.
-#[derive(Clone, Debug)]
-pub struct KeyRing {
-    current: NumberedKey,
-    previous: Option<NumberedKey>,
-}
-
-/// What a token proves about its bearer.
-#[derive(Clone, PartialEq, Eq)]
-pub struct TokenProof {
-    /// The number of the key that the token is made with.
-    pub version: u32,
-    /// What the token is for.
-    pub kind: TokenKind,
-    /// The token that the bearer should use from now on; `None` if it is this one.
-    pub next: Option<String>,
-}
-
-impl fmt::Debug for TokenProof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenProof({:?}, version {})", self.kind, self.version)
-    }
-}
-
-impl KeyRing {
-    /// The ring of these keys. A previous key that is not older does not count.
-    pub fn new(current: NumberedKey, previous: Option<NumberedKey>) -> Self {
-        let previous = previous.filter(|p| p.version < current.version);
-        Self { current, previous }
-    }
-
-    /// The number of the current key.
-    pub const fn version(&self) -> u32 {
-        self.current.version
-    }
-
-    /// The boot token of a node whose record has this key version. Without that key, that of the current key.
-    pub fn boot_token(&self, cluster: &ClusterName, node_id: NodeId, version: u32) -> String {
-        let of_version = self.previous.iter().find(|p| p.version == version);
-        of_version.unwrap_or(&self.current).key.token(cluster, node_id, TokenKind::Boot)
-    }
-
-    /// What this token proves; `None` if it is not a token of this node in this cluster.
-    pub fn proves(&self, cluster: &ClusterName, node_id: NodeId, token: &str) -> Option<TokenProof> {
-        let keys = [Some(&self.current), self.previous.as_ref()];
-        let mut proofs = keys
-            .into_iter()
-            .flatten()
-            .flat_map(|key| [TokenKind::Session, TokenKind::Boot].map(|kind| (key.version, kind, &key.key)));
-        let (version, kind, _) = proofs.find(|(_, kind, key)| key.accepts(cluster, node_id, *kind, token))?;
-        let is_last = version == self.current.version && kind == TokenKind::Session;
-        let next = (!is_last).then(|| self.current.key.token(cluster, node_id, TokenKind::Session));
-        Some(TokenProof { version, kind, next })
     }
 }
 
@@ -209,61 +121,18 @@ mod tests {
 
     #[test]
     fn a_token_is_one_nodes_of_one_cluster() {
-        let key = MasterKey::from_hex(&"0f".repeat(32)).unwrap();
+        let key: NodeKey = "0f".repeat(32).parse().unwrap();
         let (a, b): (ClusterName, ClusterName) = ("a".parse().unwrap(), "b".parse().unwrap());
         let node: NodeId = "0-01JD0000000000000000000000".parse().unwrap();
-        let other: NodeId = "1-01JD0000000000000000000000".parse().unwrap();
-        let (token, boot) = (key.token(&a, node, TokenKind::Boot), TokenKind::Boot);
+        let token = key.token(&a, node);
         assert_eq!(token.len(), 64);
-        assert!(key.accepts(&a, node, boot, &token));
-        assert!(!key.accepts(&b, node, boot, &token) && !key.accepts(&a, other, boot, &token));
-        assert!(!key.accepts(&a, node, boot, "") && !key.accepts(&a, node, boot, &token[..63]));
-        assert!(!key.accepts(&a, node, TokenKind::Session, &token));
-        assert!(!MasterKey::from_hex(&"f0".repeat(32)).unwrap().accepts(&a, node, boot, &token));
-    }
-
-    #[test]
-    fn the_tokens_of_the_current_key_and_of_the_one_before_count() {
-        let key =
-            |version, digits: &str| NumberedKey { version, key: MasterKey::from_hex(&digits.repeat(32)).unwrap() };
-        let (cluster, node): (ClusterName, NodeId) =
-            ("a".parse().unwrap(), "0-01JD0000000000000000000000".parse().unwrap());
-        let [old, before, current] = [(1, "0f"), (2, "1f"), (3, "2f")].map(|(version, digits)| key(version, digits));
-        let ring = KeyRing::new(current.clone(), Some(before.clone()));
-        let token = |key: &NumberedKey, kind| key.key.token(&cluster, node, kind);
-        let session = token(&current, TokenKind::Session);
-        for (key, kind, want) in [
-            (&current, TokenKind::Session, Some((3, None))),
-            (&current, TokenKind::Boot, Some((3, Some(session.clone())))),
-            (&before, TokenKind::Session, Some((2, Some(session.clone())))),
-            (&before, TokenKind::Boot, Some((2, Some(session.clone())))),
-            (&old, TokenKind::Session, None),
-            (&old, TokenKind::Boot, None),
-        ] {
-            let proof = ring.proves(&cluster, node, &token(key, kind));
-            assert_eq!(proof, want.map(|(version, next)| TokenProof { version, kind, next }));
+        assert!(key.accepts(&a, node, &token) && !key.accepts(&b, node, &token));
+        // Another slot, and another life of the same slot.
+        for other in ["1-01JD0000000000000000000000", "0-01JC0000000000000000000000"] {
+            assert!(!key.accepts(&a, other.parse().unwrap(), &token), "{other}");
         }
-        assert_eq!(ring.boot_token(&cluster, node, 2), token(&before, TokenKind::Boot));
-        assert_eq!(
-            ring.boot_token(&cluster, node, 1),
-            token(&current, TokenKind::Boot),
-            "there is no such key any more"
-        );
-        // A key that is put back must not make older tokens count.
-        assert!(KeyRing::new(before, Some(current)).proves(&cluster, node, &session).is_none());
-        let shown = format!("{:?}", ring.proves(&cluster, node, &session));
-        assert!(!shown.contains(&session), "{shown}");
-    }
-
-    #[test]
-    fn a_key_has_a_number() {
-        let digits = "0f".repeat(32);
-        let version = |text: &str| text.parse::<NumberedKey>().map(|k| k.version);
-        assert_eq!((version(&digits), version(&format!("7:{digits}"))), (Ok(1), Ok(7)));
-        for bad in ["", ":", "7:", "0:", "x:", "-1:"] {
-            assert!(version(&format!("{bad}{}", if bad.is_empty() { "zz" } else { &digits })).is_err() || bad == "7:");
-        }
-        assert!(version("7:").is_err());
+        assert!(!key.accepts(&a, node, "") && !key.accepts(&a, node, &token[..63]));
+        assert!(!"f0".repeat(32).parse::<NodeKey>().unwrap().accepts(&a, node, &token));
     }
 
     #[test]
@@ -305,8 +174,8 @@ mod tests {
     #[test]
     fn bad_keys_are_refused_and_good_ones_never_shown() {
         for bad in ["", "00", &"0".repeat(63), &"zz".repeat(32)] {
-            assert!(MasterKey::from_hex(bad).is_err(), "{bad}");
+            assert!(bad.parse::<NodeKey>().is_err(), "{bad}");
         }
-        assert_eq!(format!("{:?}", MasterKey::from_hex(&"ab".repeat(32)).unwrap()), "MasterKey(…)");
+        assert_eq!(format!("{:?}", "ab".repeat(32).parse::<NodeKey>().unwrap()), "NodeKey(…)");
     }
 }

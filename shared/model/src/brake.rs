@@ -8,10 +8,10 @@
 //! Does not: say what is taken away, or how many there are. Each caller does.
 //! Sources: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass disappearance).
 
-use crate::control::{BrakeEntry, BrakePart, Release, node_of};
+use crate::control::{BrakeEntry, BrakePart, Control, Release, node_of};
+use crate::enums::BrakeKind;
 use crate::reason::Reason;
 use crate::time::{Span, Time};
-use crate::words::BrakeKind;
 use std::collections::BTreeSet;
 
 /// If a trouble is seen again within this time, it is the same trouble. The time covers two runs of a slow schedule.
@@ -32,9 +32,16 @@ pub struct Brake<'a> {
     others: BTreeSet<String>,
 }
 
+impl Control {
+    /// A brake, as the function or node of this name sees it.
+    pub fn brake_of<'a>(&self, kind: BrakeKind, source: &'a str, now: Time) -> Brake<'a> {
+        Brake::new(kind, source, self.brake(kind), self.release(kind), now)
+    }
+}
+
 /// How many may be taken away without a wait.
 #[derive(Clone, Copy, Debug)]
-pub struct Unbraked {
+pub struct Threshold {
     /// So many in any case, so that small fleets are not blocked.
     pub number: u64,
     /// And so large a share of all.
@@ -43,7 +50,7 @@ pub struct Unbraked {
 
 /// What a brake judges now.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct Incident {
     /// How long the brake holds; `None`: until an operator releases it.
     pub hold: Option<Span>,
     /// The ids of the nodes, records, instances or handles that would be taken away now.
@@ -57,9 +64,8 @@ pub struct Trouble {
 
 /// What a brake decides.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Decision {
-    pub let_go: LetGo,
+    pub permit: Permit,
     /// Whether the brake holds now and did not hold at the last look.
     pub news: bool,
     pub change: BrakeChange,
@@ -68,14 +74,14 @@ pub struct Decision {
 
 /// What may be taken away.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LetGo {
+pub enum Permit {
     /// Everything: the brake does not hold.
     All,
     /// Only what an operator released, which may be nothing.
     Only(BTreeSet<String>),
 }
 
-impl LetGo {
+impl Permit {
     /// Whether this id may be taken away.
     pub fn frees(&self, id: &str) -> bool {
         match self {
@@ -135,10 +141,10 @@ impl<'a> Brake<'a> {
     }
 
     /// How many a release has let go in the same trouble, over all parts of the same node's report.
-    fn let_go(&self) -> u64 {
+    fn permit(&self) -> u64 {
         let sources = self.entry.sources().filter(|source| node_of(source) == node_of(self.source));
         let parts = sources.filter_map(|source| self.entry.part(source, self.memory(), self.now));
-        parts.map(|part| part.let_go).sum()
+        parts.map(|part| part.permit).sum()
     }
 
     /// When the trouble began that the brake knows of; now if it knows of none.
@@ -148,8 +154,8 @@ impl<'a> Brake<'a> {
 
     /// Whether it is unusual to take away so many of `all`. What a release let go in the same trouble still counts:
     /// otherwise the rest would be small enough to go without having been shown to anybody.
-    pub fn is_unusual(&self, count: usize, all: usize, unbraked: Unbraked) -> bool {
-        let gone = self.let_go();
+    pub fn is_unusual(&self, count: usize, all: usize, unbraked: Threshold) -> bool {
+        let gone = self.permit();
         let (count, all) = (count as u64, (all as u64).saturating_add(gone));
         let sum = count.saturating_add(gone);
         count > 0 && sum > unbraked.number && sum as f64 > unbraked.share * all as f64
@@ -211,7 +217,7 @@ impl<'a> Brake<'a> {
     }
 
     /// Decides about an unusual number.
-    pub fn decide(&self, trouble: Trouble) -> Decision {
+    pub fn decide(&self, trouble: Incident) -> Decision {
         let now = self.now;
         let known = self.part().filter(|part| trouble.not_before.is_none_or(|at| part.since_at >= at));
         let since = known.as_ref().map_or(now, |part| part.since_at);
@@ -232,7 +238,7 @@ impl<'a> Brake<'a> {
         let part = BrakePart {
             ids: if is_over { Vec::new() } else { held },
             count,
-            let_go: known.as_ref().map_or(0, |part| part.let_go).saturating_add(released.len() as u64),
+            permit: known.as_ref().map_or(0, |part| part.permit).saturating_add(released.len() as u64),
             since_at: since,
             until_at: now + self.memory(),
         };
@@ -248,7 +254,7 @@ impl<'a> Brake<'a> {
         Decision {
             // What has no room in the entry is held too, but nobody can be told each time.
             news: count > 0 && known.is_none_or(|part| part.count == 0) && entry.names(self.source),
-            let_go: if is_over { LetGo::All } else { LetGo::Only(released) },
+            permit: if is_over { Permit::All } else { Permit::Only(released) },
             // A brake that never held has no entry to store.
             change: self.change((count > 0 || is_known).then_some(entry), used),
             reason,
@@ -259,7 +265,7 @@ impl<'a> Brake<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Control, Entry};
+    use crate::control::Entry;
     use crate::fixtures::at;
 
     const HOLD: Option<Span> = Some(Span::from_s(300));
@@ -293,10 +299,10 @@ mod tests {
         /// What may go, what is held by the entry afterwards, and whether that is news.
         fn look(&mut self, source: &str, hold: Option<Span>, seen: Vec<String>, s: i64) -> (Vec<String>, u64, bool) {
             let why = Reason::ManyUnlisted { unlisted: seen.len(), up: 6 };
-            let trouble = Trouble { hold, ids: seen.clone(), not_before: None, why };
+            let trouble = Incident { hold, ids: seen.clone(), not_before: None, why };
             let decision = self.brake(source, s).decide(trouble);
             self.store(decision.change);
-            let free = seen.into_iter().filter(|id| decision.let_go.frees(id)).collect();
+            let free = seen.into_iter().filter(|id| decision.permit.frees(id)).collect();
             (free, self.entry.held().unwrap(), decision.news)
         }
 
@@ -333,7 +339,7 @@ mod tests {
         assert!(!brake.release.applies(at(60)));
         assert_eq!(brake.look("a", None, ids(0..12), 120), (vec![], 12, false));
         // Two of seven are not many, but five of the same trouble were let go.
-        let few = Unbraked { number: 3, share: 0.0 };
+        let few = Threshold { number: 3, share: 0.0 };
         assert!(brake.brake("a", 180).is_unusual(2, 2, few));
         assert!(!brake.brake("a", 180).is_unusual(0, 0, few));
         assert!(!brake.brake("a", 720).is_unusual(2, 2, few), "another trouble");
@@ -364,9 +370,9 @@ mod tests {
         assert!(brake.brake("a", 25).without_judging(|_| true).calm().is_empty(), "a look that judges nothing");
         // The look at the second half uses what the operator released of it.
         let trouble =
-            |ids| Trouble { hold: None, ids, not_before: None, why: Reason::ManyUnlisted { unlisted: 1, up: 6 } };
+            |ids| Incident { hold: None, ids, not_before: None, why: Reason::ManyUnlisted { unlisted: 1, up: 6 } };
         let second = brake.brake("a", 30).without_judging(|id| id < "i-3").decide(trouble(ids(3..6)));
-        assert_eq!(second.let_go, LetGo::Only(ids(3..6).into_iter().collect()));
+        assert_eq!(second.permit, Permit::Only(ids(3..6).into_iter().collect()));
         brake.store(second.change);
         assert!(!brake.release.applies(at(30)));
     }

@@ -30,7 +30,6 @@ pub enum LaunchError {
 
 /// Why a call to EC2 failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum CloudError {
     /// EC2 did not answer, or the answer cannot be understood.
     #[error("EC2 did not answer ({operation}): check AWS_ENDPOINT_URL_EC2, the region and the credentials: {detail}")]

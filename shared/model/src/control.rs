@@ -6,7 +6,7 @@
 
 mod demand_set;
 mod entries;
-mod key;
+pub(crate) mod key;
 
 pub use demand_set::WantedSet;
 pub use entries::{
@@ -15,12 +15,11 @@ pub use entries::{
 };
 pub use key::ControlKey;
 
-use crate::brake::Brake;
+use crate::announced::AnnouncedRow;
+use crate::enums::BrakeKind;
 use crate::node::{LONGEST_AHEAD, Offering, Version};
 use crate::policy::Policy;
 use crate::time::{Span, Time};
-use crate::told::ToldRow;
-use crate::words::BrakeKind;
 pub(crate) use entries::node_of;
 use entries::unwritten;
 use serde::{Deserialize, Serialize};
@@ -112,7 +111,6 @@ const MAX_ERROR_CHARS: usize = 500;
 
 /// How many actions of a run were done, and how many it left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Tally {
     pub done: u64,
     /// Left for the next run.
@@ -217,7 +215,7 @@ pub struct Control {
     /// The functions' last runs, by function.
     pub runs: BTreeMap<String, RunRow>,
     /// What poll-and-scale has told about waiting jobs.
-    pub told: Option<ToldRow>,
+    pub announced: Option<AnnouncedRow>,
     /// The rows that cannot be read, and the rows with an unknown key.
     pub unreadable: Vec<UnreadableEntry>,
     entries: BTreeMap<ControlKey, EntryRow>,
@@ -232,7 +230,7 @@ thread_local! {
 impl Control {
     /// Reads rows given as JSON: from the table, or from `plan --state`.
     ///
-    /// A row that cannot be read is set aside, and so is a row with an unknown key, which newer code may have written. The
+    /// A row that cannot be read is quarantined, and so is a row with an unknown key, which newer code may have written. The
     /// entry then counts as never written: a brake begins anew and holds, a release does not apply, and a limit of
     /// launches is met again. Without a policy that can be read, no function does anything.
     pub fn from_rows(rows: impl IntoIterator<Item = Value>) -> Self {
@@ -244,7 +242,7 @@ impl Control {
                 Ok(ControlKey::Run(function)) => {
                     serde_json::from_value(row).map(|row| drop(control.runs.insert(function, row)))
                 }
-                Ok(ControlKey::Told) => serde_json::from_value(row).map(|row| control.told = Some(row)),
+                Ok(ControlKey::Announced) => serde_json::from_value(row).map(|row| control.announced = Some(row)),
                 Ok(_) => serde_json::from_value(row).map(|row| control.put(row)),
                 Err(unknown) => {
                     let detail = format!("this version does not know it: {unknown}");
@@ -339,11 +337,6 @@ impl Control {
         self.entry(&ControlKey::FailedStarts)
     }
 
-    /// A brake, as the function or node of this name sees it.
-    pub fn brake_of<'a>(&self, kind: BrakeKind, source: &'a str, now: Time) -> Brake<'a> {
-        Brake::new(kind, source, self.brake(kind), self.release(kind), now)
-    }
-
     /// What a brake holds back.
     pub fn brake(&self, kind: BrakeKind) -> BrakeEntry {
         self.entry(&ControlKey::Brake(kind))
@@ -378,7 +371,6 @@ impl Control {
 /// A row of the control table that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("row {key} of table control cannot be read: {detail}")]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct UnreadableEntry {
     pub key: String,
     pub detail: String,
@@ -400,9 +392,9 @@ pub enum NoPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::enums::{Class, Reach};
     use crate::fixtures::{at, offering};
     use crate::refusal::Scope;
-    use crate::words::{Class, Reach};
 
     #[test]
     fn every_key_reads_back_as_itself() {
@@ -421,7 +413,7 @@ mod tests {
             ControlKey::AfterPlace,
             ControlKey::JobsPlace,
             ControlKey::Demand("ci-builds".into()),
-            ControlKey::Told,
+            ControlKey::Announced,
         ];
         for key in keys {
             assert_eq!(key.to_string().parse(), Ok(key));

@@ -4,8 +4,8 @@
 //! every list, page and document alike; a cause says by itself whether the alloc is complete, failed or lost.
 //! Does not: say what follows for the job (`job` does).
 
+use crate::enums::ClientStatus;
 use crate::output::Switches;
-use crate::words::ClientStatus;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -65,7 +65,6 @@ pub enum EndCause {
     NoInterpreter {
         /// The program, as the command names it.
         program: String,
-        /// The interpreter.
         interpreter: String,
     },
     /// It was told to stop, and ended.
@@ -87,10 +86,7 @@ pub enum EndCause {
         why: String,
     },
     /// It can never run.
-    Rejected {
-        /// Why.
-        why: String,
-    },
+    Rejected { why: String },
     /// The operator cancelled the job.
     Cancelled,
 }

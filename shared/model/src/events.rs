@@ -3,10 +3,10 @@
 //! Guarantees: the ids of events are in the order of time.
 //! Does not: hold anything that a decision needs. Events are for people.
 
-use crate::chance::Chance;
+use crate::enums::ActionName;
 use crate::node::Life;
+use crate::rng::Rng;
 use crate::time::{Span, Time};
-use crate::words::ActionName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -20,7 +20,6 @@ pub const FOR_COSTS: &[&str] =
 
 /// What an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Subject {
     /// A slot, and the node that lives in it.
     Slot(crate::ids::Slot),
@@ -45,7 +44,6 @@ impl fmt::Display for Subject {
 
 /// A row of the events table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Event {
     /// A [`Subject`] as text.
     pub subject: String,
@@ -83,10 +81,10 @@ pub const ONCE_PREFIX: &str = "once#";
 
 impl Event {
     /// An event that happens now. `chance` makes its id unique within the millisecond.
-    pub fn new(subject: &Subject, action: ActionName, reason: &str, now: Time, keep: Span, chance: &Chance) -> Self {
+    pub fn new(subject: &Subject, action: ActionName, reason: &str, now: Time, keep: Span, rng: &Rng) -> Self {
         Self {
             subject: subject.to_string(),
-            id: chance.ulid(now).to_string(),
+            id: rng.ulid(now).to_string(),
             action: action.to_string(),
             reason: reason.to_owned(),
             detail: BTreeMap::new(),

@@ -30,7 +30,6 @@ pub struct Explanation {
 
 /// What a demand set has.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct SetNote {
     pub name: String,
     /// How many demands it is.
@@ -198,7 +197,6 @@ pub struct WaitingRow {
 
 /// What a demand set has, in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct SetRow {
     pub name: String,
     pub count: u32,
@@ -213,7 +211,6 @@ pub struct SetRow {
 
 /// An idle node that stays, in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct StayingRow {
     pub slot: Slot,
     pub node_id: NodeId,
@@ -224,7 +221,6 @@ pub struct StayingRow {
 
 /// A limit that applies, in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct LimitRow {
     /// The word of the reason.
     pub word: &'static str,

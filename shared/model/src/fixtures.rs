@@ -2,8 +2,7 @@
 //!
 //! Guarantees: the same number gives the same ids and times in every test.
 //! Does not: exist in a release: only tests and the feature `fixtures` compile it.
-#![allow(missing_docs, reason = "test material")]
-#![allow(clippy::unwrap_used, reason = "test material")]
+#![allow(clippy::unwrap_used, reason = "only tests use it")]
 
 use crate::cloud::{Instance, InstanceState, NODE_TAG};
 use crate::control::{BrakePart, ControlKey, EntryRow};
@@ -49,19 +48,11 @@ pub fn offering() -> Offering {
 }
 
 pub fn new_life(n: u32) -> NewLife {
-    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), key_version: 1, batch: None }
+    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), batch: None }
 }
 
 pub fn caller(instance_id: &str) -> Caller<'_> {
-    Caller {
-        instance_id,
-        boot_id: "boot-1",
-        busy: false,
-        address: Some("10.0.0.1"),
-        refuses: None,
-        uptime_ms: None,
-        session: None,
-    }
+    Caller { instance_id, boot_id: "boot-1", busy: false, address: Some("10.0.0.1"), refuses: None, uptime_ms: None }
 }
 
 /// Slot `n`, claimed at 0 s; the launch call has no answer yet.
@@ -97,7 +88,7 @@ pub fn running(instance_id: &str, record: &NodeRecord) -> Instance {
 
 /// Job `n`: one vCPU, queued at `n` ms.
 pub fn job(n: u32) -> Job {
-    let needs = JobSpec { command: vec!["true".into()], vcpus: 1, ..JobSpec::default() };
+    let needs = JobSpec { needs: Needs { vcpus: 1, ..Needs::default() }, ..JobSpec::running(["true"]) };
     let mut job = Job::submit(job_id(n), needs, at(0)).unwrap();
     job.summary.version = Version(1);
     job
@@ -112,7 +103,7 @@ pub fn held(kind: BrakeKind, source: &str, ids: Vec<String>, since_at: Time) -> 
         until_at: Some(until_at),
         count: Some(count),
         message: Some("many".into()),
-        parts: BTreeMap::from([(source.to_owned(), BrakePart { ids, count, let_go: 0, since_at, until_at })]),
+        parts: BTreeMap::from([(source.to_owned(), BrakePart { ids, count, permit: 0, since_at, until_at })]),
         ..EntryRow::new(&ControlKey::Brake(kind))
     }
 }

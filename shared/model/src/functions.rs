@@ -1,8 +1,7 @@
 //! The table of functions: what each is called, when it runs, what it answers and what it is for.
 //!
 //! Guarantees: the watchdog, `status`, the local stack, the page and the template check all read this
-//! table. A new function needs a folder, a block in the template and a row here. What every cluster has is in
-//! [`FUNCTIONS`]; nothing waits for a run of the others.
+//! table. A new function needs a folder, a block in the template and a row here.
 //! Does not: say what a function decides; each function's own crate does.
 
 use crate::time::Span;
@@ -53,21 +52,10 @@ pub const SWEEP_DISPATCH: Function = Function {
     purpose: "marks containers and volumes for destruction and tells each node what to destroy",
 };
 
-/// Calls somebody else's HTTP server. It is not in [`FUNCTIONS`], because a cluster works without it.
-pub const WEBHOOK: Function = Function {
-    name: "webhook",
-    period: None,
-    routes: &[],
-    purpose: "calls a URL when a job has ended, and when an alarm goes off or is over",
-};
-
-/// Every function that each cluster has.
+/// Every function.
 pub const FUNCTIONS: &[Function] = &[POLL_AND_SCALE, CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, SWEEP_DISPATCH];
 
-/// The functions that only some clusters have. Events start them.
-pub const OPTIONAL: &[Function] = &[WEBHOOK];
-
-/// The function with this name, of those that each cluster has.
+/// The function with this name.
 pub fn named(name: &str) -> Option<&'static Function> {
     FUNCTIONS.iter().find(|f| f.name == name)
 }
@@ -77,11 +65,11 @@ pub fn scheduled() -> impl Iterator<Item = (&'static Function, Span)> {
     FUNCTIONS.iter().filter_map(|f| Some((f, f.period?)))
 }
 
-/// The table as JSON, for the template's check. The optional functions come last.
+/// The table as JSON, for the template's check.
 pub fn to_json() -> Value {
-    let row = |f: &Function, optional: bool| {
+    let row = |f: &Function| {
         let period_s = f.period.map(|p| p.as_ms() / 1000);
-        json!({"name": f.name, "period_s": period_s, "routes": f.routes, "purpose": f.purpose, "optional": optional})
+        json!({"name": f.name, "period_s": period_s, "routes": f.routes, "purpose": f.purpose})
     };
-    FUNCTIONS.iter().map(|f| row(f, false)).chain(OPTIONAL.iter().map(|f| row(f, true))).collect()
+    FUNCTIONS.iter().map(row).collect()
 }

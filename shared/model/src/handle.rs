@@ -19,11 +19,11 @@
 //! Does not: count how many handles a report would take away; sweep-dispatch has a brake for that.
 //! Rules: `docs/rules.md#section-7`. Source: Concourse #1959.
 
+use crate::enums::{HandleKind, HandleState};
 use crate::ids::{AllocId, NodeId};
 use crate::reason::Reason;
 use crate::time::{Span, Time};
 use crate::wire::ReportedHandle;
-use crate::words::{HandleKind, HandleState};
 use serde::{Deserialize, Serialize};
 
 /// The longest time until the next look at a handle, in seconds.
@@ -31,7 +31,6 @@ pub const MAX_DUE_S: i64 = 86_400;
 
 /// A row of the handles table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Handle {
     pub node_id: NodeId,
     /// The name on the node.
@@ -93,7 +92,6 @@ pub enum Sighting {
 
 /// Whether the reports of a node can make a live handle missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Readiness {
     Ready,
     NotReady,
@@ -101,7 +99,6 @@ pub enum Readiness {
 
 /// What [`Handle::reported`] needs of the report, the node and the policy.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct ReportRules {
     pub readiness: Readiness,
     pub report_no: u64,

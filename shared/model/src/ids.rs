@@ -148,7 +148,6 @@ impl JobId {
 }
 
 impl JobId {
-    /// The ULID.
     pub const fn ulid(self) -> Ulid {
         self.0
     }

@@ -22,7 +22,6 @@ pub const SIZE_TAG: &str = "nodekeeper:size";
 /// The state of an instance, as EC2 lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum InstanceState {
     Pending,
     Running,
@@ -50,7 +49,6 @@ impl fmt::Display for InstanceState {
 
 /// An instance as EC2 lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Instance {
     pub instance_id: String,
     pub state: InstanceState,

@@ -15,34 +15,36 @@
 //! each run.
 //! Rules: `docs/rules.md#section-6`.
 
+use crate::after::MAX_AFTER;
 use crate::end_cause::{EndCause, Ending, last_line};
+use crate::enums::{ClientStatus, Desired, JobState};
+use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, JobId};
-use crate::node::{Capacity, Version};
-use crate::spec::{BadJob, FailurePolicy, JobSpec, Work, default_retry_lost};
-use crate::summary::{AllocSummary, JobSummary, counts_for, demand_until};
+use crate::mistakes::{BadJob, Mistakes};
+use crate::names::MAX_NAME_CHARS;
+use crate::needs::MAX_NODES;
+use crate::node::Version;
+use crate::spec::{JobSpec, check_placing};
+use crate::summary::{AllocSummary, JobSummary, counts_for};
 use crate::time::{Span, Time};
 use crate::tries::{JobTimes, Tries};
-use crate::words::{ClientStatus, Desired, JobState};
+use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// A row of the jobs table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Job {
     /// The part that planning needs.
     #[serde(flatten)]
     pub summary: JobSummary,
-    #[serde(flatten)]
-    pub work: Work,
-    #[serde(flatten)]
-    pub failure_policy: FailurePolicy,
-    /// How often the job is retried after a process of the job failed.
     #[serde(default)]
-    pub retry_failed: u32,
-    /// How often the job is retried after it lost a node.
-    #[serde(default = "default_retry_lost")]
-    pub retry_lost: u32,
+    pub work: Work,
+    /// Variables added to the environment.
+    #[serde(default, skip_serializing_if = "Environment::is_empty")]
+    pub env: Environment,
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
     /// How often a process of the job failed.
     #[serde(default)]
     pub failed_count: u32,
@@ -81,34 +83,16 @@ impl Job {
                 name: spec.name.filter(|n| !n.is_empty()),
                 priority: spec.priority,
                 submitted_at: now,
-                capacity: Capacity {
-                    vcpus: spec.vcpus,
-                    memory_mib: spec.memory_mib,
-                    scratch_gib: spec.scratch_gib,
-                    gpus: spec.gpus,
-                },
-                instance_type: spec.instance_type,
-                market: spec.market,
-                exclusive: spec.exclusive,
-                nodes: spec.nodes,
+                needs: spec.needs,
                 array_limit: spec.array_limit,
                 after: spec.after,
-                demand: spec.demand,
-                demand_until_at: demand_until(spec.demand, now, spec.timeout_s),
                 tries: Tries::default(),
                 done: BTreeSet::new(),
                 allocs: BTreeSet::new(),
             },
-            work: Work {
-                command: spec.command,
-                env: spec.env,
-                image: spec.image,
-                caches: spec.caches,
-                timeout_s: spec.timeout_s,
-            },
+            work: spec.work,
+            env: spec.env,
             failure_policy: spec.failure_policy,
-            retry_failed: spec.retry_failed,
-            retry_lost: spec.retry_lost,
             failed_count: 0,
             lost_count: 0,
             finished_at: None,
@@ -153,24 +137,6 @@ impl Job {
     pub fn reject(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
         let cause = EndCause::Rejected { why: reason.to_owned() };
         (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, &cause, keep, now)).flatten()
-    }
-
-    /// Whether the job is a pure demand: it has no command.
-    pub fn is_demand(&self) -> bool {
-        self.work.command.is_empty()
-    }
-
-    /// When a pure demand ends by itself; `None` for never, and for other jobs. It follows from what other programs write
-    /// too.
-    pub fn demand_until_at(&self) -> Option<Time> {
-        demand_until(self.is_demand(), self.summary.submitted_at, self.work.timeout_s)
-    }
-
-    /// A pure demand whose time is over: complete. `None` if it has ended already, or if this is no such demand.
-    pub fn end_demand(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
-        let is_over = self.demand_until_at().is_some_and(|until| until <= now);
-        let cause = EndCause::Stopped { why: reason.to_owned(), code: None };
-        is_over.then(|| self.end(JobState::Complete, &cause, keep, now)).flatten()
     }
 
     fn end(&self, state: JobState, cause: &EndCause, keep: Span, now: Time) -> Option<Self> {
@@ -255,29 +221,23 @@ impl Job {
         if stands_in {
             return;
         }
-        if self.is_demand() {
-            // A demand lives until it is cancelled or its time is over. Its agent may have stopped it on its own.
-            self.lost_count = self.lost_count.saturating_add(1);
-            let again = format!("member {} no longer has its node: the demand waits for one ({id})", id.member);
-            return self.wait_again(&again);
-        }
         let tries = &mut self.summary.tries;
         tries.cause = Some(cause.clone());
         tries.last_line = ending.log_tail.as_deref().and_then(last_line).filter(|_| cause.is_of_the_command());
         let (count, allowed) = match client {
             ClientStatus::Complete => {
                 self.summary.done.insert(id.member);
-                if self.summary.done.len() >= self.summary.nodes as usize {
+                if self.summary.done.len() >= self.summary.needs.nodes as usize {
                     self.summary.state = JobState::Complete;
                     self.reason = None;
                     self.finished_at = Some(now);
                 }
                 return;
             }
-            ClientStatus::Failed => (&mut self.failed_count, self.retry_failed),
+            ClientStatus::Failed => (&mut self.failed_count, self.failure_policy.retry_failed),
             _ => {
                 tries.note_lost_on(alloc.node_id);
-                (&mut self.lost_count, self.retry_lost)
+                (&mut self.lost_count, self.failure_policy.retry_lost)
             }
         };
         // What has never run may run as often as it takes.
@@ -305,7 +265,7 @@ impl Job {
 
     /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
     fn reason_of(&self, id: AllocId, ending: &Ending, retries: &str) -> String {
-        let member = if self.summary.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
+        let member = if self.summary.needs.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
         let lost = if matches!(ending.cause, EndCause::Lost { .. }) { "lost: " } else { "" };
         let line = self.summary.tries.last_line.as_ref();
         let line = line.map(|line| format!("; the last line of its output: {line}")).unwrap_or_default();
@@ -314,12 +274,34 @@ impl Job {
 
     /// Queues the job again; if other members still run, after they have stopped.
     fn wait_again(&mut self, reason: &str) {
-        if self.summary.nodes > 1 && !self.summary.allocs.is_empty() {
+        if self.summary.needs.nodes > 1 && !self.summary.allocs.is_empty() {
             self.summary.state = JobState::Regrouping;
             self.reason = Some(reason.to_owned());
         } else {
             self.queue(reason);
         }
+    }
+
+    /// What in a stored job cannot be carried out; `None` if nothing. Somebody may have put the row without a check.
+    pub fn contradiction(&self) -> Option<String> {
+        let (summary, work) = (&self.summary, &self.work);
+        let nodes = summary.needs.nodes;
+        if !(1..=MAX_NODES).contains(&nodes) {
+            return Some(format!("it wants {nodes} nodes: 1 to {MAX_NODES} are possible"));
+        }
+        let follows = summary.after.len();
+        if follows > MAX_AFTER {
+            return Some(format!("it follows {follows} jobs: at most {MAX_AFTER} are possible"));
+        }
+        if summary.after.contains_key(&summary.job_id) {
+            return Some("it follows itself".to_owned());
+        }
+        let mut mistakes = Mistakes::default();
+        work.check_stored(&self.env, &mut mistakes);
+        let name_chars = summary.name.as_deref().map_or(0, |name| name.chars().count());
+        mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
+        check_placing(&summary.needs, work, self.failure_policy, &mut mistakes);
+        mistakes.found().map(|all| all.join("; "))
     }
 
     /// The sort key of the `queue` index: higher priority first, then earlier submission.
@@ -331,13 +313,18 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::enums::AfterEnd;
     use crate::fixtures::{self, at};
-    use crate::words::AfterEnd;
+    use crate::needs::Needs;
 
     const KEEP: Span = Span::from_s(7 * 86_400);
 
     fn placed(nodes: u32, retry_failed: u32, retry_lost: u32) -> (Job, Vec<AllocSummary>) {
-        let spec = JobSpec { command: vec!["true".into()], nodes, retry_failed, retry_lost, ..JobSpec::default() };
+        let spec = JobSpec {
+            needs: Needs { nodes, ..Needs::default() },
+            failure_policy: FailurePolicy { retry_failed, retry_lost, ..FailurePolicy::default() },
+            ..JobSpec::running(["true"])
+        };
         let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
         let allocs: Vec<_> = (0..nodes)
             .map(|n| {
@@ -436,7 +423,7 @@ mod tests {
     #[test]
     fn a_job_that_was_placed_does_not_wait_for_the_others_again() {
         let after = [(fixtures::job_id(7), AfterEnd::Success)].into();
-        let spec = JobSpec { command: vec!["true".into()], after, ..JobSpec::default() };
+        let spec = JobSpec { after, ..JobSpec::running(["true"]) };
         let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
         let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
         let alloc = crate::alloc::Alloc::place(id, &job, &fixtures::ready(0), at(1)).unwrap().summary;
@@ -445,51 +432,6 @@ mod tests {
             placed.after_end(&alloc, &Ending::lost("its node is gone"), &[], JobSet::Leaves, KEEP.into(), at(5));
         assert_eq!(again.summary.state, JobState::Queued);
         assert!(job.summary.follows() && !again.summary.follows());
-    }
-
-    fn demand(timeout_s: u64) -> (Job, AllocSummary) {
-        let spec = JobSpec { demand: true, timeout_s, ..JobSpec::default() };
-        let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
-        let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
-        let alloc = crate::alloc::Alloc::place(id, &job, &fixtures::ready(0), at(1)).unwrap().summary;
-        (job.with_placed(&[id]).unwrap(), alloc)
-    }
-
-    #[test]
-    fn a_demand_outlives_every_node_and_ends_when_its_time_is_over() {
-        let (mut job, alloc) = demand(60);
-        for n in 1..=9 {
-            job = job.after_end(&alloc, &Ending::lost("its node is gone"), &[], JobSet::Leaves, KEEP.into(), at(5));
-            assert_eq!((job.summary.state, job.lost_count), (JobState::Queued, n));
-            job = job.with_placed(&[alloc.alloc_id]).unwrap();
-        }
-        for ending in [Ending::exited(0), Ending::exited(1)] {
-            let stopped = job.after_end(&alloc, &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
-            assert_eq!(stopped.summary.state, JobState::Queued, "its agent stopped it on its own");
-        }
-        assert_eq!((job.summary.demand_until_at, job.end_demand("over", KEEP, at(59))), (Some(at(60)), None));
-        let ended = job.end_demand("over", KEEP, at(60)).unwrap();
-        assert_eq!((ended.summary.state, ended.expires_at), (JobState::Complete, None), "its alloc has to stop");
-        assert_eq!(ended.end_demand("over", KEEP, at(61)), None);
-        assert_eq!(demand(0).0.end_demand("over", KEEP, at(1 << 30)), None);
-        let mut work = placed(1, 0, 0).0;
-        work.work.timeout_s = 1;
-        assert_eq!(work.end_demand("over", KEEP, at(1 << 30)), None, "the node stops a job that runs too long");
-    }
-
-    #[test]
-    fn a_demand_has_no_command_and_another_job_has_one() {
-        let submit = |spec: JobSpec| Job::submit(fixtures::job_id(0), spec, at(0));
-        let demand = JobSpec { demand: true, ..JobSpec::default() };
-        assert!(submit(demand.clone()).unwrap().is_demand());
-        for spec in [
-            JobSpec { command: vec!["x".into()], ..demand.clone() },
-            JobSpec { image: Some("alpine".into()), ..demand.clone() },
-            JobSpec { caches: vec!["c".into()], ..demand },
-        ] {
-            assert!(submit(spec).unwrap_err().0[0].contains("a demand runs nothing"));
-        }
-        assert!(submit(JobSpec::default()).unwrap_err().0[0].contains("it has no command"));
     }
 
     #[test]
@@ -535,13 +477,21 @@ mod tests {
 
     #[test]
     fn a_bad_submission_lists_every_mistake() {
-        let spec = JobSpec { vcpus: 0, nodes: 25, priority: 1001, caches: vec!["a/b".into()], ..JobSpec::default() };
-        let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
-        assert!(wrong.len() >= 5, "{wrong:?}");
         let spec = JobSpec {
-            command: vec!["x".into()],
-            nodes: 24,
-            caches: (0..3).map(|n| format!("c{n}")).collect(),
+            priority: 1001,
+            needs: Needs { vcpus: 0, nodes: 25, ..Needs::default() },
+            work: Work { caches: vec!["a/b".into()], ..Work::default() },
+            ..JobSpec::default()
+        };
+        let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
+        assert!(wrong.iter().any(|w| w.contains("it has no command")) && wrong.len() >= 5, "{wrong:?}");
+        let spec = JobSpec {
+            needs: Needs { nodes: 24, ..Needs::default() },
+            work: Work {
+                command: vec!["x".into()],
+                caches: (0..3).map(|n| format!("c{n}")).collect(),
+                ..Work::default()
+            },
             ..JobSpec::default()
         };
         let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();

@@ -4,7 +4,7 @@
 //! any run can repeat the call (`docs/rules.md#R5`).
 //! Does not: call anything, or choose what to launch.
 
-use crate::auth::{KeyRing, hex};
+use crate::auth::{NodeKey, hex};
 use crate::batch::Batch;
 use crate::ids::{ClusterName, NodeId};
 use crate::instance::{BATCH_TAG, CLUSTER_TAG, NODE_TAG, SIZE_TAG};
@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 
 /// Everything in a launch call except the client token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct LaunchRequest {
     pub offering: Offering,
     pub tags: BTreeMap<String, String>,
@@ -35,7 +34,6 @@ fn is_one(n: &usize) -> bool {
 /// What a launch call is for.
 #[derive(Clone, Copy, Debug)]
 pub enum Launched<'a> {
-    /// One node.
     Node(NodeId),
     /// The nodes of a batch.
     Batch(&'a Batch),
@@ -56,31 +54,22 @@ impl Life {
 
 /// What a launch request needs besides the record and the policy.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct LaunchSettings {
     pub cluster: ClusterName,
-    /// The keys for node tokens; `None` if IAM authenticates the nodes.
-    pub keys: Option<KeyRing>,
+    /// The key for node tokens; `None` if nodes sign their requests.
+    pub key: Option<NodeKey>,
     /// Where nodes send heartbeats.
     pub heartbeat_url: String,
     /// Where nodes report handles.
     pub sweep_url: String,
 }
 
-impl LaunchSettings {
-    /// The number of the key that tokens of new nodes are made with. Without keys it has no meaning.
-    pub fn key_version(&self) -> u32 {
-        self.keys.as_ref().map_or(1, KeyRing::version)
-    }
-}
-
 impl LaunchRequest {
-    /// Renders the request of a node or of a batch. `key_version` is that of the record.
+    /// Renders the request of a node or of a batch.
     pub fn render<'a>(
         settings: &LaunchSettings,
         policy: &Policy,
         launched: impl Into<Launched<'a>>,
-        key_version: u32,
         offering: &Offering,
     ) -> Self {
         let cluster = &settings.cluster;
@@ -100,12 +89,12 @@ impl LaunchRequest {
                 (None, Some(batch.clone()), batch.len())
             }
         };
-        let boot_token = |id| settings.keys.as_ref().map(|k| k.boot_token(cluster, id, key_version));
+        let token = |id| settings.key.as_ref().map(|key| key.token(cluster, id));
         let file = LaunchFile {
             cluster: cluster.clone(),
             node_id,
             batch,
-            token: node_id.and_then(boot_token),
+            token: node_id.and_then(token),
             heartbeat_url: settings.heartbeat_url.clone(),
             sweep_url: settings.sweep_url.clone(),
         };
@@ -161,7 +150,7 @@ mod tests {
     fn settings() -> LaunchSettings {
         LaunchSettings {
             cluster: "c".parse().unwrap(),
-            keys: Some(KeyRing::new("0f".repeat(32).parse().unwrap(), None)),
+            key: Some("0f".repeat(32).parse().unwrap()),
             heartbeat_url: "http://h".into(),
             sweep_url: "http://s".into(),
         }
@@ -171,13 +160,13 @@ mod tests {
     fn the_same_record_and_policy_render_the_same_request() {
         let policy = Policy::from_json(&policy::example_json()).unwrap();
         let node = fixtures::node_id(3);
-        let request = LaunchRequest::render(&settings(), &policy, node, 1, &fixtures::offering());
+        let request = LaunchRequest::render(&settings(), &policy, node, &fixtures::offering());
         let mut bound = fixtures::offering();
         bound.zone = Some("eu-1a".into());
-        assert_eq!(LaunchRequest::render(&settings(), &policy, node, 1, &bound).digest(), request.digest());
+        assert_eq!(LaunchRequest::render(&settings(), &policy, node, &bound).digest(), request.digest());
         let mut other = policy.clone();
         other.launch.user_data = "echo hello".into();
-        assert_ne!(LaunchRequest::render(&settings(), &other, node, 1, &bound).digest(), request.digest());
+        assert_ne!(LaunchRequest::render(&settings(), &other, node, &bound).digest(), request.digest());
         assert_eq!(request.tags["Name"], "c-3");
         assert!(client_token(fixtures::assigned(3).life().unwrap()).len() <= 64);
     }
@@ -187,9 +176,9 @@ mod tests {
         let policy = Policy::from_json(&policy::example_json()).unwrap();
         let slots = [3, 4, 5, 9].map(fixtures::slot).to_vec();
         let batch = Batch::of_lowest(fixtures::node_id(3).ulid(), slots).unwrap();
-        let settings = LaunchSettings { keys: None, ..settings() };
+        let settings = LaunchSettings { key: None, ..settings() };
         let render =
-            |launched: Launched<'_>| LaunchRequest::render(&settings, &policy, launched, 1, &fixtures::offering());
+            |launched: Launched<'_>| LaunchRequest::render(&settings, &policy, launched, &fixtures::offering());
         let request = render(Launched::Batch(&batch));
         assert_eq!((request.count, &request.tags[BATCH_TAG]), (4, &batch.to_string()));
         assert!(!request.tags.contains_key(NODE_TAG));
@@ -216,7 +205,7 @@ mod tests {
     fn user_data_carries_the_node_file_and_the_operators_commands() {
         let mut policy = Policy::from_json(&policy::example_json()).unwrap();
         policy.launch.user_data = "systemctl start nodekeeper-agent".into();
-        let request = LaunchRequest::render(&settings(), &policy, fixtures::node_id(3), 1, &fixtures::offering());
+        let request = LaunchRequest::render(&settings(), &policy, fixtures::node_id(3), &fixtures::offering());
         let file = node_file_in(&request.user_data).unwrap();
         assert_eq!((file.node_id, file.heartbeat_url.as_str()), (Some(fixtures::node_id(3)), "http://h"));
         assert_eq!(file.token.unwrap().len(), 64);

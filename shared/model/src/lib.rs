@@ -5,14 +5,14 @@
 //! | [`ids`], [`time`], [`money`], [`chance`] | names, points in time, amounts, seeded randomness |
 //! | [`words`], [`names`] | the closed sets of words in tables, requests and policy; what names from outside may be |
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
-//! | [`spec`], [`summary`], [`mod@array`] | what a user submits; what planning needs of jobs and allocs; jobs that belong together |
+//! | [`spec`], [`needs`], [`work`], [`failure_policy`] | what a user submits, and its parts, which rows, indexes and orders have too |
+//! | [`summary`], [`mod@array`] | what planning reads of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
 //! | [`wire`], [`auth`], [`output`], [`stored`] | HTTP bodies, node credentials, the output of allocs on its way to a reader, and where it is stored |
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
 //! | [`control`], [`limits`], [`brake`], [`told`] | entries of the control table; what limits launching; what is held back; what was told |
 //! | [`functions`] | the table of functions |
 //! | [`container_env`] | how a variable reaches a container |
-//! | [`webhook`] | where the webhook calls, and what it signs with |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
 //!
 //! A transition takes the record as read, what happened and the time. It returns the new record, or says why the
@@ -25,18 +25,20 @@
 pub mod action;
 pub mod after;
 pub mod alloc;
+pub mod announced;
 pub mod array;
 pub mod auth;
 pub mod batch;
 pub mod brake;
-pub mod causes;
-pub mod chance;
 pub mod cloud;
 pub mod container_env;
 pub mod control;
 pub mod end_cause;
+pub mod enums;
+pub mod error_chain;
 pub mod events;
 pub mod explain;
+pub mod failure_policy;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 pub mod functions;
@@ -46,40 +48,42 @@ mod instance;
 pub mod job;
 pub mod launch;
 pub mod limits;
+mod mistakes;
 pub mod money;
 pub mod names;
+pub mod needs;
 pub mod node;
 pub mod output;
 pub mod policy;
 pub mod quotas;
 pub mod reason;
 pub mod refusal;
+pub mod rng;
 pub mod spec;
 pub mod stored;
 pub mod summary;
 pub mod time;
-pub mod told;
 pub mod tries;
-pub mod webhook;
 pub mod wire;
-pub mod words;
+pub mod work;
 
-pub use alloc::{Alloc, HistoryEntry, MAX_HISTORY, ReportOutcome, ResolvedCopy};
+pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
 pub use end_cause::{EndCause, Ending};
+pub use enums::{
+    ActionName, AfterEnd, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
+    NodeStateName, NodeStatus, Reconcile, UnknownWord,
+};
+pub use failure_policy::FailurePolicy;
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
 pub use job::{Job, JobSet};
+pub use mistakes::BadJob;
 pub use money::{BadAmount, Usd};
+pub use needs::{MAX_NODES, Needs};
 pub use node::{
     ABSENCE_CONFIRM, Caller, Capacity, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life,
     MAX_REASON_BYTES, NewLife, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
 };
-pub use spec::{
-    BadJob, FailurePolicy, INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES, MAX_NODES, MAX_PRIORITY, MAX_TRANSACTION_ITEMS,
-    Work,
-};
-pub use summary::{AllocSummary, JobSummary, counts_for};
+pub use spec::{JobSpec, MAX_TRANSACTION_ITEMS};
+pub use summary::{AllocSummary, DEFAULT_PRIORITY, JobSummary, MAX_PRIORITY, counts_for};
 pub use tries::{JobTimes, Tries};
-pub use words::{
-    ActionName, AfterEnd, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
-    NodeStateName, NodeStatus, Reconcile, UnknownWord,
-};
+pub use work::{Environment, INPUT_VARIABLE, MAX_COMMAND_BYTES, Work};

@@ -21,13 +21,13 @@
 
 use crate::cloud::LaunchError;
 use crate::control::{Control, ControlKey, Entry, EntryChange, EntryRow, FailedStarts, Shortage};
+use crate::enums::{Class, Reach};
 use crate::explain::{Explanation, Waiting};
 use crate::node::Offering;
 use crate::policy::Policy;
 use crate::reason::Reason;
 use crate::refusal::Scope;
 use crate::time::{Span, Time};
-use crate::words::{Class, Reach};
 use std::fmt;
 
 /// Doubling never makes a wait longer than this, in seconds.

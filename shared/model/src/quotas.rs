@@ -5,7 +5,7 @@
 //! Does not: know how high a quota is, or which other quotas an account has.
 //! Source: EC2 User Guide, "Amazon EC2 instance type quotas" and "Quotas for Spot Instance requests".
 
-use crate::words::Market;
+use crate::enums::Market;
 
 /// The families of each group, and the group's name in Service Quotas.
 const GROUPS: &[(&str, &str, &[&str])] = &[

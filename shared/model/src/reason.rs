@@ -6,11 +6,11 @@
 
 use crate::cloud::InstanceState;
 use crate::end_cause::EndCause;
+use crate::enums::{BrakeKind, ClientStatus, JobState, NodeStatus, Reconcile};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::money::Usd;
 use crate::node::Capacity;
 use crate::time::{Span, Time};
-use crate::words::{BrakeKind, ClientStatus, JobState, NodeStatus, Reconcile};
 use std::fmt;
 
 macro_rules! reasons {
@@ -18,7 +18,6 @@ macro_rules! reasons {
         /// Why something is done, or deliberately not done. Each has a word for programs
         /// ([`Reason::word`]) and a text for people (its `Display`).
         #[derive(Clone, Debug, PartialEq)]
-        #[allow(missing_docs, reason = "the text of a variant says what its fields are")]
         pub enum Reason { $($(#[$doc])* $variant { $($field: $t),* },)* }
 
         impl Reason {
@@ -80,7 +79,7 @@ reasons! {
     ManyUnlisted "many_unlisted" { unlisted: usize, up: usize } = "{unlisted} of {up} instances are not listed at once: more likely EC2's list is wrong than all of them are gone";
 
     /// A row contradicts the contract.
-    RowUnsound "row_unsound" { what: String } = "the row is not used: {what}; correct or delete it";
+    RowInvalid "row_invalid" { what: String } = "the row is not used: {what}; correct or delete it";
 
     // Leases
 
@@ -145,8 +144,6 @@ reasons! {
     CopyWanted "copy_wanted" { original: AllocId } = "{original} is unknown, and its job wants a copy meanwhile";
     /// A job needs the node that is launched.
     JobNeedsNode "job_needs_node" { job: String } = "job {job} needs it";
-    /// The time-out of a pure demand has passed.
-    DemandOver "demand_over" { timeout: Span } = "its time of {timeout} is over";
     /// A demand set needs the node that is launched.
     SetNeedsNode "set_needs_node" { set: String } = "demand set {set} needs it";
     /// A demand set names a size that the policy does not have.
@@ -183,7 +180,7 @@ reasons! {
     /// Nodes with room for the job boot.
     NodesBoot "nodes_boot" { slots: Vec<Slot> } = "it waits until {} can take work", listed(slots);
     /// Nodes with room for the job are silent or unlisted.
-    NodesDoubted "nodes_doubted" { slots: Vec<Slot> } = "silent or unlisted, but this run does not believe that it is gone: {}; nothing is placed there, and nothing is launched instead", listed(slots);
+    NodesSuspected "nodes_suspected" { slots: Vec<Slot> } = "silent or unlisted, but this run does not believe that it is gone: {}; nothing is placed there, and nothing is launched instead", listed(slots);
     /// Other members of the job have nodes.
     PartFound "part_found" { found: usize, of: u32 } = "it keeps {found} of the {of} nodes that it needs";
     /// An earlier job waits, and the room that is left is kept for that job.
@@ -215,7 +212,7 @@ reasons! {
     /// A down node has not been silent for long enough.
     DownNotLongEnough "down_not_long_enough" { left: Span } = "down, and shutdown.down_after_s is over in {left}";
     /// This run does not believe that the node is gone.
-    NodeDoubted "node_doubted" {} = "it is silent or unlisted, and this run does not believe that it is gone";
+    NodeSuspected "node_suspected" {} = "it is silent or unlisted, and this run does not believe that it is gone";
     /// EC2 lists the instance of a node, and not as running.
     InstanceNotRunning "instance_not_running" { state: InstanceState } = "EC2 lists its instance as {state}";
     /// The plan was made from rows that have changed since.
@@ -320,6 +317,8 @@ reasons! {
     // Nodes and launches
 
     /// A node's complete report made it ready.
+    /// The node of an unknown alloc reports it again.
+    ReportedAgain "reported_again" {} = "its node reports it again";
     ReportTaken "report_taken" {} = "its complete report was taken";
     /// What a heartbeat changed on the record.
     Heard "heard" { how: String } = "{how}";
@@ -385,7 +384,6 @@ fn allowed(maximum: &str, max: u32, there: u32) -> String {
     }
 }
 
-/// `slot 3, slot 4`
 fn listed(slots: &[Slot]) -> String {
     slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(", ")
 }
@@ -405,7 +403,7 @@ impl Reason {
     pub const fn is_about_nodes_to_come(&self) -> bool {
         matches!(
             self,
-            Self::NodesLaunched { .. } | Self::NodesBoot { .. } | Self::NodesDoubted { .. } | Self::MaxPerRun { .. }
+            Self::NodesLaunched { .. } | Self::NodesBoot { .. } | Self::NodesSuspected { .. } | Self::MaxPerRun { .. }
         )
     }
 
@@ -433,7 +431,7 @@ impl Reason {
             Self::SetLacks { set, .. } => format!("{} {set}", self.word()),
             Self::AttemptsSpent { offering, .. } => format!("{} {offering}", self.word()),
             Self::TagMakesNoSense { instance_id } => format!("{} {instance_id}", self.word()),
-            Self::RowUnsound { what } => format!("{} {what}", self.word()),
+            Self::RowInvalid { what } => format!("{} {what}", self.word()),
             _ => self.word().to_owned(),
         }
     }

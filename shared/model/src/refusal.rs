@@ -4,17 +4,16 @@
 //! limited by it.
 //! Does not: read EC2's answers (the crate `cloud` does), or say how long a refusal lasts (`limits` does).
 
+use crate::enums::{Class, Market, Reach};
 use crate::ids::BadId;
 use crate::node::Offering;
 use crate::quotas::{group_of, quota_name};
-use crate::words::{Class, Market, Reach};
 use std::fmt;
 use std::str::FromStr;
 
 /// EC2 refused a launch: nothing was launched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", .class.in_words())]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Refusal {
     pub reach: Reach,
     pub class: Class,

@@ -75,7 +75,6 @@ impl S3Prefix {
 }
 
 impl S3Place {
-    /// The bucket.
     pub fn bucket(&self) -> &str {
         &self.bucket
     }

@@ -4,18 +4,27 @@
 //! Does not: change anything. `job` and `alloc` hold the state machines.
 
 use crate::array::ArrayLimit;
+use crate::enums::{AfterEnd, ClientStatus, Desired, JobState};
+use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
-use crate::node::{Capacity, Version};
-use crate::spec::{FailurePolicy, MAX_PRIORITY, default_priority, one};
-use crate::time::{Span, Time};
+use crate::needs::Needs;
+use crate::node::Version;
+use crate::time::Time;
 use crate::tries::Tries;
-use crate::words::{AfterEnd, ClientStatus, Desired, JobState, Market};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What planning needs of a job. The `queue` index projects it, so it has at most 20 attributes besides keys.
+/// The highest priority.
+pub const MAX_PRIORITY: u32 = 1000;
+/// The priority of a job that says none.
+pub const DEFAULT_PRIORITY: u32 = 500;
+
+const fn default_priority() -> u32 {
+    DEFAULT_PRIORITY
+}
+
+/// What planning reads of a job. The `queue` index projects these attributes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct JobSummary {
     pub job_id: JobId,
     /// Raised by every write.
@@ -28,33 +37,14 @@ pub struct JobSummary {
     #[serde(default = "default_priority")]
     pub priority: u32,
     pub submitted_at: Time,
-    /// What one member needs.
-    #[serde(flatten)]
-    pub capacity: Capacity,
-    /// The only instance type that the job accepts; `None` for any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance_type: Option<String>,
-    /// The only market that the job accepts; `None` for any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub market: Option<Market>,
-    /// Whether each member gets a node for itself, without allocs of other jobs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub exclusive: bool,
-    /// The number of members. Each gets a node of its own.
-    #[serde(default = "one")]
-    pub nodes: u32,
+    #[serde(default)]
+    pub needs: Needs,
     /// How many jobs of its array may be placed at the same time; `None` for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_limit: Option<ArrayLimit>,
     /// The jobs that must end before this one is placed, and how. A job that has ended so is taken off.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobId, AfterEnd>,
-    /// Whether the job is a pure demand: it runs nothing, and only wants its nodes.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub demand: bool,
-    /// When a pure demand ends by itself; `None` for never, and for other jobs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_until_at: Option<Time>,
     /// What came of the tries to run the job so far.
     #[serde(default, skip_serializing_if = "Tries::is_none")]
     pub tries: Tries,
@@ -72,17 +62,6 @@ impl JobSummary {
         self.tries.not_before_at.filter(|at| self.state == JobState::Queued && *at > now)
     }
 
-    /// The summary of a whole row as JSON. A row with an empty command is a demand, whether it says so or not.
-    pub fn of_row(row: serde_json::Value) -> Result<Self, serde_json::Error> {
-        let is_demand = row.get("command").and_then(serde_json::Value::as_array).is_some_and(Vec::is_empty);
-        let timeout_s = row.get("timeout_s").and_then(serde_json::Value::as_u64).unwrap_or(0);
-        let mut job: Self = serde_json::from_value(row)?;
-        if is_demand {
-            (job.demand, job.demand_until_at) = (true, demand_until(true, job.submitted_at, timeout_s));
-        }
-        Ok(job)
-    }
-
     /// Whether the job waits for the end of other jobs.
     pub fn follows(&self) -> bool {
         self.state == JobState::Queued && !self.after.is_empty()
@@ -94,15 +73,8 @@ impl JobSummary {
     }
 }
 
-/// When a job that was submitted at this time ends by itself, if it is a demand with a time-out.
-pub(crate) fn demand_until(is_demand: bool, submitted_at: Time, timeout_s: u64) -> Option<Time> {
-    let timeout = i64::try_from(timeout_s).ok().filter(|s| *s > 0)?;
-    is_demand.then(|| submitted_at + Span::from_s(timeout))
-}
-
-/// What planning needs of an alloc. The `live` index projects it, so it has at most 20 attributes besides keys.
+/// What planning reads of an alloc. The `live` index projects these attributes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct AllocSummary {
     pub alloc_id: AllocId,
     /// Raised by every write.
@@ -122,19 +94,18 @@ pub struct AllocSummary {
     pub awaiting: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_since_at: Option<Time>,
+    /// Since when the alloc has the order to stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopping_since_at: Option<Time>,
     /// The alloc that this copy replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<AllocId>,
     /// The copy that replaces this alloc.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<AllocId>,
-    /// The capacity that the alloc takes up on its node.
-    #[serde(flatten)]
-    pub capacity: Capacity,
-    /// Whether the alloc gets its node for itself, without allocs of other jobs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub exclusive: bool,
-    #[serde(flatten)]
+    #[serde(default)]
+    pub needs: Needs,
+    #[serde(default)]
     pub failure_policy: FailurePolicy,
 }
 

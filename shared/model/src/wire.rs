@@ -7,13 +7,16 @@
 
 use crate::batch::Batch;
 use crate::end_cause::EndCause;
+use crate::enums::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
+use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
+use crate::needs::Needs;
 use crate::output::{Switches, Then};
 use crate::stored::S3Place;
 use crate::time::Time;
-use crate::words::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
+use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// The largest request body that is read, in bytes; a larger one is answered 413.
 pub const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
@@ -33,7 +36,6 @@ pub const NODE_FILE: &str = "/etc/nodekeeper/node.json";
 
 /// `/etc/nodekeeper/node.json`: written by the user data, read by the agent. It has the node id, or the batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct LaunchFile {
     pub cluster: ClusterName,
     /// The node, if the instance was launched alone.
@@ -42,7 +44,7 @@ pub struct LaunchFile {
     /// The batch that the instance was launched in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
-    /// The node's credential; `None` if IAM authenticates the caller.
+    /// The node's credential; `None` if the node signs its requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// Base URL of heartbeat-ingest, without `/v1/…`.
@@ -70,11 +72,10 @@ impl LaunchFile {
 
 /// What an agent knows of its node, from its [`LaunchFile`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct NodeFile {
     pub cluster: ClusterName,
     pub node_id: NodeId,
-    /// The node's credential; `None` if IAM authenticates the caller.
+    /// The node's credential; `None` if the node signs its requests.
     pub token: Option<String>,
     /// Base URL of heartbeat-ingest, without `/v1/…`.
     pub heartbeat_url: String,
@@ -133,9 +134,6 @@ pub struct HeartbeatAnswer {
     /// Whether a report of handles is due now, although the agent's handles have not changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub report_handles: bool,
-    /// The token to use from now on, if it is another one than that of the call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<String>,
     /// The orders that the caller may not have, if its `as_of` was below `seq`: those placed after its `as_of`, the oldest
     /// first, as many as one answer takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,7 +154,6 @@ pub struct HeartbeatAnswer {
 /// A reader wants the output of an alloc: the agent asks for the number of the next piece, and sends pieces until an answer
 /// says that they are not wanted any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct WantedOutput {
     pub follow_id: String,
     pub alloc_id: AllocId,
@@ -177,7 +174,6 @@ pub struct OutputReport {
     pub piece: Option<OutputPiece>,
 }
 
-/// A piece of output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputPiece {
     /// The number of the piece: 0, or `next` of the last answer.
@@ -207,7 +203,6 @@ pub struct OutputAnswer {
 
 /// Which piece comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct NextPiece {
     pub no: u64,
     /// Where it begins in the output, in bytes.
@@ -216,7 +211,6 @@ pub struct NextPiece {
 
 /// What a node must know of one live alloc.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct AllocOrder {
     pub alloc_id: AllocId,
     /// Whether the agent must run the alloc or stop it.
@@ -225,30 +219,15 @@ pub struct AllocOrder {
     pub client: ClientStatus,
     /// The `seq` of the node when the alloc was placed.
     pub placed_seq: u64,
-    /// The program and its arguments.
-    pub command: Vec<String>,
+    #[serde(default)]
+    pub needs: Needs,
+    #[serde(default)]
+    pub work: Work,
     /// Variables added to the environment.
+    #[serde(default, skip_serializing_if = "Environment::is_empty")]
+    pub env: Environment,
     #[serde(default)]
-    pub env: BTreeMap<String, String>,
-    /// The container image, if the agent runs containers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
-    /// Named volumes that outlive the alloc.
-    #[serde(default)]
-    pub caches: Vec<String>,
-    /// How long the alloc may run, in seconds; 0 for no limit.
-    pub timeout_s: u64,
-    /// The time from TERM to KILL, in seconds.
-    pub kill_timeout_s: u64,
-    /// The memory that the alloc may use, in MiB; 0 for no limit.
-    pub memory_mib: u64,
-    /// The vCPUs that the alloc asked for.
-    pub vcpus: u32,
-    /// The GPUs that the alloc asked for.
-    #[serde(default)]
-    pub gpus: u32,
-    /// The number of members of the job.
-    pub nodes: u32,
+    pub failure_policy: FailurePolicy,
     /// The addresses of the members' nodes, in the order of the members' numbers. An address that is not known is
     /// empty; for a job of one member, the list is empty instead.
     #[serde(default)]
@@ -260,7 +239,6 @@ pub struct AllocOrder {
 
 /// A live alloc without its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "as in AllocOrder")]
 pub struct AllocStatus {
     pub alloc_id: AllocId,
     pub desired: Desired,
@@ -283,7 +261,6 @@ impl AllocOrder {
 
 /// `POST /v1/nodes/{node_id}/allocs`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct AllocReport {
     /// The incarnation of the reporting agent.
     pub incarnation: String,
@@ -298,7 +275,6 @@ pub struct AllocReport {
 
 /// How one alloc is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct AllocUpdate {
     pub alloc_id: AllocId,
     /// `pending`, `running`, `complete`, `failed` or `lost`: a node cannot report anything else.
@@ -342,7 +318,6 @@ pub struct AllocReportAnswer {
 
 /// An alloc update that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct RefusedUpdate {
     pub alloc_id: AllocId,
     pub reason: String,
@@ -350,7 +325,6 @@ pub struct RefusedUpdate {
 
 /// `POST /v1/nodes/{node_id}/handles`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct HandleReport {
     /// The incarnation of the reporting agent.
     pub incarnation: String,
@@ -402,7 +376,6 @@ impl ReportPart {
 
 /// One container or volume that exists on the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct ReportedHandle {
     /// The name on the node.
     pub handle: String,
@@ -452,7 +425,6 @@ const fn is_zero(number: &u64) -> bool {
 
 /// The body of every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct ErrorBody {
     pub error: ErrorCode,
     /// What happened and what to do, for people.

@@ -56,13 +56,42 @@ impl ActError {
     pub fn is_unreadable(&self, name: &str) -> bool {
         matches!(self, Self::Write(WriteError::Db(DbError::Corrupt { table, .. })) if *table == name)
     }
+}
 
-    /// The outcome of an action with this error, and the text of the error for the answer.
-    pub fn outcome(&self) -> (Outcome, Option<String>) {
-        match self {
-            Self::Write(e) if e.is_conflict() => (Outcome::Conflict, None),
-            Self::NotPossible(e) => (Outcome::Conflict, Some(e.to_string())),
-            e => (Outcome::Failed, Some(e.to_string())),
+/// What became of one action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActionResult {
+    /// Whether the action was carried out.
+    pub outcome: Outcome,
+    /// What went wrong, or why it was deliberately not done; `None` if nothing did.
+    pub error: Option<String>,
+}
+
+impl ActionResult {
+    /// The action was carried out.
+    pub const DONE: Self = Self::of(Outcome::Done);
+    /// Someone else was first.
+    pub const CONFLICT: Self = Self::of(Outcome::Conflict);
+    /// The action was not started.
+    pub const LEFT: Self = Self::of(Outcome::Left);
+
+    /// This outcome, and nothing went wrong.
+    pub const fn of(outcome: Outcome) -> Self {
+        Self { outcome, error: None }
+    }
+
+    /// The action was deliberately not done.
+    pub const fn kept_back(why: String) -> Self {
+        Self { outcome: Outcome::Said, error: Some(why) }
+    }
+}
+
+impl<E: Into<ActError>> From<E> for ActionResult {
+    fn from(error: E) -> Self {
+        match error.into() {
+            ActError::Write(e) if e.is_conflict() => Self::CONFLICT,
+            ActError::NotPossible(e) => Self { outcome: Outcome::Conflict, error: Some(e.to_string()) },
+            e => Self { outcome: Outcome::Failed, error: Some(e.to_string()) },
         }
     }
 }
@@ -75,7 +104,6 @@ impl From<DbError> for ActError {
 
 /// One action of a run's answer.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct ActionAnswer {
     pub action: ActionName,
     pub subject: String,
@@ -89,29 +117,15 @@ pub struct ActionAnswer {
 }
 
 impl ActionAnswer {
-    /// The outcome of a planned action.
-    pub fn new(row: PlanRow, outcome: Outcome, error: Option<String>) -> Self {
+    /// What became of a planned action.
+    pub fn new(row: PlanRow, ActionResult { outcome, error }: ActionResult) -> Self {
         let done = outcome == Outcome::Done;
         Self { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
     }
 
     /// The answers of a dry run.
     pub fn said<A: Describe>(plan: &Plan<A>) -> Vec<Self> {
-        plan.actions.iter().map(|p| Self::new(p.row(), Outcome::Said, None)).collect()
-    }
-
-    /// Changes the answer of an action that was carried out, because the last step was deliberately not done.
-    pub fn keep_back(&mut self, why: String) {
-        self.done = false;
-        self.outcome = Outcome::Said;
-        self.error = Some(why);
-    }
-
-    /// Changes the answer of an action that was carried out, because it turned out to have failed.
-    pub fn fail(&mut self, error: String) {
-        self.done = false;
-        self.outcome = Outcome::Failed;
-        self.error = Some(error);
+        plan.actions.iter().map(|p| Self::new(p.row(), ActionResult::of(Outcome::Said))).collect()
     }
 }
 
@@ -128,7 +142,6 @@ pub enum Ran {
 
 /// The answer of a scheduled run.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct RunAnswer {
     pub function: &'static str,
     /// When the run began to observe.

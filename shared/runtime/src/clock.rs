@@ -33,7 +33,6 @@ impl RunClock {
         Self { start: now, began, deadline: began + left.min(Duration::from_secs(900)) }
     }
 
-    /// The time now.
     pub fn now(&self) -> Time {
         self.start + Span::from_ms(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
     }

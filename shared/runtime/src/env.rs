@@ -4,38 +4,14 @@
 //! mistakes are reported at once.
 //! Does not: read the environment of the process itself; its caller passes a lookup function.
 
-use crate::keys;
-use model::auth::{NodeRole, NumberedKey};
+use crate::http::Credentials;
 use model::ids::ClusterName;
-use model::time::Span;
-
-/// How nodes prove who they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeAuth {
-    /// By a token in the node's configuration.
-    Token,
-    /// By a signature with the instance role; the function URL checks it.
-    Iam,
-}
-
-/// Where the master key for node tokens comes from.
-#[derive(Clone, Debug)]
-pub enum KeySource {
-    /// The key itself, for local use.
-    Given(NumberedKey),
-    /// The name or ARN of a secret.
-    Secret(String),
-    /// There is no key: IAM authenticates the nodes, or the function needs no key.
-    None,
-}
 
 /// What a function needs besides the name of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Whether the function checks or makes node tokens.
-    pub key: bool,
-    /// Whether the function answers nodes.
-    pub callers: bool,
+    /// Whether the function answers or launches nodes, and so must know how they prove who they are.
+    pub nodes: bool,
     /// Whether the function writes the URLs into user data.
     pub urls: bool,
 }
@@ -45,14 +21,8 @@ pub struct Needs {
 pub struct Environment {
     /// `NODEKEEPER_CLUSTER`
     pub cluster: ClusterName,
-    /// `NODEKEEPER_NODE_AUTH`
-    pub node_auth: NodeAuth,
-    /// `NODEKEEPER_NODE_ROLE`, for a function that answers nodes with `iam`.
-    pub node_role: Option<NodeRole>,
-    /// `NODEKEEPER_NODE_KEY` or `NODEKEEPER_NODE_KEY_SECRET`
-    pub key: KeySource,
-    /// `NODEKEEPER_KEY_MAX_AGE_S`: the age at which the keys of a secret are read again.
-    pub key_max_age: Span,
+    /// `NODEKEEPER_NODE_ROLE`, or in a local system `NODEKEEPER_NODE_KEY`.
+    pub credentials: Credentials,
     /// `NODEKEEPER_HEARTBEAT_URL`, without a slash at the end.
     pub heartbeat_url: String,
     /// `NODEKEEPER_SWEEP_URL`, without a slash at the end.
@@ -69,16 +39,11 @@ impl Environment {
     pub fn read(needs: Needs, lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadEnvironment> {
         let mut reader = Reader { lookup, needs, wrong: Vec::new() };
         let cluster = reader.cluster();
-        let node_auth = reader.node_auth();
-        let node_role = reader.node_role(node_auth);
-        let key = reader.key(node_auth);
-        let key_max_age = reader.key_max_age();
+        let credentials = reader.credentials();
         let heartbeat_url = reader.url("NODEKEEPER_HEARTBEAT_URL");
         let sweep_url = reader.url("NODEKEEPER_SWEEP_URL");
         match cluster {
-            Some(cluster) if reader.wrong.is_empty() => {
-                Ok(Self { cluster, node_auth, node_role, key, key_max_age, heartbeat_url, sweep_url })
-            }
+            Some(cluster) if reader.wrong.is_empty() => Ok(Self { cluster, credentials, heartbeat_url, sweep_url }),
             _ => Err(BadEnvironment(reader.wrong)),
         }
     }
@@ -113,68 +78,27 @@ impl<L: Fn(&str) -> Option<String>> Reader<L> {
         }
     }
 
-    fn node_auth(&mut self) -> NodeAuth {
-        match self.value("NODEKEEPER_NODE_AUTH").as_deref() {
-            None | Some("token") => NodeAuth::Token,
-            Some("iam") => NodeAuth::Iam,
-            Some(other) => {
-                self.wrong.push(format!("NODEKEEPER_NODE_AUTH is {other:?}: it must be token or iam"));
-                NodeAuth::Token
+    fn credentials(&mut self) -> Credentials {
+        let (role, key) = (self.value("NODEKEEPER_NODE_ROLE"), self.value("NODEKEEPER_NODE_KEY"));
+        let read = match (role, key) {
+            (None, None) if !self.needs.nodes => Ok(Credentials::Nobody),
+            (Some(arn), None) => {
+                arn.parse().map(Credentials::Iam).map_err(|e| format!("NODEKEEPER_NODE_ROLE is wrong: {e}"))
             }
-        }
-    }
-
-    fn node_role(&mut self, node_auth: NodeAuth) -> Option<NodeRole> {
-        match self.value("NODEKEEPER_NODE_ROLE").map(|arn| arn.parse::<NodeRole>()) {
-            Some(Ok(role)) => Some(role),
-            Some(Err(e)) => {
-                self.wrong.push(format!("NODEKEEPER_NODE_ROLE is wrong: {e}"));
-                None
+            (None, Some(key)) => {
+                key.parse().map(Credentials::Token).map_err(|e| format!("NODEKEEPER_NODE_KEY is wrong: {e}"))
             }
-            None => {
-                if self.needs.callers && node_auth == NodeAuth::Iam {
-                    self.wrong.push(
-                        "NODEKEEPER_NODE_ROLE is not set: with NODEKEEPER_NODE_AUTH=iam, only this role's instances \
-                         are nodes"
-                            .into(),
-                    );
-                }
-                None
-            }
-        }
-    }
-
-    fn key(&mut self, node_auth: NodeAuth) -> KeySource {
-        match (self.value("NODEKEEPER_NODE_KEY"), self.value("NODEKEEPER_NODE_KEY_SECRET")) {
-            // With both, the key is only the secret's first value.
-            (_, Some(secret)) => KeySource::Secret(secret),
-            (Some(text), None) => match text.parse() {
-                Ok::<NumberedKey, _>(key) => KeySource::Given(key),
-                Err(e) => {
-                    self.wrong.push(format!("NODEKEEPER_NODE_KEY is wrong: {e}"));
-                    KeySource::None
-                }
-            },
-            (None, None) => {
-                if self.needs.key && node_auth == NodeAuth::Token {
-                    self.wrong.push(
-                        "neither NODEKEEPER_NODE_KEY nor NODEKEEPER_NODE_KEY_SECRET is set: one of them is needed to \
-                         check node tokens (or NODEKEEPER_NODE_AUTH=iam)"
-                            .into(),
-                    );
-                }
-                KeySource::None
-            }
-        }
-    }
-
-    fn key_max_age(&mut self) -> Span {
-        let Some(text) = self.value("NODEKEEPER_KEY_MAX_AGE_S") else { return keys::MAX_AGE };
-        let span = text.parse().ok().filter(|s| (1..=3600).contains(s)).map(Span::from_s);
-        if span.is_none() {
-            self.wrong.push(format!("NODEKEEPER_KEY_MAX_AGE_S is {text:?}: it must be 1 to 3600 (seconds)"));
-        }
-        span.unwrap_or(keys::MAX_AGE)
+            (None, None) => Err("NODEKEEPER_NODE_ROLE is not set: only this role's instances are nodes (in a local \
+                                 system, NODEKEEPER_NODE_KEY makes the nodes' tokens)"
+                .to_owned()),
+            (Some(_), Some(_)) => Err("NODEKEEPER_NODE_ROLE and NODEKEEPER_NODE_KEY are both set: nodes either sign \
+                                       their requests or have tokens"
+                .to_owned()),
+        };
+        read.unwrap_or_else(|wrong| {
+            self.wrong.push(wrong);
+            Credentials::Nobody
+        })
     }
 
     fn url(&mut self, name: &str) -> String {
@@ -200,30 +124,47 @@ impl<L: Fn(&str) -> Option<String>> Reader<L> {
 mod tests {
     use super::*;
 
+    const ALL: Needs = Needs { nodes: true, urls: true };
+
+    fn read(needs: Needs, variables: &[(&str, &str)]) -> Result<Environment, BadEnvironment> {
+        let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        Environment::read(needs, find)
+    }
+
     #[test]
     fn all_mistakes_are_reported_at_once() {
-        let env = |name: &str| match name {
-            "NODEKEEPER_CLUSTER" => Some("no spaces".to_owned()),
-            "NODEKEEPER_NODE_AUTH" => Some("trust".to_owned()),
-            "NODEKEEPER_SWEEP_URL" => Some("ftp://x".to_owned()),
-            _ => None,
+        let bad =
+            [("NODEKEEPER_CLUSTER", "no spaces"), ("NODEKEEPER_NODE_KEY", "0f"), ("NODEKEEPER_SWEEP_URL", "ftp://x")];
+        let BadEnvironment(wrong) = read(ALL, &bad).unwrap_err();
+        assert_eq!(wrong.len(), 4, "{wrong:#?}");
+    }
+
+    #[test]
+    fn nodes_prove_who_they_are_in_one_way() {
+        let needs = Needs { urls: false, ..ALL };
+        let with = |more: &[(&str, &str)]| {
+            read(needs, &[&[("NODEKEEPER_CLUSTER", "c")], more].concat()).map(|env| env.credentials)
         };
-        let needs = Needs { key: true, callers: true, urls: true };
-        let BadEnvironment(wrong) = Environment::read(needs, env).unwrap_err();
-        assert_eq!(wrong.len(), 5, "{wrong:#?}");
-        let iam = |name: &str| match name {
-            "NODEKEEPER_CLUSTER" => Some("c".to_owned()),
-            "NODEKEEPER_NODE_AUTH" => Some("iam".to_owned()),
-            _ => None,
-        };
-        let BadEnvironment(wrong) = Environment::read(Needs { urls: false, ..needs }, iam).unwrap_err();
-        assert!(wrong.len() == 1 && wrong[0].contains("NODEKEEPER_NODE_ROLE is not set"), "{wrong:#?}");
+        let (role, digits) = (("NODEKEEPER_NODE_ROLE", "arn:aws:iam::123456789012:role/node"), "0f".repeat(32));
+        let key = ("NODEKEEPER_NODE_KEY", digits.as_str());
+        assert!(matches!(with(&[role]), Ok(Credentials::Iam(_))));
+        assert!(matches!(with(&[key]), Ok(Credentials::Token(_))));
+        for (variables, what) in [
+            (&[][..], "NODEKEEPER_NODE_ROLE is not set"),
+            (&[role, key], "both set"),
+            (&[("NODEKEEPER_NODE_ROLE", "node")], "NODEKEEPER_NODE_ROLE is wrong"),
+            (&[("NODEKEEPER_NODE_KEY", "short")], "NODEKEEPER_NODE_KEY is wrong"),
+        ] {
+            let BadEnvironment(wrong) = with(variables).unwrap_err();
+            assert!(wrong.len() == 1 && wrong[0].contains(what), "{wrong:#?}");
+            assert!(!wrong[0].contains("short") && !wrong[0].contains(&digits), "a key is never printed");
+        }
     }
 
     #[test]
     fn variables_that_are_not_needed_may_be_missing() {
-        let env = |name: &str| (name == "NODEKEEPER_CLUSTER").then(|| "c".to_owned());
-        assert!(Environment::read(Needs { key: false, callers: false, urls: false }, env).is_ok());
-        assert!(Environment::read(Needs { key: true, callers: true, urls: false }, env).is_err());
+        let env = [("NODEKEEPER_CLUSTER", "c")];
+        assert!(read(Needs { nodes: false, urls: false }, &env).is_ok());
+        assert!(read(Needs { nodes: true, urls: false }, &env).is_err());
     }
 }

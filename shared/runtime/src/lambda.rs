@@ -9,16 +9,13 @@
 use crate::answer::RunAnswer;
 use crate::bounded::{self, Bounded};
 use crate::clock::RunClock;
-use crate::env::{Environment, KeySource, Needs, NodeAuth};
+use crate::env::{Environment, Needs};
 use crate::http::Credentials;
-use crate::keys::{KeySecret, Keys};
-use crate::{metrics, trust};
-use async_trait::async_trait;
+use crate::metrics;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, ConfigLoader, SdkConfig};
 use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
-use model::auth::{KeyRing, NumberedKey};
 use model::ids::ClusterName;
 use model::launch::LaunchSettings;
 use model::time::Time;
@@ -35,34 +32,22 @@ const UNKNOWN_BUDGET: Duration = Duration::from_secs(50);
 
 /// What a function works with.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Parts {
     pub store: Store,
     pub env: Environment,
     /// The configuration of the SDK, for clients that only some functions need.
     pub aws: SdkConfig,
-    keys: Option<Keys>,
 }
 
 impl Parts {
-    /// How nodes prove who they are.
-    pub fn credentials(&self) -> Credentials {
-        let credentials = match self.env.node_auth {
-            NodeAuth::Token => self.keys.clone().map(Credentials::Token),
-            NodeAuth::Iam => self.env.node_role.clone().map(Credentials::Iam),
-        };
-        credentials.unwrap_or(Credentials::Nobody)
-    }
-
     /// The settings that are needed to render a launch request.
-    pub async fn launch_settings(&self, now: Time) -> LaunchSettings {
-        let keys = match &self.keys {
-            Some(keys) => Some(keys.ring(now).await),
-            None => None,
-        };
+    pub fn launch_settings(&self) -> LaunchSettings {
         LaunchSettings {
             cluster: self.env.cluster.clone(),
-            keys,
+            key: match &self.env.credentials {
+                Credentials::Token(key) => Some(key.clone()),
+                Credentials::Iam(_) | Credentials::Nobody => None,
+            },
             heartbeat_url: self.env.heartbeat_url.clone(),
             sweep_url: self.env.sweep_url.clone(),
         }
@@ -105,65 +90,14 @@ pub fn fail(function: &str, error: &dyn Display) -> ! {
     std::process::exit(1)
 }
 
-/// The variables of the environment. A variable that is not text becomes text with replacement characters.
-fn variables() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
-}
-
 async fn parts(needs: Needs) -> Result<Parts, String> {
     let env = Environment::read(needs, |name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
-    let config = trust::believing(sdk_config(), variables()).load().await;
+    let config = sdk_config().load().await;
     if config.region().is_none() {
         return Err("AWS_REGION is not set: Lambda sets it; elsewhere, set it to the region of the tables".into());
     }
-    let keys = match &env.key {
-        // Signed requests need no key.
-        _ if !needs.key || env.node_auth == NodeAuth::Iam => None,
-        KeySource::Given(key) => Some(Keys::fixed(KeyRing::new(key.clone(), None))),
-        KeySource::Secret(name) => {
-            let client = aws_sdk_secretsmanager::Client::new(&config);
-            Some(Keys::of_secret(Arc::new(Secret { client, name: name.clone() }), env.key_max_age, Time::now()).await?)
-        }
-        KeySource::None => None,
-    };
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), env.cluster.clone());
-    Ok(Parts { store: Store::new(Arc::new(Bounded(dynamo))), env, aws: config, keys })
-}
-
-/// The secret of the keys. Secrets Manager keeps the value before the current one under a label of its own.
-#[derive(Debug)]
-struct Secret {
-    client: aws_sdk_secretsmanager::Client,
-    name: String,
-}
-
-impl Secret {
-    /// The value with this label; `None` if there is none.
-    async fn value(&self, label: &str) -> Result<Option<NumberedKey>, String> {
-        let name = &self.name;
-        let answer = self.client.get_secret_value().secret_id(name).version_stage(label).send().await;
-        let text = match answer {
-            Ok(answer) => answer.secret_string().unwrap_or_default().to_owned(),
-            Err(e) if e.as_service_error().is_some_and(|e| e.is_resource_not_found_exception()) => return Ok(None),
-            Err(e) => {
-                let e = aws_sdk_secretsmanager::error::DisplayErrorContext(e);
-                return Err(format!("secret {name} (NODEKEEPER_NODE_KEY_SECRET) cannot be read: {e}"));
-            }
-        };
-        let key = text.parse().map_err(|e| format!("secret {name} (NODEKEEPER_NODE_KEY_SECRET) is wrong: {e}"));
-        key.map(Some)
-    }
-}
-
-#[async_trait]
-impl KeySecret for Secret {
-    async fn read(&self) -> Result<KeyRing, String> {
-        let current = self.value("AWSCURRENT").await?;
-        let missing = || format!("secret {} (NODEKEEPER_NODE_KEY_SECRET) does not exist or has no value", self.name);
-        // A previous value that is no key does not count, for example one that somebody wrote by mistake.
-        let previous = self.value("AWSPREVIOUS").await.unwrap_or_default();
-        Ok(KeyRing::new(current.ok_or_else(missing)?, previous))
-    }
+    Ok(Parts { store: Store::new(Arc::new(Bounded(dynamo))), env, aws: config })
 }
 
 /// A function's answer to an event.
@@ -173,17 +107,6 @@ pub enum Reply {
     Http(Value),
     /// The answer of a scheduled run.
     Run(Box<RunAnswer>),
-    /// The answer of a function that tells others what happened.
-    Told(Told),
-}
-
-/// What a function that tells others answers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Told {
-    /// The answer to Lambda. With an error the invocation fails, and Lambda sends its event again.
-    pub answer: Result<Value, String>,
-    /// The metrics; `None` if nothing was to tell.
-    pub metrics: Option<Value>,
 }
 
 impl Reply {
@@ -218,14 +141,10 @@ where
                     }
                     Ok(serde_json::to_value(answer.bounded()).unwrap_or_default())
                 }
-                Ok(Reply::Told(Told { answer, metrics })) => {
-                    metrics.iter().for_each(print_line);
-                    answer.map_err(failed)
-                }
                 Err(e) => {
                     tracing::error!("{function} failed: {e}");
                     print_line(&metrics::of_failed_run(function, cluster, clock.now()));
-                    Err(failed(e.to_string()))
+                    Err(Diagnostic { error_type: "Failed".into(), error_message: e.to_string() })
                 }
             }
         }
@@ -234,10 +153,6 @@ where
     if let Err(e) = result {
         fail(function, &e);
     }
-}
-
-fn failed(error_message: String) -> Diagnostic {
-    Diagnostic { error_type: "Failed".into(), error_message }
 }
 
 /// Writes metrics to standard output, one JSON object in a line: CloudWatch reads them from the log. A line

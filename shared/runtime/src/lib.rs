@@ -3,8 +3,8 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`observation`] | everything that one run reads, in a safe order |
-//! | [`run`] | the one run loop: lanes, freshness, deadline, outcome, event |
-//! | [`clock`], [`lanes`], [`answer`], [`metrics`] | its parts |
+//! | [`run`] | the one run loop: locks, freshness, deadline, outcome, event |
+//! | [`clock`], [`locks`], [`answer`], [`metrics`] | its parts |
 //! | [`signs`] | the one list of what is not well, for `status`, the page and the alarms |
 //! | [`watchdog`] | records failed runs, and looks whether the other functions succeed |
 //! | [`confirm`] | checks a plan that is only shown |
@@ -21,14 +21,13 @@ pub mod clock;
 pub mod confirm;
 pub mod env;
 pub mod http;
-pub mod keys;
 pub mod lambda;
-pub mod lanes;
 pub mod metrics;
 pub mod observation;
+mod queue;
 pub mod rate;
+pub mod record_locks;
 pub mod run;
 pub mod signs;
-pub mod soundness;
-mod trust;
+pub mod validation;
 pub mod watchdog;

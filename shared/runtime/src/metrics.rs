@@ -1,4 +1,4 @@
-//! The metrics and the log line of a run: one line each, made from the run's answer. And the metrics of the webhook.
+//! The metrics and the log line of a run: one line each, made from the run's answer.
 //!
 //! Guarantees: metrics have CloudWatch's embedded metric format (EMF), so that the log carries them and no
 //! call or permission is needed. A new metric needs one row in `METRICS`, or is one of a
@@ -11,7 +11,7 @@ use crate::answer::{Outcome, Ran, RunAnswer, count};
 use crate::observation::Observed;
 use crate::signs;
 use model::ActionName;
-use model::functions::{self, Function, WEBHOOK};
+use model::functions::{self, Function};
 use model::ids::ClusterName;
 use model::time::Time;
 use serde_json::{Map, Value, json};
@@ -43,17 +43,6 @@ const METRICS: &[Metric] = &[
 /// The metric of a run that could not observe.
 pub const RUNS_FAILED: &str = "RunsFailed";
 
-/// How many documents the webhook sent. `failed` counts those that are lost, and those that are late, each time they fail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Deliveries {
-    pub done: u64,
-    pub failed: u64,
-}
-
-/// The metrics of the webhook. The second has an alarm.
-const DELIVERIES: [&str; 2] = ["DeliveriesDone", "DeliveriesFailed"];
-
 /// The metrics of the signs that this function counts, each once.
 fn of_signs(function: &Function) -> BTreeSet<&'static str> {
     signs::alarms().filter(|alarm| alarm.by == *function).map(|alarm| alarm.metric).collect()
@@ -64,12 +53,11 @@ pub fn names(function: &Function) -> impl Iterator<Item = &'static str> {
     METRICS.iter().map(|(name, ..)| *name).chain(of_signs(function))
 }
 
-/// The names of all metrics of each scheduled function and of the webhook, their namespace, and the alarms of the signs, for
-/// the template's check.
+/// The names of all metrics of each scheduled function, their namespace, and the alarms of the signs, for the template's
+/// check.
 pub fn to_json() -> Value {
     let all = |f: &Function| names(f).chain([RUNS_FAILED]).map(Value::from).collect::<Value>();
-    let mut names: Map<String, Value> = functions::scheduled().map(|(f, _)| (f.name.to_owned(), all(f))).collect();
-    names.insert(WEBHOOK.name.to_owned(), DELIVERIES.into_iter().collect());
+    let names: Map<String, Value> = functions::scheduled().map(|(f, _)| (f.name.to_owned(), all(f))).collect();
     json!({"namespace": NAMESPACE, "names": names, "alarms": signs::to_json()})
 }
 
@@ -90,13 +78,6 @@ pub fn of_run(answer: &RunAnswer, cluster: &ClusterName, now: Time) -> Option<Va
     let something =
         nodes + instances + jobs + allocs + answer.actions.len() > 0 || signs::must_be_told(&answer.measured);
     (answer.ran == Ran::Whole && something).then(|| emf(answer.function, cluster, now, of_each.chain(of_signs)))
-}
-
-/// The metrics of an event of the webhook; `None` if it had nothing to tell.
-pub fn of_deliveries(deliveries: Deliveries, cluster: &ClusterName, now: Time) -> Option<Value> {
-    let values = [deliveries.done, deliveries.failed];
-    let metrics = DELIVERIES.into_iter().zip(values).map(|(name, value)| (name, "Count", value));
-    (deliveries != Deliveries::default()).then(|| emf(WEBHOOK.name, cluster, now, metrics))
 }
 
 /// The metrics of a run that could not observe.
@@ -147,7 +128,7 @@ pub fn log(answer: &RunAnswer) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::ActionAnswer;
+    use crate::answer::{ActionAnswer, ActionResult};
     use crate::clock::RunClock;
     use model::action::About;
     use model::events::Subject;
@@ -160,9 +141,9 @@ mod tests {
         let clock = RunClock::new(Time::from_ms(0), None, Duration::from_secs(1));
         let row = |action| About::Said(Subject::Cluster).row(action, &Reason::DrainedAndIdle {});
         let actions = vec![
-            ActionAnswer::new(row(ActionName::Launch), Outcome::Done, None),
-            ActionAnswer::new(row(ActionName::Launch), Outcome::Left, None),
-            ActionAnswer::new(row(ActionName::HoldBack), Outcome::Said, None),
+            ActionAnswer::new(row(ActionName::Launch), ActionResult::of(Outcome::Done)),
+            ActionAnswer::new(row(ActionName::Launch), ActionResult::of(Outcome::Left)),
+            ActionAnswer::new(row(ActionName::HoldBack), ActionResult::of(Outcome::Said)),
         ];
         let observed = Observed { nodes: 7, ..Observed::default() };
         RunAnswer::new(function, Time::from_ms(5), observed, actions, &clock, ran)
@@ -204,21 +185,15 @@ mod tests {
 
     #[test]
     fn each_number_of_a_sign_is_a_metric_of_the_functions_that_count_it() {
-        let measured = BTreeMap::from([("HeldByBrakes", 1), ("FailedStarts", 4), ("RowsSetAside", 5)]);
+        let measured = BTreeMap::from([("HeldByBrakes", 1), ("FailedStarts", 4), ("RowsQuarantined", 5)]);
         let line = line(&answer(Ran::Whole).finding(measured)).unwrap();
         assert_eq!(
-            (&line["HeldByBrakes"], &line["FailedStarts"], &line["RowsSetAside"]),
+            (&line["HeldByBrakes"], &line["FailedStarts"], &line["RowsQuarantined"]),
             (&json!(1), &json!(4), &json!(5))
         );
         let of = |function: Function| of_signs(&function).into_iter().collect::<Vec<_>>();
-        assert_eq!(of(SWEEP_DISPATCH), ["FunctionsOverdue", "RowsSetAside"]);
-        assert_eq!(of(CLEAN_STALE_RECORDS), ["JobsFailing", "Orphans", "RowsSetAside", "Strangers"]);
-        assert_eq!(of(WEBHOOK), ["DeliveriesFailed"]);
-    }
-
-    fn line_names(line: &Value) -> Vec<String> {
-        let named = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array().unwrap();
-        named.iter().map(|m| m["Name"].as_str().unwrap().to_owned()).collect()
+        assert_eq!(of(SWEEP_DISPATCH), ["FunctionsOverdue", "RowsQuarantined"]);
+        assert_eq!(of(CLEAN_STALE_RECORDS), ["JobsFailing", "Orphans", "RowsQuarantined", "Strangers"]);
     }
 
     #[test]
@@ -233,23 +208,10 @@ mod tests {
     fn the_contract_names_the_metrics_of_each_scheduled_function() {
         let names = &to_json()["names"];
         let functions: Vec<&String> = names.as_object().unwrap().keys().collect();
-        assert_eq!(functions, ["clean-stale-records", "poll-and-scale", "sweep-dispatch", "webhook"]);
+        assert_eq!(functions, ["clean-stale-records", "poll-and-scale", "sweep-dispatch"]);
         let has = |function: &str, name: &str| names[function].as_array().unwrap().contains(&json!(name));
         assert!(has("clean-stale-records", "Orphans") && !has("poll-and-scale", "Orphans"));
         assert!(has("sweep-dispatch", "Nodes") && has("sweep-dispatch", RUNS_FAILED));
-        assert!(has("webhook", "DeliveriesFailed") && !has("webhook", "Runs"));
-    }
-
-    #[test]
-    fn the_webhook_counts_what_it_told_and_says_nothing_without_anything_to_tell() {
-        let of = |done, failed| of_deliveries(Deliveries { done, failed }, &"c".parse().unwrap(), Time::from_ms(9));
-        assert_eq!(of(0, 0), None);
-        let line = of(2, 1).unwrap();
-        assert_eq!(
-            (&line["DeliveriesDone"], &line["DeliveriesFailed"], &line["Function"]),
-            (&json!(2), &json!(1), &json!("webhook"))
-        );
-        assert_eq!(line_names(&line), ["DeliveriesDone", "DeliveriesFailed"]);
     }
 
     #[test]

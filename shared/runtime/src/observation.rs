@@ -9,13 +9,14 @@
 //! for an orphan, and finds none. clean-stale-records always reads the list.
 //! Does not: decide.
 
-use crate::signs;
-use crate::soundness::{self, SetAside};
+use crate::queue::{Held, Queued, queue_order, read_held, read_queue};
+pub use crate::queue::{QueuePart, QueueRead};
+use crate::validation::{self, Quarantined};
 use futures::future::{try_join, try_join4};
 use model::after::{Ends, Followed};
 use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
-use model::control::{AfterPlace, Control, JobsPlace, NoPolicy, QueuePlace};
+use model::control::{AfterPlace, Control, JobsPlace, NoPolicy};
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
@@ -23,9 +24,13 @@ use model::time::{Span, Time};
 use model::{AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Life, NodeRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use store::{DbError, Ended, Store, Unreadable, placed_last};
+use store::{DbError, Ended, Listed, Store, Unreadable, Waiting, placed_last};
+
+/// How far back the jobs that ended, and the warnings, are looked at.
+pub const RECENT: Span = Span::from_s(3600);
+/// How many of the jobs that ended last are judged.
+pub const ENDED: usize = 50;
 
 /// Why a run could not observe. Such a run does nothing and fails.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +48,6 @@ pub enum ObserveError {
 
 /// How many of each were observed.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Observed {
     pub nodes: usize,
     pub instances: usize,
@@ -58,32 +62,8 @@ const fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// How much of the queue a run has read.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct QueueRead {
-    /// How many waiting jobs were read.
-    pub read: usize,
-    /// How many jobs wait at least. It is more than `read` if some were not read.
-    pub least: usize,
-    /// The part behind the head; `None` if everything was read.
-    pub part: Option<QueuePart>,
-}
-
-/// The part of a long queue that a run reads behind the head.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct QueuePart {
-    pub jobs: HashSet<JobId>,
-    /// The place, if the next run reads this part again.
-    pub stays: QueuePlace,
-    /// The place, if the next run reads the part behind this one.
-    pub moves: QueuePlace,
-}
-
 /// Everything one run has read.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Observation {
     /// When reading began.
     pub observed_at: Time,
@@ -113,9 +93,9 @@ pub struct Observation {
     /// The jobs that ended last. Only clean-stale-records reads them.
     pub ended: Vec<Ended>,
     /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
-    pub unclear: BTreeSet<NodeId>,
+    pub partially_read: BTreeSet<NodeId>,
     /// The rows that contradict the contract: no decision uses them.
-    pub aside: SetAside,
+    pub quarantined: Quarantined,
     pub control: Control,
     pub policy: Policy,
     pub policy_version: u64,
@@ -124,6 +104,75 @@ pub struct Observation {
 /// The jobs whose rows clean-stale-records could not read.
 fn unreadable_jobs(control: &Control) -> Vec<JobId> {
     control.jobs_place().unreadable().iter().copied().collect()
+}
+
+/// The lists of a run of poll-and-scale, as they were read.
+pub struct Lists {
+    observed_at: Time,
+    /// The control entries.
+    pub control: Control,
+    policy: Policy,
+    policy_version: u64,
+    instances: Vec<Instance>,
+    /// The records of nodes, also those that contradict the contract.
+    pub nodes: Listed<NodeRecord>,
+    queue: Queued,
+    held: Held,
+    placed: Listed<JobSummary>,
+    allocs: Listed<AllocSummary>,
+}
+
+impl Lists {
+    /// Reads the lists, in the order that the head of this module promises.
+    pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
+        let control = store.control().await?.as_of(now);
+        let (policy, policy_version) = control.checked_policy()?;
+        let large = is_large(&control, &policy);
+        let segments = segments(large);
+        let list = async { if large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
+        let lists = async {
+            let (queue, held) = (read_queue(store, &policy, &control), read_held(store, &control));
+            Ok(try_join4(queue, held, store.placed(), store.live_allocs_listed(segments)).await?)
+        };
+        let (listed, (queue, held, placed, allocs)) = try_join(list, lists).await?;
+        let nodes = store.nodes_listed(segments).await?;
+        let instances = if large { instances_of(cloud, &nodes.rows).await? } else { listed };
+        Ok(Self { observed_at: now, control, policy, policy_version, instances, nodes, queue, held, placed, allocs })
+    }
+
+    /// Every job that has not ended, as [`Store::queue_listed`] gives it; `None` if these lists have only a part of them.
+    pub fn whole_queue(&self) -> Option<Waiting> {
+        let is_whole = self.queue.read.part.is_none() && self.held.is_whole;
+        is_whole.then(|| {
+            let mut waiting = placed_last(self.held.jobs.clone(), self.queue.jobs.clone());
+            waiting.sort_by_key(queue_order);
+            let unreadable = self.queue.unreadable.iter().chain(&self.held.unreadable).chain(&self.placed.unreadable);
+            let unreadable = unreadable.cloned().collect();
+            Waiting { jobs: placed_last(waiting, self.placed.rows.clone()), end: None, unreadable }
+        })
+    }
+
+    /// What a run decides from: these lists without what contradicts the contract, and what they name.
+    pub async fn observed(self, store: &Store) -> Result<Observation, ObserveError> {
+        let Self { observed_at, control, policy, policy_version, instances, nodes, queue, held, placed, allocs } = self;
+        let empty = Observation::empty(policy, policy_version, observed_at);
+        let mut seen = Observation { instances, queue: queue.read, control, ..empty };
+        // A job that is freed between two queries is in two lists, and the later state of a job is in the later list.
+        seen.jobs = placed_last(placed_last(held.jobs, queue.jobs), placed.rows);
+        seen.after_place = held.place;
+        (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
+        seen.quarantined.unreadable(nodes.unreadable);
+        seen.quarantined.unreadable(queue.unreadable.into_iter().chain(held.unreadable).chain(placed.unreadable));
+        seen.quarantined.unreadable(allocs.unreadable);
+        // The index shows only a part of a job's row. clean-stale-records has read the other part of these.
+        seen.quarantined.unreadable(store.jobs_unreadable(unreadable_jobs(&seen.control)).await?);
+        let quarantined = &seen.quarantined.jobs;
+        seen.jobs.retain(|job| !quarantined.contains(&job.job_id));
+        let mut seen = seen.sorted_out();
+        seen.read_followed(store).await?;
+        seen.complete(store).await?;
+        Ok(seen)
+    }
 }
 
 impl Observation {
@@ -143,8 +192,8 @@ impl Observation {
             not_indexed: Vec::new(),
             jobs_place: None,
             ended: Vec::new(),
-            unclear: BTreeSet::new(),
-            aside: SetAside::default(),
+            partially_read: BTreeSet::new(),
+            quarantined: Quarantined::default(),
             control: Control::default(),
             policy,
             policy_version,
@@ -153,34 +202,7 @@ impl Observation {
 
     /// Reads what poll-and-scale needs for its decisions.
     pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
-        let control = store.control().await?.as_of(now);
-        let (policy, policy_version) = control.checked_policy()?;
-        let large = is_large(&control, &policy);
-        let segments = segments(large);
-        let list = async { if large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
-        let lists = async {
-            let (queue, held) = (read_queue(store, &policy, &control), read_held(store, &control));
-            Ok(try_join4(queue, held, store.placed(), store.live_allocs_listed(segments)).await?)
-        };
-        let (listed, (queue, held, placed, allocs)) = try_join(list, lists).await?;
-        let nodes = store.nodes_listed(segments).await?;
-        let instances = if large { instances_of(cloud, &nodes.rows).await? } else { listed };
-        let mut seen = Self { instances, queue: queue.read, control, ..Self::empty(policy, policy_version, now) };
-        // A job that is freed between two queries is in two lists, and the later state of a job is in the later list.
-        seen.jobs = placed_last(placed_last(held.jobs, queue.jobs), placed.rows);
-        seen.after_place = held.place;
-        (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
-        seen.aside.unreadable(nodes.unreadable);
-        seen.aside.unreadable(queue.unreadable.into_iter().chain(held.unreadable).chain(placed.unreadable));
-        seen.aside.unreadable(allocs.unreadable);
-        // The index shows only a part of a job's row. clean-stale-records has read the other part of these.
-        seen.aside.unreadable(store.jobs_unreadable(unreadable_jobs(&seen.control)).await?);
-        let aside = &seen.aside.jobs;
-        seen.jobs.retain(|job| !aside.contains(&job.job_id));
-        let mut seen = seen.sorted_out();
-        seen.read_followed(store).await?;
-        seen.complete(store).await?;
-        Ok(seen)
+        Lists::read(store, cloud, now).await?.observed(store).await
     }
 
     /// Reads the rows of the jobs that others follow. Those that the index shows as waiting or placed have not ended, as far
@@ -193,7 +215,7 @@ impl Observation {
         let read = store.jobs_of(ask.iter().copied()).await?;
         let unreadable: BTreeSet<JobId> = read.unreadable.iter().filter_map(Unreadable::job_id).collect();
         self.ends = ends(ask, unreadable, read.rows.iter().map(|job| &job.summary));
-        self.aside.unreadable(read.unreadable);
+        self.quarantined.unreadable(read.unreadable);
         Ok(())
     }
 
@@ -217,10 +239,10 @@ impl Observation {
         let (nodes, (jobs, end)) = try_join(store.nodes_listed(segments), store.jobs_not_indexed(place.job())).await?;
         let mut seen = Self { instances, control, ..Self::empty(policy, policy_version, observed_at) };
         let known = store.jobs_unreadable(unreadable_jobs(&seen.control)).await?;
-        seen.aside.unreadable(nodes.unreadable);
-        seen.aside.unreadable(jobs.unreadable.into_iter().chain(known));
-        seen.jobs_place = place.moved(end, seen.aside.jobs.iter().copied());
-        seen.ended = store.ended(observed_at - signs::RECENT, signs::ENDED).await?;
+        seen.quarantined.unreadable(nodes.unreadable);
+        seen.quarantined.unreadable(jobs.unreadable.into_iter().chain(known));
+        seen.jobs_place = place.moved(end, seen.quarantined.jobs.iter().copied());
+        seen.ended = store.ended(observed_at - RECENT, ENDED).await?;
         (seen.nodes, seen.not_indexed) = (nodes.rows, jobs.rows);
         Ok(seen.sorted_out())
     }
@@ -235,8 +257,8 @@ impl Observation {
         let nodes = store.nodes_listed(segments).await?;
         let mut seen = Self { control, ..Self::empty(policy, policy_version, now) };
         (seen.nodes, seen.handles) = (nodes.rows, handles.rows);
-        seen.aside.unreadable(nodes.unreadable);
-        seen.aside.unreadable(handles.unreadable);
+        seen.quarantined.unreadable(nodes.unreadable);
+        seen.quarantined.unreadable(handles.unreadable);
         seen.read_caches(store).await?;
         Ok(seen.sorted_out())
     }
@@ -260,9 +282,9 @@ impl Observation {
         let unreadable: BTreeSet<AllocId> =
             read.unreadable.iter().filter_map(|row| row.text("alloc_id")?.parse().ok()).collect();
         let lives = self.nodes.iter().filter_map(NodeRecord::life);
-        let unclear = lives.filter(|life| !life.allocs.is_disjoint(&unreadable)).map(|life| life.node_id);
-        self.unclear.extend(unclear.collect::<Vec<_>>());
-        self.aside.unreadable(read.unreadable);
+        let partially_read = lives.filter(|life| !life.allocs.is_disjoint(&unreadable)).map(|life| life.node_id);
+        self.partially_read.extend(partially_read.collect::<Vec<_>>());
+        self.quarantined.unreadable(read.unreadable);
         Ok(())
     }
 
@@ -286,9 +308,9 @@ impl Observation {
         let read = store.allocs_listed(ask.iter().copied()).await?;
         self.allocs.retain(|a| !ask.contains(&a.alloc_id));
         self.allocs.extend(read.rows.into_iter().map(|a| a.summary).filter(|a| !a.client.is_final()));
-        self.aside.unreadable(read.unreadable);
+        self.quarantined.unreadable(read.unreadable);
         self.allocs.sort_by_key(|a| a.alloc_id);
-        self.unclear = self.differing().map(|(node_id, _)| node_id).collect();
+        self.partially_read = self.differing().map(|(node_id, _)| node_id).collect();
         Ok(())
     }
 
@@ -307,11 +329,11 @@ impl Observation {
         })
     }
 
-    /// The observation with the contradicting rows set aside, and in its order.
+    /// The observation with the contradicting rows set quarantined, and in its order.
     fn sorted_out(mut self) -> Self {
-        self.aside.entries(&self.control);
+        self.quarantined.entries(&self.control);
         let (nodes, jobs, allocs) = (&mut self.nodes, &mut self.jobs, &mut self.allocs);
-        soundness::set_aside(&mut self.aside, self.observed_at, nodes, jobs, allocs, &mut self.handles);
+        validation::quarantine(&mut self.quarantined, self.observed_at, nodes, jobs, allocs, &mut self.handles);
         self.sort();
         self
     }
@@ -336,8 +358,7 @@ impl Observation {
             (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,
             (None, None) => return Err(BadState("it has no policy: add \"policy\", or give --policy F".into())),
         };
-        let jobs: Result<Vec<JobSummary>, _> = state.jobs.into_iter().map(JobSummary::of_row).collect();
-        let jobs = jobs.map_err(|e| BadState(e.to_string()))?;
+        let jobs = state.jobs;
         let rows = state.control.into_iter().map(|(key, mut row)| {
             if let Value::Object(fields) = &mut row {
                 fields.entry("key").or_insert_with(|| Value::String(key));
@@ -358,7 +379,7 @@ impl Observation {
             ..Self::empty(policy, policy_version, state.now)
         };
         let mut seen = read.sorted_out();
-        seen.unclear = seen.differing().map(|(node_id, _)| node_id).collect();
+        seen.partially_read = seen.differing().map(|(node_id, _)| node_id).collect();
         Ok((seen, state.now))
     }
 
@@ -400,8 +421,8 @@ fn is_large(control: &Control, policy: &Policy) -> bool {
 }
 
 /// How many parts of a table are read at the same time. More parts need more memory: one page of 1 MiB each.
-const fn segments(large: bool) -> i32 {
-    if large { 4 } else { 1 }
+const fn segments(is_large: bool) -> i32 {
+    if is_large { 4 } else { 1 }
 }
 
 /// The instances of these records, asked for by id. If a record names none, or one that EC2 does not know as ours, also
@@ -446,94 +467,6 @@ fn ends<'a>(asked: BTreeSet<JobId>, unreadable: BTreeSet<JobId>, rows: impl Iter
     ends
 }
 
-/// The most jobs that follow others of which one run looks at the ends.
-const HELD: usize = 1000;
-
-/// The most ends that one run looks at, besides those of the first job.
-const FOLLOWED: usize = 2000;
-
-/// The jobs of a run that follow others.
-struct Held {
-    jobs: Vec<JobSummary>,
-    unreadable: Vec<Unreadable>,
-    /// The place after this run, if it changes.
-    place: Option<AfterPlace>,
-}
-
-/// A part of the jobs that follow others. The part moves on from run to run, so what a run reads does not grow with their
-/// number. Each job is read after `jobs that follow others / 1000` runs, or later if they follow more than two
-/// different jobs each.
-async fn read_held(store: &Store, control: &Control) -> Result<Held, DbError> {
-    let last = control.after_place();
-    let mut part = store.held(last.rank(), HELD).await?;
-    // Many jobs may follow the same ones.
-    let mut followed = HashSet::new();
-    let fits = part.jobs.iter().take_while(|job| {
-        let is_first = followed.is_empty();
-        followed.extend(job.after.keys().copied());
-        is_first || followed.len() <= FOLLOWED
-    });
-    let fits = fits.count();
-    if fits < part.jobs.len() {
-        part.jobs.truncate(fits);
-        part.end = part.jobs.last().map(JobSummary::rank);
-    }
-    let place = (part.end.as_deref() != last.message()).then(|| last.moved(part.end));
-    Ok(Held { jobs: part.jobs, unreadable: part.unreadable, place })
-}
-
-/// The waiting jobs of a run.
-struct Queued {
-    jobs: Vec<JobSummary>,
-    read: QueueRead,
-    unreadable: Vec<Unreadable>,
-}
-
-/// The head of the queue has at least this many jobs, so that a small fleet rarely has to read behind it.
-const LEAST_HEAD: usize = 1000;
-
-/// The part behind the head has at most this fraction of `poll.queue_rows` jobs: a quarter.
-const HEAD_PER_PART: usize = 4;
-
-/// The waiting jobs of a run: the head of the queue, and, if the queue is longer, one part that moves on from run to run.
-/// So what a run reads does not grow with the queue.
-///
-/// The head has one job for each vCPU of the largest fleet that the policy allows. A job behind many that cannot be placed is
-/// read after `jobs behind the head / (poll.queue_rows / 4)` runs, and later only if nodes boot for jobs of the part.
-async fn read_queue(store: &Store, policy: &Policy, control: &Control) -> Result<Queued, DbError> {
-    let most = policy.poll.queue_rows as usize;
-    let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
-    let room = (policy.nodes.max as usize).saturating_mul(largest as usize);
-    let head = store.queued(None, room.max(LEAST_HEAD).min(most)).await?;
-    let (mut jobs, mut unreadable) = (head.jobs, head.unreadable);
-    let Some(end) = head.end else {
-        let read = QueueRead { read: jobs.len(), least: jobs.len(), part: None };
-        return Ok(Queued { jobs, read, unreadable });
-    };
-    let last = control.queue_place();
-    let (behind, passed) = match last.rank().filter(|rank| *rank > end.as_str()) {
-        Some(rank) => (rank, last.passed()),
-        None => (end.as_str(), 0),
-    };
-    let part = store.queued(Some(behind), (most / HEAD_PER_PART).max(1)).await?;
-    let all = passed.saturating_add(part.jobs.len() as u64);
-    let known = jobs.len().saturating_add(usize::try_from(all).unwrap_or(usize::MAX));
-    let least = if part.end.is_some() { known.saturating_add(1) } else { known };
-    // After the end, the part begins behind the head again.
-    let moves = if part.end.is_some() { last.moved(part.end, all) } else { last.moved(None, 0) };
-    let stays = last.moved(Some(behind.to_owned()), passed);
-    let of_part = part.jobs.iter().map(|job| job.job_id).collect();
-    jobs.extend(part.jobs);
-    unreadable.extend(part.unreadable);
-    let read = QueueRead { read: jobs.len(), least, part: Some(QueuePart { jobs: of_part, stays, moves }) };
-    Ok(Queued { jobs, read, unreadable })
-}
-
-/// The order of the queue: by priority, then by submission.
-const fn queue_order(job: &JobSummary) -> (Reverse<u32>, JobId) {
-    (Reverse(job.priority), job.job_id)
-}
-
 /// An input of `plan --state` that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the state cannot be read: {0}")]
@@ -547,7 +480,7 @@ struct State {
     #[serde(default)]
     instances: Vec<Instance>,
     #[serde(default)]
-    jobs: Vec<Value>,
+    jobs: Vec<JobSummary>,
     #[serde(default)]
     allocs: Vec<AllocSummary>,
     #[serde(default)]

@@ -1,6 +1,6 @@
 //! The one run loop of the scheduled functions.
 //!
-//! For each planned action the loop waits for the lanes, checks freshness and deadline, makes one attempt, and writes
+//! For each planned action the loop waits for the locks, checks freshness and deadline, makes one attempt, and writes
 //! an event. At the end it writes the run's row. The metrics and the log line of the run are made from its answer
 //! (see `metrics`).
 //!
@@ -11,21 +11,22 @@
 //! Source: Arvados #8236, carried over from a server to functions: Lambda ends a function that hangs, so a
 //! run must stop in time and say what it left.
 
-use crate::answer::{ActError, ActionAnswer, Outcome, tally};
+use crate::answer::{ActionAnswer, ActionResult, Outcome, tally};
 use crate::clock::RunClock;
-use crate::lanes::Lanes;
 use crate::observation::Observation;
+use crate::record_locks::RecordLocks;
 use crate::signs::found;
 use async_trait::async_trait;
 use futures::{FutureExt, StreamExt};
 use model::ActionName;
-use model::action::{Describe, Planned, Telling};
+use model::action::{Describe, EventPolicy, Plan, Planned};
 use model::brake::BrakeChange;
 use model::control::{Entry, RunRow};
 use model::events::{Event, Subject};
 use model::functions::Function;
 use model::reason::Reason;
 use model::time::{Span, Time};
+use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use store::{Store, WriteError};
@@ -34,30 +35,39 @@ use tokio::time::Instant;
 /// How many events are written together at most.
 const EVENTS_TOGETHER: usize = 25;
 
-/// How a function carries out its own actions.
-#[async_trait]
-pub trait Perform<A>: Sync {
-    /// Makes one attempt. `now` is the time of the attempt.
-    async fn perform(&self, planned: &Planned<A>, now: Time) -> Result<Outcome, ActError>;
+/// What is asked of a scheduled function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Decide, and carry it out.
+    Act,
+    /// Only say what would be done: the input has `"dry_run": true`.
+    DryRun,
 }
 
-/// How a function carries out several of its actions with one call.
+impl Mode {
+    /// What this input asks.
+    pub fn of(input: &Value) -> Self {
+        if input.get("dry_run").and_then(Value::as_bool) == Some(true) { Self::DryRun } else { Self::Act }
+    }
+}
+
+/// How a function carries out its actions.
 #[async_trait]
-pub trait PerformTogether<A>: Sync {
-    /// Makes one attempt. Returns the outcome of each action, in the same order, and the text of its error.
-    async fn perform_together(&self, planned: &[&Planned<A>]) -> Vec<(Outcome, Option<String>)>;
+pub trait Perform<A>: Sync {
+    /// Makes one attempt at one action, or at several that share a call. Returns what became of each, in the same order.
+    /// `now` is the time of the attempt.
+    async fn perform(&self, call: &[&Planned<A>], now: Time) -> Vec<ActionResult>;
 }
 
 /// One run of a scheduled function.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Run<'a> {
     pub function: Function,
     pub store: &'a Store,
     /// What the run has read.
     pub seen: &'a Observation,
     pub clock: RunClock,
-    pub lanes: Lanes,
+    pub locks: RecordLocks,
     events: Mutex<Events>,
 }
 
@@ -72,13 +82,15 @@ struct Events {
 /// An action and its place in the plan.
 pub type Numbered<'p, A> = (usize, &'p Planned<A>);
 
+/// Actions that are carried out with one attempt: most often one.
+pub type Call<'p, A> = Vec<Numbered<'p, A>>;
+
 impl<'a> Run<'a> {
     /// A run on this observation.
     pub fn new(function: Function, store: &'a Store, seen: &'a Observation, clock: RunClock) -> Self {
-        Self { function, store, seen, clock, lanes: Lanes::new(&seen.nodes), events: Mutex::default() }
+        Self { function, store, seen, clock, locks: RecordLocks::new(&seen.nodes), events: Mutex::default() }
     }
 
-    /// The time now.
     pub fn now(&self) -> Time {
         self.clock.now()
     }
@@ -99,13 +111,13 @@ impl<'a> Run<'a> {
     }
 
     /// Writes an event.
-    pub async fn tell(&self, subject: &Subject, action: ActionName, reason: &Reason) {
+    pub async fn record_event(&self, subject: &Subject, action: ActionName, reason: &Reason) {
         self.keep([self.event(subject, action, &reason.to_string())]).await;
     }
 
     fn event(&self, subject: &Subject, action: ActionName, reason: &str) -> Event {
         let keep = self.seen.policy.history.keep_events();
-        Event::new(subject, action, reason, self.now(), keep, self.store.chance())
+        Event::new(subject, action, reason, self.now(), keep, self.store.rng())
     }
 
     /// Writes these events. While another action of the run writes events, it takes these too: then several events are one
@@ -128,7 +140,7 @@ impl<'a> Run<'a> {
             if next.is_empty() {
                 return;
             }
-            self.store.tell_all(&next).await;
+            self.store.record_events(&next).await;
         }
     }
 
@@ -136,68 +148,34 @@ impl<'a> Run<'a> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out these actions one after the other, in the plan's order.
-    pub async fn one_by_one<A: Describe + Sync>(
+    /// Carries out these calls, at most `most` at the same time. Calls that change the same record run one after the other.
+    /// Each answer has the number of its action.
+    pub async fn carry_out<A: Describe + Sync>(
         &self,
         performer: &impl Perform<A>,
-        actions: &[Planned<A>],
-    ) -> Vec<(usize, ActionAnswer)> {
-        let mut answers = Vec::with_capacity(actions.len());
-        for (n, planned) in actions.iter().enumerate() {
-            answers.push((n, self.one(performer, planned).await));
-        }
-        answers
-    }
-
-    /// Carries out these actions, at most `most` at the same time. Actions that change the same record run one after
-    /// the other. Each answer has the number of its action.
-    pub async fn at_once<A: Describe + Sync>(
-        &self,
-        performer: &impl Perform<A>,
-        actions: Vec<Numbered<'_, A>>,
+        calls: Vec<Call<'_, A>>,
         most: usize,
     ) -> Vec<(usize, ActionAnswer)> {
-        let work: Vec<_> = actions
-            .into_iter()
-            .map(|(n, planned)| {
-                async move {
-                    let _lanes = self.lanes.enter(planned.action.about().lanes()).await;
-                    (n, self.one(performer, planned).await)
-                }
-                .boxed()
-            })
-            .collect();
-        futures::stream::iter(work).buffer_unordered(most).collect().await
-    }
-
-    /// Carries out these calls, at most `most` at the same time. Each is for several actions. Each answer has the number of
-    /// its action.
-    pub async fn calls_at_once<A: Describe + Sync>(
-        &self,
-        performer: &impl PerformTogether<A>,
-        calls: Vec<Vec<Numbered<'_, A>>>,
-        most: usize,
-    ) -> Vec<(usize, ActionAnswer)> {
-        let work: Vec<_> = calls.into_iter().map(|call| self.together(performer, call).boxed()).collect();
+        let work: Vec<_> = calls.into_iter().map(|call| self.one(performer, call).boxed()).collect();
         let answers: Vec<Vec<_>> = futures::stream::iter(work).buffer_unordered(most).collect().await;
         answers.into_iter().flatten().collect()
     }
 
-    async fn together<A: Describe + Sync>(
+    async fn one<A: Describe + Sync>(
         &self,
-        performer: &impl PerformTogether<A>,
-        call: Vec<Numbered<'_, A>>,
+        performer: &impl Perform<A>,
+        call: Call<'_, A>,
     ) -> Vec<(usize, ActionAnswer)> {
-        let _lanes = self.lanes.enter(call.iter().flat_map(|(_, planned)| planned.action.about().lanes())).await;
+        let _locks = self.locks.enter(call.iter().flat_map(|(_, planned)| planned.action.about().lock_keys())).await;
         let planned: Vec<&Planned<A>> = call.iter().map(|(_, planned)| *planned).collect();
-        let outcomes = if self.may_begin() {
-            performer.perform_together(&planned).await
+        let results = if self.may_begin() {
+            performer.perform(&planned, self.now()).await
         } else {
-            planned.iter().map(|_| (Outcome::Left, None)).collect()
+            vec![ActionResult::LEFT; planned.len()]
         };
         let (mut answers, mut events) = (Vec::with_capacity(call.len()), Vec::new());
-        for ((n, planned), (outcome, error)) in call.iter().zip(outcomes) {
-            let (answer, event) = self.ended(planned, outcome, error);
+        for ((n, planned), result) in call.iter().zip(results) {
+            let (answer, event) = self.ended(planned, result);
             answers.push((*n, answer));
             events.extend(event);
         }
@@ -205,42 +183,23 @@ impl<'a> Run<'a> {
         answers
     }
 
-    async fn one<A: Describe + Sync>(&self, performer: &impl Perform<A>, planned: &Planned<A>) -> ActionAnswer {
-        let (outcome, error) = if !self.may_begin() {
-            (Outcome::Left, None)
-        } else {
-            match performer.perform(planned, self.now()).await {
-                Ok(outcome) => (outcome, None),
-                Err(e) => e.outcome(),
-            }
-        };
-        let (answer, event) = self.ended(planned, outcome, error);
-        self.keep(event).await;
-        answer
-    }
-
     /// The answer of an action that has ended, and its event.
-    fn ended<A: Describe>(
-        &self,
-        planned: &Planned<A>,
-        outcome: Outcome,
-        error: Option<String>,
-    ) -> (ActionAnswer, Option<Event>) {
+    fn ended<A: Describe>(&self, planned: &Planned<A>, result: ActionResult) -> (ActionAnswer, Option<Event>) {
         let row = planned.row();
-        if outcome == Outcome::Failed {
-            let error = error.as_deref().unwrap_or_default();
+        if result.outcome == Outcome::Failed {
+            let error = result.error.as_deref().unwrap_or_default();
             tracing::warn!(action = %row.action, subject = row.subject, error, "an action failed");
         }
-        let told = planned.telling != Telling::Quiet && leaves_event(row.action, outcome);
+        let told = planned.event_policy != EventPolicy::Quiet && leaves_event(row.action, result.outcome);
         let event = told.then(|| {
             let subject = planned.action.about().subject();
-            let event = match planned.telling {
-                Telling::Once(span) => {
+            let event = match planned.event_policy {
+                EventPolicy::Once(span) => {
                     let keep = self.seen.policy.history.keep_events();
                     let text = (planned.reason.key(), &row.reason);
                     Event::once_in(span, &subject, row.action, (&text.0, text.1), self.now(), keep)
                 }
-                Telling::Event | Telling::Quiet => self.event(&subject, row.action, &row.reason),
+                EventPolicy::Event | EventPolicy::Quiet => self.event(&subject, row.action, &row.reason),
             };
             let event = match &row.size {
                 Some(size) => event.with("size", size.clone()),
@@ -258,7 +217,7 @@ impl<'a> Run<'a> {
                 None => event,
             }
         });
-        (ActionAnswer::new(row, outcome, error), event)
+        (ActionAnswer::new(row, result), event)
     }
 
     /// Stores what a brake holds.
@@ -271,11 +230,11 @@ impl<'a> Run<'a> {
 
     /// Ends the releases that this run has carried out. If an action failed or was left to the next run, the next run still
     /// needs them.
-    pub async fn use_releases(&self, changes: impl Iterator<Item = &BrakeChange>, answers: &[(usize, ActionAnswer)]) {
+    pub async fn use_releases<A: Describe>(&self, plan: &Plan<A>, answers: &[(usize, ActionAnswer)]) {
         if answers.iter().any(|(_, answer)| matches!(answer.outcome, Outcome::Left | Outcome::Failed)) {
             return;
         }
-        for (before, after) in changes.filter_map(|change| change.release.as_ref()) {
+        for (before, after) in plan.actions.iter().filter_map(|p| p.action.brake()?.release.as_ref()) {
             // A conflict is fine: an operator has given a new release, or another run has used this one up.
             if let Err(error) = self.store.write_entry(before, after).await
                 && !error.is_conflict()
@@ -310,6 +269,11 @@ impl<'a> Run<'a> {
         self.store.write_run(before, &after).await;
         answers
     }
+}
+
+/// Each of these actions as a call of its own.
+pub fn each_alone<'p, A>(actions: impl IntoIterator<Item = Numbered<'p, A>>) -> Vec<Call<'p, A>> {
+    actions.into_iter().map(|numbered| vec![numbered]).collect()
 }
 
 /// Whether an action with this outcome leaves an event. A warning or a hold-back leaves one when it was reported. Any

@@ -7,7 +7,7 @@ use crate::error::S3Error;
 use crate::sign::signature;
 use crate::xml::text_of;
 use crate::{Access, Keys};
-use model::causes::chain;
+use model::error_chain::error_chain;
 use model::stored::S3Place;
 use reqwest::{Method, Response, StatusCode};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ impl S3 {
         // A redirect would need a signature of its own.
         let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
         let http = http.connect_timeout(CONNECT).read_timeout(SILENCE).build();
-        let http = http.map_err(|e| S3Error::Failed(format!("cannot set up HTTP: {}", chain(&e))))?;
+        let http = http.map_err(|e| S3Error::Failed(format!("cannot set up HTTP: {}", error_chain(&e))))?;
         let endpoint = endpoint.map(|url| url.trim_end_matches('/').to_owned());
         Ok(Self(Arc::new(Inner { http, keys, region, endpoint, regions: Mutex::default() })))
     }
@@ -98,7 +98,7 @@ impl S3 {
         if call.method == Method::PUT {
             request = request.timeout(UPLOAD).body(call.body.clone());
         }
-        let response = request.send().await.map_err(|e| S3Error::Failed(chain(&e)))?;
+        let response = request.send().await.map_err(|e| S3Error::Failed(error_chain(&e)))?;
         if matches!(response.status(), StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST) {
             self.refused(&access, &response).await;
         }

@@ -5,7 +5,7 @@
 
 use crate::call::{Call, S3, header};
 use crate::error::S3Error;
-use model::causes::chain;
+use model::error_chain::error_chain;
 use model::stored::{S3Place, STREAMS_HEADER, THEN_HEADER};
 use reqwest::{Method, Response};
 
@@ -25,7 +25,7 @@ impl S3 {
     pub async fn get(&self, place: &S3Place, most: u64) -> Result<(Head, Vec<u8>), S3Error> {
         let mut response = self.call(&Call::new(Method::GET, place)).await?;
         let (head, mut all) = (head(&response), Vec::new());
-        while let Some(bytes) = response.chunk().await.map_err(|e| S3Error::Failed(chain(&e)))? {
+        while let Some(bytes) = response.chunk().await.map_err(|e| S3Error::Failed(error_chain(&e)))? {
             all.extend_from_slice(&bytes);
             if all.len() as u64 > most {
                 return Err(S3Error::Refused(format!("the object has more than {most} bytes")));

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --workspace --bench queue`. Machines are noisy: compare the sizes within one run, by the exponent of the
 //! growth.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may fail loudly")]
 
 #[path = "../../../tests/growth.rs"]
 mod growth;
@@ -62,7 +62,7 @@ fn number(n: usize) -> aws_sdk_dynamodb::types::AttributeValue {
 
 /// This many queued jobs. Both queries of the queue answer with all of them, so that each job shows up twice.
 fn queued(jobs: u32) -> Store {
-    let spec = JobSpec { command: vec!["true".into()], ..JobSpec::default() };
+    let spec = JobSpec::running(["true"]);
     let job = |n| Job::submit(fixtures::job_id(n), spec.clone(), at(0)).unwrap();
     Store::new(Arc::new(Rows((0..jobs).map(|n| Row::from(store::row(&job(n)))).collect())))
 }

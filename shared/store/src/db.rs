@@ -77,7 +77,6 @@ pub struct Page {
 
 /// A query of one hash value, in order.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Query {
     pub table: Table,
     /// `None` for the table itself, which is read consistently.
@@ -93,7 +92,6 @@ pub struct Query {
 
 /// A list of a whole table or index, or of one part of it. A table is read consistently; an index may be behind.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Scan {
     pub table: Table,
     pub index: Option<Index>,
@@ -110,7 +108,6 @@ impl Scan {
 
 /// One of several parts of a list, which can be read at the same time. The database decides which rows are in which part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Segment {
     /// From 0.
     pub number: i32,
@@ -120,7 +117,6 @@ pub struct Segment {
 
 /// Why a call of the database failed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum DbError {
     /// A table does not exist.
     #[error(

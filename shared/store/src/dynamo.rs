@@ -17,7 +17,7 @@ use aws_sdk_dynamodb::types::{
     ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, Select, TimeToLiveSpecification,
     TransactWriteItem, Update, WriteRequest,
 };
-use model::causes::chain;
+use model::error_chain::error_chain;
 use model::ids::ClusterName;
 use std::collections::HashMap;
 use std::error::Error;
@@ -213,7 +213,7 @@ where
     R: fmt::Debug + 'static,
 {
     let SdkError::ServiceError(service) = error else {
-        return DbError::Unreachable { operation, detail: chain(error) };
+        return DbError::Unreachable { operation, detail: error_chain(error) };
     };
     let meta = service.err();
     match meta.code().unwrap_or_default() {

@@ -83,13 +83,13 @@ impl Store {
     /// them, and then each row is read consistently.
     ///
     /// If more are due, every second run begins at another place. Otherwise rows that nobody can change now (those of a node
-    /// whose record was set aside, for example) would hide the others for ever.
+    /// whose record was quarantined, for example) would hide the others for ever.
     pub async fn handles_due(&self, now: Time) -> Result<Listed<Handle>, DbError> {
         let first = self.keys_due(now, None).await?;
         let keys = match (&first.oldest_at, first.more) {
-            (Some(oldest), true) if self.chance().between(0.0, 1.0) < 0.5 => {
+            (Some(oldest), true) if self.rng().between(0.0, 1.0) < 0.5 => {
                 let span = now.since(*oldest).as_ms().max(0) as f64;
-                let from = *oldest + Span::from_ms(self.chance().between(0.0, span) as i64);
+                let from = *oldest + Span::from_ms(self.rng().between(0.0, span) as i64);
                 self.keys_due(now, Some(from)).await?.keys
             }
             _ => first.keys,

@@ -17,13 +17,15 @@ mod de;
 mod defaults;
 mod dynamo;
 mod handles;
+mod job_event;
 mod listed;
 mod queue;
 mod rows;
 mod ser;
-pub mod steps;
 mod store;
 mod tables;
+mod together;
+pub mod transactions;
 mod write;
 
 pub use conditions::{
@@ -32,6 +34,7 @@ pub use conditions::{
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError};
 pub use dynamo::Dynamo;
+pub use job_event::JOB_EVENT;
 pub use listed::{Listed, Unreadable};
 pub use queue::{Ended, Waiting, placed_last};
 pub use rows::{
@@ -40,4 +43,5 @@ pub use rows::{
 pub use store::{Pulse, Store};
 pub use tables::to_json as tables_json;
 pub use tables::{DUE, Definition, Index, KeyAttribute, KeySchema, KeyType, LIVE, QUEUE, TABLES, Table};
+pub use together::Attempts;
 pub use write::{Aliases, Cond, Effect, Item, Key, Write};

@@ -25,6 +25,14 @@ impl Store {
         Ok(placed_last(waiting, self.placed().await?.all()?))
     }
 
+    /// The same jobs with those rows that cannot be read, and of the waiting ones at most so many.
+    pub async fn queue_listed(&self, most: usize) -> Result<Waiting, DbError> {
+        let (mut queue, placed) = (self.waiting(None, most).await?, self.placed().await?);
+        queue.jobs = placed_last(queue.jobs, placed.rows);
+        queue.unreadable.extend(placed.unreadable);
+        Ok(queue)
+    }
+
     /// Every job that is placed or regrouping. The index may be behind the table.
     pub async fn placed(&self) -> Result<Listed<JobSummary>, DbError> {
         let hash = s("placed");
@@ -104,7 +112,6 @@ impl Store {
 
 /// A job that has ended.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Ended {
     pub job: JobSummary,
     /// When it ended.
@@ -114,7 +121,6 @@ pub struct Ended {
 /// Waiting jobs in the order of the queue.
 #[derive(Clone, Debug, Default)]
 pub struct Waiting {
-    /// The jobs.
     pub jobs: Vec<JobSummary>,
     /// The rank of the last of them, if more jobs wait behind it.
     pub end: Option<String>,
@@ -252,7 +258,7 @@ mod tests {
     }
 
     fn job(n: u32) -> Job {
-        let spec = JobSpec { command: vec!["true".into()], priority: n * 7 % 3, ..JobSpec::default() };
+        let spec = JobSpec { priority: n * 7 % 3, ..JobSpec::running(["true"]) };
         let id = JobId::new(ulid(n));
         Job::submit(id, spec, at(i64::from(n))).unwrap()
     }

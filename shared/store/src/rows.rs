@@ -7,14 +7,14 @@
 use crate::db::{DbError, Row};
 use crate::tables::Table;
 use crate::write::{Cond, Effect, Item, Key, Write};
-use crate::{de, ser};
+use crate::{de, job_event, ser};
 use aws_sdk_dynamodb::types::AttributeValue;
+use model::announced::AnnouncedRow;
 use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
 use model::events::{Event, Once};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::output::Piece;
 use model::time::Time;
-use model::told::ToldRow;
 use model::{Alloc, AllocSummary, Handle, Job, JobState, JobSummary, NodeRecord, Version};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -111,7 +111,7 @@ impl Readable for Piece {}
 impl Readable for EntryRow {}
 impl Readable for RunRow {}
 impl Readable for PolicyRow {}
-impl Readable for ToldRow {}
+impl Readable for AnnouncedRow {}
 
 impl Readable for Job {
     fn contradiction(&self) -> Option<String> {
@@ -131,16 +131,13 @@ pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbErro
 }
 
 pub(crate) fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
-    // The `live` index has no room for `node_id` besides its hash key `live_node`, which has the same value.
-    let behind = !item.contains_key("node_id");
     // No list of due handles would ever show such a row.
     if table == Table::Handles && !item.contains_key("due") {
         let (table, key, detail) = (table.suffix(), key_text(table, item), "attribute `due` is missing".to_owned());
         return Err(DbError::Corrupt { table, key, detail });
     }
-    let name = |name| if behind && name == "live_node" { "node_id" } else { name };
     let corrupt = |detail| DbError::Corrupt { table: table.suffix(), key: key_text(table, item), detail };
-    let read = R::deserialize(de::attributes(item.iter().map(|(k, v)| (name(k.as_str()), v))));
+    let read = R::deserialize(de::attributes(item.iter().map(|(k, v)| (k.as_str(), v))));
     let read = read.map_err(|e| corrupt(e.to_string()))?;
     match R::contradiction(&read) {
         None => Ok(read),
@@ -169,7 +166,7 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
     fn set_version(&mut self, version: Version);
     /// The attributes that only an index needs.
     const INDEXED: &'static [&'static str] = &[];
-    /// Adds the attributes that only an index needs.
+    /// Adds the attributes that follow from the record, for an index or for the table's stream.
     fn index(&self, _item: &mut Item) {}
     /// Whether the record, as it was read, leaves out what its row says, so that the next write must put the whole row.
     fn is_blank(&self) -> bool {
@@ -201,18 +198,9 @@ impl Record for Job {
     fn set_version(&mut self, version: Version) {
         self.summary.version = version;
     }
-    const INDEXED: &'static [&'static str] = &["queue", "rank", "demand", "demand_until_at"];
+    const INDEXED: &'static [&'static str] = &["queue", "rank"];
     fn index(&self, item: &mut Item) {
-        // What the index says of the command, which it does not project. Another program may put a row without it.
-        for name in ["demand", "demand_until_at"] {
-            item.remove(name);
-        }
-        if self.is_demand() {
-            item.insert("demand".into(), AttributeValue::Bool(true));
-            if let Some(until) = self.demand_until_at() {
-                item.insert("demand_until_at".into(), n(until.as_ms()));
-            }
-        }
+        item.extend(job_event::end(self).map(|end| (job_event::END.to_owned(), end)));
         let (queue, rank) = match (self.summary.state, self.finished_at) {
             (JobState::Queued, _) if self.summary.follows() => (HELD, self.rank()),
             (JobState::Queued, _) => (queued(self.summary.job_id), self.rank()),
@@ -302,7 +290,7 @@ macro_rules! control_record {
         }
     )*};
 }
-control_record!(EntryRow: Self::is_blank, RunRow: Self::is_blank, PolicyRow: |_: &Self| false, ToldRow: |_: &Self| false);
+control_record!(EntryRow: Self::is_blank, RunRow: Self::is_blank, PolicyRow: |_: &Self| false, AnnouncedRow: |_: &Self| false);
 
 /// The key of a control row.
 pub fn control_key(key: &ControlKey) -> Key {
@@ -406,8 +394,7 @@ pub(crate) fn is_indexed(row: &Item, job: &Job) -> bool {
                 && !job.summary.follows()
                 && found.and_then(|v| v.as_s().ok()) == QUEUED.first().map(ToString::to_string).as_ref())
     };
-    is_queue(row.get("queue"))
-        && ["rank", "demand", "demand_until_at"].iter().all(|name| row.get(*name) == demanded.get(*name))
+    is_queue(row.get("queue")) && row.get("rank") == demanded.get("rank")
 }
 
 /// The condition that a record is as it was read.
@@ -449,15 +436,6 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_the_live_index_reads_its_node_from_the_hash_key() {
-        let (job, node) = (fixtures::job(1), fixtures::ready(1));
-        let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(1)).unwrap();
-        let mut shown = row(&alloc);
-        shown.remove("node_id");
-        assert_eq!(from_item::<model::AllocSummary>(Table::Allocs, &shown).unwrap(), alloc.summary);
-    }
-
-    #[test]
     fn everything_a_row_can_hold_reads_back() {
         let (kind, state) = (model::HandleKind::Container, model::HandleState::Live);
         let handle = Handle {
@@ -468,14 +446,14 @@ mod tests {
         };
         assert_eq!(from_item::<Handle>(Table::Handles, &handle_row(&handle)).unwrap(), handle);
         let detail = serde_json::json!({"list": [1, -2, 0.5, "x", null, true, {"empty": []}], "map": {"a": ""}});
-        let chance = model::chance::Chance::seeded(1);
+        let rng = model::rng::Rng::seeded(1);
         let event = model::events::Event::new(
             &model::events::Subject::Cluster,
             model::ActionName::Warn,
             "",
             at(1),
             model::time::Span::ZERO,
-            &chance,
+            &rng,
         )
         .with("detail", detail);
         let item = to_item(&event);
@@ -513,7 +491,7 @@ mod tests {
         let cancelled = job.cancel(model::time::Span::from_s(1), at(1)).unwrap();
         let (write, _) = change(Some(&job), &cancelled);
         let Effect::Update { remove, .. } = write.effect else { panic!("no update") };
-        assert_eq!(remove, ["demand", "demand_until_at", "queue", "rank"]);
+        assert_eq!(remove, ["queue", "rank"]);
     }
 
     #[test]
@@ -542,7 +520,6 @@ mod tests {
             address: Some("255.255.255.255"),
             refuses: None,
             uptime_ms: Some(99_999_999_999),
-            session: Some(12),
         };
         let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x")
             .unwrap()

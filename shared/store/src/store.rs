@@ -15,13 +15,12 @@ use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::{join_all, try_join_all};
-use model::auth::TokenKind;
-use model::chance::Chance;
 use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
 use model::events::Event;
 use model::functions::{self, POLL_AND_SCALE};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::output::Piece;
+use model::rng::Rng;
 use model::time::Time;
 use model::wire::ReportCounter;
 use model::{Alloc, AllocSummary, Job, MAX_NODES, NodeRecord, Version};
@@ -40,7 +39,7 @@ const CONTENTION_RETRIES: u32 = 3;
 #[derive(Clone)]
 pub struct Store {
     pub(crate) db: Arc<dyn Db>,
-    chance: Chance,
+    rng: Rng,
 }
 
 impl std::fmt::Debug for Store {
@@ -51,7 +50,6 @@ impl std::fmt::Debug for Store {
 
 /// A steady heartbeat: the new pulse, and the attributes that the record must have for the heartbeat to be steady.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Pulse<'a> {
     pub node_id: NodeId,
     pub instance_id: &'a str,
@@ -63,8 +61,6 @@ pub struct Pulse<'a> {
     pub refuses: Option<&'a str>,
     /// How long the machine had been up when it made the heartbeat, in milliseconds; `None` if the agent does not say.
     pub uptime_ms: Option<u64>,
-    /// The key version of the token of this call; `None` with IAM.
-    pub token: Option<(u32, TokenKind)>,
     pub now: Time,
     /// When the renewed lease expires.
     pub lease_expires_at: Time,
@@ -73,17 +69,17 @@ pub struct Pulse<'a> {
 impl Store {
     /// The store on this database.
     pub fn new(db: Arc<dyn Db>) -> Self {
-        Self::with_chance(db, Chance::real())
+        Self::with_rng(db, Rng::real())
     }
 
     /// The store on this database, with this source of random values.
-    pub fn with_chance(db: Arc<dyn Db>, chance: Chance) -> Self {
-        Self { db, chance }
+    pub fn with_rng(db: Arc<dyn Db>, rng: Rng) -> Self {
+        Self { db, rng }
     }
 
     /// The source of random values for ids, for jitter, and for the time of a node's next call.
-    pub const fn chance(&self) -> &Chance {
-        &self.chance
+    pub const fn rng(&self) -> &Rng {
+        &self.rng
     }
 
     /// All rows; an error if one of them cannot be read.
@@ -230,7 +226,8 @@ impl Store {
     /// The allocs of a job that still have rows, also ended ones, of its last copies. No index is needed, because
     /// the ids follow from the numbers of members and copies.
     pub async fn allocs_of(&self, job: &Job) -> Result<Listed<Alloc>, DbError> {
-        let (id, nodes, copies) = (job.summary.job_id, job.summary.nodes.min(MAX_NODES), job.summary.tries.copies);
+        let (id, nodes, copies) =
+            (job.summary.job_id, job.summary.needs.nodes.min(MAX_NODES), job.summary.tries.copies);
         let copies = copies.saturating_sub(COPIES)..copies;
         let ids = copies.flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id: id, member, copy }));
         let mut listed = self.allocs_listed(ids).await?;
@@ -412,7 +409,7 @@ impl Store {
 
     async fn jitter(&self, tries: u32) {
         let most_s = 0.02 * f64::from(1_u32 << tries.min(6));
-        tokio::time::sleep(Duration::from_secs_f64(self.chance.between(most_s / 2.0, most_s))).await;
+        tokio::time::sleep(Duration::from_secs_f64(self.rng.between(most_s / 2.0, most_s))).await;
     }
 
     /// A steady heartbeat: one conditional write and no read. `Ok(Ok)` is the record after the write. `Ok(Err)` means
@@ -443,13 +440,6 @@ impl Store {
             // The same heartbeat may arrive twice.
             let newest = Cond::Lt("uptime_ms", n(uptime_ms.saturating_add(1)));
             when.push(Cond::Any(vec![Cond::says_nothing("uptime_ms"), newest]));
-        }
-        if let Some((version, kind)) = pulse.token {
-            when.push(Cond::Eq("key_version", n(version)));
-            when.push(match kind {
-                TokenKind::Session => Cond::Eq("session", AttributeValue::Bool(true)),
-                TokenKind::Boot => Cond::says_nothing("session"),
-            });
         }
         let effect = Effect::Update { set, remove: Vec::new() };
         let write = Write { key: node_key(pulse.node_id.slot()), when, effect };
@@ -545,7 +535,7 @@ impl Store {
     }
 
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.
-    pub async fn tell(&self, event: &Event) {
+    pub async fn record_event(&self, event: &Event) {
         // A conflict is fine: the same was told already.
         if let Err(e) = self.record(event).await
             && !e.is_conflict()
@@ -555,11 +545,11 @@ impl Store {
     }
 
     /// [`Store::tell`] for several events, in batches. No other row has their keys, unless it is the same event.
-    pub async fn tell_all(&self, events: &[Event]) {
+    pub async fn record_events(&self, events: &[Event]) {
         let (once, always): (Vec<&Event>, Vec<&Event>) = events.iter().partition(|event| event.once.is_some());
-        join_all(once.into_iter().map(|event| self.tell(event))).await;
+        join_all(once.into_iter().map(|event| self.record_event(event))).await;
         if let [event] = always.as_slice() {
-            return self.tell(event).await;
+            return self.record_event(event).await;
         }
         let rows: Vec<Item> = always.into_iter().map(rows::to_item).collect();
         if rows.is_empty() {

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 /// One of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Table {
     Nodes,
     Jobs,
@@ -22,15 +21,12 @@ pub enum Table {
 
 /// The type of a key attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum KeyType {
     Number,
     Text,
 }
 
-/// A key attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct KeyAttribute {
     pub name: &'static str,
     pub kind: KeyType,
@@ -47,7 +43,6 @@ pub struct KeySchema {
 
 /// A global secondary index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Index {
     pub name: &'static str,
     pub key: KeySchema,
@@ -57,7 +52,6 @@ pub struct Index {
 
 /// A table's definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Definition {
     pub table: Table,
     pub key: KeySchema,
@@ -88,32 +82,23 @@ pub const QUEUE: Index = Index {
         "name",
         "priority",
         "submitted_at",
-        "vcpus",
-        "memory_mib",
-        "scratch_gib",
-        "gpus",
-        "instance_type",
-        "market",
-        "exclusive",
-        "nodes",
+        "needs",
         "array_limit",
         "after",
-        "demand",
-        "demand_until_at",
         "tries",
         "done",
         "allocs",
     ]),
 };
 
-/// Allocs that are not final, by node. The node id is only in the hash key: DynamoDB allows 20 projected
-/// attributes, and there is no room for a copy.
+/// Allocs that are not final, by node.
 pub const LIVE: Index = Index {
     name: "live",
     key: KeySchema { hash: text("live_node"), range: Some(text("alloc_id")) },
     projected: Some(&[
         "version",
         "slot",
+        "node_id",
         "desired",
         "client",
         "placed_seq",
@@ -121,17 +106,11 @@ pub const LIVE: Index = Index {
         "started_at",
         "awaiting",
         "unknown_since_at",
+        "stopping_since_at",
         "replaces",
         "replaced_by",
-        "vcpus",
-        "memory_mib",
-        "scratch_gib",
-        "gpus",
-        "exclusive",
-        "kill_timeout_s",
-        "lost_after_s",
-        "replace",
-        "reconcile",
+        "needs",
+        "failure_policy",
     ]),
 };
 
@@ -189,81 +168,53 @@ const JOBS_WITHOUT_ENV: &[&str] = &[
     "after",
     "allocs",
     "array_limit",
-    "caches",
-    "command",
-    "demand",
-    "demand_until_at",
     "done",
-    "exclusive",
+    "end",
     "expires_at",
     "failed_count",
+    "failure_policy",
     "finished_at",
-    "gpus",
-    "image",
-    "instance_type",
     "job_id",
-    "kill_timeout_s",
-    "lost_after_s",
     "lost_count",
-    "market",
-    "memory_mib",
     "name",
-    "nodes",
+    "needs",
     "priority",
     "queue",
     "rank",
     "reason",
-    "reconcile",
-    "replace",
-    "retry_failed",
-    "retry_lost",
-    "scratch_gib",
     "state",
     "submitted_at",
-    "timeout_s",
     "tries",
-    "vcpus",
     "version",
+    "work",
 ];
 
 const ALLOCS_WITHOUT_ENV: &[&str] = &[
     "alloc_id",
     "awaiting",
-    "caches",
     "cause",
     "client",
-    "command",
     "desired",
-    "exclusive",
     "exit_code",
     "expires_at",
+    "failure_policy",
     "finished_at",
-    "gpus",
-    "history",
-    "image",
-    "kill_timeout_s",
     "live_node",
     "log_tail",
-    "lost_after_s",
-    "memory_mib",
+    "needs",
     "node_id",
-    "nodes",
     "output_s3",
     "placed_at",
     "placed_seq",
-    "priority",
-    "reconcile",
-    "replace",
     "replaced_by",
     "replaces",
-    "scratch_gib",
     "slot",
     "started_at",
+    "stopping_since_at",
     "tail_switches",
-    "timeout_s",
     "unknown_since_at",
-    "vcpus",
     "version",
+    "work",
 ];
 
 impl Table {

@@ -14,7 +14,6 @@ pub type Item = HashMap<String, AttributeValue>;
 
 /// The key of one row.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Key {
     pub table: Table,
     pub hash: AttributeValue,
@@ -74,7 +73,6 @@ pub enum Effect {
 
 /// One conditional write.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Write {
     /// The row that the write changes.
     pub key: Key,

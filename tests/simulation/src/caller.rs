@@ -6,10 +6,10 @@
 use crate::core::{START, lock};
 use model::Offering;
 use model::cloud::LaunchError;
+use model::enums::Reach;
 use model::ids::{NodeId, Slot};
 use model::policy::Size;
 use model::time::Time;
-use model::words::Reach;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -30,11 +30,9 @@ pub enum Kind {
         /// The request's body.
         body: Arc<str>,
     },
-    /// An operator.
     Operator,
 }
 
-/// One caller.
 #[derive(Debug)]
 pub struct Caller {
     /// The kind of the caller.

@@ -18,6 +18,7 @@ mod interruptions;
 mod jobs;
 mod left;
 mod nodes;
+mod row;
 mod shutdown;
 mod unreadable;
 
@@ -25,13 +26,15 @@ use crate::caller::{Caller, Kind};
 use crate::core::{Core, Fault, lock};
 use crate::database::{Change, Model};
 use crate::ec2::Ec2;
-use aws_sdk_dynamodb::types::AttributeValue;
 use demand::Lately;
 use model::EndCause;
-use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::{Span, Time};
-use serde_json::Value;
+use row::{
+    alloc_id, count, done, is_back, is_ended, is_final, is_true, is_wanted, node_id, number, set, slot, text, time,
+    within,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -178,93 +181,6 @@ impl Deref for Watch {
     fn deref(&self) -> &Check {
         &self.check
     }
-}
-
-fn text<'a>(row: &'a Item, name: &str) -> Option<&'a str> {
-    match row.get(name) {
-        Some(AttributeValue::S(s)) => Some(s),
-        _ => None,
-    }
-}
-
-fn number(row: &Item, name: &str) -> Option<i64> {
-    match row.get(name) {
-        Some(AttributeValue::N(n)) => n.parse().ok(),
-        _ => None,
-    }
-}
-
-fn count(row: &Item, name: &str) -> i64 {
-    number(row, name).unwrap_or(0)
-}
-
-/// What stands below an attribute that is a map.
-fn within(row: &Item, map: &str, name: &str) -> Value {
-    match row.get(map) {
-        Some(AttributeValue::M(inner)) => store::to_json(inner).get(name).cloned().unwrap_or(Value::Null),
-        _ => Value::Null,
-    }
-}
-
-fn is_true(row: &Item, name: &str) -> bool {
-    matches!(row.get(name), Some(AttributeValue::Bool(true)))
-}
-
-fn set(row: &Item) -> BTreeSet<AllocId> {
-    match row.get("allocs") {
-        Some(AttributeValue::Ss(ids)) => ids.iter().filter_map(|i| i.parse().ok()).collect(),
-        _ => BTreeSet::new(),
-    }
-}
-
-fn node_id(row: &Item) -> Option<NodeId> {
-    text(row, "node_id").and_then(|n| n.parse().ok())
-}
-
-fn slot(row: &Item) -> Option<Slot> {
-    number(row, "slot").and_then(|n| u32::try_from(n).ok()).and_then(|n| Slot::new(n).ok())
-}
-
-fn alloc_id(row: &Item) -> Option<AllocId> {
-    text(row, "alloc_id").and_then(|a| a.parse().ok())
-}
-
-fn time(row: &Item, name: &str) -> Option<Time> {
-    number(row, name).map(Time::from_ms)
-}
-
-/// Whether a job has ended.
-fn is_ended(row: &Item) -> bool {
-    matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
-}
-
-/// The members of a job that are done.
-fn done(job: &Item) -> BTreeSet<u32> {
-    match job.get("done") {
-        Some(AttributeValue::Ns(members)) => members.iter().filter_map(|m| m.parse().ok()).collect(),
-        _ => BTreeSet::new(),
-    }
-}
-
-/// Whether an alloc is final.
-fn is_final(row: &Item) -> bool {
-    matches!(text(row, "client"), Some("complete" | "failed" | "lost"))
-}
-
-/// Whether an alloc was unknown, came back, and awaits the decision on its copies.
-fn is_back(row: &Item) -> bool {
-    !is_final(row)
-        && text(row, "desired") == Some("run")
-        && text(row, "client") != Some("unknown")
-        && is_true(row, "awaiting")
-}
-
-/// Whether a copy counts as the wanted one.
-fn is_wanted(row: &Item) -> bool {
-    !is_final(row)
-        && text(row, "desired") == Some("run")
-        && text(row, "client") != Some("unknown")
-        && !is_true(row, "awaiting")
 }
 
 impl Check {

@@ -178,7 +178,6 @@ impl Model {
         self.data(table).map_or(0, |d| d.rows.len())
     }
 
-    /// One row.
     pub fn get(&self, key: &Key) -> Option<&Row> {
         self.data(key.table)?.rows.get(&row_key(key)?)
     }

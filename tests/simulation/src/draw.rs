@@ -8,8 +8,8 @@
 use crate::core::{Fault, MOST_MARKS, START};
 use crate::scenario::Scenario;
 use crate::world::Outcome;
+use history::{Lane, Picture, Tone};
 use model::time::{Span, Time};
-use past::{Lane, Picture, Tone};
 use std::collections::BTreeMap;
 
 /// How a fault is drawn.
@@ -106,7 +106,7 @@ const fn place(fault: Fault) -> Place {
         | F::OperatorKeeps
         | F::OperatorRewritesSize
         | F::OperatorRewritesTimes
-        | F::DemandArrives
+        | F::ForeignWork
         | F::ArrayArrives
         | F::JobFollows
         | F::ControllerWants => Place::Own(Like::People),

@@ -9,15 +9,14 @@ use crate::check::{Check, Watch};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Seen};
 use heartbeat_ingest::Ingest;
-use model::auth::{KeyRing, NumberedKey};
-use model::chance::Chance;
+use model::auth::NodeKey;
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchSettings;
+use model::rng::Rng;
 use model::time::{Span, Time};
 use runtime::answer::Ran;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
-use runtime::keys::Keys;
 use runtime::lambda::Reply;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -54,7 +53,7 @@ pub struct Functions {
     store: Store,
     cloud: Seen,
     settings: LaunchSettings,
-    keys: KeyRing,
+    key: NodeKey,
     ingests: Vec<Process<Ingest>>,
     sweeps: Vec<Process<Sweep>>,
     network: Mutex<Network>,
@@ -67,11 +66,10 @@ impl Functions {
     /// The functions on these tables and this cloud.
     pub fn new(core: &Arc<Core>, check: &Arc<Watch>, db: Arc<dyn Db>, ec2: &Arc<Ec2>) -> Arc<Self> {
         let cluster: ClusterName = "simulated".parse().unwrap_or_else(|_| unreachable!("a good name"));
-        let key: NumberedKey = "5a".repeat(32).parse().unwrap_or_else(|_| unreachable!("a good key"));
-        let keys = KeyRing::new(key, None);
+        let key: NodeKey = "5a".repeat(32).parse().unwrap_or_else(|_| unreachable!("a good key"));
         let seed = core.scenario.seed;
-        let store = Store::with_chance(db, Chance::seeded(seed));
-        let credentials = Credentials::Token(Keys::fixed(keys.clone()));
+        let store = Store::with_rng(db, Rng::seeded(seed));
+        let credentials = Credentials::Token(key.clone());
         let skew = || {
             let ms = if core.happens(Fault::ClockSkew) { core.of(Fault::ClockSkew, -3000, 3000) } else { 0 };
             Span::from_ms(ms)
@@ -95,11 +93,11 @@ impl Functions {
             cloud: Seen(Arc::clone(ec2)),
             settings: LaunchSettings {
                 cluster,
-                keys: (!core.scenario.batches).then(|| keys.clone()),
+                key: (!core.scenario.batches).then(|| key.clone()),
                 heartbeat_url: "https://heartbeat".into(),
                 sweep_url: "https://sweep".into(),
             },
-            keys,
+            key,
             ingests,
             sweeps,
             network: Mutex::default(),
@@ -116,7 +114,7 @@ impl Functions {
 
     /// The credential of a node whose user data holds none. (Here it stands for the role of its instance.)
     pub fn token_of(&self, node_id: NodeId) -> String {
-        self.keys.boot_token(&self.settings.cluster, node_id, self.keys.version())
+        self.key.token(&self.settings.cluster, node_id)
     }
 
     /// The store, for operators.
@@ -267,7 +265,7 @@ impl Functions {
                 let clock = RunClock::new(self.core.now() + process.skew, None, Duration::from_secs(25));
                 match Box::pin(process.function.handle(event.clone(), clock)).await.ok()? {
                     Reply::Http(answer) => Some(answer),
-                    Reply::Run(_) | Reply::Told(_) => None,
+                    Reply::Run(_) => None,
                 }
             } else {
                 let process = self.ingests.get(n)?;

@@ -4,7 +4,7 @@
 //! happened is not tested. A situation or action that is not listed here breaks the world.
 //! Does not: judge whether something happened often enough.
 
-use crate::core::Fault;
+use crate::fault::Fault;
 use model::ActionName;
 use runtime::answer::Outcome;
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,7 +114,6 @@ pub const ACTIONS: &[(&str, ActionName)] = &[
     ("poll-and-scale", ActionName::Relaunch),
     ("poll-and-scale", ActionName::Replace),
     ("poll-and-scale", ActionName::Requeue),
-    ("poll-and-scale", ActionName::EndDemand),
     ("poll-and-scale", ActionName::Advance),
     ("poll-and-scale", ActionName::ResolveReconnect),
     ("poll-and-scale", ActionName::SetIdle),

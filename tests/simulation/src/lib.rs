@@ -4,6 +4,7 @@
 //! world ─ scenario ─ core     one world for each seed: time, chance, faults, counts, jobs, operators
 //! functions ─ caller          the four functions, sometimes killed or late; the network
 //! tables ─ database ─ rules   DynamoDB in memory
+//! fault                       what can go wrong
 //! embedded                    the real store, which must give the same answers
 //! ec2                         lists that lag, tokens, shortages, machines that die
 //! machine                     a node: the agent's protocol and its calls
@@ -24,6 +25,7 @@ pub mod database;
 pub mod draw;
 pub mod ec2;
 pub mod embedded;
+pub mod fault;
 pub mod functions;
 pub mod happened;
 pub mod launch_limits;

@@ -24,8 +24,6 @@ use tokio::task::AbortHandle;
 #[derive(Default)]
 struct Disk {
     durable: Option<Durable>,
-    /// The token that an answer gave.
-    token: Option<String>,
     /// The order of each alloc that was started, and in which boot.
     started: BTreeMap<AllocId, (AllocOrder, u32)>,
     /// How each ended alloc ended.
@@ -61,8 +59,6 @@ pub struct Machine {
     /// Until when the machine can start nothing, and what it could not start.
     cannot_start_until: Option<Time>,
     failed_starts: BTreeSet<AllocId>,
-    /// Whether the node may have lost the token that counts.
-    locked_out: bool,
     hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
@@ -110,12 +106,11 @@ impl Machine {
             booted_at: now,
             // The other scheduler may have work for the node before nodekeeper has.
             busy_until: core
-                .happens(Fault::DemandArrives)
-                .then(|| now + Span::from_s(core.of(Fault::DemandArrives, 60, 3600))),
+                .happens(Fault::ForeignWork)
+                .then(|| now + Span::from_s(core.of(Fault::ForeignWork, 60, 3600))),
             refuses_until: None,
             cannot_start_until: None,
             failed_starts: BTreeSet::new(),
-            locked_out: false,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
             // work by then.
             hangs_at: core.is_planned(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
@@ -201,7 +196,7 @@ impl Machine {
             ground.running = running.keys().copied().collect();
         }
         let order = |id: &AllocId| self.disk.started.get(id).map(|(order, _)| order);
-        ground.caches = running.keys().filter_map(order).flat_map(|order| order.caches.clone()).collect();
+        ground.caches = running.keys().filter_map(order).flat_map(|order| order.work.caches.clone()).collect();
         if !ground.handles.iter().eq(handles.keys()) {
             ground.handles = handles.keys().cloned().collect();
         }
@@ -294,21 +289,15 @@ impl Machine {
             self.protocol.observe(id, Seen::Ended(ended));
             return;
         }
-        let is_demand = order.command.is_empty();
-        let s = match order.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
-            _ if is_demand => 1 << 40,
+        let s = match order.work.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
             _ if self.core.is_healed() => 5,
             Some(s) => s,
             None => 1 << 40,
         };
-        if is_demand && !self.core.is_healed() {
-            // What the demand is for begins to run.
-            self.busy_until = Some(now + Span::from_s(self.core.of(Fault::DemandArrives, 60, 3600)));
-        }
-        let timeout = if is_demand { 0 } else { i64::try_from(order.timeout_s).unwrap_or(i64::MAX) };
-        let fails = !is_demand && self.core.happens(Fault::WorkFails);
+        let timeout = i64::try_from(order.work.timeout_s).unwrap_or(i64::MAX);
+        let fails = self.core.happens(Fault::WorkFails);
         let (s, cause) = match (timeout > 0 && s > timeout, fails) {
-            (true, _) => (timeout, EndCause::OverTime { limit_s: order.timeout_s }),
+            (true, _) => (timeout, EndCause::OverTime { limit_s: order.work.timeout_s }),
             (false, true) => (self.core.of(Fault::WorkFails, 0, s.min(86_400)), EndCause::Exited { code: 1 }),
             (false, false) => (s, EndCause::Exited { code: 0 }),
         };
@@ -321,7 +310,7 @@ impl Machine {
         } else {
             self.disk.handles.insert(id.to_string(), label.clone());
         }
-        for cache in &order.caches {
+        for cache in &order.work.caches {
             self.disk.handles.entry(format!("cache:{cache}")).or_insert_with(|| label.clone());
         }
         // Some processes handle TERM and exit with 0.
@@ -351,7 +340,7 @@ impl Machine {
         if let Some(process) = self.processes.get_mut(&id) {
             if !process.stopping {
                 let stubborn = self.core.happens(Fault::IgnoresTerm);
-                let s = if stubborn { i64::try_from(order.kill_timeout_s).unwrap_or(30) } else { 1 };
+                let s = if stubborn { i64::try_from(order.failure_policy.kill_timeout_s).unwrap_or(30) } else { 1 };
                 process.stopping = true;
                 let code = Some(if stubborn { 137 } else { process.told_code });
                 process.cause = EndCause::Stopped { why: "stopped as ordered".into(), code };
@@ -425,8 +414,6 @@ impl Machine {
         }
         if core.happens(Fault::DiskLost) {
             core.tell(|| self.name(), || "reboots with an empty disk".into());
-            // With its disk the node loses its session token, and its boot token does not count any more.
-            self.locked_out |= self.disk.token.is_some();
             self.disk = Disk::default();
             self.reboot(core.of(Fault::DiskLost, 20, 200)).await;
         } else if core.happens(Fault::Reboots) {

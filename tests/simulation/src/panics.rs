@@ -6,7 +6,7 @@
 //! Guarantees: the message and the place of the first panic are kept. Does not: stop the world at once; the world looks
 //! here every simulated minute, and at its end.
 
-use crate::core::Broken;
+use crate::fault::Broken;
 use model::time::Time;
 use std::cell::RefCell;
 use std::panic;

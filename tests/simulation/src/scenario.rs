@@ -3,7 +3,7 @@
 //! Guarantees: each seed has some kinds of faults and not others, at rates from calm to storm. (Many different worlds
 //! find more mistakes than one world with every fault does.) Does not: draw anything while the world runs.
 
-use crate::core::Fault;
+use crate::fault::Fault;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -18,7 +18,6 @@ pub enum Arrivals {
     Bursts,
     /// Most of them at the beginning.
     Backlog,
-    /// None at all.
     None,
 }
 
@@ -39,7 +38,6 @@ pub struct Scenario {
     pub boot_s: i64,
     /// How jobs arrive.
     pub arrivals: Arrivals,
-    /// Jobs an hour.
     pub jobs_per_hour: f64,
     /// No job is submitted while this many have not ended.
     pub most_waiting: usize,

@@ -253,7 +253,7 @@ fn describe(change: &Change) -> String {
             let name = |k: &str| a.get(k).map(ToString::to_string).unwrap_or_default();
             let mut parts: Vec<String> = Vec::new();
             for (k, v) in a.iter().filter(|(k, v)| b.get(*k) != Some(v)) {
-                if k != "history" && k != "modified_at" {
+                if k != "modified_at" {
                     parts.push(format!("{k} {} → {v}", b.get(k).map_or("–".into(), ToString::to_string)));
                 }
             }

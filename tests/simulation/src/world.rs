@@ -23,9 +23,9 @@ use crate::machine::Machine;
 use crate::panics;
 use crate::scenario::Scenario;
 use crate::tables::Tables;
+use history::History;
 use model::ids::JobId;
 use model::time::{Span, Time};
-use past::Past;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -54,7 +54,6 @@ pub const FLEET: usize = 20;
 pub struct Outcome {
     /// What broke.
     pub broken: Option<Broken>,
-    /// What happened.
     pub happened: Happened,
     /// How many hours the world lasted.
     pub hours: f64,
@@ -67,7 +66,7 @@ pub struct Outcome {
     /// The faults with their times, if the world is drawn.
     pub marks: Vec<(Time, Fault)>,
     /// What the events and records of the tables tell, if the world is drawn.
-    pub past: Option<Past>,
+    pub past: Option<History>,
 }
 
 /// How much was simulated.
@@ -308,13 +307,13 @@ impl World {
     }
 
     /// What the tables tell of the past, if this world is drawn. It is read from a copy without faults.
-    async fn past(&self) -> Option<Past> {
+    async fn past(&self) -> Option<History> {
         if !self.core.is_drawing() {
             return None;
         }
         let copy = Plain::of(&lock(&self.tables.model).backup());
         let now = self.core.now();
-        Past::read(&Store::new(Arc::new(copy)), now.since(START), now).await.ok()
+        History::read(&Store::new(Arc::new(copy)), now.since(START), now).await.ok()
     }
 
     fn count_nodes(&self, lived: &mut Lived, trouble: u32) {
@@ -332,7 +331,6 @@ impl World {
         let tables = self.check.tables();
         if healthy.is_multiple_of(10) {
             self.check.invariant_the_first_job_is_served(&tables, Span::from_s(i64::from(TICKS_TO_END) * 60));
-            self.check.invariant_a_demand_ends_in_time(&tables);
             self.check.invariant_a_follower_goes_on(&tables);
         }
         // Not in the minutes in which operators drain nodes.

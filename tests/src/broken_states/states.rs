@@ -1,7 +1,7 @@
 //! The states: what each changes, and what becomes of it.
 
-use super::Town;
-use crate::raw::{Item, item, n, s};
+use super::town::Town;
+use crate::raw::{Item, item, m, n, s};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, NodeId};
 
@@ -11,10 +11,10 @@ pub enum Fate {
     /// The cluster is right again within so many steps of five seconds. poll-and-scale runs in each step, sweep-dispatch in
     /// each second one, clean-stale-records in each sixth one.
     Right(u32),
-    /// The row is set aside and named, and stays as it is until a person corrects it.
-    Aside,
+    /// The row is quarantined and named, and stays as it is until a person corrects it.
+    Quarantine,
 }
-pub use Fate::{Aside, Right};
+pub use Fate::{Quarantine, Right};
 
 /// One change of one row, behind the functions' back.
 pub enum Edit {
@@ -114,7 +114,7 @@ pub const STATES: &[State] = &[
     },
     State {
         name: "a claim of a launch ends in thirty years",
-        fate: Aside,
+        fate: Quarantine,
         edits: |t| of_node(t, vec![("launch_claim_until_at", Some(far(t)))]),
     },
     State {
@@ -127,7 +127,7 @@ pub const STATES: &[State] = &[
     },
     State {
         name: "a node is idle since in thirty years",
-        fate: Aside,
+        fate: Quarantine,
         edits: |t| of_node(t, vec![("idle_since_at", Some(far(t))), ("idle_seen", Some(n(2)))]),
     },
     State {
@@ -150,10 +150,10 @@ pub const STATES: &[State] = &[
             of_node(t, vec![("busy", nothing), ("refuses", Some(AttributeValue::Null(true)))])
         },
     },
-    State { name: "a record without gate_seq", fate: Aside, edits: |t| of_node(t, vec![("gate_seq", None)]) },
+    State { name: "a record without gate_seq", fate: Quarantine, edits: |t| of_node(t, vec![("gate_seq", None)]) },
     State {
         name: "a record in an unknown state",
-        fate: Aside,
+        fate: Quarantine,
         edits: |t| of_node(t, vec![("state", Some(s("asleep")))]),
     },
     State { name: "a record with seq 0", fate: Right(60), edits: |t| of_node(t, vec![("seq", Some(n(0)))]) },
@@ -185,7 +185,7 @@ pub const STATES: &[State] = &[
     },
     State {
         name: "a job follows itself",
-        fate: Aside,
+        fate: Quarantine,
         edits: |t| {
             let itself = [(t.broken.job.to_string(), s("success"))].into();
             of_job(t, vec![("after", Some(AttributeValue::M(itself)))])
@@ -220,14 +220,22 @@ pub const STATES: &[State] = &[
             of_job(t, ended)
         },
     },
-    State { name: "a job of no nodes", fate: Aside, edits: |t| of_job(t, vec![("nodes", Some(n(0)))]) },
+    State {
+        name: "a job of no nodes",
+        fate: Quarantine,
+        edits: |t| of_job(t, vec![("needs", Some(m(&[("nodes", n(0))])))]),
+    },
     State {
         name: "a job names a cache twice",
-        fate: Aside,
-        edits: |t| of_job(t, vec![("caches", Some(AttributeValue::L(vec![s("a"), s("a")])))]),
+        fate: Quarantine,
+        edits: |t| of_job(t, vec![("work", Some(m(&[("caches", AttributeValue::L(vec![s("a"), s("a")]))])))]),
     },
-    State { name: "a job in an unknown state", fate: Aside, edits: |t| of_job(t, vec![("state", Some(s("tired")))]) },
-    State { name: "a job without a version", fate: Aside, edits: |t| of_job(t, vec![("version", None)]) },
+    State {
+        name: "a job in an unknown state",
+        fate: Quarantine,
+        edits: |t| of_job(t, vec![("state", Some(s("tired")))]),
+    },
+    State { name: "a job without a version", fate: Quarantine, edits: |t| of_job(t, vec![("version", None)]) },
     // Allocs.
     State {
         name: "a live alloc without live_node",
@@ -255,15 +263,15 @@ pub const STATES: &[State] = &[
     },
     State {
         name: "an alloc in an unknown state",
-        fate: Aside,
+        fate: Quarantine,
         edits: |t| of_alloc(t, vec![("client", Some(s("bored")))]),
     },
     State {
         name: "an alloc is unknown since in thirty years",
-        fate: Aside,
+        fate: Quarantine,
         edits: |t| of_alloc(t, vec![("unknown_since_at", Some(far(t)))]),
     },
-    State { name: "an alloc without desired", fate: Aside, edits: |t| of_alloc(t, vec![("desired", None)]) },
+    State { name: "an alloc without desired", fate: Quarantine, edits: |t| of_alloc(t, vec![("desired", None)]) },
     // Handles.
     State {
         name: "the handle of a running alloc is gone",
@@ -289,10 +297,10 @@ pub const STATES: &[State] = &[
         fate: Right(20),
         edits: |t| of_handle(t, vec![("due_at", Some(far(t)))]),
     },
-    State { name: "a handle without due", fate: Aside, edits: |t| of_handle(t, vec![("due", None)]) },
+    State { name: "a handle without due", fate: Quarantine, edits: |t| of_handle(t, vec![("due", None)]) },
     State {
         name: "a handle of an unknown kind",
-        fate: Aside,
+        fate: Quarantine,
         edits: |t| of_handle(t, vec![("kind", Some(s("dream")))]),
     },
     // Control.
@@ -373,16 +381,16 @@ pub const STATES: &[State] = &[
     State {
         name: "what was told cannot be read",
         fate: Right(8),
-        edits: |_| entry(&[("key", s("told")), ("version", s("seven"))]),
+        edits: |_| entry(&[("key", s("announced")), ("version", s("seven"))]),
     },
     State {
         name: "a limit that cannot be read",
-        fate: Aside,
+        fate: Quarantine,
         edits: |_| entry(&[("key", s("limit#quota#account")), ("version", n(1)), ("count", s("many"))]),
     },
     State {
         name: "an entry of newer code",
-        fate: Aside,
+        fate: Quarantine,
         edits: |_| entry(&[("key", s("of_the_future")), ("version", n(1))]),
     },
     // Events.

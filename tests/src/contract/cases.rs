@@ -1,6 +1,6 @@
 //! Conditions and effects of single writes, each with the result that it must have.
 
-use super::{Bench, Got, Op, check, delete, handle, item, job, l, m, n, ns, put, row, s, seen, ss, update};
+use super::bench::{Bench, Got, Op, check, delete, handle, item, job, l, m, n, ns, put, row, s, seen, ss, update};
 use aws_sdk_dynamodb::types::AttributeValue;
 use store::{Answer, Cond, Effect, Item, Key, Table, Write};
 
@@ -155,7 +155,7 @@ async fn conditions(bench: &Bench) {
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "a case")]
+#[allow(clippy::too_many_arguments, reason = "a row of a table")]
 async fn one_condition(
     bench: &Bench,
     what: &str,

@@ -1,6 +1,6 @@
 //! Lists: which rows and attributes an index holds, in which order, and how pages continue while rows come and go.
 
-use super::{Bench, Got, Op, Seen, delete, handle, item, job, n, put, row, s, seen, ss, update};
+use super::bench::{Bench, Got, Op, Seen, delete, handle, item, job, n, put, row, s, seen, ss, update};
 use aws_sdk_dynamodb::types::AttributeValue;
 use store::{Answer, DUE, Index, Item, Key, LIVE, QUEUE, Query, Table, Write};
 
@@ -83,7 +83,7 @@ async fn projections(bench: &Bench) {
         (handle("p-n", "h"), DUE, s("p-due"), vec![("due", s("p-due")), ("due_at", n(5)), ("state", s("live"))]),
     ];
     for (key, index, hash, mut attributes) in rows {
-        attributes.extend([("version", n(1)), ("history", s("long")), ("command", super::l(&[s("x")]))]);
+        attributes.extend([("version", n(1)), ("log_tail", s("long")), ("command", super::bench::l(&[s("x")]))]);
         bench.given(put(&key, &attributes)).await;
         let whole = row(&key, &attributes);
         let table = key.table.definition().key;
@@ -92,7 +92,7 @@ async fn projections(bench: &Bench) {
         names.extend(index.projected.unwrap_or_default());
         let expected = of(&names, &whole);
         assert_eq!(expected.contains_key("version"), index.projected.is_some());
-        assert!(!expected.contains_key("history"));
+        assert!(!expected.contains_key("log_tail"));
         let got = Got::Rows(vec![expected]);
         bench.expect("projection", Op::Query(query(key.table, Some(index), hash)), &got).await;
     }

@@ -1,7 +1,7 @@
 //! Answers that no emulator gives, played to the SDK over HTTP: unprocessed keys, transaction conflicts, throttling,
 //! and answers that are not valid.
 
-use super::{delete, job, n, put, s, update};
+use super::bench::{delete, job, n, put, s, update};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;

@@ -1,6 +1,6 @@
 //! Transactions: all writes or none, and the requests that are refused.
 
-use super::{Bench, Got, Op, check, delete, handle, job, n, put, row, seen, update};
+use super::bench::{Bench, Got, Op, check, delete, handle, job, n, put, row, seen, update};
 use store::{Cond, Key, Table};
 
 pub async fn all(bench: &Bench) {
@@ -93,7 +93,7 @@ async fn what_outweighs(bench: &Bench) {
     let fails = update(&a, &[("version", n(8))], &[]).and(Cond::Absent("version"));
     let refused = [
         update(&b, &[], &[]),
-        update(&b, &[("allocs", super::ss(&["a", "a"]))], &[]),
+        update(&b, &[("allocs", super::bench::ss(&["a", "a"]))], &[]),
         update(&b, &[("version", n(8))], &[]).and(Cond::Any(Vec::new())),
     ];
     for wrong in refused {

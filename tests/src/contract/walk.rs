@@ -1,7 +1,7 @@
 //! Random reads and writes on few keys. Each answer is compared, and at the end all tables are.
 
+use super::bench::{Bench, Got, Op, handle, job, l, m, n, ns, row, s, ss};
 use super::lists::query;
-use super::{Bench, Got, Op, handle, job, l, m, n, ns, row, s, ss};
 use aws_sdk_dynamodb::types::AttributeValue;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -11,7 +11,7 @@ use model::policy::{LONGEST_JITTER, Policy};
 use runtime::metrics;
 
 /// Prices in US dollars, on demand, in us-east-1, as AWS published them in 2025. Source: the pricing pages of AWS
-/// Lambda (arm64), Amazon DynamoDB, Amazon CloudWatch, Amazon EventBridge, AWS Secrets Manager and Amazon SNS.
+/// Lambda (arm64), Amazon DynamoDB, Amazon CloudWatch, Amazon EventBridge and Amazon SNS.
 pub struct Prices {
     pub lambda_request: f64,
     pub lambda_gb_second: f64,
@@ -24,7 +24,6 @@ pub struct Prices {
     pub metric_month: f64,
     pub dashboard_month: f64,
     pub scheduler_invocation: f64,
-    pub secret_month: f64,
     pub mail: f64,
 }
 
@@ -40,7 +39,6 @@ pub const PRICES: Prices = Prices {
     metric_month: 0.30,
     dashboard_month: 3.0,
     scheduler_invocation: 1.00 / 1e6,
-    secret_month: 0.40,
     mail: 2.00 / 100_000.0,
 };
 
@@ -78,7 +76,7 @@ pub struct Load {
 /// A row of the bill, and its dollars in a month.
 pub type Bill = Vec<(&'static str, f64)>;
 
-/// What the template says of a cluster without a webhook.
+/// What the template says of a cluster without job events.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: String,
@@ -87,7 +85,7 @@ pub struct Template {
 impl Template {
     pub fn read() -> Self {
         let text = std::fs::read_to_string(root().join("infra/template.yaml")).unwrap();
-        let always = |block: &&str| !block.contains("\n    Condition: HasWebhook\n");
+        let always = |block: &&str| !block.contains("\n    Condition: SendsJobEvents\n");
         Self { text: text.split("\n\n").filter(always).collect::<Vec<_>>().join("\n\n") }
     }
 
@@ -195,14 +193,13 @@ impl Load {
         let metric_names: usize =
             model::functions::scheduled().map(|(function, _)| metrics::names(function).count()).sum();
         let fixed = template.alarm_metrics() as f64 * PRICES.alarm_metric_month + MAILS * PRICES.mail;
-        let secrets = template.resources("AWS::SecretsManager::Secret") as f64 * PRICES.secret_month;
         let dashboards = template.resources("AWS::CloudWatch::Dashboard") as f64 * PRICES.dashboard_month;
         let heartbeat = template.lambda(HEARTBEAT_INGEST, 1.0, HEARTBEAT_MS) + units(seen.heartbeat);
         let handles = template.lambda(SWEEP_DISPATCH, 1.0, HEARTBEAT_MS) + units(seen.handle_report);
         vec![
             // Without nodes there is nothing to measure, and nothing is billed.
             ("metrics", if self.nodes > 0.0 { metric_names as f64 * PRICES.metric_month } else { 0.0 }),
-            ("alarms, the secret and the dashboard", fixed + secrets + dashboards),
+            ("alarms and the dashboard", fixed + dashboards),
             ("scheduled runs", RUNS.into_iter().map(scheduled).sum()),
             ("heartbeats", self.heartbeats() * heartbeat),
             ("handle reports", self.handle_reports() * handles),

@@ -9,12 +9,12 @@ use super::account::{Account, Ec2};
 use super::meter::{Meter, Tables, Use};
 use crate::node::{answer, http};
 use crate::world::{START, set_policy};
-use model::auth::KeyRing;
-use model::chance::Chance;
+use model::auth::NodeKey;
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::ids::{AllocId, JobId};
 use model::launch::{LaunchSettings, node_file_in};
 use model::policy::Policy;
+use model::rng::Rng;
 use model::time::{Span, Time};
 use model::wire::{HandleReportAnswer, NodeFile, ReportedHandle};
 use model::{HandleKind, Job, JobSpec};
@@ -22,7 +22,6 @@ use nodekeeper_agent::protocol::{Durable, Ended, HandleList, Identity, Node as P
 use runtime::answer::{Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
-use runtime::keys::Keys;
 use runtime::lambda::Reply;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -31,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
-use store::steps::{Retention, submit_job};
+use store::transactions::{Retention, submit_job};
 use tokio::task::JoinSet;
 
 /// From the launch of an instance to its first heartbeat.
@@ -59,7 +58,6 @@ pub enum Kind {
     Submit,
 }
 
-/// One invocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Invocation {
     pub kind: Kind,
@@ -106,7 +104,7 @@ pub struct Fleet {
     pub answered: Arc<Mutex<Option<RunAnswer>>>,
     /// What is submitted.
     pub spec: JobSpec,
-    chance: Chance,
+    rng: Rng,
     settings: LaunchSettings,
     account: Arc<Account>,
     ingest: (heartbeat_ingest::Ingest, Meter),
@@ -119,15 +117,15 @@ pub struct Fleet {
 
 impl Fleet {
     pub async fn new(policy: &Value, spec: JobSpec) -> Self {
-        let (tables, chance) = (Tables::default(), Chance::seeded(1));
-        let store = |meter: &Meter| Store::with_chance(Arc::new(meter.clone()), chance.clone());
+        let (tables, rng) = (Tables::default(), Rng::seeded(1));
+        let store = |meter: &Meter| Store::with_rng(Arc::new(meter.clone()), rng.clone());
         let (of_ingest, of_sweep) = (Meter::new(&tables), Meter::new(&tables));
         let cluster: model::ids::ClusterName = "cost".parse().unwrap();
-        let keys = KeyRing::new("5a".repeat(32).parse().unwrap(), None);
-        let credentials = Credentials::Token(Keys::fixed(keys.clone()));
+        let key = "5a".repeat(32).parse::<NodeKey>().unwrap();
+        let credentials = Credentials::Token(key.clone());
         let settings = LaunchSettings {
             cluster: cluster.clone(),
-            keys: Some(keys),
+            key: Some(key),
             heartbeat_url: "https://heartbeat".into(),
             sweep_url: "https://sweep".into(),
         };
@@ -141,7 +139,7 @@ impl Fleet {
             log: Arc::default(),
             answered: Arc::default(),
             spec,
-            chance,
+            rng,
             settings,
             account: Arc::default(),
             ingest: (ingest, of_ingest),
@@ -181,7 +179,7 @@ impl Fleet {
     pub fn events(&mut self, rate: f64, seconds: f64) {
         let mut at_s = 0.0;
         while at_s < seconds {
-            at_s -= self.chance.between(f64::MIN_POSITIVE, 1.0).ln() / rate;
+            at_s -= self.rng.between(f64::MIN_POSITIVE, 1.0).ln() / rate;
             self.due.insert((self.ms() + (at_s * 1000.0) as i64, Due::Event));
         }
     }
@@ -276,7 +274,7 @@ impl Fleet {
 
     async fn scheduled(&mut self, name: &str) {
         let meter = Meter::new(&self.tables);
-        let store = Store::with_chance(Arc::new(meter.clone()), self.chance.clone());
+        let store = Store::with_rng(Arc::new(meter.clone()), self.rng.clone());
         let cloud = Ec2 { account: Arc::clone(&self.account), meter: meter.clone(), now: self.now() };
         if name == POLL_AND_SCALE.name {
             self.poll(json!({}), Kind::Poll);
@@ -296,7 +294,7 @@ impl Fleet {
 
     fn poll(&mut self, input: Value, kind: Kind) {
         let meter = Meter::new(&self.tables);
-        let store = Store::with_chance(Arc::new(meter.clone()), self.chance.clone());
+        let store = Store::with_rng(Arc::new(meter.clone()), self.rng.clone());
         let cloud = Ec2 { account: Arc::clone(&self.account), meter: meter.clone(), now: self.now() };
         let (settings, clock, log) = (self.settings.clone(), self.clock(), Arc::clone(&self.log));
         let answered = Arc::clone(&self.answered);
@@ -314,8 +312,8 @@ impl Fleet {
 
     async fn submit_now(&mut self) {
         let (now, meter) = (self.now(), Meter::new(&self.tables));
-        let store = Store::with_chance(Arc::new(meter.clone()), self.chance.clone());
-        let job = Job::submit(JobId::new(self.chance.ulid(now)), self.spec.clone(), now).unwrap();
+        let store = Store::with_rng(Arc::new(meter.clone()), self.rng.clone());
+        let job = Job::submit(JobId::new(self.rng.ulid(now)), self.spec.clone(), now).unwrap();
         submit_job(&store, &job, Retention::of(&self.policy), now).await.unwrap();
         self.note(Kind::Submit, meter.take());
         self.wake(json!({"Records": [{"eventName": "INSERT"}]}));
@@ -343,7 +341,7 @@ impl Fleet {
             let Work::Run(order) = work else { continue };
             node.handles.insert(order.alloc_id.to_string());
             node.protocol.observe(order.alloc_id, Seen::Running);
-            if order.command.first().is_some_and(|c| c != "forever") {
+            if order.work.command.first().is_some_and(|c| c != "forever") {
                 self.due.insert((self.ms() + JOB_S * 1000, Due::Ends(id.to_owned(), order.alloc_id)));
             }
         }

@@ -89,7 +89,7 @@ fn policy(min: u32, max: u32) -> Value {
 fn spec(command: &str) -> JobSpec {
     let command = vec![command.to_owned(), "x".repeat(100), "y".repeat(150)];
     let env = [("INPUT".to_owned(), "z".repeat(240))].into();
-    JobSpec { command, env, name: Some("an-ordinary-job".into()), ..JobSpec::default() }
+    JobSpec { env, name: Some("an-ordinary-job".into()), ..JobSpec::running(command) }
 }
 
 fn mean(of: &[Invocation], kind: Kind) -> Use {
@@ -107,7 +107,7 @@ fn usual(of: &[Invocation], kind: Kind) -> Use {
 
 /// A fleet of this size at rest: idle, or with a job on each node that does not end.
 async fn steady(nodes: u32, is_busy: bool) -> (Fleet, Vec<Invocation>) {
-    let exclusive = JobSpec { exclusive: true, ..spec("forever") };
+    let exclusive = JobSpec { needs: model::Needs { exclusive: true, ..spec("forever").needs }, ..spec("forever") };
     let mut fleet = Fleet::new(&policy(nodes, nodes), exclusive).await;
     if is_busy {
         fleet.submit(i64::from(nodes), 1);
@@ -191,7 +191,7 @@ async fn life_of_a_job(handle_report: Use) -> Lifetime {
     let run: BTreeMap<Kind, Use> = RUNS.iter().map(|kind| (*kind, mean(&at_rest, *kind))).collect();
     // The mean, because the function's process makes a note each minute.
     let heartbeat = mean(&at_rest, Kind::Heartbeat);
-    fleet.spec = JobSpec { exclusive: true, ..spec("work") };
+    fleet.spec = JobSpec { needs: model::Needs { exclusive: true, ..spec("work").needs }, ..spec("work") };
     let before = (bytes(&fleet, &[Table::Jobs, Table::Allocs]), bytes(&fleet, &[Table::Events]));
     fleet.submit(JOBS, EVERY_S);
     fleet.pass(JOBS * EVERY_S + 2 * 3600).await;
@@ -224,7 +224,11 @@ async fn event_that_left() -> Use {
 /// Nodes from their launch until their slots are free again.
 async fn life_of_a_node(idle: &BTreeMap<Kind, Line>, heartbeat: Use, handle_report: Use) -> Lifetime {
     const NODES: u32 = 20;
-    let mut fleet = Fleet::new(&policy(0, NODES), JobSpec { exclusive: true, ..spec("work") }).await;
+    let mut fleet = Fleet::new(
+        &policy(0, NODES),
+        JobSpec { needs: model::Needs { exclusive: true, ..spec("work").needs }, ..spec("work") },
+    )
+    .await;
     fleet.pass(300).await;
     fleet.take();
     let before = bytes(&fleet, &[Table::Events]);

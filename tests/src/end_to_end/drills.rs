@@ -1,8 +1,8 @@
-//! What operators do with a running cluster, on real agents: rotation of the key, and the end of a cluster.
+//! What operators do with a running cluster, on real agents: restored tables, and the end of a cluster.
 
 use super::{Local, json, program, text, until};
-use crate::second_opinions::{Emulator, root};
-use std::collections::BTreeMap;
+use crate::second_opinions::root;
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -28,92 +28,6 @@ fn until_file(local: &Local, name: &str) -> (String, PathBuf) {
     let is_running = || (json(local, &["job", &id, "--json"])["all_allocs"][0]["client"] == "running").then_some(());
     until("the report of the start", 60, is_running);
     (id, file)
-}
-
-/// The key version of each node, by node id.
-fn key_versions(local: &Local) -> BTreeMap<String, u64> {
-    let nodes = json(local, &["nodes", "--json"]);
-    let up = nodes.as_array().unwrap().iter().filter(|n| n["node_id"].is_string());
-    up.map(|n| (n["node_id"].as_str().unwrap().to_owned(), n["key_version"].as_u64().unwrap())).collect()
-}
-
-/// Two nodes work through three rotations: none goes away, none restarts, and no job is lost. A fourth rotation is refused
-/// while a node still uses the key that it would remove.
-#[test]
-fn nightly_the_key_is_rotated_three_times_under_working_nodes() {
-    let mut local = Local::start(&["--tick-s", "1"]);
-    let (first, first_end) = until_file(&local, "first");
-    let nodes: Vec<String> = key_versions(&local).into_keys().collect();
-    for version in 2..=4_u64 {
-        // Not before no function can launch with the key before the current one.
-        let rotated = until("a rotation", 60, || {
-            let rotated = local.nodekeeper(&["key", "rotate"]);
-            rotated.status.success().then_some(rotated)
-        });
-        assert!(text(&rotated).starts_with(&format!("stored as version {version};")), "{}", text(&rotated));
-        // The node has not called yet, so its token is of the version before.
-        let refused = local.nodekeeper(&["key", "rotate"]);
-        assert!(text(&refused).contains("nothing was stored"), "{}", text(&refused));
-        until("the nodes' new tokens", 60, || {
-            (json(&local, &["key", "show", "--json"])["older"] == serde_json::json!([])).then_some(())
-        });
-        assert!(nodes.iter().all(|id| key_versions(&local)[id] == version), "the same nodes have the new key");
-    }
-    // A node that is launched now gets a token of the newest key.
-    let (second, second_end) = until_file(&local, "second");
-    std::fs::write(first_end, "").unwrap();
-    std::fs::write(second_end, "").unwrap();
-    for job in [&first, &second] {
-        let ended = until("the job's end", 60, || {
-            let job = json(&local, &["job", job, "--json"]);
-            (job["state"] != "placed").then_some(job)
-        });
-        assert_eq!(
-            (&ended["state"], &ended["lost_count"], &ended["failed_count"]),
-            (&"complete".into(), &0.into(), &0.into())
-        );
-        assert_eq!(ended["all_allocs"].as_array().unwrap().len(), 1);
-    }
-    let history = text(&local.nodekeeper(&["history", "cluster"]));
-    assert_eq!(history.matches("key_rotated").count(), 3, "{history}");
-    let history = text(&local.nodekeeper(&["history", "0"]));
-    assert!(history.contains("ready") && !history.contains("mark_down"), "{history}");
-    assert_eq!(local.stop(), Some(0));
-}
-
-/// The same command against another implementation of Secrets Manager.
-#[test]
-fn nightly_a_rotation_is_understood_by_moto() {
-    let moto = Emulator::moto();
-    let run = |args: &[&str]| {
-        Command::new(super::program("nodekeeper"))
-            .args(args)
-            .env("NODEKEEPER_CLUSTER", "demo")
-            .env("NODEKEEPER_NODE_KEY_SECRET", "demo-key")
-            .env("AWS_ENDPOINT_URL", &moto.url)
-            .envs([("AWS_REGION", "eu-west-1"), ("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "x")])
-            .output()
-            .unwrap()
-    };
-    assert!(run(&["init"]).status.success());
-    let missing = text(&run(&["key", "show"]));
-    assert!(missing.contains("there is no such secret"), "{missing}");
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let made = runtime.block_on(async {
-        let call = reqwest::Client::new().post(&moto.url).header("x-amz-target", "secretsmanager.CreateSecret");
-        let call = call
-            .header("authorization", "AWS4-HMAC-SHA256 Credential=x/20260101/eu-west-1/secretsmanager/aws4_request");
-        let body = serde_json::json!({"Name": "demo-key", "SecretString": "0f".repeat(32)});
-        call.header("content-type", "application/x-amz-json-1.1").body(body.to_string()).send().await.unwrap().status()
-    });
-    assert_eq!(made.as_u16(), 200);
-    for version in 1..=3 {
-        assert!(text(&run(&["key", "show"])).contains(&format!("has version {version}\n")));
-        let refused = text(&run(&["key", "rotate"]));
-        assert!(refused.contains("nothing was stored: version"), "it was stored a moment ago: {refused}");
-        let rotated = run(&["key", "rotate", "--force"]);
-        assert!(rotated.status.success(), "{}", text(&rotated));
-    }
 }
 
 /// Jobs wait and run, then the cluster is torn down. Nothing is left, and EC2 itself says so.
@@ -206,7 +120,11 @@ fn nightly_restored_tables_end_no_work_that_they_know() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let client = crate::world::dynamo_client(&local.env()["AWS_ENDPOINT_URL_DYNAMODB"]);
     let (known, known_end) = until_file(&local, "known");
-    let node_of = |local: &Local| key_versions(local).into_keys().collect::<Vec<_>>();
+    let node_of = |local: &Local| {
+        let nodes = json(local, &["nodes", "--json"]);
+        let ids = nodes.as_array().unwrap().iter().filter_map(|n| n["node_id"].as_str().map(str::to_owned));
+        ids.collect::<BTreeSet<_>>()
+    };
     let (before, moment) = (node_of(&local), runtime.block_on(backup(&client)));
     let (later, later_end) = until_file(&local, "later");
 

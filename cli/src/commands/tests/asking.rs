@@ -3,7 +3,7 @@
 use super::*;
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ActionName;
-use model::chance::Chance;
+use model::rng::Rng;
 
 #[tokio::test]
 async fn plan_shows_the_next_run_and_changes_nothing() {
@@ -69,8 +69,8 @@ async fn a_long_story_is_whole_and_says_what_a_limit_leaves_out() {
         let reason = model::reason::Reason::FitsOn { slots: vec![fixtures::slot(n)] }.to_string();
         let keep = model::time::Span::from_s(86_400);
         let event =
-            model::events::Event::new(&subject, action, &reason, at(i64::from(n)), keep, &Chance::seeded(u64::from(n)));
-        world.store().tell(&event).await;
+            model::events::Event::new(&subject, action, &reason, at(i64::from(n)), keep, &Rng::seeded(u64::from(n)));
+        world.store().record_event(&event).await;
     }
     let out = world.run(&["history", &id(1)]).await.done();
     assert_eq!(out.lines().count(), 61, "{out}");
@@ -85,7 +85,7 @@ async fn a_long_story_is_whole_and_says_what_a_limit_leaves_out() {
 async fn a_row_that_contradicts_the_contract_is_named_by_its_job_and_by_status() {
     let world = World::with_policy().await;
     let mut job = fixtures::job(1);
-    job.summary.nodes = 0;
+    job.summary.needs.nodes = 0;
     world.store().write(None, &job, Vec::new()).await.unwrap();
     let what = "the row is not used: it wants 0 nodes: 1 to 24 are possible; correct or delete it";
     for command in [&["jobs"][..], &["plan"]] {
@@ -170,9 +170,8 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     world.put_entry(EntryRow { policy_version: Some(1), ..until("limit#wrong#template#nodes", 4600) }).await;
     world.put_entry(EntryRow { policy_version: Some(0), ..until("limit#wrong#template#former", 4600) }).await;
     world.put_entry(until("limit#quota#family#spot#g_vt", 1060)).await;
-    let chance = Chance::seeded(1);
-    let warn =
-        |s, reason| Event::new(&Subject::Cluster, ActionName::Warn, reason, at(s), Span::from_s(99_999), &chance);
+    let rng = Rng::seeded(1);
+    let warn = |s, reason| Event::new(&Subject::Cluster, ActionName::Warn, reason, at(s), Span::from_s(99_999), &rng);
     world.store().record(&warn(940, "instance i-9 has no node")).await.unwrap();
     world.store().record(&warn(900, "instance i-9 has no node")).await.unwrap();
     let (out, _) = world.run(&["status"]).await.failed();

@@ -27,7 +27,7 @@ async fn a_file_is_submitted_in_its_order_and_only_once() {
     assert!(first.len() == 120 && first.is_sorted());
     for (n, id) in first.iter().enumerate() {
         let job = world.store().job(*id).await.unwrap().unwrap();
-        assert_eq!((job.work.command[1].as_str(), job.summary.capacity.vcpus), (format!("{}", n + 1).as_str(), 2));
+        assert_eq!((job.work.command[1].as_str(), job.summary.needs.vcpus), (format!("{}", n + 1).as_str(), 2));
     }
     // The queue has the order of the file.
     let queue: Vec<JobId> = world.store().queue().await.unwrap().iter().map(|job| job.job_id).collect();

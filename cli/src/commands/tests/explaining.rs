@@ -112,3 +112,27 @@ async fn a_node_that_stays_says_why_in_every_list() {
         assert!(out.contains(&line), "{out}");
     }
 }
+
+/// The shape with this name in `docs/shapes.schema.json`.
+fn shape(name: &str) -> serde_json::Value {
+    let schema: serde_json::Value = serde_json::from_str(include_str!("../../../../docs/shapes.schema.json")).unwrap();
+    schema["$defs"][name].clone()
+}
+
+#[tokio::test]
+async fn jobs_and_nodes_have_the_documented_attributes() {
+    let world = World::with_policy().await;
+    world.put_running(1).await;
+    world.put_job(2).await;
+    for (command, name) in [("jobs", "job"), ("nodes", "node")] {
+        let (rows, shape) = (world.run(&[command, "--all", "--json"]).await.json(), shape(name));
+        assert!(!rows.as_array().unwrap().is_empty());
+        for row in rows.as_array().unwrap() {
+            let unknown = row.as_object().unwrap().keys().find(|key| shape["properties"].get(*key).is_none());
+            assert_eq!(unknown, None, "{row:#}");
+            let required = shape["required"].as_array().unwrap();
+            let absent = required.iter().find(|key| row.get(key.as_str().unwrap()).is_none());
+            assert_eq!(absent, None, "{row:#}");
+        }
+    }
+}

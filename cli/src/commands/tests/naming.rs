@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Stores a queued job with this id and name.
 async fn put(world: &World, id: &str, name: &str) -> JobId {
     let id = JobId::new(id.parse::<Ulid>().unwrap());
-    let spec = JobSpec { command: vec!["true".into()], name: Some(name.into()), ..JobSpec::default() };
+    let spec = JobSpec { name: Some(name.into()), ..JobSpec::running(["true"]) };
     let job = Job::submit(id, spec, at(0)).unwrap();
     world.store().write(None, &job, Vec::new()).await.unwrap();
     id

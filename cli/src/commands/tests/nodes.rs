@@ -72,7 +72,7 @@ async fn nodes_are_listed_and_shown() {
     assert!(out.contains("size              small: m7a.large, 2 vCPU, 8 GiB\n"), "{out}");
     assert!(out.contains("market            on_demand, $0.10 an hour\n"), "{out}");
     assert!(out.contains(&fixtures::alloc_id(1).to_string()[18..]) && out.ends_with("15 min ago  true\n"), "{out}");
-    assert_eq!(world.run(&["node", "0", "--json"]).await.json()["status"], "ready");
+    assert_eq!(world.run(&["node", "0", "--json"]).await.json()["record"]["status"], "ready");
     assert!(world.run(&["node", "3"]).await.error().contains("slot 3 has never had a node"));
 }
 

@@ -148,7 +148,7 @@ async fn print(world: &World, line: &[&str], out: &Printed, err: &Printed) -> an
             let (_hear, heard) = unbounded_channel();
             run_with(&mut context, &args, heard).await
         }
-        command => crate::commands::run(command, &mut context).await,
+        command => crate::command::run(command, &mut context).await,
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 async fn init_creates_only_missing_tables() {
     let world = World::empty().await;
     let said = world.run(&["jobs"]).await.error();
-    assert!(said.contains("test-jobs") && said.contains("nodekeeper init"), "{said}");
+    assert!(said.contains("test-control") && said.contains("nodekeeper init"), "{said}");
     let made = world.run(&["init"]).await.done();
     assert_eq!(
         made.lines().collect::<Vec<_>>(),
@@ -36,7 +36,7 @@ async fn commands_that_need_no_cluster_do_not_connect() {
             out: &mut Vec::new(),
             err: &mut Vec::new(),
         };
-        assert_eq!(crate::commands::run(parse(line).unwrap(), &mut context).await.unwrap(), Outcome::Done, "{line:?}");
+        assert_eq!(crate::command::run(parse(line).unwrap(), &mut context).await.unwrap(), Outcome::Done, "{line:?}");
     }
 }
 
@@ -123,7 +123,7 @@ async fn an_unreachable_cluster_gives_one_line_that_says_what_to_do() {
 
 #[test]
 fn ids_are_checked_before_the_cluster_is_called() {
-    let command = parse(&["job", &JobId::new(model::chance::Chance::real().ulid(at(0))).to_string()]).unwrap();
+    let command = parse(&["job", &JobId::new(model::rng::Rng::real().ulid(at(0))).to_string()]).unwrap();
     assert!(matches!(command, Command::Job(_)));
     <Line as clap::CommandFactory>::command().debug_assert();
 }

@@ -1,9 +1,9 @@
 //! Outputs that nodes have stored in S3, as `logs` and `job` show them.
 
 use super::output::{FakeNode, ended, long, readers, tail_of};
+use super::output_store::{client, nothing};
 use super::*;
 use crate::commands::output_stream::MISSING;
-use aws_credential_types::provider::SharedCredentialsProvider;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
@@ -12,7 +12,6 @@ use axum::response::Response;
 use axum::routing::get;
 use futures::StreamExt;
 use model::stored::{BOTH, END, MORE, OUT, PIECE_BYTES, STREAMS_HEADER, THEN_HEADER};
-use std::time::{Duration, SystemTime};
 
 /// S3 as an operator sees it, with the bucket `logs`.
 #[derive(Clone, Default)]
@@ -30,21 +29,6 @@ struct Objects {
     /// How many of the next calls are refused for a passing reason.
     busy: u32,
     denies: bool,
-}
-
-/// A client of the S3 at this URL.
-fn client(url: &str) -> s3::S3 {
-    let config = aws_config::SdkConfig::builder()
-        .region(aws_config::Region::new("eu-west-1"))
-        .credentials_provider(SharedCredentialsProvider::new(Credentials::new("AKID", "secret", None, None, "test")))
-        .endpoint_url(url)
-        .build();
-    crate::aws::s3(&config, None, || SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)).unwrap()
-}
-
-/// S3 of a cluster that stores nothing.
-pub(super) fn nothing() -> s3::S3 {
-    client("http://127.0.0.1:9")
 }
 
 impl FakeS3 {

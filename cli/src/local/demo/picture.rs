@@ -5,9 +5,9 @@
 
 use super::super::error::LocalError;
 use super::progress::{Demo, TIME_LIMIT};
+use history::{History, Lane, Picture, Tone};
 use model::JobState;
 use model::time::Span;
-use past::{Lane, Past, Picture, Tone};
 use std::path::PathBuf;
 
 /// The picture's name in the directory of the system.
@@ -17,7 +17,7 @@ const SPAN: Span = Span::from_s(TIME_LIMIT.as_ms() / 1000 * 2);
 
 /// Writes the picture into the directory of the system. Returns its path.
 pub(super) async fn write(demo: &Demo<'_>) -> Result<PathBuf, LocalError> {
-    let past = Past::read(demo.store(), SPAN, (demo.stack.clock)()).await?;
+    let past = History::read(demo.store(), SPAN, (demo.stack.clock)()).await?;
     let picture = Picture {
         title: format!("The demonstration: {} jobs as real processes on this machine", demo.jobs.len()),
         command: "nodekeeper local --demo".to_owned(),

@@ -5,9 +5,9 @@ use super::super::stack::Stack;
 use super::super::terminal::say;
 use super::work::{Expect, Task};
 use ec2_stand_in::State;
-use model::chance::Chance;
 use model::events::Event;
 use model::ids::JobId;
+use model::rng::Rng;
 use model::time::{Span, Time};
 use model::{ClientStatus, Job, JobState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ impl<'a> Demo<'a> {
         let now = self.now();
         // Ids keep the order of submission, even within one millisecond.
         let ms = u64::try_from(now.as_ms()).unwrap_or(0);
-        let id = JobId::new(Ulid::from_parts(ms, ((self.jobs.len() as u128) << 64) | (Chance::real().bits() >> 64)));
+        let id = JobId::new(Ulid::from_parts(ms, ((self.jobs.len() as u128) << 64) | (Rng::real().bits() >> 64)));
         let job = Job::submit(id, task.spec.clone(), now)
             .map_err(|e| LocalError::System { what: "submit a job", source: std::io::Error::other(e) })?;
         self.store().write(None, &job, Vec::new()).await?;

@@ -50,7 +50,7 @@ pub(in crate::local) fn judge(shown: &Shown, logs: &Path) -> Result<(), LocalErr
     }
     match picture {
         Ok(file) => say(&format!("\nA picture of it, for a browser: {}", file.display())),
-        Err(error) => say(&format!("\nThere is no picture: {}", model::causes::chain(error))),
+        Err(error) => say(&format!("\nThere is no picture: {}", model::error_chain::error_chain(error))),
     }
     let failed = checks.iter().filter(|c| !c.is_ok()).count();
     if failed > 0 {

@@ -298,7 +298,7 @@ mod tests {
     use model::time::Time;
 
     fn ended(expect: &Expect, state: JobState) -> Result<(), String> {
-        let spec = JobSpec { command: vec!["true".into()], ..JobSpec::default() };
+        let spec = JobSpec::running(["true"]);
         let mut job = Job::submit(JobId::new(ulid::Ulid::nil()), spec, Time::from_ms(0)).unwrap();
         job.summary.state = state;
         Ended { name: "it", expect, job, allocs: Vec::new() }.check()

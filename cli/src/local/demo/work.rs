@@ -4,8 +4,8 @@
 //! Does not: run or check anything.
 
 use model::auth::hex;
-use model::chance::Chance;
-use model::{FailurePolicy, JobSpec};
+use model::rng::Rng;
+use model::{FailurePolicy, JobSpec, Needs, Work};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io;
@@ -59,14 +59,18 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
     let mut next = || inputs.next().ok_or_else(|| io::Error::other("too few input files"));
     let mut tasks = Vec::new();
     for n in 0..HASHED {
-        let spec = JobSpec { priority: 400 + (n as u32 % 3) * 50, memory_mib: 256, ..JobSpec::default() };
+        let spec = JobSpec {
+            priority: 400 + (n as u32 % 3) * 50,
+            needs: Needs { memory_mib: 256, ..Needs::default() },
+            ..JobSpec::default()
+        };
         tasks.push(hash(&format!("hash-{n}"), &next()?, results, spec)?);
     }
     for n in 0..ZIPPED {
         let (name, input) = (format!("zip-{n}"), next()?);
         let result = results.join(&name);
         let script = r#"gzip -c < "$IN" > "$OUT.part" && mv "$OUT.part" "$OUT"; sleep 1"#;
-        let spec = JobSpec { vcpus: 2, memory_mib: 512, ..JobSpec::default() };
+        let spec = JobSpec { needs: Needs { vcpus: 2, memory_mib: 512, ..Needs::default() }, ..JobSpec::default() };
         let expect = Expect::Unzips { result: result.clone(), sha256: sha256(&fs::read(&input)?) };
         tasks.push(task(&name, script, &[("IN", &input), ("OUT", &result)], spec, expect));
     }
@@ -88,7 +92,11 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
         }
         let script =
             r#"sleep 1; cat "$A" "$B" "$C" | sha256sum | cut -d' ' -f1 > "$OUT.part" && mv "$OUT.part" "$OUT""#;
-        let spec = JobSpec { vcpus: 4, memory_mib: 8_192, priority: 600, ..JobSpec::default() };
+        let spec = JobSpec {
+            priority: 600,
+            needs: Needs { vcpus: 4, memory_mib: 8_192, ..Needs::default() },
+            ..JobSpec::default()
+        };
         let expect = Expect::Says { result: result.clone(), content: sha256(&all) };
         let [a, b, c] = &files;
         tasks.push(task(&name, script, &[("A", a), ("B", b), ("C", c), ("OUT", &result)], spec, expect));
@@ -100,17 +108,11 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
     Ok((tasks, urgent))
 }
 
-/// Jobs that fail, are cancelled or rejected, or do something unusual.
-fn special_jobs(results: &Path) -> Vec<Task> {
-    let at = |name: &str| results.join(name);
-    let plain = JobSpec::default;
-    let fails = |name: &str, exit_code: i32, retry_failed: u32| {
-        let script = format!("echo failing on purpose; exit {exit_code}");
-        let expect = Expect::Fails { exit_code, times: retry_failed as usize + 1 };
-        task(name, &script, &[], JobSpec { retry_failed, ..plain() }, expect)
-    };
-    let second = r#"mkdir "$OUT.tried" && { echo failing on purpose, once; exit 9; }; echo at last > "$OUT""#;
-    let together = r#"
+/// Fails the first time.
+const SECOND: &str = r#"mkdir "$OUT.tried" && { echo failing on purpose, once; exit 9; }; echo at last > "$OUT""#;
+
+/// Two members that wait for each other.
+const TOGETHER: &str = r#"
         : > "$OUT.$NODEKEEPER_MEMBER"
         left=200
         until [ -e "$OUT.$((1 - NODEKEEPER_MEMBER))" ]; do
@@ -119,6 +121,22 @@ fn special_jobs(results: &Path) -> Vec<Task> {
         done
         echo "$NODEKEEPER_HOSTS" > "$OUT.hosts.$NODEKEEPER_MEMBER"
         sleep 1"#;
+
+/// Jobs that fail, are cancelled or rejected, or do something unusual.
+fn special_jobs(results: &Path) -> Vec<Task> {
+    let at = |name: &str| results.join(name);
+    let plain = JobSpec::default;
+    let fails = |name: &str, exit_code: i32, retry_failed: u32| {
+        let script = format!("echo failing on purpose; exit {exit_code}");
+        let expect = Expect::Fails { exit_code, times: retry_failed as usize + 1 };
+        task(
+            name,
+            &script,
+            &[],
+            JobSpec { failure_policy: FailurePolicy { retry_failed, ..FailurePolicy::default() }, ..plain() },
+            expect,
+        )
+    };
     // The daemon leaves its parent and its session, and clears its environment.
     let daemon =
         "setsid env -i /bin/sh -c 'cd /; exec sleep 900' > /dev/null 2>&1 & sleep 0.5; echo left a daemon behind";
@@ -129,22 +147,34 @@ fn special_jobs(results: &Path) -> Vec<Task> {
         fails("fail-twice", 7, 1),
         task(
             "second-time",
-            second,
+            SECOND,
             &[("OUT", &at("second-time"))],
-            JobSpec { retry_failed: 2, ..plain() },
+            JobSpec { failure_policy: FailurePolicy { retry_failed: 2, ..FailurePolicy::default() }, ..plain() },
             Expect::SecondTime { exit_code: 9, result: at("second-time") },
         ),
         task("to-cancel", "echo asleep; sleep 600", &[], JobSpec { failure_policy, ..plain() }, Expect::Cancelled),
-        task("too-large", "true", &[], JobSpec { vcpus: 512, ..plain() }, Expect::Rejected),
+        task(
+            "too-large",
+            "true",
+            &[],
+            JobSpec { needs: Needs { vcpus: 512, ..Needs::default() }, ..plain() },
+            Expect::Rejected,
+        ),
         task(
             "together",
-            together,
+            TOGETHER,
             &[("OUT", &at("together"))],
-            JobSpec { nodes: 2, priority: 700, ..plain() },
+            JobSpec { priority: 700, needs: Needs { nodes: 2, ..Needs::default() }, ..plain() },
             Expect::Together { members: 2, result: at("together") },
         ),
         task("daemon", daemon, &[], JobSpec { failure_policy, ..plain() }, Expect::Completes),
-        task("cached", cache, &[], JobSpec { caches: vec!["demo".into()], ..plain() }, Expect::Completes),
+        task(
+            "cached",
+            cache,
+            &[],
+            JobSpec { work: Work { caches: vec!["demo".into()], ..Work::default() }, ..plain() },
+            Expect::Completes,
+        ),
     ]
 }
 
@@ -158,7 +188,11 @@ fn hash(name: &str, input: &Path, results: &Path, spec: JobSpec) -> io::Result<T
 fn task(name: &str, script: &str, env: &[(&str, &Path)], spec: JobSpec, expect: Expect) -> Task {
     let env = env.iter().map(|(name, path)| ((*name).to_owned(), path.display().to_string())).collect();
     let command = ["sh", "-c", script].map(str::to_owned).to_vec();
-    Task { name: name.to_owned(), spec: JobSpec { name: Some(name.to_owned()), command, env, ..spec }, expect }
+    Task {
+        name: name.to_owned(),
+        spec: JobSpec { name: Some(name.to_owned()), env, work: Work { command, ..spec.work.clone() }, ..spec },
+        expect,
+    }
 }
 
 /// The digest in hexadecimal.
@@ -177,7 +211,7 @@ fn inputs(results: &Path, wanted: usize) -> io::Result<Vec<PathBuf>> {
     let mut chosen: Vec<PathBuf> = found.into_iter().step_by(step).take(wanted).collect();
     while chosen.len() < wanted {
         let path = results.join(format!("input-{}", chosen.len()));
-        let lines: String = (0..2_000).map(|_| format!("{}\n", Chance::real().bits())).collect();
+        let lines: String = (0..2_000).map(|_| format!("{}\n", Rng::real().bits())).collect();
         fs::write(&path, lines)?;
         chosen.push(path);
     }

@@ -15,7 +15,7 @@ export const columns = [
   ["Nodes", j => (j.slots ?? []).flatMap((slot, n) => n ? [", ", nodeLink(slot)] : [nodeLink(slot)])],
   ["Submitted", j => ago(j.submitted_at), "nowrap"],
   ["Ended", j => ago(j.finished_at), "nowrap"],
-  ["Why", j => sentence(j.reason ?? ""), "text"],
+  ["Why", j => sentence(j.waits_because ?? j.reason ?? ""), "text"],
 ];
 
 export const jobs = {

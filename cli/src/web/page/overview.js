@@ -77,7 +77,7 @@ export const overview = {
         tile("complete", done.toLocaleString("en"), hash("jobs", { state: "complete" }), done ? "good" : ""),
         tile(`of ${several(up, "node")} ready`, (nodes.ready ?? 0).toLocaleString("en"), "#/nodes", nodes.ready ? "good" : ""),
         tile("an hour, by list prices", dollars(price_per_hour), "#/cost")),
-      few("Running", running, running.rows.some(j => j.reason) ? short : short.filter(([head]) => head !== "Why"), "placed,regrouping", none),
+      few("Running", running, running.rows.some(j => j.waits_because ?? j.reason) ? short : short.filter(([head]) => head !== "Why"), "placed,regrouping", none),
       few("Failed", bad, failed, "failed,rejected", "No job failed."),
       why(seen.explained ?? {}),
       el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "Over time"), choice("overview", params, "minutes", "Time", TIMES, usual(seen))),

@@ -33,7 +33,6 @@ pub struct Faults {
     pub lose_run_answers: u32,
     /// How an answer is lost.
     pub lost_as: LostAs,
-    /// Calls that fail.
     pub fail: Vec<FailCall>,
     /// Instances (`*` and `?` allowed) that stay `shutting-down` or `stopping` while named here.
     pub stuck: BTreeSet<String>,
@@ -44,7 +43,6 @@ pub struct Faults {
 }
 
 /// A capacity shortage. An absent field matches everything.
-#[allow(missing_docs, reason = "the names say it")]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shortage {

@@ -44,8 +44,6 @@ impl State {
     }
 }
 
-/// One instance.
-#[allow(missing_docs, reason = "the names say it")]
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Instance {
     /// `i-` and 17 hexadecimal digits.

@@ -70,13 +70,8 @@ fn instance(xml: &mut Xml, instance: &Instance) {
 /// What EC2 also says about a live instance, and nodekeeper does not need: the security group, the volume, the network
 /// interface, and options. With them an answer is about as long as EC2's, so that a client's memory and time are real.
 fn details(xml: &mut Xml, instance: &Instance) {
-    let group = |xml: &mut Xml, ()| {
-        xml.text("groupId", "sg-0123456789abcdef0");
-        xml.text("groupName", "nodekeeper-nodes");
-    };
     let since = instance.launched_at.to_string();
     let seed = instance.instance_id.trim_start_matches("i-").to_owned();
-    let dns = format!("ip-{}.ec2.internal", instance.private_ip.replace('.', "-"));
     xml.items("groupSet", [()], group);
     xml.text("rootDeviceName", "/dev/xvda");
     xml.items("blockDeviceMapping", [()], |xml, ()| {
@@ -88,6 +83,35 @@ fn details(xml: &mut Xml, instance: &Instance) {
             xml.text("deleteOnTermination", "true");
         });
     });
+    network_interface(xml, instance, &seed, &since);
+    xml.text("sourceDestCheck", "true");
+    xml.text("hypervisor", "xen");
+    xml.text("ebsOptimized", "true");
+    xml.text("enaSupport", "true");
+    xml.text("virtualizationType", "hvm");
+    xml.element("iamInstanceProfile", |xml| {
+        xml.text("arn", &format!("arn:aws:iam::{OWNER}:instance-profile/nodekeeper-nodes"));
+        xml.text("id", "AIPA0123456789ABCDEFG");
+    });
+    xml.element("cpuOptions", |xml| {
+        xml.text("coreCount", "1");
+        xml.text("threadsPerCore", "2");
+    });
+    options(xml);
+    xml.text("platformDetails", "Linux/UNIX");
+    xml.text("usageOperation", "RunInstances");
+    xml.text("usageOperationUpdateTime", &since);
+    xml.text("bootMode", "uefi-preferred");
+    xml.text("currentInstanceBootMode", "uefi");
+}
+
+fn group(xml: &mut Xml, (): ()) {
+    xml.text("groupId", "sg-0123456789abcdef0");
+    xml.text("groupName", "nodekeeper-nodes");
+}
+
+fn network_interface(xml: &mut Xml, instance: &Instance, seed: &str, since: &str) {
+    let dns = format!("ip-{}.ec2.internal", instance.private_ip.replace('.', "-"));
     xml.items("networkInterfaceSet", [()], |xml, ()| {
         xml.text("networkInterfaceId", &format!("eni-{seed}"));
         xml.text("subnetId", &instance.subnet_id);
@@ -104,7 +128,7 @@ fn details(xml: &mut Xml, instance: &Instance) {
             xml.text("attachmentId", &format!("eni-attach-{seed}"));
             xml.text("deviceIndex", "0");
             xml.text("status", "attached");
-            xml.text("attachTime", &since);
+            xml.text("attachTime", since);
             xml.text("deleteOnTermination", "true");
             xml.text("networkCardIndex", "0");
         });
@@ -116,19 +140,9 @@ fn details(xml: &mut Xml, instance: &Instance) {
         xml.text("interfaceType", "interface");
         xml.element("operator", |xml| xml.text("managed", "false"));
     });
-    xml.text("sourceDestCheck", "true");
-    xml.text("hypervisor", "xen");
-    xml.text("ebsOptimized", "true");
-    xml.text("enaSupport", "true");
-    xml.text("virtualizationType", "hvm");
-    xml.element("iamInstanceProfile", |xml| {
-        xml.text("arn", &format!("arn:aws:iam::{OWNER}:instance-profile/nodekeeper-nodes"));
-        xml.text("id", "AIPA0123456789ABCDEFG");
-    });
-    xml.element("cpuOptions", |xml| {
-        xml.text("coreCount", "1");
-        xml.text("threadsPerCore", "2");
-    });
+}
+
+fn options(xml: &mut Xml) {
     xml.element("capacityReservationSpecification", |xml| xml.text("capacityReservationPreference", "open"));
     xml.element("hibernationOptions", |xml| xml.text("configured", "false"));
     xml.element("enclaveOptions", |xml| xml.text("enabled", "false"));
@@ -149,9 +163,4 @@ fn details(xml: &mut Xml, instance: &Instance) {
         xml.text("autoRecovery", "default");
         xml.text("rebootMigration", "default");
     });
-    xml.text("platformDetails", "Linux/UNIX");
-    xml.text("usageOperation", "RunInstances");
-    xml.text("usageOperationUpdateTime", &since);
-    xml.text("bootMode", "uefi-preferred");
-    xml.text("currentInstanceBootMode", "uefi");
 }

@@ -22,7 +22,6 @@ pub trait Machines: Send + Sync {
 }
 
 /// An instance that became `running`.
-#[allow(missing_docs, reason = "the names say it")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineStart {
     pub instance_id: String,

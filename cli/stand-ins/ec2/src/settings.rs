@@ -55,7 +55,6 @@ impl Default for Ec2Settings {
 }
 
 /// A subnet and its availability zone.
-#[allow(missing_docs, reason = "the names say it")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subnet {
@@ -77,7 +76,6 @@ pub struct InstanceType {
 }
 
 /// A launch template with its versions.
-#[allow(missing_docs, reason = "the names say it")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchTemplate {
@@ -95,7 +93,6 @@ fn first_version() -> u64 {
 }
 
 /// One version of a launch template: the values that a request can leave out.
-#[allow(missing_docs, reason = "the names say it")]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TemplateVersion {

@@ -88,8 +88,8 @@ fn user_in(line: &str, [from, to]: &[String; 2]) -> Option<u32> {
 }
 
 /// An address as the tables write it: each four bytes as one number of this machine.
-fn hex(address: SocketAddr, mapped: bool) -> String {
-    let bytes = match (address.ip(), mapped) {
+fn hex(address: SocketAddr, is_mapped: bool) -> String {
+    let bytes = match (address.ip(), is_mapped) {
         (IpAddr::V4(ip), false) => ip.octets().to_vec(),
         (IpAddr::V4(ip), true) => ip.to_ipv6_mapped().octets().to_vec(),
         (IpAddr::V6(ip), _) => ip.octets().to_vec(),

@@ -15,7 +15,6 @@ const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
 /// A pair of credentials that count until this program ends.
 #[derive(Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Credentials {
     pub access_key_id: String,
     pub secret_access_key: String,
@@ -54,7 +53,6 @@ pub struct Signatures {
     pub service: &'static str,
     /// The answer to all other requests.
     pub refusal: Refusal,
-    /// The clock.
     pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
 }
 

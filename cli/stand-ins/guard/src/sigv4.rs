@@ -28,7 +28,6 @@ pub trait Issuer: Debug + Send + Sync {
 
 /// Credentials, and whose they are.
 #[derive(Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Issued {
     pub secret_access_key: String,
     /// Only temporary credentials have one.
@@ -49,7 +48,6 @@ impl Debug for Issued {
 
 /// A request as it was received.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Signed<'a> {
     pub method: &'a str,
     pub path: &'a str,
@@ -60,7 +58,6 @@ pub struct Signed<'a> {
 
 /// What a signature is made for.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Scope<'a> {
     pub region: &'a str,
     pub service: &'a str,

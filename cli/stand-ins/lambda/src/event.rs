@@ -1,9 +1,8 @@
 //! Asynchronous invocations and schedules. A scheduled run is an asynchronous invocation.
 //!
-//! Guarantees: the sender of an event does not wait for the function; a failed run is retried as often as the
-//! function's settings say; at most one scheduled run of a function waits in its queue, and skipped runs are counted.
+//! Guarantees: the sender of an event does not wait for the function; at most one scheduled run of a function waits in its queue, and skipped runs are counted.
 //!
-//! Does not: keep events over a restart, or repeat runs missed while this machine slept.
+//! Does not: run a failed event again, keep events over a restart, or repeat runs missed while this machine slept.
 
 use crate::error::InvokeError;
 use crate::function::{Function, Ticket};
@@ -27,48 +26,25 @@ pub(crate) async fn run_schedule(schedule: Schedule, function: Arc<Function>, ho
             () = stop.raised() => return,
         }
         if let Some(ticket) = function.submit_scheduled(payload.clone()) {
-            tokio::spawn(wait_and_retry(ticket, Arc::clone(&function), Arc::clone(&host), payload.clone()));
+            tokio::spawn(until_ended(ticket, Arc::clone(&function)));
         }
     }
 }
 
 /// Queues an asynchronous invocation and returns its request id.
-pub(crate) fn send(function: &Arc<Function>, host: &Arc<Host>, payload: Bytes) -> Result<Arc<str>, InvokeError> {
-    let ticket = function.submit(payload.clone())?;
+pub(crate) fn send(function: &Arc<Function>, payload: Bytes) -> Result<Arc<str>, InvokeError> {
+    let ticket = function.submit(payload)?;
     let request_id = Arc::clone(&ticket.request_id);
-    tokio::spawn(wait_and_retry(ticket, Arc::clone(function), Arc::clone(host), payload));
+    tokio::spawn(until_ended(ticket, Arc::clone(function)));
     Ok(request_id)
 }
 
-/// Waits for the end of an invocation and retries it if it failed.
-async fn wait_and_retry(mut ticket: Ticket, function: Arc<Function>, host: Arc<Host>, payload: Bytes) {
-    let name = &function.config.name;
-    let mut waits = host.event_retry_ms.into_iter().take(function.config.event_retries);
-    loop {
-        let mut error = match ticket.wait().await {
-            Ok(_) | Err(InvokeError::ShuttingDown) => return,
-            Err(error) => error,
-        };
-        ticket = loop {
-            let Some(wait_ms) = waits.next() else {
-                tracing::warn!(function = %name, %error, "an asynchronous invocation failed; no retry is left");
-                return;
-            };
-            let Ok(_place) = function.retries.try_acquire() else {
-                tracing::warn!(function = %name, %error, "an asynchronous invocation failed and is not retried: too many others wait for a retry");
-                return;
-            };
-            tracing::warn!(function = %name, %error, wait_ms, "an asynchronous invocation failed and will be retried");
-            let mut stop = host.stop_signal();
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
-                () = stop.raised() => return,
-            }
-            match function.submit(payload.clone()) {
-                Ok(ticket) => break ticket,
-                Err(InvokeError::ShuttingDown) => return,
-                Err(refused) => error = refused,
-            }
-        };
+/// Waits for the end of an invocation, and logs its failure.
+async fn until_ended(ticket: Ticket, function: Arc<Function>) {
+    match ticket.wait().await {
+        Ok(_) | Err(InvokeError::ShuttingDown) => {}
+        Err(error) => {
+            tracing::warn!(function = %function.config.name, %error, "an asynchronous invocation failed");
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! Guarantees: a process works on one invocation at a time; an invocation goes to one process only, and its caller
 //! gets exactly one outcome; when a caller learns of a time-out, the process is dead.
 //!
-//! Does not: run a function twice for one invocation (`event` makes retries), or end idle processes.
+//! Does not: run a function twice for one invocation, or end idle processes.
 
 use crate::error::{FunctionError, InvokeError};
 use crate::host::Host;
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// As in AWS, a new process must poll within this time.
@@ -130,8 +130,6 @@ pub(crate) struct Gone;
 pub(crate) struct Function {
     pub(crate) config: FunctionConfig,
     pub(crate) arn: String,
-    /// Places for asynchronous invocations that wait for their retry.
-    pub(crate) retries: Semaphore,
     host: Arc<Host>,
     pool: Mutex<Pool>,
 }
@@ -139,8 +137,7 @@ pub(crate) struct Function {
 impl Function {
     pub(crate) fn new(config: FunctionConfig, host: Arc<Host>) -> Self {
         let arn = format!("arn:aws:lambda:{}:000000000000:function:{}", host.region, config.name);
-        let retries = Semaphore::new(config.max_waiting.min(Semaphore::MAX_PERMITS));
-        Self { config, arn, retries, host, pool: Mutex::default() }
+        Self { config, arn, host, pool: Mutex::default() }
     }
 
     /// Queues an invocation, unless the queue is full.

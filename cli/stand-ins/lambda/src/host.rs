@@ -17,7 +17,6 @@ pub(crate) struct Host {
     pub(crate) address: SocketAddr,
     pub(crate) region: String,
     pub(crate) inherited_env: BTreeMap<String, String>,
-    pub(crate) event_retry_ms: [u64; 2],
     pub(crate) url_auth: Option<Arc<dyn Issuer>>,
     pub(crate) invoke_auth: Option<Signatures>,
     pub(crate) clock: Arc<dyn Fn() -> Time + Send + Sync>,

@@ -74,7 +74,7 @@ async fn invoke(
                 Err(error) => refused(&error),
             }
         }
-        b"Event" => match event::send(function, &functions.host, payload) {
+        b"Event" => match event::send(function, payload) {
             Ok(request_id) => (StatusCode::ACCEPTED, [(REQUEST_ID, request_id.to_string())]).into_response(),
             Err(error) => refused(&error),
         },

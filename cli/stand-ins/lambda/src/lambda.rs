@@ -38,7 +38,6 @@ impl Lambda {
             address: listener.local_addr()?,
             region: settings.region,
             inherited_env: settings.inherited_env,
-            event_retry_ms: settings.event_retry_ms,
             url_auth: settings.url_auth,
             invoke_auth: settings.invoke_auth,
             clock,
@@ -96,9 +95,9 @@ impl Lambda {
         serde_json::from_slice(&answer).map_err(|source| InvokeError::NotJson { function: function.to_owned(), source })
     }
 
-    /// Queues a run of a function, with retries, and does not wait: what AWS calls an `Event` invocation.
+    /// Queues a run of a function, and does not wait: what AWS calls an `Event` invocation.
     pub fn send_event(&self, function: &str, payload: &Value) -> Result<(), InvokeError> {
-        event::send(self.functions.get(function)?, &self.functions.host, payload.to_string().into()).map(drop)
+        event::send(self.functions.get(function)?, payload.to_string().into()).map(drop)
     }
 
     /// The counts of every function so far, by name.

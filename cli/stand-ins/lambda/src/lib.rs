@@ -22,7 +22,7 @@
 //! | `function` | one function: its processes and the invocations that wait for them |
 //! | `process` | starts, watches and ends an operating system process |
 //! | `runtime_api`, `invoke_api`, `url` | the three HTTP interfaces |
-//! | `event` | asynchronous invocations, their retries, schedules |
+//! | `event` | asynchronous invocations, schedules |
 //! | `settings`, `host`, `functions` | what is run, and what all parts share |
 
 mod body;

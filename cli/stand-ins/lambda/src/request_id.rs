@@ -1,10 +1,10 @@
 //! Request ids.
 
-use model::chance::Chance;
+use model::rng::Rng;
 
 /// A random UUID, as AWS's request ids are.
 pub(crate) fn new_request_id() -> String {
-    let bits = Chance::real().bits();
+    let bits = Rng::real().bits();
     let word = |shift: u32, mask: u128| (bits >> shift) & mask;
     format!(
         "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",

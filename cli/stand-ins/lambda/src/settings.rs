@@ -19,15 +19,12 @@ pub struct LambdaSettings {
     /// The start of every function's environment: `PATH`, `HOME` and `RUST_LOG` of this program. Nothing else of
     /// this program's environment reaches a function.
     pub inherited_env: BTreeMap<String, String>,
-    /// How long a failed asynchronous invocation waits before its first and its second retry.
-    pub event_retry_ms: [u64; 2],
     /// Who may call function URLs; `None`: everybody may, as with the authorisation type `NONE`.
     pub url_auth: Option<Arc<dyn Issuer>>,
     /// What requests to the Invoke API must be signed with; `None`: every request is answered.
     pub invoke_auth: Option<Signatures>,
 }
 
-/// One function.
 #[derive(Clone, Debug)]
 pub struct FunctionConfig {
     /// The function's name, in paths and ARNs.
@@ -44,8 +41,6 @@ pub struct FunctionConfig {
     pub max_concurrency: usize,
     /// The most invocations that wait while all processes are busy; more are refused with 429.
     pub max_waiting: usize,
-    /// How often a failed asynchronous invocation is retried: 0 to 2, in AWS 2 unless configured.
-    pub event_retries: usize,
 }
 
 /// Runs a function by the clock.
@@ -87,9 +82,6 @@ pub enum SettingsError {
 }
 
 impl LambdaSettings {
-    /// The waits between the attempts of an asynchronous invocation in AWS.
-    pub const AWS_EVENT_RETRY_MS: [u64; 2] = [60_000, 120_000];
-
     /// Finds the first mistake, if there is one.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         let mut names = BTreeSet::new();

@@ -15,7 +15,7 @@ const SHOWN_BYTES: usize = 8 * 1024;
 pub struct Stats {
     /// The function's name.
     pub function: String,
-    /// Invocations that ended, with success or not, retries included.
+    /// Invocations that ended, with success or not.
     pub invocations: u64,
     /// Invocations that failed for any reason.
     pub errors: u64,

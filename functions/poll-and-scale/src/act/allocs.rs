@@ -11,7 +11,7 @@ use model::time::Time;
 use model::{Desired, Ending, NodeRecord, ResolvedCopy};
 use runtime::answer::ActError;
 use std::collections::BTreeMap;
-use store::{Write, change, no_job, steps, unchanged};
+use store::{Write, change, no_job, transactions, unchanged};
 
 impl Acting<'_> {
     pub(super) async fn lose(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
@@ -19,12 +19,12 @@ impl Acting<'_> {
             self.write_node(&record, &record.without_alloc(id, now)?, Vec::new()).await?;
             return Ok(());
         }
-        let record = self.run.lanes.record_of(node_id);
+        let record = self.run.locks.record_of(node_id);
         let alloc = self.reading().lost(id, node_id, record.as_ref(), self.run.now()).await?;
         let ending = Ending::lost(reason);
-        let written = steps::end_alloc(self.run.store, record.as_ref(), &alloc, &ending, self.keep, now).await?;
+        let written = transactions::end_alloc(self.run.store, record.as_ref(), &alloc, &ending, self.keep, now).await?;
         if let Some(written) = written {
-            self.run.lanes.wrote(written);
+            self.run.locks.wrote(written);
         }
         Ok(())
     }
@@ -37,10 +37,10 @@ impl Acting<'_> {
         Ok(())
     }
 
-    pub(super) async fn unknown(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
+    pub(super) async fn unknown(&self, id: AllocId, node_id: NodeId, now: Time) -> Result<(), ActError> {
         let alloc = self.reading().alloc(id).await?;
         let record = self.record(node_id)?;
-        let after = alloc.unknown(reason, now).ok_or(ActError::CONFLICT)?;
+        let after = alloc.unknown(now).ok_or(ActError::CONFLICT)?;
         // The node must still be disconnected or down: its record must still have the version that was read.
         let writes: Vec<Write> = vec![change(Some(&alloc), &after).0, unchanged(&record)];
         self.run.store.transact(&writes).await?;
@@ -52,9 +52,9 @@ impl Acting<'_> {
         let records: Vec<NodeRecord> = on.iter().map(|(_, n)| self.record(*n)).collect::<Result<_, _>>()?;
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
         for written in
-            steps::place(self.run.store, &job, &members, None, |id| self.output_s3(id), self.keep, now).await?
+            transactions::place(self.run.store, &job, &members, None, |id| self.output_s3(id), self.keep, now).await?
         {
-            self.run.lanes.wrote(written);
+            self.run.locks.wrote(written);
         }
         Ok(())
     }
@@ -71,9 +71,10 @@ impl Acting<'_> {
         let record = self.record(on)?;
         let members = [(original.member, &record)];
         for written in
-            steps::place(self.run.store, &job, &members, Some(&alloc), |id| self.output_s3(id), self.keep, now).await?
+            transactions::place(self.run.store, &job, &members, Some(&alloc), |id| self.output_s3(id), self.keep, now)
+                .await?
         {
-            self.run.lanes.wrote(written);
+            self.run.locks.wrote(written);
         }
         Ok(())
     }
@@ -86,37 +87,38 @@ impl Acting<'_> {
         now: Time,
     ) -> Result<(), ActError> {
         let (alloc, record) = (self.reading().alloc(id).await?, self.record(node_id)?);
-        let written = steps::stop_and_count_lost(self.run.store, &record, &alloc, reason, self.keep, now).await?;
-        self.run.lanes.wrote(written);
+        let written =
+            transactions::stop_and_count_lost(self.run.store, &record, &alloc, reason, self.keep, now).await?;
+        self.run.locks.wrote(written);
         Ok(())
     }
 
     /// Tells an alloc to stop. The queue index may be behind, so the job is read again. The job must no longer want the
     /// alloc, and the transaction checks that the job does not change.
-    pub(super) async fn stop(&self, id: AllocId, node_id: NodeId, reason: &str) -> Result<(), ActError> {
+    pub(super) async fn stop(&self, id: AllocId, node_id: NodeId) -> Result<(), ActError> {
         let ((alloc, job), record) = (self.reading().stopped(id).await?, self.record(node_id)?);
         let now = self.run.now();
-        let stopped = alloc.stop(reason, now).ok_or(ActError::CONFLICT)?;
+        let stopped = alloc.stop(now).ok_or(ActError::CONFLICT)?;
         let (write, told) = change(Some(&record), &record.bump_seq(now)?);
         let check = job.as_ref().map_or_else(|| no_job(id.job_id), unchanged);
         self.run.store.transact(&[change(Some(&alloc), &stopped).0, write, check]).await?;
-        self.run.lanes.wrote(told);
+        self.run.locks.wrote(told);
         Ok(())
     }
 
     /// Resolves a reconnect in one transaction over all live copies of a member that are not unknown. The unchanged
     /// version of the job shows that there are no other such copies. The versions of the records show that no run has
     /// noted a silence of their nodes.
-    pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId], reason: &str) -> Result<(), ActError> {
+    pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId]) -> Result<(), ActError> {
         let now = self.run.now();
-        let record_of = |node_id| self.run.lanes.record_of(node_id);
+        let record_of = |node_id| self.run.locks.record_of(node_id);
         let (job, copies) = self.reading().resolved(keep, stop, record_of, now).await?;
         let mut writes = vec![unchanged(&job)];
         // Each node, and whether one of its copies is told to stop.
         let mut nodes: BTreeMap<NodeId, bool> = BTreeMap::new();
         for alloc in copies {
             let copy = if alloc.id() == keep { ResolvedCopy::Stays } else { ResolvedCopy::Stops };
-            let after = alloc.resolved(copy, reason, now);
+            let after = alloc.resolved(copy, now);
             writes.push(change(Some(&alloc), &after).0);
             let stops = alloc.summary.desired == Desired::Run && after.summary.desired == Desired::Stop;
             *nodes.entry(alloc.summary.node_id).or_default() |= stops;
@@ -134,7 +136,7 @@ impl Acting<'_> {
         }
         self.run.store.transact(&writes).await?;
         for record in written {
-            self.run.lanes.wrote(record);
+            self.run.locks.wrote(record);
         }
         Ok(())
     }

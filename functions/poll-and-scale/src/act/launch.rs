@@ -18,6 +18,7 @@
 //! Does not: choose what to launch, or count the attempts at an offering that EC2 was short of; the plan does.
 
 use super::acting::Acting;
+use crate::plan::{Action, Planned};
 use model::Class;
 use model::batch::Batch;
 use model::cloud::{Instance, LaunchError, Refusal};
@@ -28,31 +29,28 @@ use model::launch::{LaunchRequest, Launched, client_token};
 use model::limits::is_refused_already;
 use model::reason::Reason;
 use model::{ActionName, Life, NewLife, NodeRecord, Offering};
-use runtime::answer::{ActError, Outcome};
+use runtime::answer::{ActError, ActionResult, Outcome};
 use std::collections::BTreeMap;
-use store::{Cond, WriteError};
-
-/// What became of one launch: its outcome, and the text of its error.
-pub(super) type Told = (Outcome, Option<String>);
+use store::{Attempts, Cond, WriteError};
 
 /// What became of the launches of one call, by slot.
-pub(super) type Outcomes = BTreeMap<Slot, Told>;
+type Results = BTreeMap<Slot, ActionResult>;
 
 /// The change of a record: as it was, and as it will be.
 type Change = (Option<NodeRecord>, NodeRecord);
 
-fn every(slots: impl Iterator<Item = Slot>, told: &Told) -> Outcomes {
-    slots.map(|slot| (slot, told.clone())).collect()
+fn every(slots: impl Iterator<Item = Slot>, result: &ActionResult) -> Results {
+    slots.map(|slot| (slot, result.clone())).collect()
 }
 
-fn of_all(records: &[NodeRecord], told: &Told) -> Outcomes {
-    every(records.iter().map(|r| r.slot), told)
+fn of_all(records: &[NodeRecord], result: &ActionResult) -> Results {
+    every(records.iter().map(|r| r.slot), result)
 }
 
 impl Acting<'_> {
     /// Waits for the turn of a launch call. Returns whether a call may be made then.
     async fn may_call(&self) -> bool {
-        self.pace.wait(self.run.latest_start()).await && !self.pace.is_stopped() && self.run.may_begin()
+        self.rate.wait(self.run.latest_start()).await && !self.rate.is_stopped() && self.run.may_begin()
     }
 
     /// Notes that a launch of an offering that was short succeeded: the next run may try this offering twice as often.
@@ -69,13 +67,20 @@ impl Acting<'_> {
 
     /// Claims these slots, each for its reason, and launches the first of these offerings that EC2 has. The next run
     /// launches the slots that do not fit into one batch.
-    pub(super) async fn launch(&self, wanted: &[(Slot, String)], offerings: &[Offering]) -> Outcomes {
-        let mut outcomes = every(wanted.iter().map(|(slot, _)| *slot), &(Outcome::Left, None));
+    pub(super) async fn launch(&self, call: &[&Planned], offerings: &[Offering]) -> Vec<ActionResult> {
+        let slot = |p: &Planned| if let Action::Launch { slot, .. } = &p.action { Some(*slot) } else { None };
+        let wanted: Vec<(Slot, String)> = call.iter().filter_map(|p| Some((slot(p)?, p.reason.to_string()))).collect();
+        let mut results = self.launch_in(&wanted, offerings).await;
+        call.iter().map(|p| slot(p).and_then(|slot| results.remove(&slot)).unwrap_or(ActionResult::CONFLICT)).collect()
+    }
+
+    async fn launch_in(&self, wanted: &[(Slot, String)], offerings: &[Offering]) -> Results {
+        let mut outcomes = every(wanted.iter().map(|(slot, _)| *slot), &ActionResult::LEFT);
         let mut rest = offerings.iter();
         let Some(first) = self.next_way(&mut rest).await else { return outcomes };
         match self.claim(wanted, first).await {
             Ok(records) => outcomes.extend(self.launch_claimed(records, rest).await),
-            Err(error) => outcomes.values_mut().for_each(|told| *told = error.outcome()),
+            Err(error) => return every(wanted.iter().map(|(slot, _)| *slot), &error.into()),
         }
         outcomes
     }
@@ -83,12 +88,12 @@ impl Acting<'_> {
     /// The next of these offerings that this run may try, once its turn has come.
     async fn next_way<'o>(&self, rest: &mut impl Iterator<Item = &'o Offering>) -> Option<&'o Offering> {
         loop {
-            let offering = rest.find(|o| !self.pace.is_refused(o))?;
+            let offering = rest.find(|o| !self.rate.is_refused(o))?;
             if !self.may_call().await {
                 return None;
             }
             // Another call of this run may have met a refusal meanwhile.
-            if !self.pace.is_refused(offering) {
+            if !self.rate.is_refused(offering) {
                 return Some(offering);
             }
         }
@@ -97,8 +102,7 @@ impl Acting<'_> {
     /// Claims these slots for one call, all or none.
     async fn claim(&self, wanted: &[(Slot, String)], offering: &Offering) -> Result<Vec<NodeRecord>, ActError> {
         let now = self.run.now();
-        let ulid = self.run.store.chance().ulid(now);
-        let key_version = self.settings.key_version();
+        let ulid = self.run.store.rng().ulid(now);
         let slots = || wanted.iter().map(|(slot, _)| *slot);
         let batch = if wanted.len() > 1 { Batch::of_lowest(ulid, slots().collect()) } else { None };
         let mut changes: Vec<Change> = Vec::with_capacity(wanted.len());
@@ -106,16 +110,13 @@ impl Acting<'_> {
         for (slot, reason) in wanted.iter().filter(|(s, _)| batch.as_ref().is_none_or(|b| b.slots().contains(s))) {
             let node_id = NodeId::new(*slot, ulid);
             let launched = batch.as_ref().map_or(Launched::Node(node_id), Launched::Batch);
-            let request_digest =
-                digest.get_or_insert_with(|| self.render(launched, key_version, offering).digest()).clone();
-            let life =
-                NewLife { node_id, offering: offering.clone(), request_digest, key_version, batch: batch.clone() };
-            let previous = self.run.lanes.record(*slot);
+            let request_digest = digest.get_or_insert_with(|| self.render(launched, offering).digest()).clone();
+            let life = NewLife { node_id, offering: offering.clone(), request_digest, batch: batch.clone() };
+            let previous = self.run.locks.record(*slot);
             let claimed = NodeRecord::assign(*slot, previous.as_ref(), life, now, reason)?;
             changes.push((previous, claimed));
         }
-        let claims = self.write_nodes(&changes, &[]);
-        claims.await
+        Ok(self.write_nodes(&changes, &[]).await?)
     }
 
     /// Launches what is claimed. After a refusal that another offering may avoid, the next offering is tried.
@@ -123,8 +124,8 @@ impl Acting<'_> {
         &self,
         mut records: Vec<NodeRecord>,
         mut rest: impl Iterator<Item = &'o Offering>,
-    ) -> Outcomes {
-        let mut outcomes = Outcomes::new();
+    ) -> Results {
+        let mut outcomes = Results::new();
         loop {
             let Some(life) = records.first().and_then(NodeRecord::life).cloned() else { return outcomes };
             let error = match self.call(&records).await {
@@ -143,10 +144,10 @@ impl Acting<'_> {
             let Some((offering, batch)) = next else { return extended(outcomes, self.refused(&records, error).await) };
             match self.next_attempt(&records, &offering, batch.as_ref(), &error).await {
                 Ok((claimed, freed)) => {
-                    outcomes.extend(every(freed.into_iter(), &ActError::from(error).outcome()));
+                    outcomes.extend(every(freed.into_iter(), &error.into()));
                     records = claimed;
                 }
-                Err(error) => return extended(outcomes, of_all(&records, &error.outcome())),
+                Err(error) => return extended(outcomes, of_all(&records, &error.into())),
             }
         }
     }
@@ -186,7 +187,7 @@ impl Acting<'_> {
                 record.clean(now, &error.to_string())?
             } else {
                 let launched = batch.map_or(Launched::Node(life.node_id), Launched::Batch);
-                let digest = self.render(launched, life.key_version, offering).digest();
+                let digest = self.render(launched, offering).digest();
                 record.next_attempt(offering.clone(), batch.cloned(), digest, now)?
             };
             changes.push((Some(record.clone()), after));
@@ -197,25 +198,33 @@ impl Acting<'_> {
     }
 
     /// Repeats a launch whose answer never came, with the same token. `nodes` are those of its nodes that have no instance.
-    pub(super) async fn relaunch(&self, nodes: &[NodeId]) -> Outcomes {
-        let all = |told: &Told| every(nodes.iter().map(|n| n.slot()), told);
+    pub(super) async fn relaunch(&self, call: &[&Planned]) -> Vec<ActionResult> {
+        let node = |p: &Planned| if let Action::Relaunch(node_id) = &p.action { Some(*node_id) } else { None };
+        let nodes: Vec<NodeId> = call.iter().filter_map(|p| node(p)).collect();
+        let mut results = self.relaunch_in(&nodes).await;
+        let mut of = |node_id: NodeId| results.remove(&node_id.slot());
+        call.iter().map(|p| node(p).and_then(&mut of).unwrap_or(ActionResult::CONFLICT)).collect()
+    }
+
+    async fn relaunch_in(&self, nodes: &[NodeId]) -> Results {
+        let all = |result: &ActionResult| every(nodes.iter().map(|n| n.slot()), result);
         let records: Result<Vec<NodeRecord>, ActError> = nodes.iter().map(|n| self.record(*n)).collect();
         let records = match records {
             Ok(records) => records,
-            Err(error) => return all(&error.outcome()),
+            Err(error) => return all(&error.into()),
         };
-        let Some(life) = records.first().and_then(NodeRecord::life) else { return all(&ActError::CONFLICT.outcome()) };
-        if self.render(life.launched(), life.key_version, &life.offering).digest() != life.request_digest {
+        let Some(life) = records.first().and_then(NodeRecord::life) else { return all(&ActionResult::CONFLICT) };
+        if self.render(life.launched(), &life.offering).digest() != life.request_digest {
             // The policy has changed, so EC2 would refuse the token with another request. Later runs wait for the
             // tagged instances, or abandon the launch.
-            return all(&(Outcome::Said, None));
+            return all(&ActionResult::of(Outcome::Said));
         }
-        if !self.may_call().await || self.pace.is_refused(&life.offering) {
-            return all(&(Outcome::Left, None));
+        if !self.may_call().await || self.rate.is_refused(&life.offering) {
+            return all(&ActionResult::LEFT);
         }
         let records = match self.reclaim(&records).await {
             Ok(records) => records,
-            Err(error) => return all(&error.outcome()),
+            Err(error) => return all(&error.into()),
         };
         match self.call(&records).await {
             Ok(instances) => self.settle(&records, &instances).await,
@@ -225,7 +234,7 @@ impl Acting<'_> {
                     && !refusal.is_after_token()
                 {
                     // This says nothing about the first call, which may have launched instances.
-                    return all(&ActError::from(error).outcome());
+                    return all(&error.into());
                 }
                 self.refused(&records, error).await
             }
@@ -239,24 +248,24 @@ impl Acting<'_> {
         for record in records {
             changes.push((Some(record.clone()), record.reclaim(now)?));
         }
-        self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await
+        Ok(self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await?)
     }
 
-    fn render<'l>(&self, launched: impl Into<Launched<'l>>, key_version: u32, offering: &Offering) -> LaunchRequest {
-        LaunchRequest::render(self.settings, &self.run.seen.policy, launched, key_version, offering)
+    fn render<'l>(&self, launched: impl Into<Launched<'l>>, offering: &Offering) -> LaunchRequest {
+        LaunchRequest::render(self.settings, &self.run.seen.policy, launched, offering)
     }
 
     /// Makes the launch call of these records, which all have the same one.
     async fn call(&self, records: &[NodeRecord]) -> Result<Vec<Instance>, LaunchError> {
         let life = records.first().and_then(NodeRecord::life);
         let Some(life) = life else { return Err(LaunchError::Lost("the record is cleaned".into())) };
-        let request = self.render(life.launched(), life.key_version, &life.offering);
+        let request = self.render(life.launched(), &life.offering);
         self.cloud.launch(&request, &client_token(life)).await
     }
 
     /// Binds each record to its instance, and frees the slots that got no instance.
-    async fn settle(&self, records: &[NodeRecord], instances: &[Instance]) -> Outcomes {
-        let Some(life) = records.first().and_then(NodeRecord::life) else { return Outcomes::new() };
+    async fn settle(&self, records: &[NodeRecord], instances: &[Instance]) -> Results {
+        let Some(life) = records.first().and_then(NodeRecord::life) else { return Results::new() };
         let now = self.run.now();
         let asked = life.batch.as_ref().map_or(1, Batch::len);
         let few =
@@ -269,23 +278,23 @@ impl Acting<'_> {
             _ => instances.first(),
         };
         let mut changes: Vec<Change> = Vec::with_capacity(records.len());
-        let mut outcomes = Outcomes::new();
+        let mut outcomes = Results::new();
         let mut is_short = false;
         for record in records {
             let after = match of(record) {
                 Some(instance) => {
-                    outcomes.insert(record.slot, (Outcome::Done, None));
+                    outcomes.insert(record.slot, ActionResult::DONE);
                     record.bind(&instance.instance_id, instance.zone.as_deref(), now)
                 }
                 None => {
                     is_short = true;
-                    outcomes.insert(record.slot, (Outcome::Failed, Some(few.to_string())));
+                    outcomes.insert(record.slot, ActionResult::from(ActError::from(few.clone())));
                     record.clean(now, &few.to_string())
                 }
             };
             match after {
                 Ok(after) => changes.push((Some(record.clone()), after)),
-                Err(error) => _ = outcomes.insert(record.slot, ActError::from(error).outcome()),
+                Err(error) => _ = outcomes.insert(record.slot, error.into()),
             }
         }
         outcomes.extend(self.write_each_if_not_all(&changes, &[]).await);
@@ -297,25 +306,23 @@ impl Acting<'_> {
         outcomes
     }
 
-    /// Writes these changes together. If somebody has changed one of the records, each change is written alone. Returns
-    /// what failed.
-    async fn write_each_if_not_all(&self, changes: &[Change], conditions: &[Cond]) -> Outcomes {
-        let Err(error) = self.write_nodes(changes, conditions).await else { return Outcomes::new() };
-        let mut failed = Outcomes::new();
-        if changes.len() < 2 || error.outcome().0 != Outcome::Conflict {
-            failed.extend(every(changes.iter().map(|(_, after)| after.slot), &error.outcome()));
-            return failed;
-        }
-        for change in changes {
-            if let Err(error) = self.write_nodes(std::slice::from_ref(change), conditions).await {
-                failed.insert(change.1.slot, error.outcome());
+    /// Writes these changes together, or each alone if somebody has changed one of the records. Returns what failed.
+    async fn write_each_if_not_all(&self, changes: &[Change], conditions: &[Cond]) -> Results {
+        let mut failed = Results::new();
+        let mut attempts = Attempts::new(changes);
+        while let Some(some) = attempts.take_next() {
+            let written = self.write_nodes(some, conditions).await;
+            if !attempts.part_after(&written)
+                && let Err(error) = written
+            {
+                failed.extend(every(some.iter().map(|(_, after)| after.slot), &error.into()));
             }
         }
         failed
     }
 
     /// Frees the slots at once after a definite refusal. After any other error the records stay as they are.
-    async fn refused(&self, records: &[NodeRecord], error: LaunchError) -> Outcomes {
+    async fn refused(&self, records: &[NodeRecord], error: LaunchError) -> Results {
         let in_batch = records.first().and_then(NodeRecord::life).is_some_and(|l| l.batch.is_some());
         let definite = match &error {
             LaunchError::Refused(_) => true,
@@ -324,7 +331,7 @@ impl Acting<'_> {
             LaunchError::Throttled(_) | LaunchError::Lost(_) => false,
         };
         let (now, reason) = (self.run.now(), error.to_string());
-        let mut outcomes = of_all(records, &ActError::from(error).outcome());
+        let mut outcomes = of_all(records, &error.into());
         if !definite {
             return outcomes;
         }
@@ -335,7 +342,7 @@ impl Acting<'_> {
         for record in records {
             match record.clean(now, &reason) {
                 Ok(after) => changes.push((Some(record.clone()), after)),
-                Err(error) => _ = outcomes.insert(record.slot, ActError::from(error).outcome()),
+                Err(error) => _ = outcomes.insert(record.slot, error.into()),
             }
         }
         outcomes.extend(self.write_each_if_not_all(&changes, &conditions).await);
@@ -350,7 +357,7 @@ impl Acting<'_> {
         let Some(change) = change else { return };
         let key = change.key.clone();
         if let ControlKey::Limit(_, scope) = &key {
-            self.pace.refuse(scope.clone());
+            self.rate.refuse(scope.clone());
         }
         let written = match self.run.store.change_entry(&change).await {
             Err(e) if e.is_conflict() => self.note_refusal_again(&change.key, change.after).await,
@@ -364,7 +371,7 @@ impl Acting<'_> {
         let bad = matches!(error, LaunchError::Refused(r) if matches!(r.class, Class::Refused | Class::Wrong));
         let action = if bad { ActionName::Warn } else { ActionName::HoldBack };
         let reason = Reason::LaunchRefused { size: offering.size.clone(), error: error.to_string() };
-        self.run.tell(&Subject::Slot(record.slot), action, &reason).await;
+        self.run.record_event(&Subject::Slot(record.slot), action, &reason).await;
     }
 
     /// Stores the limit again after a lost race against a successful launch or another refusal. An entry whose refusal
@@ -378,7 +385,7 @@ impl Acting<'_> {
     }
 }
 
-fn extended(mut outcomes: Outcomes, more: Outcomes) -> Outcomes {
+fn extended(mut outcomes: Results, more: Results) -> Results {
     outcomes.extend(more);
     outcomes
 }

@@ -6,66 +6,51 @@
 
 mod acting;
 mod allocs;
+mod announce;
 mod calls;
 mod launch;
+mod launch_rate;
 mod nodes;
-mod pace;
 mod reading;
-mod starts;
-mod telling;
+mod start_failures;
+mod terminate;
 
 pub use reading::confirm;
 
-use crate::plan::{Action, Note, Plan, Planned};
-use acting::{Acting, Why};
+use crate::plan::{Action, Plan, Planned};
+use acting::{AT_ONCE, Acting};
 use async_trait::async_trait;
+use calls::Calls;
 use model::NodeStatus;
 use model::cloud::Cloud;
 use model::ids::JobId;
 use model::launch::LaunchSettings;
 use model::time::Time;
-use runtime::answer::{ActError, ActionAnswer, Outcome};
-use runtime::run::{Numbered, Perform, Run};
+use runtime::answer::{ActError, ActionAnswer, ActionResult, Outcome};
+use runtime::run::{Perform, Run};
 use std::sync::PoisonError;
-use store::steps;
-
-/// How many actions run at the same time.
-const AT_ONCE: usize = 8;
+use store::transactions;
 
 /// Carries out a plan. The answers are in the order of the plan.
 pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, plan: &Plan) -> Vec<ActionAnswer> {
     let acting = Acting::new(run, cloud, settings);
     acting.note_good_start().await;
-    // Launches come last: they wait for each other, and no other action should wait for them.
-    let (launches, others): (Vec<Numbered<'_, Action>>, Vec<_>) =
-        plan.actions.iter().enumerate().partition(|(_, p)| is_launch(&p.action));
-    let mut answers = acting.run.at_once(&acting, others, AT_ONCE).await;
-    let not_terminated = acting.terminate_batch().await;
-    for (n, answer) in answers.iter_mut().filter(|(_, answer)| answer.done) {
-        let Some(Action::Terminate { instance_id: id, .. }) = plan.actions.get(*n).map(|p| &p.action) else { continue };
-        match not_terminated.iter().find(|of| of.instance_id == *id).map(|of| &of.why) {
-            Some(Why::Failed(error)) => answer.fail(error.clone()),
-            Some(Why::Foreign(why)) => answer.keep_back(why.clone()),
-            None => {}
-        }
+    let mut answers = Vec::with_capacity(plan.actions.len());
+    let calls = Calls::of(&acting, plan);
+    answers.extend(acting.run.carry_out(&acting, calls.alone, AT_ONCE).await);
+    if calls.terminate.is_empty() {
+        acting.terminate(&[]).await;
+    } else {
+        answers.extend(acting.run.carry_out(&acting, vec![calls.terminate], 1).await);
     }
-    let calls = calls::calls(&acting, launches);
-    answers.extend(acting.run.calls_at_once(&acting, calls, AT_ONCE).await);
-    let brakes = plan.actions.iter().filter_map(|planned| match &planned.action {
-        Action::HoldBack { note: Note::Brake(change), .. } => Some(change.as_ref()),
-        _ => None,
-    });
-    acting.run.use_releases(brakes, &answers).await;
-    acting.set_jobs_aside().await;
-    acting.tell_news(plan).await;
+    answers.extend(acting.run.carry_out(&acting, calls.launches, AT_ONCE).await);
+    acting.run.use_releases(plan, &answers).await;
+    acting.quarantine_jobs().await;
+    acting.announce_news(plan).await;
     acting.note_queue_place(plan).await;
     acting.note_after_place().await;
     let in_use = acting.run.seen.nodes.iter().filter(|n| n.status().is_some()).count();
     acting.run.finish(answers, Some(in_use as u64)).await
-}
-
-const fn is_launch(action: &Action) -> bool {
-    matches!(action, Action::Launch { .. } | Action::Relaunch(_))
 }
 
 /// The job that an action places, rejects or queues.
@@ -82,53 +67,63 @@ const fn job_of(action: &Action) -> Option<JobId> {
 
 #[async_trait]
 impl Perform<Action> for Acting<'_> {
-    async fn perform(&self, planned: &Planned, now: Time) -> Result<Outcome, ActError> {
-        let performed = self.perform_one(planned, now).await;
+    async fn perform(&self, call: &[&Planned], now: Time) -> Vec<ActionResult> {
+        match call {
+            [Planned { action: Action::Launch { offerings, .. }, .. }, ..] => self.launch(call, offerings).await,
+            [Planned { action: Action::Relaunch(_), .. }, ..] => self.relaunch(call).await,
+            [Planned { action: Action::Terminate { .. }, .. }, ..] => self.terminate(call).await,
+            // Every other action is a call of its own: see `calls`.
+            _ => {
+                let mut results = Vec::with_capacity(call.len());
+                for planned in call {
+                    results.push(self.perform_one(planned, now).await);
+                }
+                results
+            }
+        }
+    }
+}
+
+impl Acting<'_> {
+    async fn perform_one(&self, planned: &Planned, now: Time) -> ActionResult {
+        let performed = self.try_one(planned, now).await;
         if let (Err(error), Some(job_id)) = (&performed, job_of(&planned.action))
             && error.is_unreadable("jobs")
         {
             self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(job_id);
         }
-        performed
+        performed.map_or_else(ActionResult::from, ActionResult::of)
     }
-}
 
-impl Acting<'_> {
-    async fn perform_one(&self, planned: &Planned, now: Time) -> Result<Outcome, ActError> {
+    async fn try_one(&self, planned: &Planned, now: Time) -> Result<Outcome, ActError> {
         let reason = &planned.reason.to_string();
         match &planned.action {
-            // Launches are carried out together: see `calls`.
-            Action::Launch { .. } | Action::Relaunch(_) => return Ok(Outcome::Left),
+            // These share calls: see `perform`.
+            Action::Launch { .. } | Action::Relaunch(_) | Action::Terminate { .. } => return Ok(Outcome::Left),
             Action::BindInstance { node_id, instance_id, zone } => {
                 self.bind(&self.record(*node_id)?, instance_id, zone.as_deref()).await?;
             }
             Action::Abandon(node_id) => self.abandon(*node_id, reason).await?,
             Action::ShutDown { node_id, because } => self.shut_down(*node_id, *because, reason, now).await?,
-            Action::Terminate { node_id, instance_id } => {
-                self.record(*node_id)?;
-                self.terminate_later(*node_id, instance_id.clone());
-            }
             Action::Clean { node_id, unlisted } => self.clean_node(*node_id, unlisted.as_deref(), reason, now).await?,
             Action::Disconnect(node_id) => self.expire(*node_id, NodeStatus::Disconnected, reason).await?,
             Action::MarkDown(node_id) => self.expire(*node_id, NodeStatus::Down, reason).await?,
             Action::LoseAlloc(id, node_id) => self.lose(*id, *node_id, reason, now).await?,
             Action::ListAlloc(id, node_id) => self.list_again(*id, *node_id, now).await?,
-            Action::UnknownAlloc(id, node_id) => self.unknown(*id, *node_id, reason, now).await?,
-            Action::StopAlloc(id, node_id) => self.stop(*id, *node_id, reason).await?,
-            Action::ResolveReconnect { keep, stop, .. } => self.resolve(*keep, stop, reason).await?,
+            Action::UnknownAlloc(id, node_id) => self.unknown(*id, *node_id, now).await?,
+            Action::StopAlloc(id, node_id) => self.stop(*id, *node_id).await?,
+            Action::ResolveReconnect { keep, stop, .. } => self.resolve(*keep, stop).await?,
             Action::Place { job_id, on } => self.place(*job_id, on, now).await?,
             Action::Replace { original, on } => self.replace(*original, *on, now).await?,
             Action::Reject(job_id) => {
-                steps::reject_job(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now).await?;
-            }
-            Action::EndDemand(job_id) => {
-                steps::end_demand(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now).await?;
+                transactions::reject_job(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now)
+                    .await?;
             }
             Action::Advance { job_id, ended } => {
-                steps::advance_job(self.run.store, &self.reading().job(*job_id).await?, ended).await?;
+                transactions::advance_job(self.run.store, &self.reading().job(*job_id).await?, ended).await?;
             }
             Action::Requeue(job_id) => {
-                steps::requeue_job(self.run.store, &self.reading().job(*job_id).await?, reason).await?;
+                transactions::requeue_job(self.run.store, &self.reading().job(*job_id).await?, reason).await?;
             }
             Action::SetIdle(node_id, seen) => {
                 let record = self.record(*node_id)?;

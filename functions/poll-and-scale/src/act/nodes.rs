@@ -9,7 +9,8 @@ use model::ids::NodeId;
 use model::time::Time;
 use model::{NodeRecord, NodeState, NodeStatus};
 use runtime::answer::ActError;
-use store::steps;
+use std::sync::PoisonError;
+use store::transactions;
 use store::{Cond, no_live_allocs, silent_since};
 
 impl Acting<'_> {
@@ -51,7 +52,7 @@ impl Acting<'_> {
             self.count_failed_start(&written, now).await;
         }
         if let Some(id) = written.life().and_then(|l| l.instance_id.clone()) {
-            self.terminate_later(node_id, id);
+            self.ending.lock().unwrap_or_else(PoisonError::into_inner).push((node_id, id));
         }
         Ok(())
     }
@@ -77,7 +78,7 @@ impl Acting<'_> {
         if failed_start {
             self.count_failed_start(&record, now).await;
         }
-        steps::end_quota_limits(self.run.store, &self.run.seen.control, &record, now).await;
+        transactions::end_quota_limits(self.run.store, &self.run.seen.control, &record, now).await;
         Ok(())
     }
 

@@ -169,7 +169,6 @@ impl Reading<'_> {
             Action::Place { job_id, .. }
             | Action::Reject(job_id)
             | Action::Requeue(job_id)
-            | Action::EndDemand(job_id)
             | Action::Advance { job_id, .. } => {
                 self.job(*job_id).await?;
             }

@@ -12,6 +12,11 @@ use model::time::Time;
 use model::{ActionName, Offering};
 use std::collections::BTreeSet;
 
+/// The plan of one run.
+pub type Plan = model::action::Plan<Action>;
+/// One action and its reason.
+pub type Planned = model::action::Planned<Action>;
+
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -30,7 +35,6 @@ pub enum Action {
     BindInstance {
         /// The node of the instance.
         node_id: NodeId,
-        /// The instance.
         instance_id: String,
         /// The zone of the instance, if EC2 names it.
         zone: Option<String>,
@@ -39,7 +43,6 @@ pub enum Action {
     Abandon(NodeId),
     /// Shut a node down.
     ShutDown {
-        /// The node.
         node_id: NodeId,
         /// What the decision is based on.
         because: Because,
@@ -48,7 +51,6 @@ pub enum Action {
     Terminate {
         /// The node of the instance.
         node_id: NodeId,
-        /// The instance.
         instance_id: String,
     },
     /// Free a slot whose instance is gone.
@@ -82,7 +84,6 @@ pub enum Action {
     },
     /// Place every member of a job.
     Place {
-        /// The job.
         job_id: JobId,
         /// Each member and its node.
         on: Vec<(u32, NodeId)>,
@@ -105,8 +106,6 @@ pub enum Action {
     },
     /// Queue a job without live allocs again.
     Requeue(JobId),
-    /// End a demand whose time is over.
-    EndDemand(JobId),
     /// Count that a run saw the node idle, or reset the count because the node is needed.
     SetIdle(NodeId, Seen),
     /// Tell an alloc to stop because its node's drain deadline is near, and count it as lost for its job.
@@ -147,7 +146,6 @@ pub enum Because {
 /// What a hold-back stores.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
-    /// Nothing.
     Nothing,
     /// Since when the node's instance is unlisted; `None`: EC2 lists it again.
     Unlisted(NodeId, Option<Time>),
@@ -176,7 +174,6 @@ impl Describe for Action {
             Self::Replace { .. } => ActionName::Replace,
             Self::Reject(_) => ActionName::Reject,
             Self::Requeue(_) => ActionName::Requeue,
-            Self::EndDemand(_) => ActionName::EndDemand,
             Self::Advance { .. } => ActionName::Advance,
             Self::SetIdle(..) => ActionName::SetIdle,
             Self::Drain(..) => ActionName::Drain,
@@ -207,11 +204,15 @@ impl Describe for Action {
             | Self::Replace { original: alloc_id, on: node_id } => About::Alloc(*alloc_id, *node_id),
             Self::ResolveReconnect { keep, on, .. } => About::Copies(*keep, on.clone()),
             Self::Place { job_id, on } => About::Job(*job_id, on.iter().map(|(_, node_id)| *node_id).collect()),
-            Self::Reject(job_id) | Self::Requeue(job_id) | Self::EndDemand(job_id) | Self::Advance { job_id, .. } => {
+            Self::Reject(job_id) | Self::Requeue(job_id) | Self::Advance { job_id, .. } => {
                 About::Job(*job_id, Vec::new())
             }
             Self::HoldBack { note: Note::Unlisted(node_id, _), .. } => About::Slot(node_id.slot()),
             Self::Warn(subject) | Self::HoldBack { subject, .. } => About::Said(subject.clone()),
         }
+    }
+
+    fn brake(&self) -> Option<&BrakeChange> {
+        if let Self::HoldBack { note: Note::Brake(change), .. } = self { Some(change) } else { None }
     }
 }

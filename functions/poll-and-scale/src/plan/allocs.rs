@@ -6,9 +6,8 @@
 //! Does not: place copies (the demand stage does).
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
-use super::Plan;
-use super::actions::Action;
-use super::leases::window_over;
+use super::actions::{Action, Plan};
+use super::liveness::{stuck_syncing, syncing_since, wants_copy, window_over};
 use super::view::{PERIOD_S, View};
 use model::ids::{AllocId, JobId};
 use model::reason::Reason;
@@ -19,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut back: BTreeMap<(JobId, u32), Vec<&AllocSummary>> = BTreeMap::new();
     for alloc in &view.seen.allocs {
-        if view.is_unclear(alloc.node_id) || view.decided.contains(&alloc.node_id) {
+        if view.is_partially_read(alloc.node_id) || view.decided.contains(&alloc.node_id) {
             continue;
         }
         match one(view, alloc) {
@@ -35,8 +34,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             None => {}
         }
     }
-    // A copy whose row cannot be read may run. Its node is unclear, but nothing here says which node that is.
-    for id in &view.seen.aside.allocs {
+    // A copy whose row cannot be read may run. Its node is only partially read, but nothing here says which node that is.
+    for id in &view.seen.quarantined.allocs {
         back.remove(&(id.job_id, id.member));
     }
     for alloc in &view.seen.allocs {
@@ -54,11 +53,11 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     not_on_record(view, plan);
     // A job that is placed but has no live alloc would be stuck for ever. Such a job can exist after the tables were
     // restored to different moments.
-    let aside = &view.seen.aside.allocs;
-    let of_aside: BTreeSet<JobId> = aside.iter().map(|id| id.job_id).collect();
+    let quarantined = &view.seen.quarantined.allocs;
+    let of_quarantined: BTreeSet<JobId> = quarantined.iter().map(|id| id.job_id).collect();
     // An alloc whose row cannot be read may run, also if the job does not list it.
     let has_alloc =
-        |job: &JobSummary| job.allocs.iter().any(|id| view.is_live_alloc(*id)) || of_aside.contains(&job.job_id);
+        |job: &JobSummary| job.allocs.iter().any(|id| view.is_live_alloc(*id)) || of_quarantined.contains(&job.job_id);
     for job in &view.seen.jobs {
         if matches!(job.state, JobState::Placed | JobState::Regrouping) && !has_alloc(job) {
             plan.add(Action::Requeue(job.job_id), Reason::NoAllocLeft {});
@@ -71,9 +70,9 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
 /// and its allocs change together, so this never comes from a run of ours. Until it is corrected, the node gets no work and
 /// is not shut down.
 fn without_rows(view: &View<'_>, plan: &mut Plan) {
-    for (_, life) in view.lives().filter(|(_, life)| view.is_unclear(life.node_id)) {
+    for (_, life) in view.lives().filter(|(_, life)| view.is_partially_read(life.node_id)) {
         let is_here = |id: &AllocId| view.seen.alloc(*id).is_some_and(|alloc| alloc.node_id == life.node_id);
-        let is_known = |id: &AllocId| is_here(id) || view.seen.aside.allocs.contains(id);
+        let is_known = |id: &AllocId| is_here(id) || view.seen.quarantined.allocs.contains(id);
         for id in life.allocs.iter().filter(|id| !is_known(id)) {
             plan.add(Action::LoseAlloc(*id, life.node_id), Reason::AllocWithoutRow {});
         }
@@ -83,7 +82,7 @@ fn without_rows(view: &View<'_>, plan: &mut Plan) {
 /// The live allocs that the record of their node does not list. Mostly they were placed after this run had read the record, and
 /// the acting write then finds them there. Otherwise the records were restored to another moment.
 fn not_on_record(view: &View<'_>, plan: &mut Plan) {
-    for alloc in view.seen.allocs.iter().filter(|alloc| view.is_unclear(alloc.node_id)) {
+    for alloc in view.seen.allocs.iter().filter(|alloc| view.is_partially_read(alloc.node_id)) {
         let life = view.node(alloc.node_id).and_then(NodeRecord::life);
         if life.is_some_and(|life| !life.allocs.contains(&alloc.alloc_id)) {
             let reason = Reason::NotOnItsNode { node_id: alloc.node_id };
@@ -98,10 +97,10 @@ const STRETCH: Span = Span::from_s(2 * PERIOD_S);
 fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
     let (id, node_id, now) = (alloc.alloc_id, alloc.node_id, view.now);
     let lose = |reason: Reason| Some((Action::LoseAlloc(id, node_id), reason));
-    // Nobody knows what became of a node whose record was set aside.
-    let is_aside = view.seen.aside.slots.contains(&node_id.slot());
+    // Nobody knows what became of a node whose record was set quarantined.
+    let is_quarantined = view.seen.quarantined.slots.contains(&node_id.slot());
     let Some(record) = view.node(node_id) else {
-        return if is_aside { None } else { lose(Reason::NodeGone { node_id }) };
+        return if is_quarantined { None } else { lose(Reason::NodeGone { node_id }) };
     };
     match record.status() {
         // The node heartbeats again and will soon report what runs on it. A window that ends meanwhile is
@@ -150,30 +149,12 @@ fn regroups(view: &View<'_>, alloc: &AllocSummary) -> bool {
 fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     match view.job(alloc.alloc_id.job_id) {
         // Nothing is known of a job whose row contradicts the contract.
-        None if view.seen.aside.jobs.contains(&alloc.alloc_id.job_id) => None,
+        None if view.seen.quarantined.jobs.contains(&alloc.alloc_id.job_id) => None,
         None => Some(Reason::JobEnded {}),
         Some(job) if job.state != JobState::Placed => Some(Reason::JobIs { state: job.state }),
         Some(job) if job.done.contains(&alloc.alloc_id.member) => Some(Reason::MemberDone {}),
         Some(_) => None,
     }
-}
-
-/// Whether a node heartbeats but has been `syncing` for as long as a boot may take. Such a node will not become ready.
-/// A node whose lease expired does not count here, because the `leases` stage decides about it, with its brakes.
-pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
-    syncing_since(view, record, Span::ZERO).is_some()
-}
-
-/// Since when a node heartbeats and is `syncing`, if that is as long as a boot may take and `more`.
-fn syncing_since(view: &View<'_>, record: &NodeRecord, more: Span) -> Option<Time> {
-    let limit = Span::from_s(view.seen.policy.boot.timeout_s) + more;
-    let contact = record.contact().filter(|c| c.status == NodeStatus::Syncing && c.lease_expires_at >= view.now)?;
-    contact.syncing_since_at.filter(|since| view.now.since(*since) >= limit)
-}
-
-/// Whether the job wants a copy of this alloc while nobody knows what became of it.
-pub(super) fn wants_copy(alloc: &AllocSummary) -> bool {
-    alloc.client == ClientStatus::Unknown && alloc.failure_policy.replace && alloc.desired == Desired::Run
 }
 
 /// Whether this is the last run that leaves the alloc its kill time-out before the drain's deadline.
@@ -191,7 +172,7 @@ fn can_stay(view: &View<'_>, alloc: &AllocSummary) -> bool {
     view.node(node_id)
         .is_some_and(|record| record.is_heard(view.now) && record.life().is_some_and(|life| !view.is_leaving(life)))
         && !view.decided.contains(&node_id)
-        && !view.is_unclear(node_id)
+        && !view.is_partially_read(node_id)
         && !view.ending.contains(&alloc.alloc_id)
 }
 

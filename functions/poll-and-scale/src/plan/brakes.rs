@@ -3,12 +3,11 @@
 //! Guarantees: each decision of a brake is in the plan, together with the entry to store.
 //! Does not: contain the rule of a brake; `model::brake` does.
 
-use super::Plan;
-use super::actions::{Action, Note};
+use super::actions::{Action, Note, Plan};
 use super::view::View;
 use model::BrakeKind;
-use model::action::Telling;
-use model::brake::{Brake, BrakeChange, LetGo, Trouble};
+use model::action::EventPolicy;
+use model::brake::{Brake, BrakeChange, Incident, Permit};
 use model::events::Subject;
 use model::functions::POLL_AND_SCALE;
 use model::reason::Reason;
@@ -19,13 +18,13 @@ pub(super) fn of(view: &View<'_>, kind: BrakeKind) -> Brake<'static> {
 }
 
 /// Decides what a brake lets go, and adds the decision to the plan together with the entry to store.
-pub(super) fn decide(plan: &mut Plan, brake: &Brake<'_>, trouble: Trouble) -> LetGo {
+pub(super) fn decide(plan: &mut Plan, brake: &Brake<'_>, trouble: Incident) -> Permit {
     let decision = brake.decide(trouble);
-    if decision.let_go != LetGo::All {
+    if decision.permit != Permit::All {
         plan.explained.limits(&decision.reason);
     }
     store(plan, decision.change, decision.reason, decision.news);
-    decision.let_go
+    decision.permit
 }
 
 /// Nothing is unusual: the brake's entry says so from now on.
@@ -39,6 +38,6 @@ pub(super) fn calm(plan: &mut Plan, brake: &Brake<'_>) {
 fn store(plan: &mut Plan, change: BrakeChange, reason: Reason, is_news: bool) {
     if !change.is_empty() {
         let action = Action::HoldBack { subject: Subject::Cluster, note: Note::Brake(Box::new(change)) };
-        plan.tell(action, reason, Telling::of_news(is_news));
+        plan.push(action, reason, EventPolicy::of_news(is_news));
     }
 }

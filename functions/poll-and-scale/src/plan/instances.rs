@@ -7,12 +7,11 @@
 //! Does not: look at the status of nodes (the next stage does), or repeat a launch (`relaunch` does, once it is known
 //! who needs the node).
 
-use super::Plan;
-use super::actions::{Action, Note};
+use super::actions::{Action, Note, Plan};
 use super::brakes;
 use super::view::{View, is_live};
-use model::action::Telling;
-use model::brake::{LetGo, Trouble, Unbraked};
+use model::action::EventPolicy;
+use model::brake::{Incident, Permit, Threshold};
 use model::cloud::{Instance, InstanceState};
 use model::events::Subject;
 use model::reason::Reason;
@@ -137,7 +136,7 @@ fn another_is_tagged(
 /// Says what a person must put right: in each run's answer, in `status` for as long as it lasts, and in one event.
 fn warn(plan: &mut Plan, subject: Subject, reason: Reason) {
     plan.explained.rows.push((subject.clone(), reason.clone()));
-    plan.tell(Action::Warn(subject), reason, Telling::Quiet);
+    plan.push(Action::Warn(subject), reason, EventPolicy::Quiet);
 }
 
 /// Records that are bound to an unlisted instance.
@@ -154,11 +153,11 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             plan.add_quietly(action, Reason::TerminationUnlisted { instance_id: instance_id.clone() });
         }
         let leased = record.contact().is_some_and(|c| c.lease_expires_at >= view.now);
-        let doubted = view.belief.is_doubted(life.node_id);
+        let suspected = view.suspicion.is_suspected(life.node_id);
         // EC2 may not list a new instance at first, so nothing is noted before the claim is old.
         let orphan_after = Span::from_s(view.seen.policy.stale.orphan_after_s);
         let old = view.now.since(life.launch_claim_until_at) >= orphan_after;
-        if leased || doubted {
+        if leased || suspected {
             if old && leased {
                 unlisted_but_heard(view, plan, record, life, instance_id);
             }
@@ -171,7 +170,7 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             None if old => {
                 // One observation proves nothing. A node that never sent a heartbeat counts as there until the second.
                 let is_gone = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
-                if is_gone || view.belief.is_silent(life.node_id) {
+                if is_gone || view.suspicion.is_silent(life.node_id) {
                     view.lose(life.node_id)
                 } else {
                     view.hold(life.node_id)
@@ -182,10 +181,10 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
             _ => {}
         }
     }
-    let let_go =
+    let permit =
         brake(view, plan, gone.iter().filter(|(record, ..)| is_up(record)).map(|(_, life, ..)| *life).collect());
     for (record, life, instance_id, since) in gone {
-        if is_up(record) && !let_go.frees(&life.node_id.to_string()) {
+        if is_up(record) && !permit.frees(&life.node_id.to_string()) {
             view.hold(life.node_id);
             continue;
         }
@@ -203,7 +202,7 @@ fn unlisted_but_heard(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord,
         view.decided.insert(life.node_id);
         note_absence(plan, record, life, Some(view.now), reason);
     } else {
-        plan.tell(Action::Warn(Subject::Slot(record.slot)), reason, Telling::Quiet);
+        plan.push(Action::Warn(Subject::Slot(record.slot)), reason, EventPolicy::Quiet);
     }
 }
 
@@ -215,19 +214,19 @@ fn is_up(record: &NodeRecord) -> bool {
 /// The brake `missing`: if the instances of an unusual share of the nodes are unlisted at once, it is more likely that
 /// EC2's list is wrong than that all these instances are gone. Only the nodes that existed when the trouble
 /// began count for the share: later launches would make the share look smaller.
-fn brake(view: &View<'_>, plan: &mut Plan, gone: Vec<&Life>) -> LetGo {
+fn brake(view: &View<'_>, plan: &mut Plan, gone: Vec<&Life>) -> Permit {
     let policy = &view.seen.policy.stale;
     let brake = brakes::of(view, BrakeKind::Missing);
     let began_at = brake.began_at();
     let was_there = |life: &Life| life.assigned_at <= began_at;
     let up = view.lives().filter(|(record, life)| is_up(record) && was_there(life)).count();
-    let unbraked = Unbraked { number: policy.brake_min.into(), share: policy.brake_fraction };
+    let unbraked = Threshold { number: policy.brake_min.into(), share: policy.brake_fraction };
     if !brake.is_unusual(gone.len(), up, unbraked) {
         brakes::calm(plan, &brake);
-        return LetGo::All;
+        return Permit::All;
     }
     let why = Reason::ManyUnlisted { unlisted: gone.len(), up };
     let ids = gone.iter().map(|life| life.node_id.to_string()).collect();
     let hold = Some(Span::from_s(policy.brake_hold_s));
-    brakes::decide(plan, &brake, Trouble { hold, ids, not_before: None, why })
+    brakes::decide(plan, &brake, Incident { hold, ids, not_before: None, why })
 }

@@ -1,6 +1,6 @@
 //! The decision of poll-and-scale: what to do about an observation, and why. Pure.
 //!
-//! Each stage is one file. The stages run in this order: whose silence is believed (`belief`), what EC2 lists
+//! Each stage is one file. The stages run in this order: whose silence is believed (`failure_detector`), what EC2 lists
 //! (`instances`), which leases expired (`leases`), what follows for the allocs (`allocs`), what the queue needs
 //! (`demand`), which launches without an answer are repeated for it (`relaunch`), and which nodes may be shut down
 //! (`shutdown`). The stages share the actions (`actions`), the indexed
@@ -12,20 +12,23 @@
 
 mod actions;
 mod allocs;
-mod belief;
 mod brakes;
 mod demand;
+mod failure_detector;
 mod instances;
 mod leases;
+mod liveness;
+mod needs;
 mod relaunch;
 mod shutdown;
 mod sizes;
+mod suspicion;
 mod view;
 
-pub use actions::{Action, Because, Note};
-pub(crate) use leases::window_over;
+pub use actions::{Action, Because, Note, Plan, Planned};
+pub(crate) use liveness::window_over;
 
-use model::action::Telling;
+use model::action::EventPolicy;
 use model::functions::POLL_AND_SCALE;
 use model::reason::Reason;
 use model::time::Time;
@@ -33,25 +36,20 @@ use runtime::observation::Observation;
 use runtime::watchdog;
 use view::View;
 
-/// The plan of one run.
-pub type Plan = model::action::Plan<Action>;
-/// One action and its reason.
-pub type Planned = model::action::Planned<Action>;
-
 /// Makes the plan. `now` is the time of the decision.
 pub fn plan(seen: &Observation, now: Time) -> Plan {
     let mut view = View::new(seen, now);
     let mut plan = Plan::default();
-    for row in &seen.aside.rows {
-        let reason = Reason::RowUnsound { what: row.what.clone() };
+    for row in &seen.quarantined.rows {
+        let reason = Reason::RowInvalid { what: row.what.clone() };
         plan.explained.rows.push((row.subject.clone(), reason.clone()));
-        plan.tell(Action::Warn(row.subject.clone()), reason, Telling::Quiet);
+        plan.push(Action::Warn(row.subject.clone()), reason, EventPolicy::Quiet);
     }
     let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
     for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, POLL_AND_SCALE, now) {
-        plan.tell(Action::Warn(subject), reason, Telling::Once(watchdog::ONCE));
+        plan.push(Action::Warn(subject), reason, EventPolicy::Once(watchdog::ONCE));
     }
-    belief::plan(&mut view, &mut plan);
+    failure_detector::plan(&mut view, &mut plan);
     instances::plan(&mut view, &mut plan);
     leases::plan(&mut view, &mut plan);
     allocs::plan(&mut view, &mut plan);

@@ -5,9 +5,8 @@
 //! one call: if one of them is needed, all are.
 //! Does not: know whether the first call launched anything. EC2 answers a repeated token with the same instances.
 
-use super::Plan;
-use super::actions::{Action, Note};
-use super::demand::Needs;
+use super::actions::{Action, Note, Plan};
+use super::needs::Needs;
 use super::view::{NodeSet, View};
 use model::batch::Batch;
 use model::events::Subject;

@@ -8,7 +8,7 @@
 //! | size no longer in the policy | as soon as idle |
 //! | idle and ready | not reserved, above `nodes.min` or in the way of a launch, idle for `idle.timeout_s` in `idle.confirmations` runs, window open |
 //! | no heartbeat yet | after `boot.timeout_s`, in any window; if heartbeat-ingest has not shown since then that it works, `heartbeat.blackout_s` later |
-//! | doubted (`belief`) | never, except at a drain's deadline |
+//! | suspected (`failure_detector`) | never, except at a drain's deadline |
 //! | `syncing` for `boot.timeout_s` | once its allocs are lost, in any window |
 //! | its agent takes no work | idle for `idle.timeout_s` in `idle.confirmations` runs, in any window; this is a failed start |
 //! | down | after `shutdown.down_after_s` of silence, window open |
@@ -17,10 +17,9 @@
 //! Does not: terminate instances; carrying out the action does.
 //! Rules: `docs/rules.md#shutdown`. Source: Arvados #2881 (windows, "a sunk cost until then").
 
-use super::Plan;
-use super::actions::{Action, Because, Note};
-use super::allocs::stuck_syncing;
-use super::demand::Needs;
+use super::actions::{Action, Because, Note, Plan};
+use super::liveness::{boot_is_over, stuck_syncing};
+use super::needs::Needs;
 use super::view::{NodeSet, View};
 use model::events::Subject;
 use model::explain::name_of;
@@ -36,11 +35,11 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
     let placed: NodeSet = plan.actions.iter().flat_map(|p| p.action.placed_on()).collect();
     for (record, life) in lives {
         let node_id = life.node_id;
-        let stays = if view.is_unclear(node_id) {
+        let stays = if view.is_partially_read(node_id) {
             Some(Reason::AllocsUnclear {})
-        } else if view.is_doubted(node_id) && !(view.belief.is_doubted(node_id) && drain_is_over(view, life)) {
-            // The last report of a doubted node may be old: the node may be busy by now. Only a drain's deadline ends it.
-            Some(Reason::NodeDoubted {})
+        } else if view.is_suspected(node_id) && !(view.suspicion.is_suspected(node_id) && drain_is_over(view, life)) {
+            // The last report of a suspected node may be old: the node may be busy by now. Only a drain's deadline ends it.
+            Some(Reason::NodeSuspected {})
         } else if view.decided.contains(&node_id) {
             None
         } else {
@@ -75,7 +74,7 @@ fn surplus(view: &View<'_>, needs: &Needs) -> NodeSet {
         .map(|(_, l)| l)
         .filter(|l| {
             let is_free = !needs.used.contains(&l.node_id) && !view.decided.contains(&l.node_id);
-            is_free && !view.is_unclear(l.node_id) && !view.is_leaving(l)
+            is_free && !view.is_partially_read(l.node_id) && !view.is_leaving(l)
         })
         .collect();
     // Nodes that are shut down in any case come first, because they make room too.
@@ -103,30 +102,6 @@ fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     let silent =
         |c: &Contact| matches!(c.status, NodeStatus::Disconnected | NodeStatus::Down) && c.lease_expires_at < now;
     life.allocs.is_empty() && !record.contact().is_some_and(|c| (c.busy || life.is_read(now)) && !silent(c))
-}
-
-/// Whether this plan shuts the node down as soon as the node is idle, even if a job needs it. Such a node gives no room to
-/// jobs.
-pub(super) fn gives_up(view: &View<'_>, record: &NodeRecord) -> bool {
-    let Some(life) = record.life() else { return false };
-    match &record.state {
-        NodeState::Assigned(_) => life.instance_id.is_some() && boot_is_over(view, life),
-        _ if record.refuses().is_some() => true,
-        _ => stuck_syncing(view, record) || !view.has_size(life),
-    }
-}
-
-/// Whether the boot time-out of a node that never sent a heartbeat has passed and counts: the node could have called, or
-/// `heartbeat.blackout_s` has passed too.
-fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
-    let policy = &view.seen.policy;
-    let (waited, timeout) = (view.now.since(life.assigned_at), Span::from_s(policy.boot.timeout_s));
-    if waited < timeout {
-        return false;
-    }
-    // The node may have called in vain. Then the time-out is not its fault.
-    let due = life.assigned_at + timeout - Span::from_s(policy.heartbeat.grace_s);
-    view.belief.could_call_after(due) || waited >= timeout + Span::from_s(policy.heartbeat.blackout_s)
 }
 
 /// Whether a node is needed.

@@ -42,7 +42,7 @@ impl<'a> Sizes<'a> {
 
     /// The sizes that fit a job, in the order to try them.
     pub(super) fn fitting(&self, job: &JobSummary) -> Vec<&'a Size> {
-        self.offering(job.capacity, job.instance_type.as_deref(), job.market)
+        self.offering(job.needs.capacity(), job.needs.instance_type.as_deref(), job.needs.market)
     }
 
     /// The sizes that offer this, in the order to try them.

@@ -4,15 +4,14 @@
 
 mod after;
 mod arrays;
-mod believed;
 mod caps;
-mod demands;
 mod explained;
 mod outage;
 mod reconnects;
 mod retries;
 mod sets;
 mod silence;
+mod suspected;
 
 use super::actions::Because;
 use super::{Action, plan};
@@ -64,7 +63,7 @@ impl Given {
     }
 
     fn job(mut self, n: u32, change: impl FnOnce(&mut JobSpec)) -> Self {
-        let mut spec = JobSpec { command: vec!["true".into()], ..JobSpec::default() };
+        let mut spec = JobSpec::running(["true"]);
         change(&mut spec);
         self.seen.jobs.push(Job::submit(fixtures::job_id(n), spec, at(0)).unwrap().summary);
         self.seen.jobs.sort_by_key(|j| (std::cmp::Reverse(j.priority), j.job_id));
@@ -129,7 +128,7 @@ fn down(n: u32) -> NodeRecord {
 }
 
 fn whole(spec: &mut JobSpec) {
-    spec.vcpus = 2;
+    spec.needs.vcpus = 2;
 }
 
 #[test]
@@ -155,7 +154,7 @@ fn d10_of_an_idle_and_a_down_node_the_down_one_is_shut_down() {
 
 #[test]
 fn d14_wanted_first_then_the_cheapest_up_to_the_minimum() {
-    let given = given(json!({"nodes": {"min": 2}})).job(5, |s| s.vcpus = 8);
+    let given = given(json!({"nodes": {"min": 2}})).job(5, |s| s.needs.vcpus = 8);
     assert_eq!(given.actions(at(100)), ["launch slot#0 large", "launch slot#1 small"]);
 }
 
@@ -270,7 +269,7 @@ fn d48_the_order_of_the_queue_decides_and_not_the_size() {
     for n in 5..8 {
         given = given.job(n, whole);
     }
-    let given = given.job(8, |s| s.vcpus = 8);
+    let given = given.job(8, |s| s.needs.vcpus = 8);
     assert_eq!(given.actions(at(100)), ["launch slot#0 small", "launch slot#1 small", "launch slot#2 small"]);
 }
 
@@ -285,8 +284,8 @@ fn d49_nodes_that_are_not_wanted_make_room_for_wanted_ones() {
         .node(idle_long(0))
         .node(idle_long(1))
         .node(large)
-        .job(5, |s| s.vcpus = 8)
-        .job(6, |s| s.vcpus = 8)
+        .job(5, |s| s.needs.vcpus = 8)
+        .job(6, |s| s.needs.vcpus = 8)
         .job(7, whole);
     let actions = given.actions(at(900));
     assert_eq!(actions.iter().filter(|a| a.starts_with("place")).count(), 2, "{actions:?}");
@@ -303,7 +302,7 @@ fn d50_the_price_cap_applies_in_the_order_of_the_queue() {
     for n in 5..8 {
         given = given.job(n, |_| ());
     }
-    let given = given.job(8, |s| s.vcpus = 4);
+    let given = given.job(8, |s| s.needs.vcpus = 4);
     // Three small nodes cost 3. With the big one it would be 5.
     assert_eq!(given.count(at(100), "launch"), 3);
 }
@@ -312,7 +311,8 @@ fn d50_the_price_cap_applies_in_the_order_of_the_queue() {
 fn j03_j04_a_share_of_the_memory_is_for_the_system() {
     let fits = |usable: f64, memory: u64| {
         let sizes = json!([{"name": "s", "instance_type": "s", "vcpus": 1, "memory_mib": 128, "price_per_hour": 1}]);
-        let given = given(json!({"size": sizes, "nodes": {"memory_usable": usable}})).job(1, |s| s.memory_mib = memory);
+        let given =
+            given(json!({"size": sizes, "nodes": {"memory_usable": usable}})).job(1, |s| s.needs.memory_mib = memory);
         given.count(at(100), "reject") == 0
     };
     assert!(!fits(0.95, 128) && fits(0.95, 121) && !fits(0.95, 122));
@@ -322,10 +322,10 @@ fn j03_j04_a_share_of_the_memory_is_for_the_system() {
 #[test]
 fn j07_a_job_that_can_never_run_is_rejected_and_holds_up_no_other() {
     let given = given(json!({"nodes": {"max": 9}}))
-        .job(1, |s| s.vcpus = 99)
-        .job(2, |s| s.memory_mib = 1 << 30)
-        .job(3, |s| s.nodes = 12)
-        .job(4, |s| s.scratch_gib = 1)
+        .job(1, |s| s.needs.vcpus = 99)
+        .job(2, |s| s.needs.memory_mib = 1 << 30)
+        .job(3, |s| s.needs.nodes = 12)
+        .job(4, |s| s.needs.scratch_gib = 1)
         .job(5, whole);
     let actions = given.actions(at(100));
     assert_eq!(actions.iter().filter(|a| a.starts_with("reject")).count(), 4, "{actions:?}");
@@ -334,7 +334,9 @@ fn j07_a_job_that_can_never_run_is_rejected_and_holds_up_no_other() {
 
 #[test]
 fn j08_a_job_that_costs_more_than_the_cap_is_rejected() {
-    let given = given(json!({"nodes": {"max_price_per_hour": 0.3}})).job(1, |s| s.nodes = 3).job(2, |s| s.nodes = 2);
+    let given = given(json!({"nodes": {"max_price_per_hour": 0.3}}))
+        .job(1, |s| s.needs.nodes = 3)
+        .job(2, |s| s.needs.nodes = 2);
     let actions = given.actions(at(100));
     assert_eq!(actions.iter().filter(|a| a.starts_with("reject")).count(), 1, "{actions:?}");
     assert_eq!(actions.iter().filter(|a| a.starts_with("launch")).count(), 2, "{actions:?}");
@@ -345,7 +347,7 @@ fn more_members_than_a_run_launches_come_up_over_several_runs() {
     let given = given(json!({"launch": {"max_per_run": 3}}))
         .job(1, |s| {
             whole(s);
-            s.nodes = 5;
+            s.needs.nodes = 5;
         })
         .job(2, whole);
     assert_eq!(given.actions(at(100)), ["launch slot#0 small", "launch slot#1 small", "launch slot#2 small"]);
@@ -383,7 +385,7 @@ fn a_large_job_that_waits_is_not_starved_by_small_jobs() {
         .node(fixtures::ready(1))
         .job(5, |s| {
             whole(s);
-            s.nodes = 2;
+            s.needs.nodes = 2;
         })
         .job(6, whole);
     assert_eq!(given.count(at(100), "place"), 0, "{:?}", given.actions(at(100)));

@@ -4,7 +4,7 @@
 //! decision about a node.
 //! Does not: decide.
 
-use super::belief::Belief;
+use super::suspicion::Suspicion;
 use model::cloud::{Instance, InstanceState};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::limits::Limit;
@@ -140,7 +140,7 @@ pub(crate) struct View<'a> {
     /// The allocs that this plan loses or tells to stop: nobody makes a copy of them.
     pub(crate) ending: BTreeSet<AllocId>,
     /// Which silence this run believes.
-    pub(crate) belief: Belief,
+    pub(crate) suspicion: Suspicion,
     /// What keeps launches from being made now.
     pub(crate) limits: Vec<Limit>,
     /// Nodes without an instance whose launch call gave no answer, and whose claim has ended.
@@ -163,7 +163,7 @@ impl<'a> View<'a> {
             lost: NodeSet::default(),
             held: NodeSet::default(),
             ending: BTreeSet::new(),
-            belief: Belief::default(),
+            suspicion: Suspicion::default(),
             limits: seen.control.limits(now),
             unanswered: Vec::new(),
         };
@@ -349,12 +349,12 @@ impl<'a> View<'a> {
     }
 
     /// Whether this run does not believe that a silent or unlisted node is gone.
-    pub(crate) fn is_doubted(&self, node_id: NodeId) -> bool {
-        self.belief.is_doubted(node_id) || self.held.contains(&node_id)
+    pub(crate) fn is_suspected(&self, node_id: NodeId) -> bool {
+        self.suspicion.is_suspected(node_id) || self.held.contains(&node_id)
     }
 
-    pub(crate) fn is_unclear(&self, node_id: NodeId) -> bool {
-        self.seen.unclear.contains(&node_id)
+    pub(crate) fn is_partially_read(&self, node_id: NodeId) -> bool {
+        self.seen.partially_read.contains(&node_id)
     }
 
     /// Whether EC2 lists the node's instance as neither starting nor running. Such a node cannot work.

@@ -4,13 +4,13 @@
 //! renewals; names, numbers and times are bounded.
 //! Does not: say which nodes satisfy a set. The plan of poll-and-scale does.
 
+use super::Control;
 use super::entries::{DemandNeed, DemandSet, EntryRow};
-use super::{Control, ControlKey};
+use super::key::ControlKey;
 use crate::time::{Span, Time};
 
 /// A set that applies now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct WantedSet<'a> {
     pub name: &'a str,
     pub need: &'a DemandNeed,

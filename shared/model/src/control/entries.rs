@@ -3,11 +3,11 @@
 //! Guarantees: all of them have the format of [`EntryRow`]; each has a type of its own.
 //! Does not: say when a limit begins or grows (`limits` does), or when a brake holds (`brake` does).
 
-use super::ControlKey;
+use super::key::ControlKey;
+use crate::enums::{BrakeKind, Market};
 use crate::ids::JobId;
 use crate::node::{Capacity, LONGEST_AHEAD, Version};
 use crate::time::{Span, Time};
-use crate::words::{BrakeKind, Market};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,7 +57,6 @@ pub struct EntryRow {
 
 /// What each demand of a set needs: a whole node of a size, or a share of any node that fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct DemandNeed {
     /// The name of a size in the policy: a node of this size, without anything else on it. The other fields then say nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,7 +83,7 @@ pub struct BrakePart {
     pub count: u64,
     /// How many of the same trouble a release has let go.
     #[serde(default)]
-    pub let_go: u64,
+    pub permit: u64,
     /// Since when the source sees the trouble.
     pub since_at: Time,
     /// Until when the trouble is remembered.
@@ -179,7 +178,7 @@ impl EntryRow {
             | ControlKey::Demand(_)
             | ControlKey::Policy
             | ControlKey::Run(_)
-            | ControlKey::Told => None,
+            | ControlKey::Announced => None,
         };
         ended_at.is_some_and(|at| now.since(at) > Span::from_s(MEMORY_S))
     }
@@ -195,7 +194,6 @@ pub trait Entry: Clone {
 
 /// A change of an entry, for the store to write: the row as read and the new row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct EntryChange {
     pub key: ControlKey,
     pub before: EntryRow,
@@ -371,7 +369,7 @@ impl BrakeEntry {
         let (part, latest) = if self.0.parts.is_empty() {
             let (since_at, until_at) = self.0.since_at.zip(self.0.until_at)?;
             let count = self.0.count.unwrap_or(1);
-            (BrakePart { ids: Vec::new(), count, let_go: 0, since_at, until_at }, until_at)
+            (BrakePart { ids: Vec::new(), count, permit: 0, since_at, until_at }, until_at)
         } else {
             let part = self.0.parts.get(source)?.clone();
             // With one source, its times are those of the row.

@@ -3,17 +3,16 @@
 //! Guarantees: every key is spelled here and nowhere else, and is read as it was written.
 //! Does not: say what the rows contain.
 
+use crate::enums::{BrakeKind, Class, Reach, UnknownWord};
 use crate::ids::BadId;
 use crate::node::Offering;
 use crate::refusal::Scope;
-use crate::words::{BrakeKind, Class, Reach, UnknownWord};
 use std::fmt;
 use std::str::FromStr;
 
 /// The key of a row of the control table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ControlKey {
-    /// `policy`
     Policy,
     /// `run#{function}`: the last run of a function.
     Run(String),
@@ -37,8 +36,8 @@ pub enum ControlKey {
     JobsPlace,
     /// `demand#{name}`: a demand set. See [`super::DemandSet`].
     Demand(String),
-    /// `told`: what poll-and-scale has told about waiting jobs. See [`crate::told::ToldRow`].
-    Told,
+    /// `announced`: what poll-and-scale has told about waiting jobs. See [`crate::announced::AnnouncedRow`].
+    Announced,
 }
 
 impl ControlKey {
@@ -63,7 +62,7 @@ impl fmt::Display for ControlKey {
             Self::AfterPlace => f.write_str("after_place"),
             Self::JobsPlace => f.write_str("jobs_place"),
             Self::Demand(name) => write!(f, "demand#{name}"),
-            Self::Told => f.write_str("told"),
+            Self::Announced => f.write_str("announced"),
         }
     }
 }
@@ -82,7 +81,7 @@ impl FromStr for ControlKey {
                 "queue_place" => Self::QueuePlace,
                 "after_place" => Self::AfterPlace,
                 "jobs_place" => Self::JobsPlace,
-                "told" => Self::Told,
+                "announced" => Self::Announced,
                 _ => return Err(bad()),
             },
             Some(("run", function)) => Self::Run(function.to_owned()),

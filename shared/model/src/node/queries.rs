@@ -4,10 +4,10 @@
 //! Does not: change a record; `transitions` does.
 
 use super::{Contact, Life, NodeRecord, NodeState};
+use crate::enums::{Intent, NodeStateName, NodeStatus};
 use crate::ids::NodeId;
 use crate::output::FOLLOW_LASTS;
 use crate::time::Time;
-use crate::words::{Intent, NodeStateName, NodeStatus};
 
 impl Life {
     /// Whether somebody reads the output of an alloc of this node now. A follow that lasts longer than one can last is not

@@ -1,8 +1,8 @@
 //! Tests of the node record.
 
 use super::*;
+use crate::enums::NodeStatus;
 use crate::fixtures::{self, at};
-use crate::words::NodeStatus;
 
 #[test]
 fn a_cleaned_record_keeps_nothing_of_the_life_but_its_name() {
@@ -81,35 +81,6 @@ fn the_pulse_never_moves_back() {
     let ping = node.contact().unwrap().last_ping_at;
     let early = node.heartbeat(&fixtures::caller("i-0"), at(0), at(1)).unwrap();
     assert_eq!(early.contact().unwrap().last_ping_at, ping);
-}
-
-#[test]
-fn a_node_is_busy_since_its_agent_first_said_so_and_the_end_of_an_alloc_spends_that() {
-    let says = |busy| crate::node::Caller { busy, ..fixtures::caller("i-0") };
-    let since = |record: &NodeRecord| record.contact().unwrap().busy_since_at;
-    let busy = fixtures::ready(0).heartbeat(&says(true), at(400), at(70)).unwrap();
-    assert_eq!(since(&busy), Some(at(70)));
-    // It is still the same work: the agent was restarted, or another machine now sits behind it.
-    let anew = busy.register(&says(true), "anew", at(500), at(80)).unwrap();
-    assert_eq!(since(&anew), Some(at(70)));
-    let silent = busy.expire_lease(NodeStatus::Down, at(410), "silent").unwrap();
-    assert_eq!(since(&silent.heartbeat(&says(true), at(600), at(420)).unwrap()), Some(at(70)));
-    assert_eq!(since(&busy.heartbeat(&says(false), at(500), at(80)).unwrap()), None);
-    assert_eq!(since(&busy.register(&says(false), "anew", at(500), at(80)).unwrap()), None);
-    assert_eq!(since(&fixtures::bound(0).register(&says(true), "first", at(90), at(9)).unwrap()), Some(at(9)));
-    // A demand that stood for the work has ended. The work may still run, and stands for no other demand.
-    let placed = busy.with_alloc(fixtures::alloc_id(0), at(90)).unwrap();
-    assert_eq!(since(&placed), Some(at(70)));
-    let ended = placed.without_alloc(fixtures::alloc_id(0), at(95)).unwrap();
-    let spent = |record: &NodeRecord| record.contact().unwrap().busy_spent;
-    assert_eq!((spent(&placed), spent(&ended)), (false, true));
-    let later = ended.register(&says(true), "anew", at(500), at(99)).unwrap();
-    assert_eq!((since(&later), spent(&later)), (Some(at(70)), true));
-    let over = later.heartbeat(&says(false), at(500), at(100)).unwrap();
-    let again = over.heartbeat(&says(true), at(500), at(101)).unwrap();
-    assert_eq!((since(&again), spent(&again)), (Some(at(101)), false));
-    let idle = fixtures::ready(0).with_alloc(fixtures::alloc_id(0), at(90)).unwrap();
-    assert!(!spent(&idle.without_alloc(fixtures::alloc_id(0), at(95)).unwrap()));
 }
 
 #[test]

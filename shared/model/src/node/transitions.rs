@@ -9,30 +9,26 @@ use super::{
     ShuttingDown, Version, short_reason,
 };
 use crate::batch::Batch;
+use crate::enums::{Intent, NodeStatus};
 use crate::ids::{AllocId, NodeId, Slot};
 use crate::output::{Follow, MAX_FOLLOWS};
 use crate::time::Time;
-use crate::words::{Intent, NodeStatus};
 use std::collections::BTreeSet;
 
 /// What a new life begins with.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct NewLife {
     /// A new id, never used before.
     pub node_id: NodeId,
     pub offering: Offering,
     /// Digest of the rendered launch request.
     pub request_digest: String,
-    /// The version of the master key that the node's token is made with.
-    pub key_version: u32,
     /// The batch of the launch call; `None` if the call is for this node alone.
     pub batch: Option<Batch>,
 }
 
 /// What a registration or a heartbeat says about its sender.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Caller<'a> {
     pub instance_id: &'a str,
     pub boot_id: &'a str,
@@ -44,24 +40,6 @@ pub struct Caller<'a> {
     pub refuses: Option<&'a str>,
     /// How long the machine had been up when it made the call, in milliseconds; `None` if the agent does not say.
     pub uptime_ms: Option<u64>,
-    /// The key version of the session token that it used; `None` for another credential.
-    pub session: Option<u32>,
-}
-
-impl Life {
-    /// Whether a session token of this key version is news about the node's credential.
-    pub fn would_note(&self, session: Option<u32>) -> bool {
-        session.is_some_and(|version| !self.session || version > self.key_version)
-    }
-
-    /// Notes that the node used a session token of this key version. Returns whether that is news.
-    fn used(&mut self, session: Option<u32>) -> bool {
-        let news = self.would_note(session);
-        if let Some(version) = session.filter(|_| news) {
-            (self.session, self.key_version) = (true, self.key_version.max(version));
-        }
-        news
-    }
 }
 
 /// How a run saw a node.
@@ -95,8 +73,6 @@ impl NodeRecord {
             launch_claim_until_at: now + LAUNCH_CLAIM,
             offering: launch.offering,
             request_digest: launch.request_digest,
-            key_version: launch.key_version,
-            session: false,
             instance_id: None,
             address: None,
             assigned_at: now,
@@ -191,7 +167,6 @@ impl NodeRecord {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("register"))?;
         life.seq = life.next_seq(now);
-        life.used(caller.session);
         if life.instance_id.is_none() {
             life.instance_id = Some(caller.instance_id.to_owned());
         }
@@ -215,8 +190,6 @@ impl NodeRecord {
             handle_report_no: 0,
             settled: None,
             busy: caller.busy,
-            busy_since_at: self.busy_since(caller.busy, now),
-            busy_spent: caller.busy && self.contact().is_some_and(|c| c.busy && c.busy_spent),
             refuses: caller.refuses.map(short_reason),
             refuses_since_at: self.refuses_since(caller.refuses, now),
             idle_since_at: None,
@@ -237,13 +210,12 @@ impl NodeRecord {
         Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
     }
 
-    /// A heartbeat that changes more than the pulse: the node was disconnected or down, `busy` or `refuses` differs, or the
-    /// node uses a new token.
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy` or `refuses`
+    /// differs.
     pub fn heartbeat(&self, caller: &Caller<'_>, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
         let in_use = matches!(new.state, NodeState::InUse(_));
-        let busy_since_at = self.busy_since(caller.busy, now);
         let refuses_since_at = self.refuses_since(caller.refuses, now);
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
         // A newer or longer one stays, but not one that only a wrong clock can have written.
@@ -253,7 +225,6 @@ impl NodeRecord {
         contact.uptime_ms = contact.uptime_ms.filter(|known| *known <= LONGEST_UPTIME_MS).max(caller.uptime_ms);
         if contact.busy != caller.busy {
             contact.busy = caller.busy;
-            (contact.busy_since_at, contact.busy_spent) = (busy_since_at, false);
             contact.idle_since_at = None;
             contact.idle_seen = 0;
             reason = if caller.busy { "the agent says busy" } else { "the agent no longer says busy" };
@@ -279,13 +250,8 @@ impl NodeRecord {
                 contact.gate_seq = seq;
             }
         }
-        if let Some(life) = new.life_mut() {
-            if life.used(caller.session) && reason.is_empty() {
-                reason = "uses its new token";
-            }
-            if let Some(address) = caller.address {
-                life.address = Some(address.to_owned());
-            }
+        if let (Some(address), Some(life)) = (caller.address, new.life_mut()) {
+            life.address = Some(address.to_owned());
         }
         Ok(new.touched(now, reason))
     }
@@ -294,14 +260,6 @@ impl NodeRecord {
     fn refuses_since(&self, refuses: Option<&str>, now: Time) -> Option<Time> {
         let known = self.contact().and_then(|c| c.refuses_since_at);
         refuses.map(|_| known.unwrap_or(now))
-    }
-
-    /// Since when the agent says busy, if it says so now.
-    fn busy_since(&self, busy: bool, now: Time) -> Option<Time> {
-        match self.contact().filter(|c| c.busy) {
-            Some(known) => known.busy_since_at.filter(|_| busy),
-            None => busy.then_some(now),
-        }
     }
 
     /// `syncing → ready`, by a complete report whose `as_of` has reached `gate_seq`. This is written after all
@@ -465,13 +423,11 @@ impl NodeRecord {
         let life = new.life_mut().ok_or_else(|| self.not_possible("lose an alloc"))?;
         life.allocs.remove(&alloc);
         life.seq = life.next_seq(now);
-        let idle = life.allocs.is_empty();
-        if let Some(contact) = new.contact_mut() {
-            contact.busy_spent = contact.busy;
-            if idle {
-                contact.idle_since_at = Some(now);
-                contact.idle_seen = 0;
-            }
+        if life.allocs.is_empty()
+            && let Some(contact) = new.contact_mut()
+        {
+            contact.idle_since_at = Some(now);
+            contact.idle_seen = 0;
         }
         Ok(new.touched(now, &format!("{alloc} ended")))
     }

@@ -4,11 +4,11 @@
 //! Does not: change anything; `transitions` does.
 
 use crate::batch::Batch;
+use crate::enums::{Intent, Market, NodeStateName, NodeStatus};
 use crate::ids::{AllocId, NodeId, Slot};
 use crate::money::Usd;
 use crate::output::Follow;
 use crate::time::{Span, Time};
-use crate::words::{Intent, Market, NodeStateName, NodeStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -58,7 +58,6 @@ impl Version {
 
 /// A row of the nodes table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct NodeRecord {
     pub slot: Slot,
     /// Raised by every write except a steady heartbeat's: `docs/rules.md#R4`.
@@ -92,7 +91,6 @@ pub enum NodeState {
 
 /// What a record in use holds: a life that has registered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct InUse {
     #[serde(flatten)]
     pub life: Life,
@@ -102,7 +100,6 @@ pub struct InUse {
 
 /// What a record holds while its instance is being terminated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct ShuttingDown {
     #[serde(flatten)]
     pub life: Life,
@@ -113,7 +110,6 @@ pub struct ShuttingDown {
 
 /// One life of a slot, from `assigned` to `cleaned`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Life {
     pub node_id: NodeId,
     /// The batch of the launch call, while the node has no instance; `None` if the call is for this node alone.
@@ -127,12 +123,6 @@ pub struct Life {
     pub offering: Offering,
     /// Digest of the rendered launch request: it shows whether another run would repeat the same call.
     pub request_digest: String,
-    /// The version of the master key that the node's token is made with.
-    pub key_version: u32,
-    /// Whether the node has used its session token. From then on its boot token, which stands in user data, does not
-    /// count.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub session: bool,
     /// `None` until it is known. A node has at most one instance, ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
@@ -182,7 +172,6 @@ fn is_run(intent: &Intent) -> bool {
 /// What defines a launch request. It is written before EC2 is called, so that another run can
 /// repeat the same call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Offering {
     /// The name of the size in the policy.
     pub size: String,
@@ -207,9 +196,8 @@ pub struct Offering {
 
 /// What a machine offers, or what a job needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Capacity {
-    #[serde(default = "crate::spec::one")]
+    #[serde(default = "one")]
     pub vcpus: u32,
     #[serde(default)]
     pub memory_mib: u64,
@@ -219,9 +207,12 @@ pub struct Capacity {
     pub gpus: u32,
 }
 
+const fn one() -> u32 {
+    1
+}
+
 /// What is known from a node's heartbeats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Contact {
     /// When the node first registered in this life.
     pub first_ping_at: Time,
@@ -253,12 +244,6 @@ pub struct Contact {
     /// Whether something other than allocs keeps the node occupied, as the agent says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
-    /// Since when the agent says busy. Code that did not know this attribute wrote records without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub busy_since_at: Option<Time>,
-    /// Whether an alloc has ended on the node since then: what keeps the node busy may be what an ended demand stood for.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub busy_spent: bool,
     /// Why the node takes no work, as its agent says; `None` if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
@@ -282,7 +267,6 @@ fn is_zero(n: &u32) -> bool {
 /// Why a transition does not apply to a record as it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {slot} is {state}: it cannot {wanted}")]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct NotPossible {
     pub slot: Slot,
     pub state: NodeStateName,

@@ -5,8 +5,8 @@
 //! Does not: know what a knob means; the table does.
 
 use super::{Fallback, KNOBS, Kind, Knob, Policy, SIZE_KNOBS};
+use crate::enums::Market;
 use crate::stored::{PREFIX_FORM, S3Prefix};
-use crate::words::Market;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 

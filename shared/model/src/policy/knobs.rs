@@ -28,7 +28,6 @@ pub enum Kind {
     Template,
     /// A list of subnets, each once.
     Subnets,
-    /// A table of texts.
     TextTable,
     /// A bucket of S3 and perhaps a prefix: see [`crate::stored::S3Prefix`].
     S3Prefix,
@@ -38,7 +37,6 @@ pub enum Kind {
 
 /// One knob. The check and the printed reference are made from the knobs.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Knob {
     /// `section.name`, or the name alone for a knob of a size.
     pub path: &'static str,
@@ -119,7 +117,7 @@ pub const KNOBS: &[Knob] = &[
         "launch.max_per_call",
         Kind::Whole(1, MAX_BATCH as i64),
         "99",
-        "the most nodes of one launch call, with `iam`; 1: a call for each node, for agents that know no batches",
+        "the most nodes of one launch call; 1: a call for each node, for agents that know no batches",
     ),
     knob(
         "launch.calls_per_second",

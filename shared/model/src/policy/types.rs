@@ -3,18 +3,17 @@
 //! Guarantees: a type for each section, with one field for each knob.
 //! Does not: say what a knob means or allows; [`super::KNOBS`] and [`super::SIZE_KNOBS`] do.
 
+use crate::enums::Market;
 use crate::money::Usd;
 use crate::node::Capacity;
 use crate::stored::S3Prefix;
 use crate::time::Span;
-use crate::words::Market;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// A checked policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each knob is documented in KNOBS, the one place")]
 pub struct Policy {
     pub nodes: Nodes,
     pub size: Vec<Size>,
@@ -38,58 +37,41 @@ macro_rules! sections {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $t:ty),* $(,)? })*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[allow(missing_docs, reason = "each knob is documented in KNOBS, the one place")]
         pub struct $name { $(pub $field: $t),* }
     )*};
 }
 
 sections! {
-    /// `[nodes]`
     Nodes { min: u32, max: u32, max_price_per_hour: Usd, memory_usable: f64 }
-    /// `[launch]`
     Launch {
         template: Option<String>, subnets: Vec<String>, tags: BTreeMap<String, String>, user_data: String,
         max_per_run: u32, max_per_call: usize, calls_per_second: f64,
     }
-    /// `[boot]`
     Boot { timeout_s: i64, failures_before_pause: u32 }
-    /// `[idle]`
     Idle { timeout_s: i64, confirmations: u32 }
-    /// `[shutdown]`
     Shutdown { windows_min: Vec<u32>, down_after_s: i64 }
-    /// `[stale]`
     Stale {
         after_s: i64, orphan_after_s: i64, orphan_brake_min: u32, brake_fraction: f64, brake_min: u32, brake_hold_s: i64,
     }
-    /// `[heartbeat]`
     HeartbeatPolicy {
         ttl_s: i64, idle_s: i64, grace_s: i64, max_per_second: f64, brake_fraction: f64, brake_min: u32,
         brake_hold_s: i64, blackout_s: i64,
     }
-    /// `[poll]`
     Poll { stale_after_s: i64, min_gap_s: i64, list_nodes: u32, queue_rows: u32 }
-    /// `[shortage]`
     Shortage { ttl_s: i64 }
-    /// `[quota]`
     Quota { retry_s: i64 }
-    /// `[retry]`
     Retry { pause_s: i64, most_s: i64 }
-    /// `[sweep]`
     Sweep {
         missing_grace_s: i64, creating_s: i64, failed_keep_s: i64, cache_unused_s: i64, max_in_flight: u32,
         report_s: i64, cap_fraction: f64, cap_min: u32,
     }
-    /// `[history]`
     History { finished_days: i64, events_days: i64 }
-    /// `[output]`
     Output { s3: Option<S3Prefix> }
-    /// `[watchdog]`
     Watchdog { multiplier: f64, reserve_ms: u64 }
 }
 
 /// `[[size]]`: one kind of machine to launch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each knob is documented in SIZE_KNOBS, the one place")]
 pub struct Size {
     pub name: String,
     pub instance_type: String,

@@ -1,7 +1,7 @@
 //! Signs: whether the functions work.
 
+use super::facts::{Facts, Level, Next, Raised};
 use super::say::{one_line, several, when};
-use super::{Facts, Level, Next, Raised};
 use crate::watchdog;
 use model::control::RunRow;
 use model::functions::{self, Function, HEARTBEAT_INGEST, SWEEP_DISPATCH};

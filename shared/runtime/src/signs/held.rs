@@ -1,7 +1,8 @@
 //! Signs: what holds something back, and rows that are not used.
 
+use super::facts::{Facts, Level, Raised, caps as caps_of};
 use super::say::{one_line, rough, when};
-use super::{Facts, Level, RECENT, Raised, caps as caps_of};
+use crate::observation::RECENT;
 use model::control::ControlKey;
 use model::limits::Limit;
 use model::{ActionName, BrakeKind};

@@ -16,6 +16,7 @@
 //! nothing where another sign says so, and never counts as well.
 //! Does not: read anything. Does not say how long CloudWatch waits before an alarm goes off: `infra/check.py` does.
 
+mod facts;
 pub mod found;
 mod functions;
 mod held;
@@ -25,175 +26,14 @@ pub mod say;
 mod tests;
 mod work;
 
-use crate::observation::Observation;
-use model::cloud::CloudError;
-use model::control::{Control, Found};
-use model::events::Event;
-use model::explain::Explanation;
-use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH, WEBHOOK};
-use model::ids::{AllocId, Slot};
-use model::policy::{Policy, example_json};
-use model::reason::Reason;
-use model::time::{Span, Time};
-use model::{AllocSummary, Handle, JobSummary, NodeRecord};
-use serde::Serialize;
+pub use crate::observation::{ENDED, RECENT};
+pub use facts::{BadRow, Facts, Level, Next, Raised, Stopping};
+
+use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use store::{Ended, Table};
+use store::Table;
 
-/// How far back signs look at what has happened: ended jobs and warnings.
-pub const RECENT: Span = Span::from_s(3600);
-/// How many of the jobs that ended last are judged.
-pub const ENDED: usize = 50;
-/// How many lines one sign may have about single jobs, nodes or sets.
-const LINES: usize = 10;
-
-/// How bad a sign is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// All is well.
-    Well,
-    /// An operator should look, but need not act: it ends by itself, or it cannot be known here.
-    Look,
-    /// An operator must act.
-    Wrong,
-}
-
-/// A sign as it is raised.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Raised {
-    /// What it is about: a function, an entry of the control table, or the word of the sign.
-    pub what: String,
-    /// How bad it is.
-    pub level: Level,
-    /// What is so, and since when.
-    pub says: String,
-    /// What to do about it; empty if nothing needs to be done.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub to_do: String,
-}
-
-impl Raised {
-    pub(crate) fn new(what: &str, level: Level, says: impl Into<String>, to_do: impl Into<String>) -> Self {
-        Self { what: what.to_owned(), level, says: says.into(), to_do: to_do.into() }
-    }
-}
-
-/// A row that nobody uses, because it cannot be read or contradicts the contract.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadRow {
-    /// Its table, as far as the reader knows it.
-    pub table: Option<Table>,
-    /// Which row, and what is wrong with it.
-    pub what: String,
-}
-
-/// An alloc that was told to stop and is not final.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Stopping {
-    pub alloc_id: AllocId,
-    pub slot: Slot,
-    /// When it was told.
-    pub since: Time,
-    pub kill_timeout: Span,
-}
-
-/// What the next run of poll-and-scale would do, as far as the reader knows.
-#[derive(Clone, Copy, Debug)]
-pub enum Next<'a> {
-    /// The reader does not ask.
-    NotAsked,
-    /// It cannot be said, because EC2 cannot be read from here.
-    Unknown(&'a CloudError),
-    /// What is not done, and why, and how many of the wanted nodes are not ready.
-    Known(&'a Explanation, u32),
-}
-
-impl<'a> Next<'a> {
-    const fn explained(self) -> Option<&'a Explanation> {
-        match self {
-            Self::Known(explained, _) => Some(explained),
-            Self::NotAsked | Self::Unknown(_) => None,
-        }
-    }
-}
-
-/// What was read, for all signs. A function gives what its run has read, and leaves the rest empty.
-#[derive(Clone, Debug)]
-pub struct Facts<'a> {
-    /// The time of the judgement.
-    pub now: Time,
-    /// The control table.
-    pub control: &'a Control,
-    /// The stored policy, or the example if none can be used.
-    pub policy: Policy,
-    /// All node records that can be used.
-    pub nodes: &'a [NodeRecord],
-    /// The jobs that have not ended, in the order of the queue.
-    pub jobs: &'a [JobSummary],
-    /// The jobs that ended last, the newest first: at most [`ENDED`], within [`RECENT`].
-    pub ended: &'a [Ended],
-    /// The live allocs.
-    pub allocs: &'a [AllocSummary],
-    /// Those of them that were told to stop.
-    pub stopping: &'a [Stopping],
-    /// The handles that nodes were told to destroy long ago and still have.
-    pub stuck: &'a [Handle],
-    /// What poll-and-scale noted of EC2's list in its last run.
-    pub polled: Found,
-    /// What clean-stale-records noted of EC2's list in its last run.
-    pub cleaned: Found,
-    /// What the next run would do.
-    pub next: Next<'a>,
-    /// The newest events of the cluster and of the functions.
-    pub events: &'a [Event],
-    /// The rows that nobody uses, but for those of the control table.
-    pub rows: Vec<BadRow>,
-}
-
-impl<'a> Facts<'a> {
-    /// What the control table alone says.
-    pub fn new(control: &'a Control, now: Time) -> Self {
-        let found = |function: Function| control.runs.get(function.name).and_then(|run| run.found.clone());
-        Self {
-            now,
-            control,
-            policy: control.checked_policy().map(|(policy, _)| policy).unwrap_or_else(|_| example()),
-            nodes: &[],
-            jobs: &[],
-            ended: &[],
-            allocs: &[],
-            stopping: &[],
-            stuck: &[],
-            polled: found(POLL_AND_SCALE).unwrap_or_default(),
-            cleaned: found(CLEAN_STALE_RECORDS).unwrap_or_default(),
-            next: Next::NotAsked,
-            events: &[],
-            rows: Vec::new(),
-        }
-    }
-
-    /// What a run of this function has read. `terminated` is how many orphans it terminates.
-    pub fn of_run(function: Function, seen: &'a Observation, terminated: usize, now: Time) -> Self {
-        let rows = seen.aside.rows.iter().filter(|row| row.table != Table::Control);
-        let rows = rows.map(|row| BadRow { table: Some(row.table), what: row.what.clone() }).collect();
-        let mut facts = Self::new(&seen.control, now);
-        if let Some(found) = found::found(function, seen, terminated as u64, now) {
-            let place = if function == POLL_AND_SCALE { &mut facts.polled } else { &mut facts.cleaned };
-            *place = found;
-        }
-        Self { policy: seen.policy.clone(), nodes: &seen.nodes, jobs: &seen.jobs, ended: &seen.ended, rows, ..facts }
-    }
-}
-
-fn example() -> Policy {
-    // The example is part of the program, and a test reads it.
-    Policy::from_json(&example_json()).unwrap_or_else(|e| unreachable!("the example policy: {e}"))
-}
-
-/// A sign.
 #[derive(Clone, Copy)]
 pub struct Sign {
     /// Its word.
@@ -221,7 +61,6 @@ pub struct Alarm {
     pub id: &'static str,
     /// The end of its name in CloudWatch.
     pub name: &'static str,
-    /// Its metric.
     pub metric: &'static str,
     /// Who emits the metric.
     pub by: Function,
@@ -284,13 +123,6 @@ pub const SIGNS: &[Sign] = &[
         ends: "with the first heartbeat",
         raise: functions::heartbeats,
         alarms: &[],
-    },
-    Sign {
-        name: "webhook",
-        raised_by: "the receiver of the webhook refused a document, or did not take it for two minutes; only CloudWatch knows it",
-        ends: "with the next document that is taken",
-        raise: |_| Vec::new(),
-        alarms: &[alarm(("WebhookFailed", "webhook-failed"), "DeliveriesFailed", WEBHOOK, |_| 0)],
     },
     Sign {
         name: "plan",
@@ -401,11 +233,13 @@ pub const SIGNS: &[Sign] = &[
         ends: "when it is corrected or deleted",
         raise: held::rows,
         alarms: &[
-            alarm(("RowsSetAside", "rows-set-aside"), "RowsSetAside", POLL_AND_SCALE, |f| held::rows_count(f, None)),
-            alarm(("JobRowsSetAside", "job-rows-set-aside"), "RowsSetAside", CLEAN_STALE_RECORDS, |f| {
+            alarm(("RowsQuarantined", "rows-quarantined"), "RowsQuarantined", POLL_AND_SCALE, |f| {
+                held::rows_count(f, None)
+            }),
+            alarm(("JobRowsQuarantined", "job-rows-quarantined"), "RowsQuarantined", CLEAN_STALE_RECORDS, |f| {
                 held::rows_count(f, Some(Table::Jobs))
             }),
-            alarm(("HandleRowsSetAside", "handle-rows-set-aside"), "RowsSetAside", SWEEP_DISPATCH, |f| {
+            alarm(("HandleRowsQuarantined", "handle-rows-quarantined"), "RowsQuarantined", SWEEP_DISPATCH, |f| {
                 held::rows_count(f, Some(Table::Handles))
             }),
         ],
@@ -519,28 +353,4 @@ pub fn must_be_told(measured: &BTreeMap<&'static str, u64>) -> bool {
 pub fn to_json() -> Value {
     let row = |a: &Alarm| json!({"id": a.id, "alarm": a.name, "metric": a.metric, "function": a.by.name, "at_least": a.at_least});
     alarms().map(row).collect()
-}
-
-/// A finding for each of the first [`LINES`] lines, and one for the rest.
-fn at_most(what: &str, lines: impl ExactSizeIterator<Item = (Level, String)>, all: &str) -> Vec<Raised> {
-    let more = lines.len().saturating_sub(LINES);
-    let mut worst = Level::Well;
-    let mut raised = Vec::new();
-    for (n, (level, line)) in lines.enumerate() {
-        if n < LINES {
-            raised.push(Raised::new(what, level, say::one_line(&line), ""));
-        } else {
-            worst = worst.max(level);
-        }
-    }
-    if more > 0 {
-        raised.push(Raised::new(what, worst, format!("and {more} more: `{all}` shows all"), ""));
-    }
-    raised
-}
-
-/// The reasons that the plan gives for caps, apart from those that other signs say.
-fn caps(explained: &Explanation) -> impl Iterator<Item = &Reason> {
-    let said = |reason: &&Reason| reason.is_unstored() && !matches!(reason, Reason::SetLacks { .. });
-    explained.limits.iter().filter(said)
 }

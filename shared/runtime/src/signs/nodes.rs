@@ -1,7 +1,7 @@
 //! Signs: nodes and instances.
 
+use super::facts::{Facts, LINES, Level, Next, Raised, at_most};
 use super::say::{one_line, rough, several, when};
-use super::{Facts, LINES, Level, Next, Raised};
 use model::control::Found;
 use model::ids::Slot;
 use model::time::{Span, Time};
@@ -130,7 +130,7 @@ pub(super) fn booting(facts: &Facts<'_>) -> Vec<Raised> {
         (waited > look).then_some((level, says))
     });
     let late: Vec<_> = late.collect();
-    super::at_most("booting", late.into_iter(), "nodekeeper nodes")
+    at_most("booting", late.into_iter(), "nodekeeper nodes")
 }
 
 pub(super) fn unready_count(facts: &Facts<'_>) -> u64 {
@@ -159,7 +159,7 @@ pub(super) fn shutting_down(facts: &Facts<'_>) -> Vec<Raised> {
         (waited > ENDS).then_some((level, says))
     });
     let late: Vec<_> = late.collect();
-    super::at_most("shutting_down", late.into_iter(), "nodekeeper nodes")
+    at_most("shutting_down", late.into_iter(), "nodekeeper nodes")
 }
 
 /// What EC2 did not list in at least two runs.

@@ -1,7 +1,8 @@
 //! Signs: jobs, allocs and demand.
 
+use super::facts::{Facts, Level, Raised, Stopping, at_most};
 use super::say::{one_line, rough, several, when};
-use super::{Facts, Level, Raised, at_most};
+use crate::observation::ENDED;
 use model::explain::{SetNote, Waiting, name_of};
 use model::ids::Slot;
 use model::time::Span;
@@ -42,7 +43,7 @@ pub(super) fn failed(facts: &Facts<'_>) -> Vec<Raised> {
     if failed == 0 {
         return Vec::new();
     }
-    let of = if all == super::ENDED { format!("the last {all} jobs") } else { several(all, "job") };
+    let of = if all == ENDED { format!("the last {all} jobs") } else { several(all, "job") };
     let says =
         format!("{failed} of {of} that ended within an hour failed, the newest: {}", newest(facts, JobState::Failed));
     let (level, to_do) = if most_fail((failed, all)) {
@@ -85,7 +86,7 @@ pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
         let within = alloc.kill_timeout + Span::from_s(every.saturating_mul(2).saturating_add(heartbeat.grace_s));
         heard.contains(&alloc.slot) && facts.now.since(alloc.since) > within
     });
-    let line = |alloc: &super::Stopping| {
+    let line = |alloc: &Stopping| {
         let told = rough(facts.now.since(alloc.since));
         format!(
             "alloc {} on slot {} was told to stop {told} ago and still runs: see the agent's log on the node; if it does not \
@@ -144,7 +145,6 @@ pub(super) fn unheld(facts: &Facts<'_>) -> Vec<Raised> {
     let held = explained.by_job();
     let waits = facts.jobs.iter().filter(|job| {
         job.state == JobState::Queued
-            && !job.demand
             && !job.follows()
             && facts.now.since(job.submitted_at) >= PLACED
             && !held.contains_key(&job.job_id)

@@ -536,12 +536,16 @@ impl Check {
         let Some(job) = model.get(&key).cloned().filter(|_| !self.is_spoiled(&key)) else { return };
         let list = |name: &str| -> Vec<String> {
             let of = |v: &AttributeValue| v.as_s().cloned().unwrap_or_default();
-            job.get(name).and_then(|l| l.as_l().ok()).map(|l| l.iter().map(of).collect()).unwrap_or_default()
+            super::row::said(&job, name)
+                .and_then(|l| l.as_l().ok())
+                .map(|l| l.iter().map(of).collect())
+                .unwrap_or_default()
         };
         let number = |name: &str| count(&job, name).unsigned_abs();
-        let right = list("command") == order.command
-            && list("caches") == order.caches
-            && (number("kill_timeout_s"), number("timeout_s")) == (order.kill_timeout_s, order.timeout_s);
+        let right = list("command") == order.work.command
+            && list("caches") == order.work.caches
+            && (number("kill_timeout_s"), number("timeout_s"))
+                == (order.failure_policy.kill_timeout_s, order.work.timeout_s);
         if !right {
             self.broken("invariant_a_node_is_told_what_was_submitted", format!("{order:?} of {job:?}"));
         }

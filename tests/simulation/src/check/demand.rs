@@ -67,7 +67,6 @@ impl Check {
         self.invariant_a_size_stays_below_its_maximum(&up, after);
         self.invariant_no_more_is_launched_than_work_can_use(model, after);
         self.invariant_the_cheapest_fitting_size_is_launched(caller, model, &up, after);
-        self.invariant_a_node_made_busy_satisfies_a_demand(caller, model, after);
         self.invariant_sets_get_no_more_than_they_want(model, after);
         self.invariant_what_boots_is_counted(caller, model, after);
         self.invariant_a_doubted_node_counts_for_the_minimum(caller, model, after);
@@ -255,42 +254,6 @@ impl Check {
         drop(seen);
         if let Some(since) = since {
             self.broken("invariant_a_demand_set_is_satisfied", format!("no node since {since}"));
-        }
-    }
-
-    /// No node is launched for a demand while enough other nodes of its size wait for nothing else, although the work of the
-    /// other scheduler made them busy after the demand was submitted. Enough means as many nodes as all demands lack now.
-    fn invariant_a_node_made_busy_satisfies_a_demand(&self, caller: &Caller, model: &Model, after: &Item) {
-        let job = wanted_for(after).map(job_key).and_then(|key| model.get(&key));
-        let Some(demand) = job.filter(|job| super::is_true(job, "demand")) else { return };
-        let (now, market) = (self.core.now(), text(demand, "market"));
-        let submitted_at = time(demand, "submitted_at");
-        let serves = |row: &&Row| {
-            text(row, "state") == Some("in_use")
-                && text(row, "status") == Some("ready")
-                && matches!(text(row, "intent"), None | Some("run"))
-                && text(row, "refuses").is_none()
-                && time(row, "modified_at").is_some_and(|at| now.since(at) >= SETTLED && at < caller.began())
-                && time(row, "lease_expires_at").is_none_or(|until| until > now)
-                && super::set(row).is_empty()
-                && super::is_true(row, "busy")
-                && !super::is_true(row, "busy_spent")
-                && time(row, "busy_since_at") >= submitted_at
-                && alike(row, after)
-                && self.may_be_there(row)
-                && market.is_none_or(|m| text(row, "market") == Some(m))
-                && !self.forgets(time(row, "assigned_at"))
-        };
-        let busy: Vec<_> = model.rows(Table::Nodes).filter(serves).map(|r| text(r, "node_id")).collect();
-        let waits = |row: &&Row| super::is_true(row, "demand") && text(row, "state") == Some("queued") && !is_held(row);
-        let waiting: i64 = model.rows(Table::Jobs).filter(waits).map(|row| count(row, "nodes").max(1)).sum();
-        // Sets take busy nodes first.
-        let sets = lock(&self.seen).sets.since(now - INDEX);
-        if busy.len() >= usize::try_from(waiting).unwrap_or(0).max(1) + sets {
-            let what = format!(
-                "{waiting} members of demands wait, {sets} wanted by sets, busy since: {busy:?}: {demand:?}: {after:?}"
-            );
-            self.broken("invariant_a_node_made_busy_satisfies_a_demand", what);
         }
     }
 

@@ -29,7 +29,7 @@ const JOBS: &[Rule] = &[
     ("placed", &["place"]),
     ("queued", &["end_job", "requeue"]),
     ("regrouping", &["end_job"]),
-    ("complete", &["end_job", "end_demand"]),
+    ("complete", &["end_job"]),
     ("failed", &["end_job"]),
     ("rejected", &["reject"]),
 ];
@@ -84,7 +84,7 @@ impl Check {
                     let subjects = text(row, "job_id").map(|job| format!("job#{job}")).into_iter().collect();
                     vec![(subjects, rule(JOBS, before, after, "state"), None)]
                 }
-                (Table::Allocs, Some(row)) => self.of_alloc(caller, before, row),
+                (Table::Allocs, Some(row)) => self.of_alloc(before, row),
                 (Table::Handles, Some(row)) => {
                     let marked = rule(&[("destroying", &["mark_destroying"])], before, after, "state");
                     vec![(slot_subject(row), marked, None)]
@@ -130,15 +130,13 @@ impl Check {
         ]
     }
 
-    /// An alloc tells its own history: every change of `client` and `desired` adds to it, with a reason. Its end and what
-    /// a run decided about it are events too.
+    /// The end of an alloc, its return and what a run decided about it are events. Its placement is one of its job, and its
+    /// row says when it started.
     fn of_alloc(
         &self,
-        caller: &Caller,
         before: Option<&Item>,
         row: &Item,
     ) -> Vec<(Vec<String>, &'static [&'static str], Option<String>)> {
-        self.invariant_an_alloc_keeps_its_history(caller, before, row);
         let Some(id) = alloc_id(row) else { return Vec::new() };
         let own = vec![format!("alloc#{id}")];
         let Some(before) = before else {
@@ -156,6 +154,9 @@ impl Check {
         }
         let of_client = rule(&[("unknown", &["unknown_alloc"])], Some(before), Some(row), "client");
         needed.push((own.clone(), of_client, None));
+        if text(before, "client") == Some("unknown") && text(row, "client") == Some("running") {
+            needed.push((own.clone(), &["return_alloc"], None));
+        }
         if text(row, "desired") == Some("stop") && text(before, "desired") == Some("run") && !is_final(row) {
             // Of several copies one stays, and the event is about this one.
             let seen = lock(&self.seen);
@@ -164,30 +165,6 @@ impl Check {
             needed.push((subjects, &["stop_alloc", "drain", "resolve_reconnect"], None));
         }
         needed
-    }
-
-    /// Every change of an alloc's `client` and `desired` is in its history, with a reason.
-    fn invariant_an_alloc_keeps_its_history(&self, caller: &Caller, before: Option<&Item>, row: &Item) {
-        let last = |name: &str| {
-            let json = store::to_json(row);
-            let history = json.get("history").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
-            let of = |entry: &&serde_json::Value| entry.get("field").and_then(|f| f.as_str()) == Some(name);
-            let entry = history.iter().rfind(of).cloned().unwrap_or_default();
-            let word = |name: &str| entry.get(name).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
-            (word("value"), word("reason"))
-        };
-        for name in ["client", "desired"] {
-            let (was, is) = (before.and_then(|b| text(b, name)), text(row, name));
-            // An alloc that is lost is not wanted any more either: one entry says both.
-            if was == is || (name == "desired" && (before.is_none() || is_final(row))) {
-                continue;
-            }
-            let (value, reason) = last(name);
-            if Some(value.as_str()) != is || reason.is_empty() {
-                let what = format!("{}: {name} {was:?} → {is:?}: {row:?}", caller.name());
-                self.broken("invariant_an_alloc_keeps_its_history", what);
-            }
-        }
     }
 
     /// Every change has its event: of the right subject and action, and with the reason that the record has. Checked when

@@ -7,7 +7,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, JobId};
 use model::time::{Span, Time};
 use std::collections::BTreeSet;
-use store::{Item, Row, Table, alloc_key, job_key};
+use store::{Item, Table, alloc_key, job_key};
 
 pub(super) fn job_id(row: &Item) -> Option<JobId> {
     text(row, "job_id").and_then(|j| j.parse().ok())
@@ -155,8 +155,7 @@ impl Check {
                 (Some("queued"), Some("placed" | "cancelled" | "rejected"))
                     | (Some("placed"), Some("queued" | "regrouping" | "complete" | "failed" | "cancelled"))
                     | (Some("regrouping"), Some("queued" | "cancelled"))
-            ) || from == text(after, "state")
-                || (self.is_demand_over(before) && text(after, "state") == Some("complete"));
+            ) || from == text(after, "state");
             if !right {
                 self.broken(rule, format!("{before:?} → {after:?}"));
             }
@@ -203,10 +202,8 @@ impl Check {
         let (from, to) = (text(before, "state"), text(after, "state"));
         let lost = count(after, "lost_count") - count(before, "lost_count");
         let failed = count(after, "failed_count") - count(before, "failed_count");
-        // A demand is placed again as often as it takes.
-        let used_up = !super::is_true(after, "demand")
-            && (count(after, "lost_count") > count(after, "retry_lost")
-                || count(after, "failed_count") > count(after, "retry_failed"));
+        let used_up = count(after, "lost_count") > count(after, "retry_lost")
+            || count(after, "failed_count") > count(after, "retry_failed");
         let not_started = super::within(after, "tries", "cause").get("kind").is_some_and(|kind| kind == "not_started");
         let early = super::within(before, "tries", "not_before_at").as_i64().is_some_and(|at| {
             // (The clocks of two functions may differ.)
@@ -281,33 +278,9 @@ impl Check {
         }
     }
 
-    /// Whether the row is a demand whose time is over.
-    fn is_demand_over(&self, job: &Item) -> bool {
-        super::is_true(job, "demand") && time(job, "demand_until_at").is_some_and(|until| until <= self.core.now())
-    }
-
-    /// Once the faults have ended, a demand whose time is over ends within half an hour.
-    pub fn invariant_a_demand_ends_in_time(&self, model: &Model) {
-        let late = Span::from_s(1800);
-        if !self.core.is_healed_for(late) {
-            return;
-        }
-        let is_over = |row: &&Row| time(row, "demand_until_at").is_some_and(|until| until + late < self.core.now());
-        if let Some(row) = model.rows(Table::Jobs).filter(is_over).find(|row| !is_ended(row)) {
-            self.broken("invariant_a_demand_ends_in_time", format!("{row:?}"));
-        }
-    }
-
-    /// A job is complete when each of its members is complete. A copy that was told to stop does not count. A demand is
-    /// complete when its time is over, and not before.
+    /// A job is complete when each of its members is complete. A copy that was told to stop does not count.
     fn invariant_complete_means_every_member(&self, before: &Item, after: &Item, changes: &[Change]) {
         if text(after, "state") != Some("complete") || text(before, "state") == Some("complete") {
-            return;
-        }
-        if super::is_true(before, "demand") {
-            if !self.is_demand_over(before) {
-                self.broken("invariant_complete_means_every_member", format!("too early: {before:?} → {after:?}"));
-            }
             return;
         }
         let mut done = done(before);

@@ -9,8 +9,7 @@ use std::collections::BTreeSet;
 use store::{Row, Table, alloc_key, handle_key, to_json};
 
 /// The attributes that tell why a job may still wait.
-const WANTS: [&str; 9] =
-    ["job_id", "state", "priority", "nodes", "vcpus", "memory_mib", "gpus", "instance_type", "market"];
+const WANTS: [&str; 4] = ["job_id", "state", "priority", "needs"];
 
 impl Check {
     /// Everything that should have ended and has not, one line each; `None` if all has ended. `min` is the number of

@@ -1,5 +1,5 @@
 //! The invariants of rows that cannot be read: such a row stays as it is, its subject is left alone, and everything else goes
-//! on (`docs/rules.md#set-aside`).
+//! on (`docs/rules.md#quarantine`).
 //!
 //! Guarantees: checked for every write, termination and order while a row is spoiled. Does not: spoil rows (`world::spoiling`
 //! does).
@@ -131,7 +131,7 @@ impl Check {
             }
             return;
         }
-        if change.table == Table::Control && text(before, "key") == Some("told") {
+        if change.table == Table::Control && text(before, "key") == Some("announced") {
             // It is only a memory of what was told, and begins anew.
             if let Some(key) = key_as_read(change.table, before) {
                 self.repairs(&key);

@@ -26,8 +26,7 @@ enum Answer<T> {
 impl Machine {
     async fn post<A: DeserializeOwned>(&self, what: &'static str, body: &impl Serialize) -> Answer<A> {
         let body = serde_json::to_string(body).unwrap_or_default();
-        let token = self.disk.token.as_deref().or(self.file.token.as_deref());
-        let answer = self.functions.post(self.file.node_id, what, token, body).await;
+        let answer = self.functions.post(self.file.node_id, what, self.file.token.as_deref(), body).await;
         let Some((status, body)) = answer else { return Answer::Nothing };
         if status == 200 {
             return self
@@ -48,9 +47,9 @@ impl Machine {
         serde_json::from_str(body).map_err(broken).ok()
     }
 
-    /// A node is never refused because of the credentials it was launched with, or of those that an answer gave.
+    /// A node is never refused because of the credentials it was launched with.
     fn invariant_good_credentials_are_accepted(&self, refused: ErrorCode) {
-        if refused == ErrorCode::Unauthorized && !self.locked_out {
+        if refused == ErrorCode::Unauthorized {
             self.core.broken("invariant_good_credentials_are_accepted", self.file.node_id.to_string());
         }
     }
@@ -73,9 +72,6 @@ impl Machine {
                 }
                 let registered = self.protocol.on_heartbeat(&answer);
                 self.save();
-                if let Some(token) = answer.token {
-                    self.disk.token = Some(token);
-                }
                 if self.core.happens(Fault::AgentCrashes) {
                     // The agent is killed before it acts on the answer.
                     self.restart(3).await;
@@ -244,7 +240,7 @@ impl Machine {
             Ok(id) => self.protocol.durable.allocs.contains_key(&id) || self.processes.contains_key(&id),
             Err(_) => {
                 let cache = handle.strip_prefix("cache:").unwrap_or_default();
-                self.protocol.durable.allocs.values().any(|a| a.order.caches.iter().any(|c| c == cache))
+                self.protocol.durable.allocs.values().any(|a| a.order.work.caches.iter().any(|c| c == cache))
             }
         };
         let now = self.core.now();

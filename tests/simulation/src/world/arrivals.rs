@@ -6,7 +6,7 @@ use crate::scenario::Arrivals;
 use model::array::{Array, ArrayLimit};
 use model::ids::JobId;
 use model::time::{Span, Time};
-use model::{AfterEnd, FailurePolicy, Job, JobSpec, Market, Reconcile};
+use model::{AfterEnd, FailurePolicy, Job, JobSpec, Market, Needs, Reconcile};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ impl World {
             sleep(Duration::from_secs(120)).await;
             if self.core.is_healed() {
                 // The lowest priority: every job before them in the queue has waited for longer.
-                let command = vec!["work".into(), "5".into()];
-                let spec = JobSpec { command, priority: 100, ..JobSpec::default() };
+                let command = ["work", "5"];
+                let spec = JobSpec { priority: 100, ..JobSpec::running(command) };
                 self.send(spec).await;
                 self.core.count("a small job came late");
             }
@@ -71,14 +71,11 @@ impl World {
     async fn submit(&self) {
         let core = &self.core;
         let mut spec = self.next_job();
-        if core.happens(Fault::DemandArrives) {
-            spec = self.demand_like(spec);
-        }
         if core.happens(Fault::JobFollows) {
             spec.after = self.followed();
         }
         // An array of jobs without an end would never let its later jobs begin.
-        let ends = spec.command.get(1).is_some_and(|length| length != "forever");
+        let ends = spec.work.command.get(1).is_some_and(|length| length != "forever");
         if ends && core.happens(Fault::ArrayArrives) {
             self.submit_array(&spec).await;
         } else {
@@ -111,24 +108,26 @@ impl World {
         let s = core.between(10, mean * 2);
         let length = if core.maybe(0.01) { "forever".to_owned() } else { s.to_string() };
         let nodes = if core.maybe(0.08) { core.between(2, 6) } else { 1 };
-        let mut spec = JobSpec {
-            command: vec!["work".into(), length],
-            priority: u32::try_from(self.pick(&[500, 500, 500, 900, 100])).unwrap_or(500),
+        let priority = u32::try_from(self.pick(&[500, 500, 500, 900, 100])).unwrap_or(500);
+        let needs = Needs {
             vcpus: u32::try_from(self.pick(&[1, 1, 2, 2, 4, 8])).unwrap_or(1),
             memory_mib: self.pick(&[0, 512, 1024, 3000]),
             scratch_gib: self.pick(&[0, 0, 0, 10]),
             nodes: u32::try_from(nodes).unwrap_or(1),
             exclusive: core.maybe(0.05),
-            failure_policy: self.failure_policy(),
-            retry_failed: u32::try_from(self.pick(&[0, 0, 1, 3])).unwrap_or(0),
-            retry_lost: u32::try_from(self.pick(&[0, 3, 3, 10])).unwrap_or(3),
-            ..JobSpec::default()
+            ..Needs::default()
         };
+        let failure_policy = self.failure_policy();
+        let mut spec = JobSpec { priority, needs, failure_policy, ..JobSpec::running(["work".to_owned(), length]) };
         self.add_rare_needs(&mut spec);
         if core.scenario.plain_jobs {
-            spec = JobSpec { command: spec.command, vcpus: 2, retry_lost: 1_000, ..JobSpec::default() };
-            spec.command.truncate(1);
-            spec.command.push(s.to_string());
+            spec = JobSpec {
+                needs: Needs { vcpus: 2, ..Needs::default() },
+                failure_policy: FailurePolicy { retry_lost: 1_000, ..FailurePolicy::default() },
+                ..JobSpec::running(spec.work.command)
+            };
+            spec.work.command.truncate(1);
+            spec.work.command.push(s.to_string());
         }
         spec
     }
@@ -163,20 +162,6 @@ impl World {
         after
     }
 
-    /// A pure demand with the needs of this job. Most end by themselves, and the others are cancelled when the faults end.
-    fn demand_like(&self, spec: JobSpec) -> JobSpec {
-        let longest = self.core.scenario.job_s.max(1200);
-        let timeout_s = [0, 600, 600 + longest, longest];
-        let drawn = usize::try_from(self.core.of(Fault::DemandArrives, 0, 3)).unwrap_or(0);
-        JobSpec {
-            demand: true,
-            command: Vec::new(),
-            caches: Vec::new(),
-            timeout_s: timeout_s.get(drawn).copied().unwrap_or(0).unsigned_abs(),
-            ..spec
-        }
-    }
-
     fn failure_policy(&self) -> FailurePolicy {
         FailurePolicy {
             kill_timeout_s: self.pick(&[10, 30, 120]),
@@ -186,34 +171,37 @@ impl World {
                 .core
                 .one_of(&[Reconcile::Best, Reconcile::KeepOriginal, Reconcile::KeepReplacement])
                 .unwrap_or(&Reconcile::Best),
+            retry_failed: u32::try_from(self.pick(&[0, 0, 1, 3])).unwrap_or(0),
+            retry_lost: u32::try_from(self.pick(&[0, 3, 3, 10])).unwrap_or(3),
         }
     }
 
     fn add_rare_needs(&self, spec: &mut JobSpec) {
         let core = &self.core;
         if core.maybe(0.03) {
-            spec.gpus = 1;
+            spec.needs.gpus = 1;
         }
         if core.maybe(0.1) {
-            spec.timeout_s = self.pick(&[60, 600]);
+            spec.work.timeout_s = self.pick(&[60, 600]);
         }
         if core.maybe(0.2) {
-            spec.caches = vec![["data", "tools"].get(usize::from(core.maybe(0.5))).map_or("data", |c| c).to_owned()];
+            spec.work.caches =
+                vec![["data", "tools"].get(usize::from(core.maybe(0.5))).map_or("data", |c| c).to_owned()];
         }
         if core.maybe(0.02) {
-            spec.instance_type = Some("medium.type".into());
+            spec.needs.instance_type = Some("medium.type".into());
         }
         if core.maybe(0.02) {
-            spec.market = Some(if core.maybe(0.5) { Market::OnDemand } else { Market::Spot });
+            spec.needs.market = Some(if core.maybe(0.5) { Market::OnDemand } else { Market::Spot });
         }
         if core.maybe(0.003) {
             // All nodes of the cluster at once.
-            (spec.nodes, spec.vcpus, spec.memory_mib) = (core.scenario.max(), 1, 0);
-            spec.caches.clear();
+            (spec.needs.nodes, spec.needs.vcpus, spec.needs.memory_mib) = (core.scenario.max(), 1, 0);
+            spec.work.caches.clear();
         }
         if core.maybe(0.01) {
             // No size has so many vCPUs.
-            spec.vcpus = 512;
+            spec.needs.vcpus = 512;
         }
     }
 
@@ -224,7 +212,7 @@ impl World {
 
     async fn send(&self, spec: JobSpec) {
         let now = self.core.now();
-        self.send_as(JobId::new(self.store.chance().ulid(now)), spec, now).await;
+        self.send_as(JobId::new(self.store.rng().ulid(now)), spec, now).await;
     }
 
     async fn send_as(&self, id: JobId, spec: JobSpec, now: Time) {

@@ -249,8 +249,7 @@ impl World {
         if let Ok(jobs) = self.store.queue().await {
             for summary in jobs {
                 if let Ok(Some(job)) = self.store.job(summary.job_id).await
-                    && (job.work.command.get(1).is_some_and(|s| s == "forever")
-                        || (job.is_demand() && job.work.timeout_s == 0))
+                    && job.work.command.get(1).is_some_and(|s| s == "forever")
                     && job.summary.state != JobState::Cancelled
                 {
                     self.cancel(summary.job_id).await;

@@ -39,6 +39,14 @@ fn n(number: &str) -> Option<AttributeValue> {
 
 /// What may happen to a row. (The checks read some attributes themselves; those stay as they are.)
 fn nonsense(table: Table, row: &Item) -> Vec<Nonsense> {
+    let within = |map: &str, name: &str, value: Option<AttributeValue>| match row.get(map) {
+        Some(AttributeValue::M(parts)) => {
+            let mut parts = parts.clone();
+            parts.extend(value.map(|value| (name.to_owned(), value)));
+            Some(AttributeValue::M(parts))
+        }
+        other => other.cloned(),
+    };
     let ways: Vec<Nonsense> = match table {
         Table::Nodes => vec![
             ("version", s("seven")),
@@ -50,11 +58,13 @@ fn nonsense(table: Table, row: &Item) -> Vec<Nonsense> {
         ],
         Table::Jobs => vec![
             ("version", None),
-            ("memory_mib", s("plenty")),
+            ("needs", within("needs", "memory_mib", s("plenty"))),
             ("priority", Some(AttributeValue::Bool(true))),
-            ("kill_timeout_s", n("-1")),
+            ("failure_policy", within("failure_policy", "kill_timeout_s", n("-1"))),
         ],
-        Table::Allocs => vec![("version", None), ("placed_seq", s("seven")), ("memory_mib", n("0.5"))],
+        Table::Allocs => {
+            vec![("version", None), ("placed_seq", s("seven")), ("needs", within("needs", "memory_mib", n("0.5")))]
+        }
         // A handle has no version: its writers compare `seq`.
         Table::Handles => vec![("seq", s("seven")), ("seq", None), ("seq", n("-1"))],
         Table::Control => {

@@ -1,113 +1,13 @@
 //! Bins: nodes with room for members of jobs.
 //!
-//! Guarantees: a bin never holds more than its capacity; a job that gets its node alone gets an empty one; a node that the
-//! other scheduler's work made busy after a demand was submitted satisfies this demand, if it fits.
+//! Guarantees: a bin never holds more than its capacity; a job that gets its node alone gets an empty one.
 //! Does not: know the queue or the caps.
 
-use super::super::sizes::fits;
-use super::shelf::{Kind, Shelf};
-use model::ids::{JobId, NodeId};
+use super::bin::{At, Bin, minus};
+use super::bin_index::{BinIndex, Kind};
+use model::JobSummary;
 use model::time::Time;
-use model::{Capacity, JobSummary, Market, Usd};
 use std::cmp::Reverse;
-
-/// Room for members: on a node that takes work, on one that boots, or on one that would be launched.
-#[derive(Debug)]
-pub(super) struct Bin<'a> {
-    pub(super) at: At,
-    /// The capacity of the node for jobs, as if it were empty.
-    pub(super) capacity: Capacity,
-    pub(super) free: Capacity,
-    pub(super) size: &'a str,
-    pub(super) instance_type: &'a str,
-    pub(super) market: Market,
-    pub(super) price_per_hour: Usd,
-    /// When the node was assigned; for a new node, now.
-    pub(super) assigned_at: Time,
-    /// Whether nothing is placed or reserved in this bin.
-    pub(super) empty: bool,
-    /// Whether nothing more may be placed in this bin: one member has the node alone.
-    pub(super) taken: bool,
-    /// Whether the agent says busy: another scheduler uses the machine. Only a demand may be placed here.
-    pub(super) busy: bool,
-    /// Since when the node is busy with work that no demand has stood for yet.
-    pub(super) busy_since: Option<Time>,
-    /// Whether this bin is kept for the first job that cannot be placed.
-    pub(super) blocked: bool,
-    /// The first job that this run places here or reserves this bin for.
-    pub(super) for_job: Option<JobId>,
-    /// The first demand set that the node satisfies.
-    pub(super) for_set: Option<&'a str>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum At {
-    Ready(NodeId),
-    Booting(NodeId),
-    New(usize),
-}
-
-impl Bin<'_> {
-    /// Whether a job that asks for this instance type and market may use the node.
-    pub(super) fn is_kind(&self, instance_type: Option<&str>, market: Option<Market>) -> bool {
-        instance_type.is_none_or(|t| t == self.instance_type) && market.is_none_or(|m| m == self.market)
-    }
-
-    /// The node, if it exists.
-    const fn node(&self) -> Option<NodeId> {
-        match self.at {
-            At::Ready(node) | At::Booting(node) => Some(node),
-            At::New(_) => None,
-        }
-    }
-
-    /// Whether a job that runs something may be placed in this bin.
-    pub(super) const fn is_open(&self) -> bool {
-        !self.taken && !self.busy && !self.blocked
-    }
-
-    /// Whether this is a ready node that is not busy and on which nothing is placed or reserved.
-    pub(super) const fn is_idle(&self) -> bool {
-        matches!(self.at, At::Ready(_)) && self.empty && !self.taken && !self.busy
-    }
-
-    pub(super) fn fits(&self, job: &JobSummary) -> bool {
-        self.is_open() && self.has_room(job)
-    }
-
-    /// Whether the node became busy after the demand was submitted, and fits it. What keeps a node busy that was busy before
-    /// is not what this demand is for.
-    fn satisfies(&self, demand: &JobSummary) -> bool {
-        let since = self.busy_since.is_some_and(|since| since >= demand.submitted_at);
-        since && !self.taken && !self.blocked && self.has_room(demand)
-    }
-
-    fn has_room(&self, job: &JobSummary) -> bool {
-        self.is_kind(job.instance_type.as_deref(), job.market)
-            && (self.empty || !alone(job))
-            && fits(job.capacity, self.free)
-    }
-
-    /// Whether the node would fit a member of the job if nothing were on it.
-    pub(super) fn would_fit(&self, job: &JobSummary) -> bool {
-        fits(job.capacity, self.capacity) && self.is_kind(job.instance_type.as_deref(), job.market)
-    }
-
-    /// The order to fill bins: ready nodes, the fullest first; then booting nodes in the order of their launches; then
-    /// new nodes in the order of their launches.
-    ///
-    /// Nodes that boot are filled in the order of their launches because they were launched for the queue in this order.
-    /// So the next run gives each of them to the job that it was launched for. Otherwise an earlier job could take a
-    /// node that was launched for a later job, and the later job would ask for another node.
-    pub(super) fn preference(&self) -> impl Ord + use<> {
-        let fullest = (self.free.vcpus, self.free.memory_mib);
-        match self.at {
-            At::Ready(node) => (0, Time::from_ms(0), fullest, node.slot().number() as usize),
-            At::Booting(node) => (1, self.assigned_at, (0, 0), node.slot().number() as usize),
-            At::New(n) => (2, Time::from_ms(0), (0, 0), n),
-        }
-    }
-}
 
 /// All bins of a plan. A bin is named by its number.
 #[derive(Debug)]
@@ -115,9 +15,7 @@ pub(super) struct Bins<'a> {
     /// The ready nodes in the order of their slots, then the other bins in the order of their launches.
     all: Vec<Bin<'a>>,
     ready: usize,
-    /// The busy nodes that may satisfy a demand, those that became busy first in front.
-    busy: Vec<usize>,
-    shelves: Vec<Shelf<'a>>,
+    indexes: Vec<BinIndex<'a>>,
 }
 
 impl<'a> Bins<'a> {
@@ -129,11 +27,7 @@ impl<'a> Bins<'a> {
         };
         all.sort_by_key(order);
         let ready = all.partition_point(|bin| matches!(bin.at, At::Ready(_)));
-        let mut busy: Vec<(Time, usize)> =
-            all.iter().enumerate().filter_map(|(n, bin)| Some((bin.busy_since?, n))).collect();
-        busy.sort_unstable();
-        let busy = busy.into_iter().map(|(_, n)| n).collect();
-        Self { all, ready, busy, shelves: Vec::new() }
+        Self { all, ready, indexes: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -151,7 +45,7 @@ impl<'a> Bins<'a> {
     /// Adds the bin of a new node. Returns its number.
     pub(super) fn push(&mut self, bin: Bin<'a>) -> usize {
         let n = self.all.len();
-        self.shelves.iter_mut().for_each(|shelf| shelf.put(n, &bin));
+        self.indexes.iter_mut().for_each(|index| index.put(n, &bin));
         self.all.push(bin);
         n
     }
@@ -159,7 +53,7 @@ impl<'a> Bins<'a> {
     /// Removes the bins from `first` on, which must be new nodes.
     pub(super) fn truncate(&mut self, first: usize) {
         for (n, bin) in self.all.iter().enumerate().skip(first) {
-            self.shelves.iter_mut().for_each(|shelf| shelf.remove(n, bin.free));
+            self.indexes.iter_mut().for_each(|index| index.remove(n, bin.free));
         }
         self.all.truncate(first);
     }
@@ -168,15 +62,15 @@ impl<'a> Bins<'a> {
         let Some(bin) = self.all.get_mut(n) else { return };
         let before = bin.free;
         change(bin);
-        self.shelves.iter_mut().for_each(|shelf| shelf.put_again(n, before, bin));
+        self.indexes.iter_mut().for_each(|index| index.put_again(n, before, bin));
     }
 
     /// Puts a member of the job into this bin.
     pub(super) fn take(&mut self, n: usize, job: &JobSummary) {
         self.change(n, |bin| {
-            bin.free = minus(bin.free, job.capacity);
+            bin.free = minus(bin.free, job.needs.capacity());
             bin.empty = false;
-            bin.taken |= alone(job);
+            bin.taken |= job.needs.alone();
             bin.for_job = bin.for_job.or(Some(job.job_id));
         });
     }
@@ -186,35 +80,24 @@ impl<'a> Bins<'a> {
         self.change(n, |bin| bin.blocked = true);
     }
 
-    /// The bins for members of the job, at most so many: for a demand, first the nodes that are busy for it; then those that
-    /// fit, in the order of [`Bin::preference`], but with the nodes on which the job was lost behind the others.
+    /// The bins for members of the job, at most so many: those that fit, in the order of [`Bin::preference`], but with the
+    /// nodes on which the job was lost behind the others.
     pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Vec<usize> {
-        let mut found = if job.demand { self.busy_for(job, most) } else { Vec::new() };
         let kind = Kind::of(job);
-        let known = self.shelves.iter().position(|shelf| shelf.kind == kind).unwrap_or_else(|| {
-            self.shelves.push(Shelf::new(kind, &self.all, self.ready));
-            self.shelves.len() - 1
+        let known = self.indexes.iter().position(|index| index.kind == kind).unwrap_or_else(|| {
+            self.indexes.push(BinIndex::new(kind, &self.all, self.ready));
+            self.indexes.len() - 1
         });
-        let Some(shelf) = self.shelves.get(known) else { return found };
+        let Some(index) = self.indexes.get(known) else { return Vec::new() };
         let fits = |n: &usize| self.all.get(*n).is_some_and(|bin| bin.fits(job));
-        let lacking = most.saturating_sub(found.len());
         let lost_on = &job.tries.lost_on;
         let mut fitting: Vec<usize> =
-            shelf.candidates(job.capacity).filter(fits).take(lacking.saturating_add(lost_on.len())).collect();
+            index.candidates(job.needs.capacity()).filter(fits).take(most.saturating_add(lost_on.len())).collect();
         // Another ready node comes before one on which the job was lost, and such a node comes before one that boots.
         let was_lost_on = |n: usize| self.all.get(n).and_then(Bin::node).is_some_and(|id| lost_on.contains(&id));
         fitting.sort_by_key(|n| (*n >= self.ready, was_lost_on(*n)));
-        found.extend(fitting.into_iter().take(lacking));
-        found
-    }
-
-    /// The busy nodes that satisfy this demand. The one that became busy first comes first: a demand that was submitted
-    /// later can only use those behind it.
-    pub(super) fn busy_for(&mut self, demand: &JobSummary, most: usize) -> Vec<usize> {
-        let all = &self.all;
-        self.busy.retain(|n| all.get(*n).is_some_and(|bin| !bin.taken && !bin.blocked && bin.free.vcpus > 0));
-        let satisfies = |n: &usize| all.get(*n).is_some_and(|bin| bin.satisfies(demand));
-        self.busy.iter().copied().filter(satisfies).take(most).collect()
+        fitting.truncate(most);
+        fitting
     }
 
     /// The bins that `helps` accepts, in the order in which they are kept free for a job that waits. Bins that fit the job
@@ -226,29 +109,15 @@ impl<'a> Bins<'a> {
     }
 }
 
-/// Whether an alloc of this job gets its node alone.
-pub(super) const fn alone(job: &JobSummary) -> bool {
-    job.exclusive || job.capacity.gpus > 0
-}
-
-pub(super) const fn minus(have: Capacity, taken: Capacity) -> Capacity {
-    Capacity {
-        vcpus: have.vcpus.saturating_sub(taken.vcpus),
-        memory_mib: have.memory_mib.saturating_sub(taken.memory_mib),
-        scratch_gib: have.scratch_gib.saturating_sub(taken.scratch_gib),
-        gpus: have.gpus.saturating_sub(taken.gpus),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use model::Job;
-    use model::JobSpec;
-    use model::chance::Chance;
     use model::fixtures::{self, at};
+    use model::rng::Rng;
+    use model::{Capacity, JobSpec, Market, Needs, Usd};
 
-    struct Draw(Chance);
+    struct Draw(Rng);
 
     impl Draw {
         fn below(&self, n: u64) -> u64 {
@@ -276,7 +145,6 @@ mod tests {
                 empty: self.of(&[true, false]),
                 taken: self.below(10) == 0,
                 busy: false,
-                busy_since: None,
                 blocked: false,
                 for_job: None,
                 for_set: None,
@@ -285,15 +153,17 @@ mod tests {
 
         fn job(&self, n: u32) -> JobSummary {
             let spec = JobSpec {
-                command: vec!["true".into()],
-                vcpus: self.of(&[1, 2, 3, 8]),
-                memory_mib: self.below(5) * 900,
-                scratch_gib: self.of(&[0, 0, 1, 99, 120]),
-                gpus: self.of(&[0, 0, 0, 1]),
-                exclusive: self.below(5) == 0,
-                instance_type: self.of(&[None, None, Some("a")]).map(str::to_owned),
-                market: self.of(&[None, None, Some(Market::Spot)]),
-                ..JobSpec::default()
+                needs: Needs {
+                    vcpus: self.of(&[1, 2, 3, 8]),
+                    memory_mib: self.below(5) * 900,
+                    scratch_gib: self.of(&[0, 0, 1, 99, 120]),
+                    gpus: self.of(&[0, 0, 0, 1]),
+                    exclusive: self.below(5) == 0,
+                    instance_type: self.of(&[None, None, Some("a")]).map(str::to_owned),
+                    market: self.of(&[None, None, Some(Market::Spot)]),
+                    ..Needs::default()
+                },
+                ..JobSpec::running(["true"])
             };
             Job::submit(fixtures::job_id(n), spec, at(0)).unwrap().summary
         }
@@ -304,7 +174,7 @@ mod tests {
     fn jobs_find_the_bins_that_a_look_at_every_bin_finds() {
         let mut found = 0;
         for seed in 0..300 {
-            let draw = Draw(Chance::seeded(seed));
+            let draw = Draw(Rng::seeded(seed));
             let jobs: Vec<JobSummary> = (0..30).map(|n| draw.job(n)).collect();
             let at = |n| draw.of(&[At::Ready(fixtures::node_id(n)), At::Booting(fixtures::node_id(n))]);
             let existing = draw.below(40) as u32;

@@ -7,9 +7,9 @@
 //! Does not: launch (the packing does) or shut down (`shutdown` does, by its own rules).
 
 use super::super::sizes::offerings;
-use super::bins::{At, Bin};
+use super::bin::{At, Bin};
 use super::packing::Packing;
-use super::prices::{Room, cheapest, is_within_cap, mix};
+use super::prices::{cheapest, is_within_cap, mix};
 use model::ids::NodeId;
 use model::policy::Size;
 use model::{JobSummary, Usd};
@@ -26,7 +26,7 @@ impl<'a> Packing<'_, 'a> {
         let policy = &self.view.seen.policy;
         let ever = self.sizes.fitting(job);
         // Room does not help a size for which EC2 has no capacity now.
-        let to_be_had = |s: &&Size| !offerings(self.view, s, job.market).is_empty();
+        let to_be_had = |s: &&Size| !offerings(self.view, s, job.needs.market).is_empty();
         let now: Vec<&'a Size> = ever.iter().copied().filter(to_be_had).collect();
         let can_be_had = cheapest(&now, members, |_| 0).is_some_and(|price| is_within_cap(policy, price));
         let kept = self.within_caps(if can_be_had { &now } else { &ever }, &found, members);
@@ -46,34 +46,21 @@ impl<'a> Packing<'_, 'a> {
         let cap = self.view.seen.policy.nodes.max_price_per_hour;
         let within = (!cap.is_zero()).then(|| cap.saturating_sub(beside));
         // Idle nodes that are not kept do not count for the maximum of a size, because they can be shut down.
-        let there =
-            |size: &Size| self.staying(size).saturating_sub(self.idle_of(size).len().try_into().unwrap_or(u32::MAX));
+        let there = |size: &Size| {
+            self.counts.staying(size).saturating_sub(self.idle_of(size).len().try_into().unwrap_or(u32::MAX))
+        };
         let mix = mix(sizes, lacking, there, within);
         if mix.nodes == lacking {
             for (size, some) in &mix.of {
-                let over = self.staying(size).saturating_add(*some).saturating_sub(size.max.unwrap_or(u32::MAX));
+                let over = self.counts.staying(size).saturating_add(*some).saturating_sub(size.max.unwrap_or(u32::MAX));
                 let idle = self.idle_of(size);
-                self.outgrown.extend(idle.into_iter().take(over as usize));
+                self.found.outgrown.extend(idle.into_iter().take(over as usize));
             }
-            if self.is_capped(mix.nodes, mix.price) {
-                self.room = Some(self.missing_room(mix.nodes, mix.price));
-            }
-        }
-        self.reserved.nodes = mix.nodes;
-        self.reserved.price = mix.price;
-        self.records = self.records.saturating_add(mix.nodes);
-        self.spent = self.spent + mix.price;
-        for (size, some) in mix.of {
-            for counts in [&mut self.by_size, &mut self.reserved.by_size] {
-                let there = counts.entry(&size.name).or_default();
-                *there = there.saturating_add(some);
+            if self.counts.is_capped(mix.nodes, mix.price) {
+                self.found.room = Some(self.counts.missing_room(mix.nodes, mix.price));
             }
         }
-    }
-
-    /// The number of nodes of this size, without those that are shutting down.
-    fn staying(&self, size: &Size) -> u32 {
-        self.of_size(size).saturating_sub(self.leaving_by_size.get(size.name.as_str()).copied().unwrap_or(0))
+        self.counts.reserve(mix);
     }
 
     /// The idle nodes of this size, the most expensive first.
@@ -91,14 +78,15 @@ impl<'a> Packing<'_, 'a> {
         // A node that another scheduler keeps busy does not become free for this job. A node that would not fit the job
         // is left to later jobs, unless its shutdown makes room.
         let helps = |b: &Bin<'_>| {
-            let makes_way = self.room.is_some() || matches!(b.at, At::Ready(node) if self.outgrown.contains(&node));
+            let makes_way =
+                self.found.room.is_some() || matches!(b.at, At::Ready(node) if self.found.outgrown.contains(&node));
             let foreign = b.busy && b.empty;
             !foreign && (makes_way || b.would_fit(job))
         };
         let is_found: BTreeSet<usize> = found.iter().copied().collect();
         let others = self.bins.to_keep_free(job, |n, bin| !is_found.contains(&n) && helps(bin));
         let lacking = (members as usize).saturating_sub(found.len());
-        let room = self.room.unwrap_or_default();
+        let room = self.found.room.unwrap_or_default();
         let (mut nodes, mut price) = (0, Usd::ZERO);
         found.iter().for_each(|n| self.bins.block(*n));
         for (before, n) in others.into_iter().enumerate() {
@@ -142,36 +130,5 @@ impl<'a> Packing<'_, 'a> {
     /// The price of these bins.
     fn price(&self, bins: &[usize]) -> Usd {
         bins.iter().filter_map(|n| self.bins.get(*n)).map(|b| b.price_per_hour).sum()
-    }
-
-    /// How many nodes of this size there are, including launches and reserved ones.
-    pub(super) fn of_size(&self, size: &Size) -> u32 {
-        self.by_size.get(size.name.as_str()).copied().unwrap_or(0)
-    }
-
-    /// Whether the size has reached its own maximum.
-    pub(super) fn is_full(&self, size: &Size) -> bool {
-        size.max.is_some_and(|most| self.of_size(size) >= most)
-    }
-
-    /// Whether `nodes` more nodes at this price exceed `nodes.max` or the price cap. Nodes that are shutting down still
-    /// count.
-    fn is_capped(&self, nodes: u32, price: Usd) -> bool {
-        let policy = &self.view.seen.policy;
-        self.records.saturating_add(nodes) > policy.nodes.max || !is_within_cap(policy, self.spent + price)
-    }
-
-    /// The room that is still missing for `nodes` more nodes at this price after all nodes that are shutting down are
-    /// gone.
-    pub(super) fn missing_room(&self, nodes: u32, price: Usd) -> Room {
-        let policy = &self.view.seen.policy.nodes;
-        let (leaving, refund) = self.leaving;
-        let records = self.records.saturating_sub(leaving).saturating_add(nodes);
-        let cap = policy.max_price_per_hour;
-        let spent = self.spent.saturating_sub(refund) + price;
-        Room {
-            nodes: records.saturating_sub(policy.max),
-            price: if cap.is_zero() { Usd::ZERO } else { spent.saturating_sub(cap) },
-        }
     }
 }

@@ -3,9 +3,9 @@
 //! Guarantees: every job that waits gets at least one reason. Does not: decide; the packing did.
 
 use super::super::view::View;
-use super::bins::At;
+use super::bin::At;
 use super::packing::Packing;
-use super::{Waits, Want};
+use super::want::{Waits, Want};
 use model::JobState;
 use model::explain::Explanation;
 use model::ids::Slot;
@@ -26,11 +26,11 @@ pub(super) fn waiting(
         let (read, least) = (view.seen.queue.read, view.seen.queue.least);
         explained.limits(&Reason::QueueNotRead { read, least });
     }
-    for set in &packing.sets {
+    for set in &packing.found.sets {
         set.lacks().iter().for_each(|reason| explained.limits(reason));
         explained.sets.push(set.clone());
     }
-    let minimum = packing.below_minimum.iter();
+    let minimum = packing.found.below_minimum.iter();
     minimum.filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason));
     if packing.new.len() > slots.len() {
         explained.limits(&later(view));
@@ -57,11 +57,11 @@ pub(super) fn waiting(
 
 /// The reasons of a job that waits for the nodes of these bins.
 fn nodes(view: &View<'_>, packing: &Packing<'_, '_>, bins: &[usize], slots: &[Slot]) -> Vec<Reason> {
-    let (mut launched, mut boot, mut doubted, mut is_later) = (Vec::new(), Vec::new(), Vec::new(), false);
+    let (mut launched, mut boot, mut suspected, mut is_later) = (Vec::new(), Vec::new(), Vec::new(), false);
     for bin in bins.iter().filter_map(|n| packing.bins.get(*n)) {
         match bin.at {
             At::Ready(_) => {}
-            At::Booting(node_id) if view.is_doubted(node_id) => doubted.push(node_id.slot()),
+            At::Booting(node_id) if view.is_suspected(node_id) => suspected.push(node_id.slot()),
             At::Booting(node_id) => boot.push(node_id.slot()),
             At::New(n) => match slots.get(n) {
                 Some(slot) => launched.push(*slot),
@@ -76,8 +76,8 @@ fn nodes(view: &View<'_>, packing: &Packing<'_, '_>, bins: &[usize], slots: &[Sl
     if !boot.is_empty() {
         why.push(Reason::NodesBoot { slots: sorted(boot) });
     }
-    if !doubted.is_empty() {
-        why.push(Reason::NodesDoubted { slots: sorted(doubted) });
+    if !suspected.is_empty() {
+        why.push(Reason::NodesSuspected { slots: sorted(suspected) });
     }
     if is_later {
         why.push(later(view));

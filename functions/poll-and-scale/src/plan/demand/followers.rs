@@ -7,7 +7,7 @@
 use super::super::actions::Action;
 use super::super::view::View;
 use super::packing::Packing;
-use super::{Served, never, over};
+use super::want::{Served, never};
 use model::JobSummary;
 use model::after::{Verdict, judge};
 use model::explain::Explanation;
@@ -26,7 +26,7 @@ pub(super) struct Followers<'a> {
 impl<'a> Followers<'a> {
     pub(super) fn new(view: &View<'a>) -> Self {
         let (mut free, mut held) = (BTreeMap::new(), Vec::new());
-        for job in view.seen.jobs.iter().filter(|job| job.follows() && over(view, job).is_none()) {
+        for job in view.seen.jobs.iter().filter(|job| job.follows()) {
             match judge(job, &view.seen.ends, view.now) {
                 Verdict::Free(ended) => _ = free.insert(job.job_id, ended),
                 verdict => held.push((job, verdict)),

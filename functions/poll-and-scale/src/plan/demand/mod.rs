@@ -4,9 +4,6 @@
 //! Jobs are taken by priority, then by submission. A job goes to ready nodes with room (the fullest that
 //! fits). Otherwise it reserves room on booting nodes, and otherwise it asks for new nodes.
 //!
-//! A demand is a job that runs nothing: its alloc keeps a node for the work of another scheduler. The same rules place it,
-//! and it may also be placed on a node that became busy after it was submitted. When its time is over, it ends.
-//!
 //! Guarantees: all members of a job are placed at once, on different nodes, or none; the first job that cannot
 //! be placed reserves what it needs, and later jobs take only the rest, so that large jobs do not starve;
 //! usable nodes are counted once; the caps count every record that is not cleaned.
@@ -14,44 +11,34 @@
 //! existing nodes before new ones).
 
 mod arrays;
+mod bin;
+mod bin_index;
 mod bins;
 mod caps;
+mod counts;
 mod explain;
 mod followers;
 mod packing;
 mod prices;
 mod sets;
-mod shelf;
+mod want;
 
-use super::Plan;
-use super::actions::Action;
-use super::allocs::{stuck_syncing, wants_copy};
-use super::sizes::Sizes;
+use super::actions::{Action, Plan};
+use super::liveness::{stuck_syncing, wants_copy};
+use super::needs::Needs;
 use super::view::View;
-use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::ids::{AllocId, JobId, Slot};
 use model::reason::Reason;
-use model::time::Span;
-use model::{JobState, JobSummary, Market, NodeRecord, NodeStatus, Usd};
-pub(super) use packing::Needs;
+use model::{JobState, JobSummary, NodeRecord, NodeStatus};
 
 use arrays::Arrays;
 use followers::Followers;
-use packing::{Heed, Packing, Queue};
-use prices::{cheapest, is_within_cap};
+use packing::{HeadOfLine, LimitMode, Packing};
 use std::collections::BTreeSet;
-use std::rc::Rc;
-
-/// One demand for places: all members of a queued job, or a copy of an unknown alloc.
-enum Want<'a> {
-    Job(&'a JobSummary),
-    Copy { job: &'a JobSummary, original: AllocId },
-}
+use want::{Served, Waits, Want, never};
 
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
-    for (job, timeout) in view.seen.jobs.iter().filter_map(|job| Some((job, over(view, job)?))) {
-        plan.add(Action::EndDemand(job.job_id), Reason::DemandOver { timeout });
-    }
-    let mut packing = Packing::new(view, Heed::Everything);
+    let mut packing = Packing::new(view, LimitMode::Everything);
     let followers = Followers::new(view);
     let served = pack(view, &mut packing, &followers);
     for (action, reason) in followers.actions(view, &packing, &served).into_iter().chain(served.actions) {
@@ -62,9 +49,9 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     let mut slots = free_slots(view);
     slots.truncate(view.seen.policy.launch.max_per_run as usize);
     explain::waiting(view, &packing, &served.waiting, &slots, &mut plan.explained);
-    (plan.wanted, plan.unready) = if packing.held_up {
+    (plan.wanted, plan.unready) = if packing.found.held_up {
         // What would be launched without the pause is wanted too.
-        let mut without_pause = Packing::new(view, Heed::Caps);
+        let mut without_pause = Packing::new(view, LimitMode::Caps);
         pack(view, &mut without_pause, &followers);
         (without_pause.wanted(), without_pause.unready())
     } else {
@@ -78,29 +65,12 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     needs
 }
 
-/// What the queue leads to.
-#[derive(Default)]
-struct Served<'a> {
-    /// The placements and rejections of this run.
-    actions: Vec<(Action, Reason)>,
-    /// The demands that this run does not place, in the order of the queue.
-    waiting: Vec<(Want<'a>, Waits)>,
-}
-
-/// What a demand waits for.
-enum Waits {
-    /// The nodes of these bins, which boot or are launched.
-    For(Vec<usize>),
-    /// Something else.
-    Because(Rc<[Reason]>),
-}
-
 /// Packs the demand sets, the queue and the minimum.
 fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> Served<'a> {
     packing.fill_sets();
     let served = serve(view, packing, followers);
     // Jobs come before the minimum: otherwise new nodes for the minimum would take the room that is made for a job.
-    if packing.room.is_none() {
+    if packing.found.room.is_none() {
         packing.fill_minimum();
     }
     served
@@ -109,7 +79,7 @@ fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Follower
 /// Serves the queue in its order.
 fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> Served<'a> {
     let mut served = Served::default();
-    let (mut queue, mut arrays) = (Queue::Served, Arrays::new(view));
+    let (mut queue, mut arrays) = (HeadOfLine::Served, Arrays::new(view));
     for want in wants(view, followers) {
         let job = want.job();
         if let Some(reason) = never(view, &packing.sizes, job) {
@@ -141,14 +111,14 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followe
         let found = match packing.find(job, members, queue) {
             Ok(found) => found,
             Err(why) => {
-                queue = Queue::SomeoneWaits;
+                queue = HeadOfLine::Blocked;
                 served.waiting.push((want, Waits::Because(why)));
                 continue;
             }
         };
         let ready = packing.ready_of(&found);
         packing.take(job, &found);
-        packing.has_served = true;
+        packing.found.has_served = true;
         if ready.len() == members as usize {
             served.actions.extend(want.place(&ready));
         } else {
@@ -163,7 +133,7 @@ fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
     let with_unknown: BTreeSet<JobId> =
         view.seen.allocs.iter().filter(|a| wants_copy(a)).map(|a| a.alloc_id.job_id).collect();
     let mut wants = Vec::new();
-    for job in view.seen.jobs.iter().filter(|job| over(view, job).is_none()) {
+    for job in &view.seen.jobs {
         match job.state {
             JobState::Queued if followers.may_be_placed(job) => wants.push(Want::Job(job)),
             JobState::Placed if with_unknown.contains(&job.job_id) => {
@@ -175,51 +145,16 @@ fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
     wants
 }
 
-/// The time of a demand, if it is over.
-fn over(view: &View<'_>, job: &JobSummary) -> Option<Span> {
-    job.demand_until_at.filter(|until| *until <= view.now).map(|until| until.since(job.submitted_at))
-}
-
-impl<'a> Want<'a> {
-    const fn job(&self) -> &'a JobSummary {
-        match self {
-            Self::Job(job) | Self::Copy { job, .. } => job,
-        }
-    }
-
-    const fn members(&self) -> u32 {
-        match self {
-            Self::Job(job) => job.nodes,
-            Self::Copy { .. } => 1,
-        }
-    }
-
-    /// The action that places this on ready nodes, one for each member.
-    fn place(&self, ready: &[NodeId]) -> Option<(Action, Reason)> {
-        match self {
-            Self::Job(job) => {
-                let on: Vec<(u32, NodeId)> = (0..).zip(ready.iter().copied()).collect();
-                let slots = ready.iter().map(|n| n.slot()).collect();
-                Some((Action::Place { job_id: job.job_id, on }, Reason::FitsOn { slots }))
-            }
-            Self::Copy { original, .. } => {
-                let on = *ready.first()?;
-                Some((Action::Replace { original: *original, on }, Reason::CopyWanted { original: *original }))
-            }
-        }
-    }
-}
-
 /// The free slots, the lowest first. Slot 0 is a slot like any other.
 fn free_slots(view: &View<'_>) -> Vec<Slot> {
-    let is_free = |s: &Slot| !view.is_taken(*s) && !view.seen.aside.slots.contains(s);
+    let is_free = |s: &Slot| !view.is_taken(*s) && !view.seen.quarantined.slots.contains(s);
     Slot::below(view.seen.policy.nodes.max).filter(is_free).collect()
 }
 
 /// The unknown allocs whose job wants a copy meanwhile and that have no copy yet. Jobs of several members get no
 /// copies.
 fn copies_wanted<'v, 'a>(view: &'v View<'a>, job: &JobSummary) -> impl Iterator<Item = AllocId> + use<'v, 'a> {
-    let of_job = if job.nodes > 1 { &[] } else { view.allocs_of(job.job_id) };
+    let of_job = if job.needs.nodes > 1 { &[] } else { view.allocs_of(job.job_id) };
     of_job
         .iter()
         .filter(|a| wants_copy(a) && !view.ending.contains(&a.alloc_id))
@@ -230,29 +165,4 @@ fn copies_wanted<'v, 'a>(view: &'v View<'a>, job: &JobSummary) -> impl Iterator<
         })
         .filter(move |a| !of_job.iter().any(|o| model::counts_for(o, a.alloc_id)))
         .map(|a| a.alloc_id)
-}
-
-/// Why a job can never run with this policy; `None` if it can.
-fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Option<Reason> {
-    let policy = &view.seen.policy;
-    let sizes = sizes.fitting(job);
-    if sizes.is_empty() {
-        let narrowed = match (&job.instance_type, job.market) {
-            (None, None) => String::new(),
-            (t, m) => format!(" with {} {}", t.as_deref().unwrap_or("any type"), m.map_or("", Market::as_str)),
-        };
-        let usable = policy.nodes.memory_usable;
-        return Some(Reason::NoSizeFits { needs: job.capacity, narrowed, usable });
-    }
-    // A maximum of 0 pauses the cluster: jobs wait.
-    if job.nodes > policy.nodes.max && policy.nodes.max > 0 {
-        return Some(Reason::MoreThanMaximum { nodes: job.nodes, max: policy.nodes.max });
-    }
-    let most: u32 = sizes.iter().map(|s| s.max.unwrap_or(u32::MAX)).fold(0, u32::saturating_add);
-    if job.nodes > most {
-        return Some(Reason::MoreThanSizesAllow { nodes: job.nodes, most });
-    }
-    let cap = policy.nodes.max_price_per_hour;
-    let price = cheapest(&sizes, job.nodes, |_| 0).unwrap_or(Usd::ZERO);
-    (!is_within_cap(policy, price)).then_some(Reason::DearerThanCap { price, cap })
 }

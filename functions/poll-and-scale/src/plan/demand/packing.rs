@@ -5,12 +5,14 @@
 //! cleaned.
 //! Does not: know the order of the queue; `demand` does.
 
-use super::super::shutdown::gives_up;
+use super::super::liveness::will_terminate;
+use super::super::needs::{Needs, Room};
 use super::super::sizes::{Sizes, every_offering, offerings, refusals, usable};
-use super::super::view::{ByNode, View};
-use super::bins::{At, Bin, Bins, minus};
-use super::prices::{Room, is_within_cap};
-use super::shelf::Kind;
+use super::super::view::View;
+use super::bin::{At, Bin, minus};
+use super::bin_index::Kind;
+use super::bins::Bins;
+use super::counts::{Counts, by_size};
 use model::control::ControlKey;
 use model::explain::{SetNote, name_of};
 use model::ids::{JobId, NodeId};
@@ -19,25 +21,6 @@ use model::reason::Reason;
 use model::{Capacity, Intent, JobSummary, Life, Market, NodeRecord, NodeState, NodeStatus, Offering, Usd};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
-
-/// What the queue needs of the existing nodes. The `shutdown` stage uses it.
-#[derive(Debug, Default)]
-pub(in crate::plan) struct Needs {
-    /// Nodes on which something is placed or reserved, and the first job that this run reserves the node for.
-    pub(in crate::plan) used: ByNode<Option<JobId>>,
-    /// Nodes that satisfy a demand set, and the name of the first such set.
-    pub(in crate::plan) for_sets: ByNode<String>,
-    /// How many nodes count for `nodes.min`, including the launches of this plan.
-    pub(in crate::plan) usable: u32,
-    /// The room that idle nodes must make. They are shut down even if `nodes.min` would keep them.
-    pub(in crate::plan) room: Room,
-    /// Idle nodes that fill the maximum of their size, but do not fit the job that waits for that size, because they
-    /// were launched before the size was changed, or on demand in place of spot. They are shut down too.
-    pub(in crate::plan) outgrown: BTreeSet<NodeId>,
-    /// Whether some jobs were not read, and some of those that were read were served. Then the jobs that were not read may
-    /// need the idle nodes.
-    pub(in crate::plan) more_may_come: bool,
-}
 
 /// A node to be launched.
 pub(super) struct New<'a> {
@@ -49,77 +32,67 @@ pub(super) struct New<'a> {
 
 /// Which limits a packing heeds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heed {
+pub(super) enum LimitMode {
     /// The caps of the policy, and what EC2 refuses.
     Everything,
     /// Only the caps of the policy. If EC2 refuses every offering that fits, the packing still counts the node as wanted.
     Caps,
 }
 
-/// What is reserved for the first job that waits.
+/// What a packing found out.
 #[derive(Default)]
-pub(super) struct Reserved<'a> {
-    pub(super) nodes: u32,
-    pub(super) price: Usd,
-    pub(super) by_size: BTreeMap<&'a str, u32>,
-}
-
-pub(super) struct Packing<'v, 'a> {
-    pub(super) view: &'v View<'a>,
-    pub(super) sizes: Sizes<'a>,
-    pub(super) bins: Bins<'a>,
-    pub(super) new: Vec<New<'a>>,
-    pub(super) records: u32,
-    pub(super) spent: Usd,
-    pub(super) by_size: BTreeMap<&'a str, u32>,
-    /// How many of them are launches of this plan.
-    new_by_size: BTreeMap<&'a str, u32>,
-    heed: Heed,
+pub(super) struct Findings<'a> {
     /// Whether a job, or the minimum, waits for the end of a pause or a shortage.
     pub(super) held_up: bool,
-    /// How often this plan tries each offering that EC2 was short of.
-    tried: BTreeMap<ControlKey, u64>,
-    /// What jobs asked for that could not be placed, with the reasons. A change of the bins empties this map.
-    failed: HashMap<(Kind<'a>, Capacity, u32), Rc<[Reason]>>,
     /// Whether a job was served: it is placed, or nodes boot for it.
     pub(super) has_served: bool,
     /// The first job that waits.
     pub(super) first: Option<&'a JobSummary>,
-    /// The records that are shutting down: how many, and their price.
-    pub(super) leaving: (u32, Usd),
-    pub(super) leaving_by_size: BTreeMap<&'a str, u32>,
-    /// What is reserved for the first job that cannot be placed.
-    pub(super) reserved: Reserved<'a>,
     /// What the demand sets have.
     pub(super) sets: Vec<SetNote>,
     /// Why the minimum is not filled; empty if it is.
     pub(super) below_minimum: Vec<Reason>,
     /// The room that is missing for the first job that cannot be placed, or for the minimum, because of a cap.
     pub(super) room: Option<Room>,
+    /// The idle nodes that must go, so that nodes of their size can be launched for the first job that cannot be placed.
     pub(super) outgrown: BTreeSet<NodeId>,
+}
+
+pub(super) struct Packing<'v, 'a> {
+    pub(super) view: &'v View<'a>,
+    pub(super) sizes: Sizes<'a>,
+    pub(super) bins: Bins<'a>,
+    pub(super) counts: Counts<'a>,
+    pub(super) new: Vec<New<'a>>,
+    pub(super) found: Findings<'a>,
+    limits: LimitMode,
+    /// How often this plan tries each offering that EC2 was short of.
+    tried: BTreeMap<ControlKey, u64>,
+    /// What jobs asked for that could not be placed, with the reasons. A change of the bins empties this map.
+    failed: HashMap<(Kind<'a>, Capacity, u32), Rc<[Reason]>>,
 }
 
 /// Whether an earlier job in the queue waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Queue {
+pub(super) enum HeadOfLine {
     /// Every earlier job was served.
     Served,
     /// An earlier job waits, and its needs are reserved.
-    SomeoneWaits,
+    Blocked,
 }
 
 /// Why a job waits.
 #[derive(PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum BlockedBy {
     /// A cap is reached: some node must end first.
-    Room,
+    Cap,
     /// Launches pause, or EC2 has no capacity now. This ends by itself.
-    Pause,
+    Backoff,
 }
 
 /// Why a node cannot be launched now.
 pub(super) struct Blocked {
-    pub(super) wait: Wait,
+    pub(super) wait: BlockedBy,
     pub(super) why: Vec<Reason>,
 }
 
@@ -135,75 +108,34 @@ impl Blocked {
 }
 
 impl<'v, 'a> Packing<'v, 'a> {
-    pub(super) fn new(view: &'v View<'a>, heed: Heed) -> Self {
-        let mut packing = Self {
+    pub(super) fn new(view: &'v View<'a>, limits: LimitMode) -> Self {
+        let bins =
+            view.lives().filter_map(|(record, life)| Some(of_node(view, place(view, record, life)?, record, life)));
+        Self {
             view,
             sizes: Sizes::new(&view.seen.policy),
-            bins: Bins::new(Vec::new()),
+            bins: Bins::new(bins.collect()),
+            counts: Counts::of(view),
             new: Vec::new(),
-            records: u32::try_from(view.seen.aside.slots.len()).unwrap_or(u32::MAX),
-            spent: Usd::ZERO,
-            by_size: BTreeMap::new(),
-            new_by_size: BTreeMap::new(),
-            heed,
-            held_up: false,
+            found: Findings::default(),
+            limits,
             tried: BTreeMap::new(),
             failed: HashMap::new(),
-            has_served: false,
-            first: None,
-            leaving: (0, Usd::ZERO),
-            leaving_by_size: BTreeMap::new(),
-            reserved: Reserved::default(),
-            sets: Vec::new(),
-            below_minimum: Vec::new(),
-            room: None,
-            outgrown: BTreeSet::new(),
-        };
-        let mut bins = Vec::with_capacity(view.seen.nodes.len());
-        let (mut by_size, mut leaving_by_size) = (Counts::default(), Counts::default());
-        for (record, life) in view.lives() {
-            packing.records += 1;
-            packing.spent = packing.spent + life.offering.price_per_hour;
-            by_size.add(&life.offering.size);
-            if let NodeState::ShuttingDown(_) = record.state {
-                packing.leaving = (packing.leaving.0 + 1, packing.leaving.1 + life.offering.price_per_hour);
-                leaving_by_size.add(&life.offering.size);
-            }
-            // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place,
-            // also if it is down already. It gets no work.
-            let doubted = view.is_doubted(life.node_id);
-            let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
-            if ((silent || gives_up(view, record)) && !doubted)
-                || view.is_leaving(life)
-                || life.intent != Intent::Run
-                || view.is_unclear(life.node_id)
-                || view.lost.contains(&life.node_id)
-            {
-                continue;
-            }
-            let at = match (&record.state, record.status()) {
-                (NodeState::InUse(_), Some(_)) if doubted => At::Booting(life.node_id),
-                (NodeState::InUse(_), Some(NodeStatus::Ready)) => At::Ready(life.node_id),
-                (NodeState::InUse(_), Some(NodeStatus::Syncing)) | (NodeState::Assigned(_), _) => {
-                    At::Booting(life.node_id)
-                }
-                _ => continue,
-            };
-            bins.push(of_node(view, at, record, life));
         }
-        packing.bins = Bins::new(bins);
-        (packing.by_size, packing.leaving_by_size) = (by_size.all(), leaving_by_size.all());
-        packing
     }
 
     /// Finds a bin for each member, in the order of [`Bin::preference`], and launches nodes for the rest. If the job must
     /// wait, the error says why. The first such job keeps nodes that it found, and other nodes that it needs are kept
     /// free for it. If the job waits because of a cap, room for new nodes is reserved too.
-    pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, queue: Queue) -> Result<Vec<usize>, Rc<[Reason]>> {
-        let shape = (Kind::of(job), job.capacity, members);
-        let known = self.failed.get(&shape).filter(|_| queue == Queue::SomeoneWaits).map(Rc::clone);
-        // A busy node may satisfy this demand, although it satisfies no other one of this shape.
-        if let Some(why) = known.filter(|_| !job.demand || self.bins.busy_for(job, 1).is_empty()) {
+    pub(super) fn find(
+        &mut self,
+        job: &'a JobSummary,
+        members: u32,
+        head: HeadOfLine,
+    ) -> Result<Vec<usize>, Rc<[Reason]>> {
+        let shape = (Kind::of(job), job.needs.capacity(), members);
+        let known = self.failed.get(&shape).filter(|_| head == HeadOfLine::Blocked).map(Rc::clone);
+        if let Some(why) = known {
             return Err(why);
         }
         let mut fitting = self.bins.fitting(job, members as usize);
@@ -212,27 +144,27 @@ impl<'v, 'a> Packing<'v, 'a> {
             match self.launch(job) {
                 Ok(n) => fitting.push(n),
                 Err(Blocked { wait, mut why }) => {
-                    self.held_up |= wait == Wait::Pause;
+                    self.found.held_up |= wait == BlockedBy::Backoff;
                     let kept = match wait {
                         // An earlier job waits already, so nothing is kept for this one.
-                        _ if queue == Queue::SomeoneWaits => {
+                        _ if head == HeadOfLine::Blocked => {
                             self.undo_launches(before);
                             0
                         }
-                        Wait::Room => self.block(job, &fitting, members, before),
-                        Wait::Pause => {
+                        BlockedBy::Cap => self.block(job, &fitting, members, before),
+                        BlockedBy::Backoff => {
                             self.keep(job, &fitting);
                             self.keep_free(job, &fitting, members);
                             fitting.len()
                         }
                     };
-                    self.first = self.first.or(Some(job));
+                    self.found.first = self.found.first.or(Some(job));
                     if kept > 0 && members > 1 {
                         why.insert(0, Reason::PartFound { found: kept, of: members });
                     }
                     let why: Rc<[Reason]> = why.into();
                     // Nothing has changed, so the next job of this shape finds the same.
-                    if queue == Queue::SomeoneWaits {
+                    if head == HeadOfLine::Blocked {
                         self.failed.insert(shape, Rc::clone(&why));
                     }
                     return Err(why);
@@ -253,14 +185,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                     *tried = tried.saturating_sub(1);
                 }
             }
-            let price = new.offerings.first().map_or(Usd::ZERO, |o| o.price_per_hour);
-            self.records -= 1;
-            self.spent = self.spent.saturating_sub(price);
-            for counts in [&mut self.by_size, &mut self.new_by_size] {
-                if let Some(count) = counts.get_mut(new.size.name.as_str()) {
-                    *count = count.saturating_sub(1);
-                }
-            }
+            self.counts.take_back(new.size, new.offerings.first().map_or(Usd::ZERO, |o| o.price_per_hour));
         }
     }
 
@@ -268,7 +193,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     fn launch(&mut self, job: &JobSummary) -> Result<usize, Blocked> {
         let sizes = self.sizes.fitting(job);
         let reason = Reason::JobNeedsNode { job: name_of(job) };
-        self.launch_one_of(&sizes, job.market, Some(job.job_id), reason)
+        self.launch_one_of(&sizes, job.needs.market, Some(job.job_id), reason)
     }
 
     pub(super) fn launch_one_of(
@@ -278,47 +203,16 @@ impl<'v, 'a> Packing<'v, 'a> {
         job_id: Option<JobId>,
         reason: Reason,
     ) -> Result<usize, Blocked> {
-        let (policy, now) = (&self.view.seen.policy, self.view.now);
-        let mut blocked = Blocked { wait: Wait::Pause, why: Vec::new() };
-        let mut ways: Vec<Offering> = Vec::new();
-        let mut cheapest = None;
-        for size in sizes {
-            // Room does not help a size that EC2 does not launch now.
-            let (of_size, refused) = self.attempts(size, asked);
-            if of_size.is_empty() {
-                refused.into_iter().for_each(|reason| blocked.add(reason));
-            } else if let Some(cap) = self.cap_on(size) {
-                blocked.wait = Wait::Room;
-                blocked.add(cap);
-            } else {
-                cheapest = cheapest.or(Some(*size));
-                ways.extend(of_size);
-            }
-        }
-        if ways.is_empty() && blocked.wait == Wait::Pause && self.heed == Heed::Caps {
-            cheapest = sizes.iter().copied().find(|size| self.cap_on(size).is_none());
-            ways = cheapest.map(|size| every_offering(self.view, size, asked)).unwrap_or_default();
-        }
-        let (Some(size), Some(first)) = (cheapest, ways.first()) else { return Err(blocked) };
-        let (market, price) = (first.market, first.price_per_hour);
-        self.records += 1;
-        // The caps were counted for the first offering. Offerings of other sizes may replace it only if no cap
-        // applies to them. What is dearer than a size with a cap does not replace it either: the next run counts the caps
-        // anew, and takes the cheaper size.
-        let capped = |o: &Offering| {
-            !policy.nodes.max_price_per_hour.is_zero() || policy.size_named(&o.size).is_none_or(|s| s.max.is_some())
+        let (size, ways) = self.ways(sizes, asked)?;
+        let Some((market, price)) = ways.first().map(|o| (o.market, o.price_per_hour)) else {
+            return Err(Blocked { wait: BlockedBy::Backoff, why: Vec::new() });
         };
-        let alike = ways.iter().position(|o| o.size != size.name && capped(o));
-        ways.truncate(alike.unwrap_or(ways.len()));
         for offering in &ways {
             if self.attempts_allowed(offering).is_some() {
                 *self.tried.entry(ControlKey::shortage_of(offering)).or_default() += 1;
             }
         }
-        self.spent = self.spent + price;
-        for counts in [&mut self.by_size, &mut self.new_by_size] {
-            *counts.entry(&size.name).or_default() += 1;
-        }
+        self.counts.launch(size, price);
         let capacity = for_jobs(self.view, size.capacity);
         let bin = Bin {
             at: At::New(self.new.len()),
@@ -328,17 +222,51 @@ impl<'v, 'a> Packing<'v, 'a> {
             instance_type: &size.instance_type,
             market,
             price_per_hour: price,
-            assigned_at: now,
+            assigned_at: self.view.now,
             empty: true,
             taken: false,
             busy: false,
-            busy_since: None,
             blocked: false,
             for_job: None,
             for_set: None,
         };
         self.new.push(New { size, offerings: ways, job_id, reason });
         Ok(self.bins.push(bin))
+    }
+
+    /// The cheapest of these sizes that may be launched now, and the offerings to try for it, the best one first.
+    fn ways(&self, sizes: &[&'a Size], asked: Option<Market>) -> Result<(&'a Size, Vec<Offering>), Blocked> {
+        let policy = &self.view.seen.policy;
+        let mut blocked = Blocked { wait: BlockedBy::Backoff, why: Vec::new() };
+        let mut ways: Vec<Offering> = Vec::new();
+        let mut cheapest = None;
+        for size in sizes {
+            // Room does not help a size that EC2 does not launch now.
+            let (of_size, refused) = self.attempts(size, asked);
+            if of_size.is_empty() {
+                refused.into_iter().for_each(|reason| blocked.add(reason));
+            } else if let Some(cap) = self.cap_on(size) {
+                blocked.wait = BlockedBy::Cap;
+                blocked.add(cap);
+            } else {
+                cheapest = cheapest.or(Some(*size));
+                ways.extend(of_size);
+            }
+        }
+        if ways.is_empty() && blocked.wait == BlockedBy::Backoff && self.limits == LimitMode::Caps {
+            cheapest = sizes.iter().copied().find(|size| self.cap_on(size).is_none());
+            ways = cheapest.map(|size| every_offering(self.view, size, asked)).unwrap_or_default();
+        }
+        let Some(size) = cheapest.filter(|_| !ways.is_empty()) else { return Err(blocked) };
+        // The caps were counted for the first offering. Offerings of other sizes may replace it only if no cap
+        // applies to them. What is dearer than a size with a cap does not replace it either: the next run counts the caps
+        // anew, and takes the cheaper size.
+        let capped = |o: &Offering| {
+            !policy.nodes.max_price_per_hour.is_zero() || policy.size_named(&o.size).is_none_or(|s| s.max.is_some())
+        };
+        let alike = ways.iter().position(|o| o.size != size.name && capped(o));
+        ways.truncate(alike.unwrap_or(ways.len()));
+        Ok((size, ways))
     }
 
     /// How often this run may try an offering; `None` if EC2 was not short of it recently.
@@ -367,26 +295,8 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// Which cap does not allow one more node of this size. If the cap is reached only because of what is reserved
     /// for the first job, the reason names that job.
     fn cap_on(&self, size: &Size) -> Option<Reason> {
-        let policy = &self.view.seen.policy;
-        let (max, cap, price) = (policy.nodes.max, policy.nodes.max_price_per_hour, size.price_per_hour);
-        let (of_size, reserved) = (self.of_size(size), &self.reserved);
-        let name = size.name.as_str();
-        let (cap, without_reserved) = if self.records >= max {
-            let used = self.records.saturating_sub(reserved.nodes);
-            let there = used.saturating_sub(u32::try_from(self.new.len()).unwrap_or(u32::MAX));
-            let cap = if max == 0 { Reason::ClusterPaused {} } else { Reason::NodesMax { max, there } };
-            (cap, used < max)
-        } else if let Some(most) = size.max.filter(|most| of_size >= *most) {
-            let used = of_size.saturating_sub(reserved.by_size.get(name).copied().unwrap_or(0));
-            let there = used.saturating_sub(self.new_by_size.get(name).copied().unwrap_or(0));
-            (Reason::SizeMaximum { size: size.name.clone(), max: most, there }, used < most)
-        } else if !is_within_cap(policy, self.spent + price) {
-            let spent = self.spent.saturating_sub(reserved.price);
-            (Reason::PriceCap { spent, price, cap }, is_within_cap(policy, spent + price))
-        } else {
-            return None;
-        };
-        match self.first {
+        let (cap, without_reserved) = self.counts.cap_on(size)?;
+        match self.found.first {
             Some(job) if without_reserved => Some(Reason::KeptForEarlier { job: name_of(job) }),
             _ => Some(cap),
         }
@@ -435,21 +345,21 @@ impl<'v, 'a> Packing<'v, 'a> {
         while self.usable_nodes() < policy.nodes.min {
             let reason = Reason::BelowMinimum { min: policy.nodes.min };
             let Err(Blocked { wait, why }) = self.launch_one_of(&sizes, None, None, reason) else { continue };
-            self.below_minimum = why;
+            self.found.below_minimum = why;
             match wait {
-                Wait::Pause => {
-                    self.held_up = true;
+                BlockedBy::Backoff => {
+                    self.found.held_up = true;
                     break;
                 }
                 // The room is reserved for a job, and jobs come before the minimum.
-                Wait::Room if self.reserved.nodes > 0 => break,
-                Wait::Room => {
+                BlockedBy::Cap if self.counts.reserved.nodes > 0 => break,
+                BlockedBy::Cap => {
                     // Expensive idle nodes must make room, if a cheaper size may be launched now.
-                    let to_be_had = |s: &&&Size| !self.is_full(s) && !offerings(self.view, s, None).is_empty();
+                    let to_be_had = |s: &&&Size| !self.counts.is_full(s) && !offerings(self.view, s, None).is_empty();
                     let Some(size) = sizes.iter().find(to_be_had) else { break };
                     let cheap = size.price_per_hour;
                     let dear = self.bins.iter().any(|b| b.is_idle() && b.price_per_hour > cheap);
-                    self.room = dear.then(|| Room { nodes: 0, ..self.missing_room(1, cheap) });
+                    self.found.room = dear.then(|| Room { nodes: 0, ..self.counts.missing_room(1, cheap) });
                     break;
                 }
             }
@@ -469,19 +379,16 @@ impl<'v, 'a> Packing<'v, 'a> {
             for_sets: for_sets.collect(),
             used: used.collect(),
             usable: self.usable_nodes().saturating_sub(self.later()).saturating_sub(self.down_nodes()),
-            room: self.room.unwrap_or_default(),
-            outgrown: self.outgrown.clone(),
-            more_may_come: self.view.seen.queue.part.is_some() && self.has_served,
+            room: self.found.room.unwrap_or_default(),
+            outgrown: self.found.outgrown.clone(),
+            more_may_come: self.view.seen.queue.part.is_some() && self.found.has_served,
         }
     }
 
     /// The number of wanted nodes of each size: nodes with work placed or reserved, and launches.
     pub(super) fn wanted(&self) -> BTreeMap<String, u32> {
-        let mut wanted = Counts::default();
-        for bin in self.wanted_bins() {
-            wanted.add(bin.size);
-        }
-        wanted.all().into_iter().map(|(size, nodes)| (size.to_owned(), nodes)).collect()
+        let wanted = by_size(self.wanted_bins().map(|bin| bin.size));
+        wanted.into_iter().map(|(size, nodes)| (size.to_owned(), nodes)).collect()
     }
 
     /// The number of wanted nodes that are not ready: they boot, or would be launched.
@@ -495,33 +402,27 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 }
 
-/// Counts by size. Nodes of the same size are mostly next to each other, so the map is seldom searched.
-#[derive(Default)]
-struct Counts<'a> {
-    all: BTreeMap<&'a str, u32>,
-    last: Option<(&'a str, u32)>,
-}
-
-impl<'a> Counts<'a> {
-    fn add(&mut self, size: &'a str) {
-        match &mut self.last {
-            Some((of, nodes)) if *of == size => *nodes += 1,
-            _ => {
-                self.keep();
-                self.last = Some((size, 1));
-            }
-        }
+/// Where a job may use this node, if it may: a node that this plan gives up, or that takes no work, is no bin.
+fn place(view: &View<'_>, record: &NodeRecord, life: &Life) -> Option<At> {
+    // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place, also if
+    // it is down already. It gets no work.
+    let suspected = view.is_suspected(life.node_id);
+    let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
+    if ((silent || will_terminate(view, record)) && !suspected)
+        || view.is_leaving(life)
+        || life.intent != Intent::Run
+        || view.is_partially_read(life.node_id)
+        || view.lost.contains(&life.node_id)
+    {
+        return None;
     }
-
-    fn keep(&mut self) {
-        if let Some((size, nodes)) = self.last.take() {
-            *self.all.entry(size).or_default() += nodes;
+    match (&record.state, record.status()) {
+        (NodeState::InUse(_), Some(_)) if suspected => Some(At::Booting(life.node_id)),
+        (NodeState::InUse(_), Some(NodeStatus::Ready)) => Some(At::Ready(life.node_id)),
+        (NodeState::InUse(_), Some(NodeStatus::Syncing)) | (NodeState::Assigned(_), _) => {
+            Some(At::Booting(life.node_id))
         }
-    }
-
-    fn all(mut self) -> BTreeMap<&'a str, u32> {
-        self.keep();
-        self.all
+        _ => None,
     }
 }
 
@@ -534,7 +435,6 @@ fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
 fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {
     let offering = &life.offering;
     let capacity = for_jobs(view, offering.capacity);
-    let contact = record.contact().filter(|c| c.busy);
     let mut bin = Bin {
         at,
         capacity,
@@ -546,17 +446,15 @@ fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> 
         assigned_at: life.assigned_at,
         empty: true,
         taken: false,
-        busy: contact.is_some(),
-        // Without the attribute, the node is busy since its assignment at the earliest.
-        busy_since: contact.filter(|c| !c.busy_spent).map(|c| c.busy_since_at.unwrap_or(life.assigned_at)),
+        busy: record.contact().is_some_and(|c| c.busy),
         blocked: false,
         for_job: None,
         for_set: None,
     };
     for alloc in view.allocs_on(life.node_id) {
-        bin.free = minus(bin.free, alloc.capacity);
+        bin.free = minus(bin.free, alloc.needs.capacity());
         bin.empty = false;
-        bin.taken |= alloc.exclusive || alloc.capacity.gpus > 0;
+        bin.taken |= alloc.needs.alone();
     }
     bin
 }

@@ -6,15 +6,6 @@
 use model::Usd;
 use model::policy::{Policy, Size};
 
-/// How far the wanted launches would exceed the caps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::plan) struct Room {
-    /// How many records are too many for `nodes.max`.
-    pub(in crate::plan) nodes: u32,
-    /// How much the price is above `nodes.max_price_per_hour`.
-    pub(in crate::plan) price: Usd,
-}
-
 /// A number of nodes of several sizes, with their price.
 #[derive(Default)]
 pub(super) struct Mix<'a> {

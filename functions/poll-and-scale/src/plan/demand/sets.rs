@@ -8,8 +8,9 @@
 //! Does not: know on which nodes the other scheduler works, unless their agents say busy.
 
 use super::super::sizes::fits;
-use super::bins::{At, Bin, Bins, minus};
-use super::packing::{Blocked, Packing, Wait};
+use super::bin::{At, Bin, minus};
+use super::bins::Bins;
+use super::packing::{Blocked, BlockedBy, Packing};
 use model::control::{DemandNeed, WantedSet};
 use model::explain::SetNote;
 use model::policy::Size;
@@ -22,7 +23,7 @@ impl<'a> Packing<'_, 'a> {
         let sets: Vec<WantedSet<'a>> = self.view.seen.control.wanted_sets(self.view.now).collect();
         for set in sets {
             let note = self.fill_set(set);
-            self.sets.push(note);
+            self.found.sets.push(note);
         }
     }
 
@@ -45,7 +46,7 @@ impl<'a> Packing<'_, 'a> {
                 Ok(n) if self.take_for(n, set, &mut note) == 0 => break,
                 Ok(_) => {}
                 Err(Blocked { wait, why }) => {
-                    self.held_up |= wait == Wait::Pause;
+                    self.found.held_up |= wait == BlockedBy::Backoff;
                     note.why = why;
                     break;
                 }

@@ -53,7 +53,7 @@ fn a_job_that_can_never_run_is_rejected_as_soon_as_that_is_known() {
     assert_eq!(about(&failed, "reject"), [format!("reject job#{}", fixtures::job_id(5))]);
     let large = given(json!({})).job(5, |spec| {
         follows(&[7])(spec);
-        spec.vcpus = 10_000;
+        spec.needs.vcpus = 10_000;
     });
     assert_eq!(about(&large, "reject").len(), 1, "no size fits it");
     // It does not matter how a job ends that may end in any way.
@@ -74,7 +74,7 @@ fn a_free_job_keeps_its_place_in_the_queue_and_the_limit_of_its_array() {
     let array = model::array::Array::new(at(0), 7 << 8);
     let mut limited = given(json!({})).node(idle_long(0));
     for n in 0..2 {
-        let mut spec = JobSpec { command: vec!["true".into()], array_limit: ArrayLimit::new(1), ..JobSpec::default() };
+        let mut spec = JobSpec { array_limit: ArrayLimit::new(1), ..JobSpec::running(["true"]) };
         follows(&[7])(&mut spec);
         limited.seen.jobs.push(Job::submit(array.job(n), spec, at(0)).unwrap().summary);
     }

@@ -13,10 +13,9 @@ fn array_of(jobs: u32, limit: u32) -> Given {
     let array = Array::new(at(0), 7 << 8);
     for n in 0..jobs {
         let spec = JobSpec {
-            command: vec!["true".into()],
-            vcpus: 2,
             array_limit: ArrayLimit::new(limit),
-            ..JobSpec::default()
+            needs: model::Needs { vcpus: 2, ..model::Needs::default() },
+            ..JobSpec::running(["true"])
         };
         given.seen.jobs.push(Job::submit(array.job(n), spec, at(0)).unwrap().summary);
     }
@@ -24,7 +23,7 @@ fn array_of(jobs: u32, limit: u32) -> Given {
 }
 
 fn job(given: &Given, n: usize) -> Job {
-    let spec = JobSpec { command: vec!["true".into()], ..JobSpec::default() };
+    let spec = JobSpec::running(["true"]);
     let mut job = Job::submit(given.seen.jobs[n].job_id, spec, at(0)).unwrap();
     job.summary = given.seen.jobs[n].clone();
     job
@@ -74,7 +73,7 @@ fn what_runs_counts_although_the_indexes_are_behind() {
 
 #[test]
 fn an_array_that_waits_holds_up_no_other_job() {
-    let given = array_of(15, 1).job(5, |spec| spec.vcpus = 2).job(6, |spec| spec.priority = 0);
+    let given = array_of(15, 1).job(5, |spec| spec.needs.vcpus = 2).job(6, |spec| spec.priority = 0);
     assert_eq!(placed(&given), 3);
     // Without a limit, the jobs of an array are like any others.
     let mut free = array_of(8, 1);

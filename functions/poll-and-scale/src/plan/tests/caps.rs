@@ -2,8 +2,8 @@
 
 use super::*;
 use model::control::{ControlKey, EntryRow};
+use model::enums::Reach;
 use model::refusal::Scope;
-use model::words::Reach;
 use model::{Class, Offering};
 
 /// Two idle nodes of a size that costs 2, a cap of 4, and a size that costs 1.
@@ -26,10 +26,10 @@ fn big(n: u32) -> NodeRecord {
 #[test]
 fn a_job_of_many_members_keeps_only_nodes_that_leave_the_price_cap_enough_for_the_rest() {
     // Four members cost 4 if all are on small nodes. With one big node kept they would cost 5.
-    let four = dear_and_idle(0).job(5, |s| s.nodes = 4);
+    let four = dear_and_idle(0).job(5, |s| s.needs.nodes = 4);
     assert_eq!(four.count(at(900), "shut_down"), 2, "{:?}", four.actions(at(900)));
     // Three members cost 4 with one big node kept.
-    let three = dear_and_idle(0).job(5, |s| s.nodes = 3);
+    let three = dear_and_idle(0).job(5, |s| s.needs.nodes = 3);
     assert_eq!(three.count(at(900), "shut_down"), 1, "{:?}", three.actions(at(900)));
 }
 
@@ -41,7 +41,8 @@ fn of_the_nodes_kept_for_the_minimum_as_many_as_necessary_make_way_for_a_job() {
     let by_price = json!({"size": sizes, "nodes": {"min": 3, "max": 8, "max_price_per_hour": 1.0}});
     let by_number = json!({"size": sizes, "nodes": {"min": 3, "max": 3}});
     for policy in [by_price, by_number] {
-        let given = given(policy).node(idle_long(0)).node(idle_long(1)).node(idle_long(2)).job(5, |s| s.vcpus = 8);
+        let given =
+            given(policy).node(idle_long(0)).node(idle_long(1)).node(idle_long(2)).job(5, |s| s.needs.vcpus = 8);
         assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
         assert_eq!(given.count(at(900), "launch"), 0, "there is no room yet");
     }
@@ -79,7 +80,7 @@ fn a_later_job_does_not_take_what_the_price_cap_keeps_from_the_first_job() {
         {"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
         {"name": "large", "instance_type": "l", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.2}]);
     let given = given(json!({"size": sizes, "nodes": {"max": 8, "max_price_per_hour": 0.2}})).working(0);
-    let first = |s: &mut JobSpec| (s.vcpus, s.priority) = (8, 900);
+    let first = |s: &mut JobSpec| (s.needs.vcpus, s.priority) = (8, 900);
     assert_eq!(given.job(5, first).job(6, whole).count(at(100), "launch"), 0);
 }
 
@@ -102,13 +103,13 @@ fn short_of_large(job: impl FnOnce(&mut JobSpec)) -> Given {
 
 #[test]
 fn nothing_makes_way_for_a_size_that_cannot_be_launched_now() {
-    let given = short_of_large(|s| s.vcpus = 8);
+    let given = short_of_large(|s| s.needs.vcpus = 8);
     assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
 }
 
 /// Six members, each of which needs a node of its own.
 fn six(s: &mut JobSpec) {
-    (s.nodes, s.vcpus) = (6, 8);
+    (s.needs.nodes, s.needs.vcpus) = (6, 8);
 }
 
 #[test]
@@ -122,7 +123,7 @@ fn no_node_is_launched_for_a_part_of_a_job_of_many_members() {
     let all = given(policy(7)).working(0).job(5, six);
     assert_eq!(all.count(at(60), "launch"), 6, "{:?}", all.actions(at(60)));
     // A later job that needs only a part of that room does not get it either.
-    let later = busy.job(6, |s| s.vcpus = 8);
+    let later = busy.job(6, |s| s.needs.vcpus = 8);
     assert_eq!(later.count(at(60), "launch"), 0, "{:?}", later.actions(at(60)));
 }
 
@@ -142,7 +143,7 @@ fn room_is_made_for_a_size_that_can_be_launched_now_and_not_for_a_cheaper_one() 
         node.life.offering.price_per_hour = Usd::from_micros(1_000_000);
     }
     // `large` would fit below the cap beside the idle node. `gpu` would not, and only `gpu` may be launched now.
-    let given = without_large(given(policy).node(small).job(5, |s| s.vcpus = 8));
+    let given = without_large(given(policy).node(small).job(5, |s| s.needs.vcpus = 8));
     assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
 }
 
@@ -153,7 +154,7 @@ fn nothing_makes_way_for_nodes_that_alone_exceed_the_price_cap() {
     let given = without_large(given(policy).node(idle_long(0)).job(5, six));
     assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
     // A later job gets what the first one cannot use: the idle node, and another one.
-    let later = given.job(6, |s| s.vcpus = 2).job(7, |s| s.vcpus = 2);
+    let later = given.job(6, |s| s.needs.vcpus = 2).job(7, |s| s.needs.vcpus = 2);
     let (placed, launched) = (later.count(at(900), "place"), later.count(at(900), "launch"));
     assert_eq!((placed, launched), (1, 1), "{:?}", later.actions(at(900)));
 }
@@ -183,21 +184,21 @@ fn the_first_job_waits_for_a_node_that_becomes_empty_and_not_for_a_busy_one() {
     if let NodeState::InUse(node) = &mut given.seen.nodes[0].state {
         node.contact.busy = true;
     }
-    given.seen.allocs[0].capacity.vcpus = 1;
-    let first = |s: &mut JobSpec| (s.vcpus, s.priority) = (2, 900);
-    let given = given.job(5, first).job(6, |s| s.vcpus = 1);
+    given.seen.allocs[0].needs.vcpus = 1;
+    let first = |s: &mut JobSpec| (s.needs.vcpus, s.priority) = (2, 900);
+    let given = given.job(5, first).job(6, |s| s.needs.vcpus = 1);
     assert_eq!(given.count(at(100), "place"), 0, "{:?}", given.actions(at(100)));
 }
 
 #[test]
 fn a_job_of_more_members_than_a_run_launches_also_comes_up_while_an_earlier_one_waits() {
-    let mut given = short_of_large(|s| (s.vcpus, s.priority) = (8, 900));
+    let mut given = short_of_large(|s| (s.needs.vcpus, s.priority) = (8, 900));
     given.seen.nodes.clear();
     given.seen.policy.nodes.max = 9;
     given.seen.policy.launch.max_per_run = 3;
     let given = given.job(6, |s| {
         whole(s);
-        s.nodes = 5;
+        s.needs.nodes = 5;
     });
     assert_eq!(given.count(at(900), "launch"), 3, "{:?}", given.actions(at(900)));
 }
@@ -219,7 +220,7 @@ fn of_size(mut record: NodeRecord, size: &str) -> NodeRecord {
 
 #[test]
 fn the_minimum_is_filled_while_a_job_waits_for_a_size_that_is_full() {
-    let mut given = one_of_a_kind(json!({"min": 3, "max": 8})).working(0).job(5, |s| s.vcpus = 8);
+    let mut given = one_of_a_kind(json!({"min": 3, "max": 8})).working(0).job(5, |s| s.needs.vcpus = 8);
     given.seen.nodes[0] = of_size(given.seen.nodes[0].clone(), "rare");
     assert_eq!(given.count(at(60), "launch"), 2, "{:?}", given.actions(at(60)));
 }
@@ -229,7 +230,7 @@ fn idle_nodes_of_its_own_size_make_way_for_a_job_of_many_members() {
     // Three nodes are allowed, and two idle ones exist. The job needs two new ones.
     let sizes = |max| json!([{"name": "rare", "instance_type": "r", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1, "max": max}]);
     let old = |n| of_size(idle_long(n), "rare");
-    let pair = |s: &mut JobSpec| (s.nodes, s.vcpus) = (2, 8);
+    let pair = |s: &mut JobSpec| (s.needs.nodes, s.needs.vcpus) = (2, 8);
     let changed = given(json!({"size": sizes(3), "nodes": {"min": 2, "max": 8}})).node(old(0)).node(old(1));
     let changed = changed.job(5, pair);
     assert_eq!(changed.count(at(900), "shut_down"), 1, "{:?}", changed.actions(at(900)));
@@ -244,7 +245,7 @@ fn idle_nodes_of_its_own_size_make_way_for_a_job_of_many_members() {
     };
     let nodes = json!({"min": 2, "max": 8, "max_price_per_hour": 4.5});
     let cheaper = given(json!({"size": sizes(3), "nodes": nodes})).node(dear(0)).node(dear(1));
-    let cheaper = cheaper.job(5, |s| (s.nodes, s.vcpus) = (3, 8));
+    let cheaper = cheaper.job(5, |s| (s.needs.nodes, s.needs.vcpus) = (3, 8));
     assert_eq!(cheaper.count(at(900), "shut_down"), 1, "{:?}", cheaper.actions(at(900)));
 }
 
@@ -256,21 +257,21 @@ fn a_later_job_does_not_take_the_places_of_a_size_that_the_first_job_needs() {
         json!([{"name": "rare", "instance_type": "r", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1, "max": 2}]);
     let mut given = given(json!({"size": sizes, "nodes": {"max": 8}})).working(0);
     given.seen.nodes[0] = of_size(given.seen.nodes[0].clone(), "rare");
-    let first = |s: &mut JobSpec| (s.nodes, s.vcpus, s.priority) = (2, 8, 900);
-    let given = given.job(5, first).job(6, |s| s.vcpus = 8);
+    let first = |s: &mut JobSpec| (s.needs.nodes, s.needs.vcpus, s.priority) = (2, 8, 900);
+    let given = given.job(5, first).job(6, |s| s.needs.vcpus = 8);
     assert_eq!(given.count(at(60), "launch"), 0, "{:?}", given.actions(at(60)));
 }
 
 #[test]
 fn a_large_job_also_gets_its_node_while_launches_pause() {
     let mut given = given(json!({"nodes": {"max": 8}})).working(0);
-    given.seen.allocs[0].capacity.vcpus = 1;
+    given.seen.allocs[0].needs.vcpus = 1;
     given
         .seen
         .control
         .put(EntryRow { until_at: Some(at(9000)), ..EntryRow::new(&ControlKey::Limit(Class::Quota, Scope::ACCOUNT)) });
     let whole = given.seen.nodes[0].life().unwrap().offering.capacity.vcpus;
-    let given = given.job(5, |s| (s.vcpus, s.priority) = (whole, 900)).job(6, |s| s.vcpus = 1);
+    let given = given.job(5, |s| (s.needs.vcpus, s.priority) = (whole, 900)).job(6, |s| s.needs.vcpus = 1);
     assert_eq!(given.count(at(70), "place"), 0, "{:?}", given.actions(at(70)));
 }
 
@@ -282,16 +283,17 @@ fn as_many_nodes_become_empty_as_an_expensive_one_needs_room_for() {
         {"name": "big", "instance_type": "b", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 0.8}]);
     let mut given = given(json!({"size": sizes, "nodes": {"max": 8, "max_price_per_hour": 0.8}})).working(0).working(1);
     for alloc in &mut given.seen.allocs {
-        alloc.capacity.vcpus = 1;
+        alloc.needs.vcpus = 1;
     }
-    let given = given.job(5, |s| (s.vcpus, s.priority) = (8, 900)).job(6, |s| s.vcpus = 1);
+    let given = given.job(5, |s| (s.needs.vcpus, s.priority) = (8, 900)).job(6, |s| s.needs.vcpus = 1);
     assert_eq!(given.count(at(70), "place"), 0, "{:?}", given.actions(at(70)));
 }
 
 #[test]
 fn nothing_makes_way_for_a_size_that_is_full() {
     // The maximum of nodes is reached. Without the small node there would be room, but `rare` is full.
-    let mut given = one_of_a_kind(json!({"min": 2, "max": 2})).working(0).node(idle_long(1)).job(5, |s| s.vcpus = 8);
+    let mut given =
+        one_of_a_kind(json!({"min": 2, "max": 2})).working(0).node(idle_long(1)).job(5, |s| s.needs.vcpus = 8);
     given.seen.nodes[0] = of_size(given.seen.nodes[0].clone(), "rare");
     assert_eq!(given.count(at(900), "shut_down"), 0, "{:?}", given.actions(at(900)));
 }
@@ -306,7 +308,7 @@ fn a_busy_node_of_a_changed_size_does_not_hide_an_idle_one() {
         node.contact.busy = true;
     }
     let given = given(json!({"size": sizes, "nodes": {"min": 2, "max": 8}})).node(busy).node(old(1));
-    let given = given.job(5, |s| s.vcpus = 8);
+    let given = given.job(5, |s| s.needs.vcpus = 8);
     assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
 }
 
@@ -314,7 +316,7 @@ fn a_busy_node_of_a_changed_size_does_not_hide_an_idle_one() {
 fn idle_nodes_of_a_changed_size_make_way_for_a_job_that_no_longer_fits_on_them() {
     // The node was launched when the size had two vCPUs.
     let old = |n| of_size(idle_long(n), "rare");
-    let given = one_of_a_kind(json!({"min": 1, "max": 8})).node(old(0)).job(5, |s| s.vcpus = 8);
+    let given = one_of_a_kind(json!({"min": 1, "max": 8})).node(old(0)).job(5, |s| s.needs.vcpus = 8);
     assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
     // A job that fits on it is placed there.
     let fits = one_of_a_kind(json!({"min": 1, "max": 8})).node(old(0)).job(5, |_| ());
@@ -328,7 +330,7 @@ fn a_copy_that_no_size_fits_any_more_holds_up_no_job() {
     given.seen.allocs[0].client = ClientStatus::Unknown;
     given.seen.allocs[0].unknown_since_at = Some(at(160));
     given.seen.allocs[0].failure_policy.replace = true;
-    given.seen.jobs[0].capacity.vcpus = 512;
+    given.seen.jobs[0].needs.vcpus = 512;
     let given = given.job(5, whole);
     assert_eq!(given.count(at(170), "place"), 1, "{:?}", given.actions(at(170)));
 }

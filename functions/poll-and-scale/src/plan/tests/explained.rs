@@ -2,9 +2,9 @@
 
 use super::*;
 use model::control::{ControlKey, EntryRow};
+use model::enums::Reach;
 use model::node::Seen;
 use model::refusal::Scope;
-use model::words::Reach;
 use model::{Class, Offering};
 
 impl Given {
@@ -151,7 +151,7 @@ fn a_job_says_which_earlier_job_the_room_is_kept_for() {
         .node(fixtures::ready(1))
         .job(5, |s| {
             whole(s);
-            s.nodes = 2;
+            s.needs.nodes = 2;
         })
         .job(6, whole);
     assert_eq!(
@@ -172,7 +172,7 @@ fn a_job_says_which_earlier_job_the_room_is_kept_for() {
 fn room_below_a_cap_is_kept_for_the_first_job_that_waits() {
     let gang = |s: &mut JobSpec| {
         whole(s);
-        s.nodes = 2;
+        s.needs.nodes = 2;
     };
     let kept = "job 6 waits: job 5 comes first, and the rest of the room is kept for it".to_owned();
     for policy in [
@@ -207,7 +207,7 @@ fn after_a_shortage_the_plan_itself_makes_as_few_launches_as_the_run_does() {
     // A job of several members that waits takes its attempts back, so that the next one may use them.
     let gang = |s: &mut JobSpec| {
         whole(s);
-        s.nodes = 4;
+        s.needs.nodes = 4;
     };
     given.seen.jobs.clear();
     let gangs = given.job(5, gang).job(6, gang);
@@ -220,7 +220,7 @@ fn a_copy_that_fits_nowhere_says_why_its_job_waits_for_it() {
     given.seen.nodes[0] = given.seen.nodes[0].expire_lease(NodeStatus::Disconnected, at(151), "silent").unwrap();
     (given.seen.allocs[0].client, given.seen.allocs[0].unknown_since_at) = (ClientStatus::Unknown, Some(at(160)));
     given.seen.allocs[0].failure_policy.replace = true;
-    given.seen.jobs[0].capacity.vcpus = 1000;
+    given.seen.jobs[0].needs.vcpus = 1000;
     let waits = given.waits(at(200));
     assert!(waits.len() == 1 && waits[0].contains("wants a copy") && waits[0].contains("no size fits"), "{waits:?}");
 }

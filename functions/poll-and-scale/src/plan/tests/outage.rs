@@ -5,9 +5,9 @@
 //! those heartbeats and the runs before have written.
 
 use super::*;
-use model::chance::Chance;
 use model::control::{ControlKey, Entry, EntryRow, IngestSummary};
 use model::policy::LONGEST_JITTER;
+use model::rng::Rng;
 use std::collections::BTreeSet;
 
 const SIZES: [u32; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 25, 100];
@@ -18,7 +18,7 @@ const OUTAGE_S: f64 = 600.0;
 
 /// What a world does to the fleet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Trouble {
+enum Incident {
     IngestAway,
     ListEmpty,
     Both,
@@ -35,10 +35,10 @@ enum Fleet {
 
 struct Lab {
     given: Given,
-    chance: Chance,
+    rng: Rng,
     /// When each node calls next, and since when its calls have failed.
     calls: Vec<(f64, Option<f64>)>,
-    trouble: Trouble,
+    trouble: Incident,
     allocs: BTreeSet<NodeIndex>,
     /// Whether a call that is not answered hangs until the agent's time-out, or fails at once.
     calls_hang: bool,
@@ -51,8 +51,8 @@ fn time(s: f64) -> Time {
 }
 
 impl Lab {
-    fn new(fleet: Fleet, nodes: u32, trouble: Trouble, seed: u64) -> Self {
-        let chance = Chance::seeded(seed);
+    fn new(fleet: Fleet, nodes: u32, trouble: Incident, seed: u64) -> Self {
+        let rng = Rng::seeded(seed);
         // The minimum is the fleet: a node that no longer counts would be replaced.
         let mut given = given(json!({"nodes": {"min": nodes, "max": 2 * nodes}, "launch": {"max_per_run": 100}}));
         let mut allocs = BTreeSet::new();
@@ -65,17 +65,17 @@ impl Lab {
                 Fleet::Idle => given = given.node(fixtures::ready(n)),
             }
         }
-        let calls = (0..nodes).map(|_| (chance.between(60.0, 150.0), None)).collect();
-        Self { given, chance, calls, trouble, allocs, calls_hang: seed % 2 == 1 }
+        let calls = (0..nodes).map(|_| (rng.between(60.0, 150.0), None)).collect();
+        Self { given, rng, calls, trouble, allocs, calls_hang: seed % 2 == 1 }
     }
 
     fn ingest_answers(&self, s: f64) -> bool {
-        let away = matches!(self.trouble, Trouble::IngestAway | Trouble::Both);
+        let away = matches!(self.trouble, Incident::IngestAway | Incident::Both);
         !(away && (BEGIN_S..BEGIN_S + OUTAGE_S).contains(&s))
     }
 
     fn is_dead(&self, n: u32, s: f64) -> bool {
-        matches!(self.trouble, Trouble::Dead(dead) if n < dead && s >= BEGIN_S)
+        matches!(self.trouble, Incident::Dead(dead) if n < dead && s >= BEGIN_S)
     }
 
     /// All calls up to this moment.
@@ -95,12 +95,12 @@ impl Lab {
                 self.heard(index, s);
                 let interval_s =
                     if self.allocs.contains(&n) { policy.interval_s(fleet) } else { policy.idle_interval_s(fleet) };
-                interval_s * self.chance.between(1.0, LONGEST_JITTER)
+                interval_s * self.rng.between(1.0, LONGEST_JITTER)
             } else {
                 // As the agent waits: short at first, then up to half a minute.
                 let overdue = s - failing.unwrap_or(s);
                 let hung = if self.calls_hang { 20.0 } else { 0.0 };
-                hung + 1.0 + self.chance.between(0.0, 1.0) * if overdue <= 30.0 { 1.0 } else { 29.0 }
+                hung + 1.0 + self.rng.between(0.0, 1.0) * if overdue <= 30.0 { 1.0 } else { 29.0 }
             };
             let failing = if self.ingest_answers(s) { None } else { failing.or(Some(s)) };
             self.calls[index] = (s + wait, failing);
@@ -126,7 +126,7 @@ impl Lab {
     fn run(&mut self, s: f64) -> Vec<String> {
         let now = time(s);
         let mut seen = self.given.seen.clone();
-        let away = matches!(self.trouble, Trouble::ListEmpty | Trouble::Both);
+        let away = matches!(self.trouble, Incident::ListEmpty | Incident::Both);
         if away && (BEGIN_S..BEGIN_S + OUTAGE_S).contains(&s) {
             seen.instances.clear();
         }
@@ -172,7 +172,7 @@ impl Lab {
     }
 }
 
-fn worlds(fleet: Fleet, nodes: u32, trouble: Trouble, minutes: u32) -> Vec<Vec<(f64, Vec<String>)>> {
+fn worlds(fleet: Fleet, nodes: u32, trouble: Incident, minutes: u32) -> Vec<Vec<(f64, Vec<String>)>> {
     let world = |seed| {
         let phase_s = 60.0 * seed as f64 / PHASES as f64;
         Lab::new(fleet, nodes, trouble, seed).world(phase_s, minutes)
@@ -182,7 +182,7 @@ fn worlds(fleet: Fleet, nodes: u32, trouble: Trouble, minutes: u32) -> Vec<Vec<(
 
 #[test]
 fn an_outage_of_our_own_takes_no_node_down_and_buys_none() {
-    for trouble in [Trouble::IngestAway, Trouble::ListEmpty, Trouble::Both] {
+    for trouble in [Incident::IngestAway, Incident::ListEmpty, Incident::Both] {
         for (fleet, nodes) in SIZES.iter().flat_map(|n| [(Fleet::Busy, *n), (Fleet::Idle, *n)]) {
             for (phase, runs) in worlds(fleet, nodes, trouble, 25).into_iter().enumerate() {
                 let acted: Vec<_> = runs.into_iter().filter(|(_, done)| !done.is_empty()).collect();
@@ -194,7 +194,7 @@ fn an_outage_of_our_own_takes_no_node_down_and_buys_none() {
 
 /// The seconds from the death of the nodes to the run that has noticed the last of them: median and worst.
 fn noticed_after(fleet: Fleet, nodes: u32, dead: u32, minutes: u32) -> (f64, f64) {
-    let mut took: Vec<f64> = worlds(fleet, nodes, Trouble::Dead(dead), minutes)
+    let mut took: Vec<f64> = worlds(fleet, nodes, Incident::Dead(dead), minutes)
         .into_iter()
         .map(|runs| {
             let mut noticed = BTreeSet::new();

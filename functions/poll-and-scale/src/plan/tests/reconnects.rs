@@ -1,10 +1,10 @@
 //! Tests of the plan: which copy stays after a reconnect, and when nobody decides it yet.
 
 use super::*;
-use model::chance::Chance;
 use model::control::{ControlKey, EntryRow};
 use model::ids::{AllocId, NodeId};
-use model::{Desired, Reconcile};
+use model::rng::Rng;
+use model::{Desired, Needs, Reconcile};
 use std::collections::BTreeSet;
 
 /// When the plans are made.
@@ -26,7 +26,7 @@ fn heard(n: u32) -> NodeRecord {
 impl Given {
     /// A job with a copy on each of these nodes, in this order. The first copies are `back`: they came back after a silence.
     fn copies(mut self, job: u32, nodes: &[u32], back: usize, reconcile: Reconcile) -> Self {
-        let mut spec = JobSpec { command: vec!["true".into()], vcpus: 1, ..JobSpec::default() };
+        let mut spec = JobSpec { needs: Needs { vcpus: 1, ..Needs::default() }, ..JobSpec::running(["true"]) };
         (spec.failure_policy.replace, spec.failure_policy.reconcile) = (true, reconcile);
         let mut job = Job::submit(fixtures::job_id(job), spec, at(0)).unwrap();
         let mut ids = Vec::new();
@@ -64,13 +64,13 @@ const STRATEGIES: [Reconcile; 3] = [Reconcile::Best, Reconcile::KeepOriginal, Re
 
 #[test]
 fn while_a_copy_may_be_lost_with_its_node_no_other_copy_is_stopped() {
-    type Trouble = (&'static str, fn(&mut Given, u32));
+    type Incident = (&'static str, fn(&mut Given, u32));
     let silent = |given: &mut Given, n: u32| {
         contact(given.record(n), |c| (c.last_ping_at, c.lease_expires_at) = (at(NOW_S - 100), at(NOW_S - 1)));
     };
-    let troubles: [Trouble; 7] = [
+    let troubles: [Incident; 7] = [
         ("silent", silent),
-        ("doubted", |given, n| {
+        ("suspected", |given, n| {
             contact(given.record(n), |c| (c.last_ping_at, c.lease_expires_at) = (at(NOW_S - 100), at(NOW_S - 1)));
             let mut noted = EntryRow::new(&ControlKey::Ingest);
             (noted.since_at, noted.before_at) = (Some(at(NOW_S - 5)), Some(at(NOW_S - 100)));
@@ -82,9 +82,9 @@ fn while_a_copy_may_be_lost_with_its_node_no_other_copy_is_stopped() {
         }),
         ("terminated", |given, n| given.seen.instances[n as usize].state = InstanceState::Terminated),
         ("stopping", |given, n| given.seen.instances[n as usize].state = InstanceState::Stopping),
-        ("unclear", |given, n| {
+        ("partially_read", |given, n| {
             let id = given.seen.nodes[n as usize].node_id().unwrap();
-            given.seen.unclear.insert(id);
+            given.seen.partially_read.insert(id);
         }),
         ("drained now", |given, n| {
             *given.record(n) =
@@ -111,12 +111,12 @@ fn while_a_copy_may_be_lost_with_its_node_no_other_copy_is_stopped() {
         // A copy whose row cannot be read may run.
         let mut given = whole.clone();
         let hidden = given.seen.allocs.pop().unwrap();
-        given.seen.aside.allocs.insert(hidden.alloc_id);
+        given.seen.quarantined.allocs.insert(hidden.alloc_id);
         assert_eq!(given.keeps(), None, "{reconcile:?} of {copies}, one cannot be read");
     }
 }
 
-struct Draw(Chance);
+struct Draw(Rng);
 
 impl Draw {
     fn below(&self, n: u32) -> u32 {
@@ -183,7 +183,7 @@ impl Draw {
 fn a_plan_decides_once_about_a_copy_and_only_on_nodes_that_it_believes_to_be_well() {
     let (mut decided, mut waited) = (0, 0);
     for seed in 0..2000 {
-        let given = Draw(Chance::seeded(seed)).state();
+        let given = Draw(Rng::seeded(seed)).state();
         let planned = plan(&given.seen, at(NOW_S));
         let mut copies: Vec<AllocId> = Vec::new();
         let mut given_up: BTreeSet<NodeId> = BTreeSet::new();

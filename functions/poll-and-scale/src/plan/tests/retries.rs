@@ -9,7 +9,7 @@ fn lost_twice(not_before_s: i64) -> Given {
     for n in 0..3 {
         given = given.node(idle_long(n));
     }
-    let spec = JobSpec { command: vec!["true".into()], vcpus: 2, ..JobSpec::default() };
+    let spec = JobSpec { needs: model::Needs { vcpus: 2, ..model::Needs::default() }, ..JobSpec::running(["true"]) };
     let mut job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap().summary;
     job.tries.lost_on = vec![fixtures::node_id(0), fixtures::node_id(1)];
     job.tries.not_before_at = Some(at(not_before_s));
@@ -30,7 +30,10 @@ fn a_job_waits_for_its_next_try_reserves_nothing_meanwhile_and_says_why() {
     let why = "its last try ended (exit code 42), and it is tried again in 10 s";
     assert_eq!(explained.waiting[0].reason(), why);
     // Another job takes the room.
-    let other = JobSpec { command: vec!["true".into()], nodes: 3, exclusive: true, ..JobSpec::default() };
+    let other = JobSpec {
+        needs: model::Needs { nodes: 3, exclusive: true, ..model::Needs::default() },
+        ..JobSpec::running(["true"])
+    };
     given.seen.jobs.push(Job::submit(fixtures::job_id(1), other, at(1)).unwrap().summary);
     assert_eq!(placed_on(&given).len(), 3);
     assert_eq!(placed_on(&lost_twice(150)).len(), 1, "its time has come");

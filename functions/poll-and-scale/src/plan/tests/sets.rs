@@ -64,7 +64,7 @@ fn a_node_satisfies_as_many_demands_as_fit_on_it_together() {
     // Two sets do not have the same node, and neither do a set and a job.
     assert_eq!(launches(&many().node(idle_long(0)).set("a", 1, small()).set("b", 1, small())), 1);
     assert_eq!(launches(&many().node(idle_long(0)).set("a", 1, share(2)).job(5, whole)), 1);
-    assert_eq!(launches(&many().node(idle_long(0)).set("a", 1, share(1)).job(5, |spec| spec.vcpus = 1)), 0);
+    assert_eq!(launches(&many().node(idle_long(0)).set("a", 1, share(1)).job(5, |spec| spec.needs.vcpus = 1)), 0);
     // A node with work is no whole node.
     assert_eq!(launches(&many().working(0).set("a", 1, small())), 1);
 }

@@ -1,0 +1,128 @@
+//! The files of one output, which are in the directory of its alloc, or kept after that was destroyed.
+//!
+//! Guarantees: a symbolic link is never followed; how much is stored in S3 is noted as a whole or not at all.
+//! Does not: say which outputs there are, or how long one is kept (`outputs` does).
+
+use crate::atomic_file::{self, absent_is_fine};
+use model::output::{Stream, Switches};
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// How many bytes a switch has on disk.
+const SWITCH_BYTES: u64 = 8;
+
+/// How much of an output is in S3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// So many bytes from its beginning on.
+    pub bytes: u64,
+    /// Whether S3 knows that this is all.
+    pub end: bool,
+}
+
+/// The files of one output: those in the directory of an alloc, or the kept ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputFiles(PathBuf);
+
+impl OutputFiles {
+    /// The files in this directory.
+    pub const fn at(dir: PathBuf) -> Self {
+        Self(dir)
+    }
+
+    /// What the command prints.
+    pub fn output(&self) -> PathBuf {
+        self.0.join("output")
+    }
+
+    /// Where the stream changes.
+    pub fn switches(&self) -> PathBuf {
+        self.0.join("switches")
+    }
+
+    /// Whether the directory of the files is there.
+    pub fn is_there(&self) -> bool {
+        self.0.exists()
+    }
+
+    /// The directory of the files.
+    pub fn dir(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where the output is to be stored in S3, until all of it is.
+    pub fn place(&self) -> PathBuf {
+        self.0.join("place")
+    }
+
+    /// How much is in S3. Without a readable note this is nothing, and it is stored once more.
+    pub fn progress(&self) -> Progress {
+        let note = fs::read(self.0.join("stored")).ok();
+        note.and_then(|note| serde_json::from_slice(&note).ok()).unwrap_or_default()
+    }
+
+    /// Notes how much is in S3.
+    pub fn note(&self, progress: Progress) -> io::Result<()> {
+        absent_is_fine(atomic_file::replace(&self.0.join("stored"), &serde_json::to_vec(&progress)?))
+    }
+
+    /// Where the switch with this number is on disk.
+    pub const fn place_of_switch(no: usize) -> u64 {
+        SWITCH_BYTES.saturating_mul(no as u64)
+    }
+
+    /// How many bytes the output has.
+    pub fn size(&self) -> io::Result<u64> {
+        open_regular(&self.output())?.map_or(Ok(0), |file| file.metadata().map(|m| m.len()))
+    }
+
+    /// These bytes of the output. They must be there.
+    pub fn bytes_within(&self, from: u64, to: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(to.saturating_sub(from)).map_err(io::Error::other)?];
+        match open_regular(&self.output())? {
+            Some(file) => file.read_exact_at(&mut bytes, from).map(|()| bytes),
+            None if bytes.is_empty() => Ok(bytes),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// The switches of these bytes, counted from the first of them. Read them after the bytes.
+    pub fn switches_within(&self, from: u64, to: u64) -> io::Result<Switches> {
+        let Some(file) = open_regular(&self.switches())? else { return Ok(Switches::default()) };
+        let count = usize::try_from(file.metadata()?.len() / SWITCH_BYTES).unwrap_or(usize::MAX);
+        let at = |no: usize| {
+            let mut place = [0; SWITCH_BYTES as usize];
+            file.read_exact_at(&mut place, Self::place_of_switch(no)).map(|()| u64::from_le_bytes(place))
+        };
+        // The number of switches up to the first byte, by halves.
+        let (mut before, mut beyond) = (0, count);
+        while before < beyond {
+            let middle = before.midpoint(beyond);
+            if at(middle)? <= from { before = middle.saturating_add(1) } else { beyond = middle }
+        }
+        let mut switches = Switches::default();
+        switches.note(0, Stream::after(before));
+        for no in before..count {
+            let place = at(no)?;
+            if place >= to {
+                break;
+            }
+            switches.note(place.saturating_sub(from), Stream::after(no.saturating_add(1)));
+        }
+        Ok(switches)
+    }
+}
+
+/// Opens a regular file; `None` if there is none. A symbolic link is an error.
+pub(crate) fn open_regular(path: &Path) -> io::Result<Option<File>> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    match File::options().read(true).custom_flags(flags.bits()).open(path) {
+        Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

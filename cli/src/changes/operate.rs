@@ -1,0 +1,64 @@
+//! The code that all writes of operators share.
+//!
+//! Guarantees: every write is conditional and leaves an event; it is retried if another writer changed the row first.
+//! (A function leaves a lost race to its next run, but a command has no next run.)
+//! Does not: decide what is written.
+
+use crate::console::Cluster;
+use model::ActionName;
+use model::events::{Event, Subject};
+use model::policy::{Policy, example_json};
+use model::time::Time;
+use store::WriteError;
+use store::transactions::Retention;
+
+/// How often a write is retried if another writer changed the row first.
+const RETRIES: u32 = 3;
+
+/// The reason in every event of an operator.
+pub(crate) const BY_OPERATOR: &str = "by the operator";
+
+/// The retention times of the stored policy. Without a valid policy, the default times, because an operator must be
+/// able to cancel a job without a policy.
+pub(crate) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
+    let control = cluster.store.ingest_control().await?;
+    Ok(match control.checked_policy() {
+        Ok((policy, _)) => Retention::of(&policy),
+        Err(_) => Retention::of(&Policy::from_json(&example_json())?),
+    })
+}
+
+/// Runs `attempt`, which reads, changes and writes. Runs it again if another writer changed the row first.
+pub(crate) async fn retried<T>(attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let mut tries = 0;
+    loop {
+        match attempt().await {
+            Err(e) if lost_race(&e) && tries < RETRIES => tries += 1,
+            Err(e) if lost_race(&e) => {
+                anyhow::bail!("nothing was written: someone else changed it {tries} times meanwhile: try again")
+            }
+            other => return other,
+        }
+    }
+}
+
+fn lost_race(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(WriteError::Conflict(_) | WriteError::Contended))
+}
+
+/// Stores an event for an action of an operator.
+pub(crate) async fn record_event(
+    cluster: &Cluster,
+    subject: &Subject,
+    action: ActionName,
+    reason: &str,
+    keep: Retention,
+    now: Time,
+) -> anyhow::Result<()> {
+    let event = Event::new(subject, action, reason, now, keep.events, cluster.store.rng());
+    match cluster.store.record(&event).await {
+        // The event is stored already: the answer to the first write was lost.
+        Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
+        Err(e) => Err(anyhow::Error::new(e).context("the change was made, but its event was not stored")),
+    }
+}

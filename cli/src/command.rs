@@ -1,0 +1,101 @@
+//! The commands of an operator, and what runs each.
+//!
+//! Does not: contain a command. `commands`, `top` and `web` do, side by side.
+
+use crate::commands::{
+    cancel, cost, demand, handles, history, init, job, job_file, jobs, logs, nodes, plan, policy, run, status, submit,
+    teardown,
+};
+use crate::console::{Context, Outcome};
+use crate::{top, web};
+use clap::Subcommand;
+
+/// The commands of an operator.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Create the tables at a local or test endpoint (in AWS the stack creates them)
+    Init(init::InitArgs),
+    /// Check, store and show the policy
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    /// Submit a job and print its id
+    Submit(Box<submit::SubmitArgs>),
+    /// Submit a job, print its output as it comes, and exit with its exit code
+    Run(Box<run::RunArgs>),
+    /// List jobs
+    Jobs(jobs::JobsArgs),
+    /// Show a job, its allocs, and why the job waits
+    Job(job::JobArgs),
+    /// Print the output of a job or an alloc, also while it comes
+    Logs(logs::LogsArgs),
+    /// Cancel jobs and stop their allocs
+    Cancel(cancel::CancelArgs),
+    /// Say how many nodes another scheduler needs
+    #[command(subcommand)]
+    Demand(demand::DemandCommand),
+    /// List nodes
+    Nodes(nodes::NodesArgs),
+    /// Show a node
+    Node(nodes::NodeArgs),
+    /// Keep nodes up and give them no new work
+    Hold(nodes::IntentArgs),
+    /// Give nodes no new work and shut them down as soon as they are idle
+    Drain(nodes::DrainArgs),
+    /// Let nodes take work again after a hold or a drain
+    Resume(nodes::IntentArgs),
+    /// List the containers and volumes of a node
+    Handles(handles::HandlesArgs),
+    /// Keep a container or volume from being destroyed
+    Keep(handles::KeepArgs),
+    /// Release, once, what a brake holds back now, or try at once the launches that EC2 refused
+    Release(handles::ReleaseArgs),
+    /// Show what the next run would do and why, without doing it
+    Plan(plan::PlanArgs),
+    /// Show what happened to something, and why
+    History(history::HistoryArgs),
+    /// Say whether all is well, and what to do if not (then the exit code is 1)
+    Status(status::StatusArgs),
+    /// Reckon what the nodes cost, and for whom, from the list prices in the policy
+    Cost(cost::CostArgs),
+    /// Watch the cluster in this terminal: nodes, jobs, why each one waits; cancel and drain by a key
+    #[command(after_help = top::HELP)]
+    Top(top::TopArgs),
+    /// Show the cluster on a page of this machine, until Ctrl-C
+    Web(web::command::WebArgs),
+    /// Let every instance go and prove that none is left, before the stack is deleted
+    Teardown(teardown::TeardownArgs),
+}
+
+/// Runs a command.
+pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Outcome> {
+    use model::Intent;
+    match command {
+        Command::Init(args) => init::run(context, &args).await,
+        Command::Policy(command) => policy::run(context, &command).await,
+        Command::Submit(args) => match &args.file {
+            Some(file) => job_file::run(context, &args, file).await,
+            None => submit::run(context, &args).await,
+        },
+        Command::Run(args) => run::run(context, &args).await,
+        Command::Jobs(args) => jobs::list(context, &args).await,
+        Command::Job(args) => job::show(context, &args).await,
+        Command::Logs(args) => logs::logs(context, &args).await,
+        Command::Cancel(args) => cancel::run(context, &args).await,
+        Command::Demand(command) => demand::run(context, &command).await,
+        Command::Nodes(args) => nodes::list(context, &args).await,
+        Command::Node(args) => nodes::show(context, &args).await,
+        Command::Hold(args) => nodes::intend(context, &args.slots, Intent::Hold, None).await,
+        Command::Drain(args) => nodes::drain(context, &args).await,
+        Command::Resume(args) => nodes::intend(context, &args.slots, Intent::Run, None).await,
+        Command::Handles(args) => handles::list(context, &args).await,
+        Command::Keep(args) => handles::keep(context, &args).await,
+        Command::Release(args) => handles::release(context, &args).await,
+        Command::Plan(args) => plan::run(context, &args).await,
+        Command::History(args) => history::run(context, &args).await,
+        Command::Status(args) => status::run(context, &args).await,
+        Command::Cost(args) => cost::run(context, &args).await,
+        Command::Top(args) => top::run(context, &args).await,
+        Command::Web(args) => web::command::run(context, &args).await,
+        Command::Teardown(args) => teardown::run(context, &args).await,
+    }
+}

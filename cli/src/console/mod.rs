@@ -1,0 +1,17 @@
+//! What every command stands on: what it works with, how it prints, and the signals that end it.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `context` | the cluster, the streams and the clock of a command, and how it ends |
+//! | [`show`], `tone` | tables and times for people, JSON for programs; how good a word is |
+//! | `signals` | the signals that end the program |
+//!
+//! Does not: know a command, or read a cluster.
+
+mod context;
+pub mod show;
+pub(crate) mod signals;
+pub(crate) mod tone;
+
+pub use context::{Clock, Cluster, Connect, Context, Outcome, Usage};
+pub use show::Screen;

@@ -1,0 +1,303 @@
+//! Output: tables and times for people, JSON for programs.
+//!
+//! Guarantees: text from users or nodes cannot control the terminal.
+//! Does not: know what the output means.
+
+use crate::console::tone::Tone;
+use comfy_table::{Cell, Color, Table, presets};
+use model::Capacity;
+use model::money::Usd;
+use model::names::is_obeyed;
+use model::time::Time;
+pub(crate) use runtime::signs::say::{one_line, rough, several, when};
+use serde::Serialize;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::io::{self, Write};
+use store::{Listed, Unreadable};
+
+/// The columns and fields whose words are states. They have colours, if there are any.
+const STATES: [&str; 8] = ["STATE", "STATUS", "CLIENT", "INTENT", "state", "status", "client", "intent"];
+
+/// A table without borders.
+pub(crate) struct Rows {
+    table: Table,
+    /// The columns of states, by their places.
+    states: Vec<usize>,
+}
+
+impl Rows {
+    /// A table with these column heads. Without heads, the table is a list of names and values.
+    pub(crate) fn new(heads: &[&str]) -> Self {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        if !heads.is_empty() {
+            table.set_header(heads.iter().copied());
+        }
+        let states = heads.iter().enumerate().filter(|(_, head)| STATES.contains(head)).map(|(n, _)| n).collect();
+        // It has no colours before somebody asks for them, whatever standard output is.
+        table.force_no_tty();
+        Self { table, states }
+    }
+
+    /// The same table with colours, if they are wanted.
+    pub(crate) fn colours(mut self, are_wanted: bool) -> Self {
+        if are_wanted {
+            self.table.enforce_styling();
+        }
+        self
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
+        let states = &self.states;
+        let cell = |(n, text): (usize, String)| if states.contains(&n) { toned(&text) } else { Cell::new(text) };
+        self.table.add_row(cells.into_iter().map(|c| one_line(&c.to_string())).enumerate().map(cell));
+    }
+
+    /// Adds a row that begins with a mark of how good it is.
+    pub(crate) fn marked(&mut self, mark: &str, cells: impl IntoIterator<Item = impl ToString>) {
+        let cells = cells.into_iter().map(|c| Cell::new(one_line(&c.to_string())));
+        self.table.add_row([toned(mark)].into_iter().chain(cells));
+    }
+
+    /// Adds a name and its value, if there is a value.
+    pub(crate) fn field(&mut self, name: &str, value: Option<impl ToString>) {
+        let Some(value) = value.map(|value| one_line(&value.to_string())) else { return };
+        let value = if STATES.contains(&name) { toned(&value) } else { Cell::new(value) };
+        self.table.add_row([Cell::new(name), value]);
+    }
+
+    /// Whether the table has no rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Prints the table, if it has rows.
+    pub(crate) fn print(mut self, out: &mut dyn Write) -> io::Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        for column in self.table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        writeln!(out, "{}", self.table.trim_fmt())
+    }
+}
+
+/// A state in the colour of its tone.
+fn toned(word: &str) -> Cell {
+    let cell = Cell::new(word);
+    match Tone::of(word) {
+        Tone::Good => cell.fg(Color::DarkGreen),
+        Tone::Warn => cell.fg(Color::DarkYellow),
+        Tone::Bad => cell.fg(Color::DarkRed),
+        Tone::Plain => cell,
+    }
+}
+
+/// Names the rows that cannot be read, each in a line of its own.
+pub(crate) fn unreadable<'r>(err: &mut dyn Write, rows: impl IntoIterator<Item = &'r Unreadable>) -> io::Result<()> {
+    for row in rows {
+        writeln!(err, "not shown: {}: repair or delete it", one_line(&row.to_string()))?;
+    }
+    Ok(())
+}
+
+/// The rows of a list that can be read. The others are named.
+pub(crate) fn readable<R>(err: &mut dyn Write, listed: Listed<R>) -> io::Result<Vec<R>> {
+    unreadable(err, &listed.unreadable)?;
+    Ok(listed.rows)
+}
+
+/// Prints one JSON document. Characters that a terminal may obey are escaped, so that the document is the same for a
+/// person and for a program.
+pub(crate) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
+    // Outside strings JSON has no such characters, apart from line ends.
+    let escape = |c: char| if c != '\n' && is_obeyed(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    let text: String = serde_json::to_string_pretty(value)?.chars().map(escape).collect();
+    Ok(writeln!(out, "{text}")?)
+}
+
+/// JSON for people: the parts of a job stand beside its other fields, as in a file of jobs.
+pub(crate) fn flat(value: &(impl Serialize + ?Sized)) -> serde_json::Result<Value> {
+    let mut value = serde_json::to_value(value)?;
+    flatten(&mut value);
+    Ok(value)
+}
+
+fn flatten(value: &mut Value) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(flatten),
+        Value::Object(fields) => {
+            for part in ["needs", "work", "failure_policy"] {
+                if let Some(Value::Object(inner)) = fields.get_mut(part) {
+                    let inner = std::mem::take(inner);
+                    fields.remove(part);
+                    fields.extend(inner);
+                }
+            }
+            fields.values_mut().for_each(flatten);
+        }
+        _ => {}
+    }
+}
+
+/// The kind of standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Screen {
+    /// A terminal, which obeys control sequences.
+    Terminal,
+    /// A file or a pipe, which takes every byte as it is.
+    Pipe,
+}
+
+/// A job's own output. On a terminal, control characters are shown as `\\x1b`, except line ends and tabs: a job's
+/// output cannot control the terminal. In a pipe it is unchanged.
+pub(crate) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
+    let shown = |c: char| !is_obeyed(c) || matches!(c, '\n' | '\t');
+    if screen == Screen::Pipe || text.chars().all(shown) {
+        return Cow::Borrowed(text);
+    }
+    let show = |c: char| if shown(c) { c.to_string() } else { format!("\\x{:02x}", u32::from(c)) };
+    Cow::Owned(text.chars().map(show).collect())
+}
+
+/// Whether the reader of the output has closed the pipe.
+pub fn is_closed(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.map(io::Error::kind).or(json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// The text of an error and its causes. The text may quote what a node or a user wrote, so control characters in it are
+/// shown and not obeyed.
+pub fn error(error: &anyhow::Error) -> String {
+    output(&format!("{error:#}"), Screen::Terminal).into_owned()
+}
+
+/// The value's text, or an empty text.
+pub(crate) fn or_blank(value: Option<impl ToString>) -> String {
+    value.map(|v| v.to_string()).unwrap_or_default()
+}
+
+/// As [`when`], or an empty text if the time is not known.
+pub(crate) fn when_known(at: Option<Time>, now: Time) -> String {
+    at.map(|at| when(at, now)).unwrap_or_default()
+}
+
+/// A time, exactly and relative to now.
+pub(crate) fn moment(at: Time, now: Time) -> String {
+    format!("{at} ({})", when(at, now))
+}
+
+/// An amount of money for people: two digits behind the point, or three significant ones of a small amount.
+pub(crate) fn dollars(usd: Usd) -> String {
+    let dollars = f64::from(usd);
+    if dollars == 0.0 || dollars >= 0.1 { format!("${dollars:.2}") } else { format!("${dollars:.4}") }
+}
+
+/// An amount of memory.
+pub(crate) fn memory(mib: u64) -> String {
+    if mib > 0 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
+}
+
+/// The capacity of a machine, or the needs of a job.
+pub(crate) fn capacity(capacity: Capacity) -> String {
+    let Capacity { vcpus, memory_mib, scratch_gib, gpus } = capacity;
+    let mut parts = vec![format!("{vcpus} vCPU")];
+    if memory_mib > 0 {
+        parts.push(memory(memory_mib));
+    }
+    if scratch_gib > 0 {
+        parts.push(format!("{scratch_gib} GiB scratch"));
+    }
+    if gpus > 0 {
+        parts.push(format!("{gpus} GPU"));
+    }
+    parts.join(", ")
+}
+
+/// A command, quoted for a shell.
+pub(crate) fn command(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    let quoted = |w: &String| {
+        if !w.is_empty() && w.chars().all(plain) { w.clone() } else { format!("'{}'", w.replace('\'', r"'\''")) }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// Counts with their names: `2 ready, 1 syncing`.
+pub(crate) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToString)>) -> String {
+    let parts: Vec<String> =
+        counts.into_iter().map(|(name, n)| format!("{} {}", n.to_string(), name.to_string())).collect();
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::time::Span;
+
+    #[test]
+    fn times_are_said_in_one_unit() {
+        let now = Time::from_ms(1_800_000_000_000);
+        let said = |s: i64| when(now - Span::from_s(s), now);
+        assert_eq!(
+            [said(0), said(59), said(60), said(7199), said(90_000), said(172_800)],
+            ["0 s ago", "59 s ago", "1 min ago", "1 h ago", "25 h ago", "2 days ago"]
+        );
+        assert_eq!(said(-61), "in 1 min");
+    }
+
+    #[test]
+    fn a_table_has_no_borders_and_no_trailing_space() {
+        let mut rows = Rows::new(&["JOB", "NAME"]);
+        rows.row(["1", "a\x1b[31m\nb"]);
+        rows.row(["22", ""]);
+        let mut out = Vec::new();
+        rows.print(&mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "JOB  NAME\n1    a [31m b\n22\n");
+    }
+
+    #[test]
+    fn states_have_colours_only_if_they_are_wanted() {
+        let printed = |colours| {
+            let mut rows = Rows::new(&["JOB", "STATE", "NAME"]).colours(colours);
+            rows.row(["1", "failed", "ready"]);
+            rows.row(["2", "queued", "\x1b[31mred"]);
+            let mut out = Vec::new();
+            rows.print(&mut out).unwrap();
+            let mut fields = Rows::new(&[]).colours(colours);
+            fields.field("state", Some("ready"));
+            fields.field("name", Some("ready"));
+            fields.marked("WRONG", ["failed"]);
+            fields.print(&mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let plain = printed(false);
+        assert_eq!(
+            plain,
+            "JOB  STATE   NAME\n1    failed  ready\n2    queued   [31mred\nstate  ready\nname   ready\nWRONG  failed\n"
+        );
+        let coloured = printed(true);
+        assert_eq!(
+            coloured,
+            "JOB  STATE   NAME\n1    \x1b[38;5;1mfailed  \x1b[39mready\n2    queued   [31mred\n\
+             state  \x1b[38;5;2mready   \x1b[39m\nname   ready\n\x1b[38;5;1mWRONG  \x1b[39mfailed\n",
+            "the state, the value of the field and the mark"
+        );
+        // Without its sequences it is the same text: the columns stay where they are.
+        let text = anstream::adapter::strip_str(&coloured).to_string();
+        let lines = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
+        assert_eq!(lines(&text), lines(&plain));
+    }
+
+    #[test]
+    fn commands_are_quoted_for_a_shell() {
+        let words = ["sh", "-c", "echo 'a b'", ""].map(str::to_owned);
+        assert_eq!(command(&words), r"sh -c 'echo '\''a b'\''' ''");
+    }
+}

@@ -1,0 +1,22 @@
+//! The signals that end the program.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signals that end the program: Ctrl-C, TERM, and the end of the terminal.
+pub(crate) struct Signals([Signal; 3]);
+
+impl Signals {
+    pub(crate) fn listen() -> std::io::Result<Self> {
+        let [int, term, hup] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        Ok(Self([int?, term?, hup?]))
+    }
+
+    pub(crate) async fn next(&mut self) {
+        let Self([int, term, hup]) = self;
+        tokio::select! {
+            _ = int.recv() => {}
+            _ = term.recv() => {}
+            _ = hup.recv() => {}
+        }
+    }
+}

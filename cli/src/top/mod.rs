@@ -1,0 +1,62 @@
+//! `top`: the cluster in a terminal, as the page shows it.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `state` | what is shown, without clock, terminal or database |
+//! | `keys`, `list` | what each key does; a list with a selected row and a filter |
+//! | `draw`, `rows`, `detail`, `fold`, `paint` | what the screen looks like |
+//! | `reader` | reads in the background what the page reads |
+//! | `operator_action` | cancels and drains, as the commands do |
+//! | `screen` | the terminal, and the loop |
+//!
+//! Guarantees: nothing is changed without a yes to a question that says what will happen; the terminal is given back at
+//! every end; reading costs as much as one viewer of the page.
+//! Does not: read or change anything in a way of its own.
+
+mod detail;
+mod draw;
+mod fold;
+mod keys;
+mod list;
+mod operator_action;
+mod paint;
+mod reader;
+mod rows;
+mod screen;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use crate::console::show::Screen;
+use crate::console::{Context, Outcome};
+use crate::view::{Pace, Source, Views};
+use clap::Args;
+use paint::Paint;
+use std::sync::Arc;
+
+/// What `--help` says below the options.
+pub(crate) const HELP: &str =
+    "Example: nodekeeper top   then 2 for the jobs, /failed Enter for those that failed, Enter for why, ? for all keys";
+
+#[derive(Args, Clone, Debug)]
+pub struct TopArgs {}
+
+pub(crate) async fn run(context: &mut Context<'_>, _: &TopArgs) -> anyhow::Result<Outcome> {
+    if context.screen != Screen::Terminal {
+        anyhow::bail!(
+            "top needs a terminal, and standard output is none: `nodekeeper status`, `nodekeeper jobs` and `nodekeeper nodes` print the same as text"
+        );
+    }
+    let cluster = context.cluster().await?;
+    let source = Source {
+        cluster: cluster.dynamo.cluster().to_string(),
+        store: cluster.store.clone(),
+        cloud: Arc::clone(&cluster.cloud),
+        clock: Arc::clone(&context.clock),
+        pace: Pace::Aws,
+        extra: None,
+    };
+    let paint = Paint { colours: context.colours };
+    screen::run(cluster, Arc::new(Views::new(source)), Arc::clone(&context.clock), paint).await?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,105 @@
+//! Reads the cluster in the background, as the page does, again and again.
+//!
+//! Guarantees: at most one look of each kind is under way; keys never wait for a look.
+//! Does not: stop after a failed look. The next one may succeed.
+
+use super::state::{Detail, Seen, Selection};
+use crate::view::{JobDetail, Live, NodeDetail, Stored, Views};
+use std::sync::Arc;
+use std::time::Duration;
+use store::DbError;
+use tokio::sync::{mpsc, watch};
+
+/// What was read.
+#[derive(Debug)]
+pub(super) enum Update {
+    Seen(Arc<Seen>),
+    Failed(String),
+    Detail(Selection, Result<Detail, String>),
+}
+
+/// What is opened, and how often everything was asked for again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RefreshRequest {
+    pub(super) opened: Option<Selection>,
+    pub(super) again: u64,
+}
+
+/// Reads the lists until nobody takes them.
+pub(super) async fn lists(views: Arc<Views>, mut asked: watch::Receiver<RefreshRequest>, news: mpsc::Sender<Update>) {
+    let mut last: Option<(Arc<Live>, Arc<Stored>)> = None;
+    loop {
+        let again = asked.borrow_and_update().again;
+        let told = match look(&views).await {
+            Ok((live, stored)) => {
+                let is_same = |(l, s): &(Arc<Live>, Arc<Stored>)| Arc::ptr_eq(l, &live) && Arc::ptr_eq(s, &stored);
+                if last.as_ref().is_some_and(is_same) {
+                    None
+                } else {
+                    let seen = Arc::new(seen(&views, &live, &stored).await);
+                    last = Some((live, stored));
+                    Some(Update::Seen(seen))
+                }
+            }
+            Err(error) => {
+                last = None;
+                Some(Update::Failed(error.to_string()))
+            }
+        };
+        if let Some(told) = told
+            && news.send(told).await.is_err()
+        {
+            return;
+        }
+        let period = tokio::time::sleep(Duration::from_millis(views.source.pace.refresh_ms()));
+        tokio::select! {
+            () = period => {}
+            waited = asked.wait_for(|asked| asked.again != again) => if waited.is_err() { return },
+        }
+    }
+}
+
+async fn look(views: &Views) -> Result<(Arc<Live>, Arc<Stored>), DbError> {
+    Ok((views.live().await?, views.stored().await?))
+}
+
+async fn seen(views: &Views, live: &Live, stored: &Stored) -> Seen {
+    let mut nodes = live.nodes();
+    nodes.retain(|row| row.node_id.is_some());
+    Seen {
+        at: live.present.now,
+        cluster: views.source.cluster.clone(),
+        status: live.status.clone(),
+        jobs: live.jobs(stored, &views.source.store).await,
+        nodes,
+    }
+}
+
+/// Reads what is opened, until nobody takes it.
+pub(super) async fn details(views: Arc<Views>, mut asked: watch::Receiver<RefreshRequest>, news: mpsc::Sender<Update>) {
+    loop {
+        let opened = asked.borrow_and_update().opened;
+        if let Some(thing) = opened
+            && news.send(Update::Detail(thing, detail(&views, thing).await)).await.is_err()
+        {
+            return;
+        }
+        let period = tokio::time::sleep(Duration::from_millis(views.source.pace.refresh_ms()));
+        tokio::select! {
+            () = period => {}
+            changed = asked.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+async fn detail(views: &Views, thing: Selection) -> Result<Detail, String> {
+    let live = views.live().await.map_err(|e| e.to_string())?;
+    let store = &views.source.store;
+    let detail = match thing {
+        Selection::Job(id) => JobDetail::read(store, &live, id).await.map(|job| job.map(Box::new).map(Detail::Job)),
+        Selection::Node(slot) => {
+            NodeDetail::read(store, &live, None, slot).await.map(|node| node.map(Box::new).map(Detail::Node))
+        }
+    };
+    detail.map_err(|e| e.to_string())?.ok_or_else(|| "it is no longer stored".to_owned())
+}

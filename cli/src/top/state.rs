@@ -1,0 +1,205 @@
+//! What `top` shows and what it was told: without a clock, a terminal or a database.
+//!
+//! Guarantees: nothing is cancelled or drained before a yes to a question that names it; what was read stays until
+//! something newer was read; a look that failed is remembered until one succeeds.
+//! Does not: draw (`draw`), or read and write (`reader`, `operator_action`).
+
+use super::list::List;
+use super::operator_action::OperatorAction;
+use crate::view::status::Status;
+use crate::view::{JobDetail, JobRow, NodeDetail, NodeRow, Searched, words};
+use model::ids::{JobId, Slot};
+use model::time::Time;
+use std::sync::Arc;
+
+/// A cluster at a moment.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) at: Time,
+    pub(super) cluster: String,
+    pub(super) status: Status,
+    pub(super) jobs: Vec<JobRow>,
+    /// The nodes that are there. Free slots are left out.
+    pub(super) nodes: Vec<NodeRow>,
+}
+
+/// One of the lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    Nodes,
+    Jobs,
+}
+
+/// A job or a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Selection {
+    Job(JobId),
+    Node(Slot),
+}
+
+/// A job or a node with everything that is stored about it.
+#[derive(Debug)]
+pub(super) enum Detail {
+    Job(Box<JobDetail>),
+    Node(Box<NodeDetail>),
+}
+
+/// The job or the node that fills the screen.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) thing: Selection,
+    /// Only the output of a job.
+    pub(super) output: bool,
+    /// The first line on the screen.
+    pub(super) line: usize,
+    /// What was read of it, if anything was.
+    pub(super) detail: Option<Detail>,
+    /// Why nothing was read.
+    pub(super) missing: Option<String>,
+    /// How many lines there are, and how many of them fit.
+    pub(super) lines: (usize, usize),
+}
+
+/// What was said in answer to a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StatusLine {
+    pub(super) text: String,
+    pub(super) is_bad: bool,
+}
+
+/// What is to be done outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Quit,
+    /// Read everything again, now.
+    Refresh,
+    /// Read this, and go on reading it. `None`: nothing is opened any more.
+    Open(Option<Selection>),
+    Do(OperatorAction),
+}
+
+/// Everything that is on the screen.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) seen: Option<Arc<Seen>>,
+    /// Since when looks fail, and how the last one did.
+    pub(super) failed: Option<(Time, String)>,
+    pub(super) view: View,
+    pub(super) nodes: List<Slot>,
+    pub(super) jobs: List<JobId>,
+    pub(super) opened: Option<Opened>,
+    pub(super) help: bool,
+    /// Whether the filter is being typed.
+    pub(super) typing: bool,
+    /// What waits for a yes.
+    pub(super) question: Option<OperatorAction>,
+    pub(super) said: Option<StatusLine>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            seen: None,
+            failed: None,
+            view: View::Nodes,
+            nodes: List::default(),
+            jobs: List::default(),
+            opened: None,
+            help: false,
+            typing: false,
+            question: None,
+            said: None,
+        }
+    }
+}
+
+impl State {
+    /// Takes what was read.
+    pub(super) fn saw(&mut self, seen: Arc<Seen>) {
+        self.seen = Some(seen);
+        self.failed = None;
+        self.filter();
+    }
+
+    /// A look at the cluster failed.
+    pub(super) fn failed(&mut self, at: Time, why: String) {
+        let since = self.failed.take().map_or(at, |(since, _)| since);
+        self.failed = Some((since, why));
+    }
+
+    /// Takes what was read of a job or a node, if it is still opened.
+    pub(super) fn detailed(&mut self, thing: Selection, read: Result<Detail, String>) {
+        let Some(opened) = self.opened.as_mut().filter(|opened| opened.thing == thing) else { return };
+        match read {
+            Ok(detail) => (opened.detail, opened.missing) = (Some(detail), None),
+            Err(why) => opened.missing = Some(why),
+        }
+    }
+
+    /// A action is done, or it failed.
+    pub(super) fn done(&mut self, result: Result<String, String>) {
+        let is_bad = result.is_err();
+        let (Ok(text) | Err(text)) = result;
+        self.said = Some(StatusLine { text, is_bad });
+    }
+
+    /// The filter of the list on the screen.
+    pub(super) const fn filter_text(&self) -> &String {
+        match self.view {
+            View::Nodes => &self.nodes.filter,
+            View::Jobs => &self.jobs.filter,
+        }
+    }
+
+    pub(super) const fn filter_mut(&mut self) -> &mut String {
+        match self.view {
+            View::Nodes => &mut self.nodes.filter,
+            View::Jobs => &mut self.jobs.filter,
+        }
+    }
+
+    /// Finds the rows that the filters take.
+    pub(super) fn filter(&mut self) {
+        let Some(seen) = &self.seen else { return };
+        let wanted = words(&self.nodes.filter);
+        let rows = seen.nodes.iter().enumerate().filter(|(_, row)| takes(*row, &wanted));
+        self.nodes.update(rows.map(|(n, row)| (n, row.slot)));
+        let wanted = words(&self.jobs.filter);
+        let rows = seen.jobs.iter().enumerate().filter(|(_, row)| takes(*row, &wanted));
+        self.jobs.update(rows.map(|(n, row)| (n, row.job_id)));
+    }
+
+    /// The job or node that keys are about.
+    pub(super) fn thing(&self) -> Option<Selection> {
+        match (&self.opened, self.view) {
+            (Some(opened), _) => Some(opened.thing),
+            (None, View::Nodes) => self.nodes.selected().map(Selection::Node),
+            (None, View::Jobs) => self.jobs.selected().map(Selection::Job),
+        }
+    }
+
+    /// The row of a job.
+    pub(super) fn job(&self, id: JobId) -> Option<&JobRow> {
+        if let Some(Detail::Job(job)) = self.opened.as_ref().and_then(|opened| opened.detail.as_ref())
+            && job.row.job_id == id
+        {
+            return Some(&job.row);
+        }
+        self.seen.as_ref()?.jobs.iter().find(|row| row.job_id == id)
+    }
+
+    /// The row of a node.
+    pub(super) fn node(&self, slot: Slot) -> Option<&NodeRow> {
+        if let Some(Detail::Node(node)) = self.opened.as_ref().and_then(|opened| opened.detail.as_ref())
+            && node.row.slot == slot
+        {
+            return Some(&node.row);
+        }
+        self.seen.as_ref()?.nodes.iter().find(|row| row.slot == slot)
+    }
+}
+
+/// Whether a row has all these words, or they are its state.
+fn takes(row: &impl Searched, words: &[String]) -> bool {
+    words.iter().all(|word| row.has(word) || row.state().starts_with(word.as_str()))
+}

@@ -1,0 +1,101 @@
+//! What the next run of poll-and-scale would do with a job or a node, or why it would do nothing.
+//!
+//! Guarantees: says the same as the plan at this moment. Does not: decide anything itself.
+
+use crate::console::Cluster;
+use crate::console::show::one_line;
+use model::cloud::Cloud;
+use model::ids::{JobId, Slot};
+use model::time::Time;
+use model::{ActionName, AllocSummary};
+use poll_and_scale::Plan;
+use runtime::observation::{Lists, ObserveError};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use store::Store;
+
+/// The next run of poll-and-scale, as it would be now.
+pub(crate) struct Next {
+    /// What it would do, and what not.
+    pub(crate) plan: Plan,
+    /// The live allocs.
+    pub(crate) allocs: Vec<AllocSummary>,
+    jobs: BTreeMap<JobId, String>,
+    slots: BTreeMap<Slot, String>,
+}
+
+impl Next {
+    /// Reads the cluster and plans.
+    pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
+        Self::of_lists(Lists::read(store, cloud, now).await?, store, cloud, now).await
+    }
+
+    /// Plans with these lists. The plan is checked against the tables, as a run would check it.
+    pub(crate) async fn of_lists(
+        lists: Lists,
+        store: &Store,
+        cloud: &dyn Cloud,
+        now: Time,
+    ) -> Result<Self, ObserveError> {
+        let seen = lists.observed(store).await?;
+        let plan = poll_and_scale::plan(&seen, now);
+        let plan = poll_and_scale::act::confirm(store, cloud, &seen, plan, now).await?;
+        Ok(Self { allocs: seen.allocs, ..Self::of(plan) })
+    }
+
+    /// What this plan does with each job and node.
+    pub(crate) fn of(plan: Plan) -> Self {
+        let waits = plan.explained.by_job().into_iter().map(|(id, waiting)| (id, waiting.reason()));
+        let mut jobs: BTreeMap<JobId, String> = waits.collect();
+        let stays = plan.explained.staying.iter().map(|(node_id, why)| (node_id.slot(), why.to_string()));
+        let mut slots: BTreeMap<Slot, String> = stays.collect();
+        for planned in &plan.actions {
+            let row = planned.row();
+            // The notes that a run makes for itself say less than the reason why a node stays.
+            if matches!(row.action, ActionName::SetIdle) {
+                continue;
+            }
+            let does = format!("next run: {}: {}", row.action.as_str().replace('_', " "), row.reason);
+            match (row.job_id.filter(|_| row.alloc_id.is_none()), row.slot.filter(|_| row.job_id.is_none())) {
+                // A job that a node is launched for still waits until the node has booted.
+                (Some(job), _) if row.action != ActionName::Launch => _ = jobs.insert(job, does),
+                (None, Some(slot)) => _ = slots.insert(slot, does),
+                _ => {}
+            }
+        }
+        Self { plan, allocs: Vec::new(), jobs, slots }
+    }
+
+    /// Why this job waits, or what the next run would do with it. `None` if the job does not wait.
+    pub(crate) fn of_job(&self, job: JobId) -> Option<&str> {
+        self.jobs.get(&job).map(String::as_str)
+    }
+
+    /// Why this idle node stays, or what the next run would do with it. `None` if the node works or boots.
+    pub(crate) fn of_slot(&self, slot: Slot) -> Option<&str> {
+        self.slots.get(&slot).map(String::as_str)
+    }
+}
+
+impl Cluster {
+    /// The next run of poll-and-scale.
+    pub(crate) async fn next(&self, now: Time) -> Result<Next, ObserveError> {
+        Next::read(&self.store, self.cloud.as_ref(), now).await
+    }
+}
+
+/// The next run for a list. If EC2 or the policy cannot be read, the list is shown without it, and standard error
+/// says why.
+pub(crate) fn for_list(next: Result<Next, ObserveError>, err: &mut dyn Write) -> io::Result<Option<Next>> {
+    match next {
+        Ok(next) => Ok(Some(next)),
+        Err(e) => {
+            writeln!(
+                err,
+                "nodekeeper: the next run cannot be planned, so its decisions are not shown: {}",
+                one_line(&e.to_string())
+            )?;
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The present: what the records and EC2 say now, and what the next run would do.
+//!
+//! Guarantees: every list is read once. If EC2 or the policy cannot be read, or the queue is longer than a run reads, the
+//! lists of the tables are read without a plan, or besides it.
+//! Does not: leave out rows that contradict the contract. The plan does.
+
+use super::next::Next;
+use model::cloud::Cloud;
+use model::control::Control;
+use model::ids::{AllocId, JobId, Slot};
+use model::time::Time;
+use model::{JobState, JobSummary, NodeRecord};
+use runtime::observation::{Lists, ObserveError};
+use std::collections::BTreeMap;
+use store::{DbError, Listed, Store, Unreadable, Waiting};
+
+/// How many waiting jobs are counted.
+pub(crate) const COUNTED: usize = 20_000;
+
+pub(crate) struct Present {
+    pub(crate) now: Time,
+    pub(crate) control: Control,
+    pub(crate) nodes: Vec<NodeRecord>,
+    pub(crate) bad_nodes: Vec<Unreadable>,
+    /// The jobs that have not ended: the waiting ones in the order of the queue, then the placed ones.
+    pub(crate) jobs: Vec<JobSummary>,
+    pub(crate) bad_jobs: Vec<Unreadable>,
+    /// Whether more jobs wait behind these.
+    pub(crate) more_jobs_wait: bool,
+    pub(crate) next: Result<Next, ObserveError>,
+}
+
+impl Present {
+    /// Reads the present, and at most so many waiting jobs.
+    pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, most: usize, now: Time) -> Result<Self, DbError> {
+        let (control, nodes, queue, next) = match Lists::read(store, cloud, now).await {
+            Ok(lists) => {
+                let (control, nodes, whole) = (lists.control.clone(), lists.nodes.clone(), lists.whole_queue());
+                let queue = match whole {
+                    Some(queue) => first(queue, most),
+                    None => store.queue_listed(most).await?,
+                };
+                (control, nodes, queue, Next::of_lists(lists, store, cloud, now).await)
+            }
+            Err(error) => {
+                let (control, nodes) = (store.control().await?.as_of(now), store.nodes_listed(1).await?);
+                (control, nodes, store.queue_listed(most).await?, Err(error))
+            }
+        };
+        let Listed { rows: nodes, unreadable: bad_nodes } = nodes;
+        let Waiting { jobs, unreadable: bad_jobs, end } = queue;
+        Ok(Self { now, control, nodes, bad_nodes, jobs, bad_jobs, more_jobs_wait: end.is_some(), next })
+    }
+
+    /// Why a job waits, or what the next run does with it.
+    pub(crate) fn waits_because(&self, job: JobId) -> Option<&str> {
+        self.next.as_ref().ok()?.of_job(job)
+    }
+
+    /// The slots of the live allocs.
+    pub(crate) fn places(&self) -> BTreeMap<AllocId, Slot> {
+        let lives = self.nodes.iter().filter_map(|n| Some((n.slot, n.life()?)));
+        lives.flat_map(|(slot, life)| life.allocs.iter().map(move |id| (*id, slot))).collect()
+    }
+
+    /// The names of the jobs that have not ended.
+    pub(crate) fn names(&self) -> BTreeMap<JobId, &str> {
+        self.jobs.iter().filter_map(|j| Some((j.job_id, j.name.as_deref()?))).collect()
+    }
+}
+
+/// The queue with at most so many waiting jobs.
+fn first(mut queue: Waiting, most: usize) -> Waiting {
+    let waits = |job: &JobSummary| job.state == JobState::Queued;
+    let mut left = most;
+    let last = queue.jobs.iter().filter(|job| waits(job)).nth(most.saturating_sub(1)).map(JobSummary::rank);
+    let all = queue.jobs.len();
+    queue.jobs.retain(|job| {
+        let stays = !waits(job) || left > 0;
+        left = left.saturating_sub(usize::from(waits(job)));
+        stays
+    });
+    queue.end = last.filter(|_| queue.jobs.len() < all);
+    queue
+}

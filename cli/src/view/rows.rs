@@ -1,0 +1,215 @@
+//! The shapes of a job and of a node, for `--json`, the page and `top`: `docs/contract.md#shapes`.
+//!
+//! Guarantees: this is the one place where a record becomes what other programs read; no value of an environment is in it.
+//! Does not: read anything.
+
+use super::list::{Searched, holds};
+use super::next::Next;
+use super::present::Present;
+use super::status::node_word;
+use crate::console::show;
+use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::money::Usd;
+use model::time::{Span, Time};
+use model::{Capacity, EndCause, Intent, Job, JobState, JobSummary, Market, NodeRecord};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// The longest command in a list, in characters.
+const COMMAND: usize = 200;
+/// How many allocs of a node are named in a list.
+const NAMED: usize = 8;
+/// How long a failed job stands before the queue.
+const NEWS: Span = Span::from_s(86_400);
+
+/// A job in a list.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct JobRow {
+    pub(crate) job_id: JobId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    pub(crate) state: JobState,
+    pub(crate) priority: u32,
+    pub(crate) nodes: u32,
+    #[serde(flatten)]
+    pub(crate) capacity: Capacity,
+    pub(crate) submitted_at: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finished_at: Option<Time>,
+    /// Why it is in its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// Why it waits, or what the next run does with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) waits_because: Option<String>,
+    /// Why it ended, or why its last try did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<EndCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) command: Option<String>,
+    /// Where its allocs are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) slots: Vec<Slot>,
+}
+
+/// An alloc on a node, with its job.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Work {
+    pub(crate) alloc_id: AllocId,
+    pub(crate) job_id: JobId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+}
+
+/// A node in a list.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct NodeRow {
+    pub(crate) slot: Slot,
+    /// The status of a node in use, otherwise the state of the record.
+    pub(crate) state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node_id: Option<NodeId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) size: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instance_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) market: Option<Market>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) price_per_hour: Option<Usd>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instance_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) intent: Option<Intent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) assigned_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) heard_at: Option<Time>,
+    pub(crate) busy: bool,
+    pub(crate) reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next: Option<String>,
+    pub(crate) allocs: usize,
+    /// The first of them.
+    pub(crate) work: Vec<Work>,
+}
+
+impl JobRow {
+    /// The row of a stored job.
+    pub(crate) fn of(job: &Job) -> Self {
+        let command: String = show::command(&job.work.command).chars().take(COMMAND).collect();
+        Self {
+            finished_at: job.finished_at,
+            reason: job.reason.clone(),
+            command: Some(command),
+            ..Self::of_summary(&job.summary)
+        }
+    }
+
+    /// The row, as far as the index knows the job.
+    pub(crate) fn of_summary(job: &JobSummary) -> Self {
+        Self {
+            job_id: job.job_id,
+            name: job.name.clone(),
+            state: job.state,
+            priority: job.priority,
+            nodes: job.needs.nodes,
+            capacity: job.needs.capacity(),
+            submitted_at: job.submitted_at,
+            finished_at: None,
+            reason: None,
+            waits_because: None,
+            cause: job.tries.cause.clone(),
+            exit_code: job.tries.cause.as_ref().and_then(EndCause::exit_code),
+            command: None,
+            slots: Vec::new(),
+        }
+    }
+
+    /// Adds what the present says of the job: its state, why it waits, and where its allocs are.
+    pub(crate) fn seen_in(&mut self, job: &JobSummary, present: &Present, places: &BTreeMap<AllocId, Slot>) {
+        self.state = job.state;
+        self.finished_at = None;
+        self.waits_because = present.waits_because(job.job_id).map(str::to_owned);
+        self.slots = job.allocs.iter().filter_map(|id| places.get(id).copied()).collect();
+    }
+
+    /// Why it waits; otherwise why it is in its state.
+    pub(crate) fn why(&self) -> Option<&str> {
+        self.waits_because.as_deref().or(self.reason.as_deref())
+    }
+
+    /// The order of the page and of `top`.
+    pub(super) fn order(&self, now: Time) -> (u8, Reverse<u32>, Reverse<Time>, JobId) {
+        let news = self.finished_at.is_some_and(|at| now.since(at) <= NEWS);
+        let newest = Reverse(self.finished_at.unwrap_or(self.submitted_at));
+        match self.state {
+            JobState::Placed | JobState::Regrouping => (0, Reverse(0), newest, self.job_id),
+            JobState::Failed | JobState::Rejected if news => (1, Reverse(0), newest, self.job_id),
+            // The order of the queue.
+            JobState::Queued => (2, Reverse(self.priority), Reverse(Time::from_ms(0)), self.job_id),
+            _ => (3, Reverse(0), newest, self.job_id),
+        }
+    }
+}
+
+impl Searched for JobRow {
+    fn state(&self) -> &str {
+        self.state.as_str()
+    }
+
+    fn has(&self, word: &str) -> bool {
+        let texts = [&self.name, &self.command, &self.reason, &self.waits_because];
+        texts.into_iter().flatten().any(|text| holds(text, word)) || holds(&self.job_id.to_string(), word)
+    }
+}
+
+impl Searched for NodeRow {
+    fn state(&self) -> &str {
+        &self.state
+    }
+
+    fn has(&self, word: &str) -> bool {
+        let texts = [&self.size, &self.instance_type, &self.instance_id, &self.next];
+        texts.into_iter().flatten().chain([&self.reason]).any(|text| holds(text, word))
+            || self.slot.to_string() == word
+            || self.node_id.is_some_and(|id| holds(&id.to_string(), word))
+            || self
+                .work
+                .iter()
+                .any(|w| w.name.as_ref().is_some_and(|name| holds(name, word)) || holds(&w.alloc_id.to_string(), word))
+    }
+}
+
+impl NodeRow {
+    /// The row of a node. `names` are those of the jobs that have not ended.
+    pub(crate) fn of(record: &NodeRecord, next: Option<&Next>, names: &BTreeMap<JobId, &str>) -> Self {
+        let life = record.life();
+        let named = |id: &AllocId| Work {
+            alloc_id: *id,
+            job_id: id.job_id,
+            name: names.get(&id.job_id).map(|name| (*name).to_owned()),
+        };
+        Self {
+            slot: record.slot,
+            state: node_word(record),
+            node_id: life.map(|l| l.node_id),
+            size: life.map(|l| l.offering.size.clone()),
+            instance_type: life.map(|l| l.offering.instance_type.clone()),
+            market: life.map(|l| l.offering.market),
+            price_per_hour: life.map(|l| l.offering.price_per_hour),
+            instance_id: life.and_then(|l| l.instance_id.clone()),
+            intent: life.map(|l| l.intent),
+            assigned_at: life.map(|l| l.assigned_at),
+            heard_at: record.contact().map(|c| c.last_ping_at),
+            busy: record.contact().is_some_and(|c| c.busy),
+            reason: record.why(),
+            next: next.and_then(|n| n.of_slot(record.slot)).map(str::to_owned),
+            allocs: life.map_or(0, |l| l.allocs.len()),
+            work: life.map(|l| l.allocs.iter().take(NAMED).map(named).collect()).unwrap_or_default(),
+        }
+    }
+}

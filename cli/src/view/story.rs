@@ -1,0 +1,142 @@
+//! The story of a job: what happened to it and to all its allocs, and why, in the order of time.
+//!
+//! The events tell it. Two things have no event of their own: that an alloc was placed on its node, and that it started. The
+//! row of the alloc says them.
+//!
+//! Guarantees: each happening is told once, with the reason that was stored.
+//! Does not: show events of nodes (`history SLOT`), or rows and events that are no longer kept.
+
+use crate::console::Cluster;
+use crate::console::show::several;
+use futures::{StreamExt, TryStreamExt, stream};
+use model::events::{Event, Subject};
+use model::ids::{AllocId, JobId};
+use model::time::{Span, Time};
+use model::{ActionName, Alloc};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use store::{DbError, Store};
+
+/// The event of a placement is written within this time after the placement.
+const SAME_RUN: Span = Span::from_s(60);
+
+/// How many events of a job or an alloc are read, and how many happenings are shown.
+pub(crate) const WHOLE: i32 = 1000;
+
+/// Of how many allocs the events are read: of those that were placed last.
+const ALLOCS: usize = 100;
+
+/// How many queries are made at the same time.
+const AT_ONCE: usize = 8;
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Happening {
+    pub(crate) at: Time,
+    /// The job or the alloc, as in events.
+    pub(crate) subject: String,
+    /// What happened, in a word.
+    pub(crate) action: String,
+    pub(crate) reason: String,
+}
+
+/// The story of a job. If its row is no longer stored, only its events are told.
+pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<Happening>, DbError> {
+    let events = store.history(&Subject::Job(id).to_string(), WHOLE).await?;
+    let allocs = match store.job(id).await? {
+        Some(job) => store.allocs_of(&job).await?.rows,
+        None => Vec::new(),
+    };
+    let (placements, others): (Vec<&Event>, Vec<&Event>) =
+        events.iter().partition(|e| e.action == ActionName::Place.as_str());
+    let mut story: Vec<Happening> = others.into_iter().map(Happening::of_event).collect();
+    let mut told_by_rows = BTreeSet::new();
+    for alloc in &allocs {
+        let placed_at = alloc.summary.placed_at;
+        let of_placement = |e: &&&Event| e.at() >= placed_at && e.at().since(placed_at) <= SAME_RUN;
+        let event = placements.iter().rev().find(of_placement);
+        told_by_rows.extend(event.map(|e| e.at()));
+        story.extend(of_row(alloc, event.map(|e| e.reason.as_str())));
+    }
+    // The rows of old allocs expire earlier than events.
+    story.extend(placements.iter().filter(|e| !told_by_rows.contains(&e.at())).map(|e| Happening::of_event(e)));
+    story.extend(events_of(store, &allocs).await?);
+    Ok(in_order(story, &Subject::Job(id), limit))
+}
+
+/// What happened to these allocs.
+pub(crate) async fn of_allocs(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, DbError> {
+    let mut story: Vec<Happening> = allocs.iter().flat_map(|alloc| of_row(alloc, None)).collect();
+    story.extend(events_of(store, allocs).await?);
+    story.sort_by_key(|happening| happening.at);
+    Ok(story)
+}
+
+/// The story of one alloc. If its row is no longer stored, its events are told.
+pub(crate) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyhow::Result<Vec<Happening>> {
+    let mut story = cluster.store.alloc(id).await?.map_or_else(Vec::new, |alloc| of_row(&alloc, None));
+    story.extend(events_of_one(&cluster.store, id).await?);
+    Ok(in_order(story, &Subject::Alloc(id), limit))
+}
+
+/// What the events of these allocs tell.
+async fn events_of(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, DbError> {
+    let last = allocs.len().saturating_sub(ALLOCS);
+    let ids: Vec<AllocId> = allocs.iter().skip(last).map(Alloc::id).collect();
+    let read: Vec<Vec<Happening>> =
+        stream::iter(ids).map(|id| events_of_one(store, id)).buffered(AT_ONCE).try_collect().await?;
+    Ok(read.into_iter().flatten().collect())
+}
+
+/// What the events of an alloc tell, without the placement of its copy: the row of the copy tells that.
+async fn events_of_one(store: &Store, id: AllocId) -> Result<Vec<Happening>, DbError> {
+    let events = store.history(&Subject::Alloc(id).to_string(), WHOLE).await?;
+    let events = events.iter().filter(|e| e.action != ActionName::Replace.as_str());
+    Ok(events.map(Happening::of_event).collect())
+}
+
+/// The newest `limit` happenings, the oldest of them first. If there are more, the first line says how many.
+fn in_order(mut story: Vec<Happening>, subject: &Subject, limit: i32) -> Vec<Happening> {
+    // The end of a job has the same time as the end of the alloc that caused it.
+    story.sort_by_key(|happening| (happening.at, happening.action == ActionName::EndJob.as_str()));
+    let older = story.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
+    let first = story.get(older).filter(|_| older > 0).map(|first| Happening {
+        at: first.at,
+        subject: subject.to_string(),
+        action: "…".to_owned(),
+        reason: format!("{} before this: give a larger --limit", several(older, "happening")),
+    });
+    first.into_iter().chain(story.into_iter().skip(older)).collect()
+}
+
+impl Happening {
+    fn of_event(event: &Event) -> Self {
+        let Event { subject, action, reason, .. } = event.clone();
+        Self { at: event.at(), subject, action, reason }
+    }
+}
+
+/// What only the row of an alloc tells. `fits` is why the nodes of its placement were chosen, if that is known.
+fn of_row(alloc: &Alloc, fits: Option<&str>) -> Vec<Happening> {
+    let summary = &alloc.summary;
+    let happened = |at: Time, action: &str, reason: String| Happening {
+        at,
+        subject: Subject::Alloc(alloc.id()).to_string(),
+        action: action.to_owned(),
+        reason,
+    };
+    let placed = match summary.replaces {
+        Some(original) => format!(
+            "a copy on slot {} ({}): {original} is unknown, and its job wants a copy meanwhile",
+            summary.slot, summary.node_id
+        ),
+        None => {
+            let fits = fits.map(|why| format!(": {why}")).unwrap_or_default();
+            format!("on slot {} ({}){fits}", summary.slot, summary.node_id)
+        }
+    };
+    // The clocks of two functions may differ by a moment.
+    let started_at = summary.started_at.map(|at| at.max(summary.placed_at));
+    let started = started_at.map(|at| happened(at, "start", "reported by its node".to_owned()));
+    std::iter::once(happened(summary.placed_at, "place", placed)).chain(started).collect()
+}

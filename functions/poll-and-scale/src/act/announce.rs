@@ -1,0 +1,78 @@
+//! The events of a run about what it does not do: jobs that wait, and caps that bind.
+//!
+//! Guarantees: the events and the memory of what was told are one transaction, so that an event is neither lost nor
+//! repeated if the run is killed.
+//! Does not: decide what is new; `model::announced` does.
+
+use super::acting::Acting;
+use crate::plan::Plan;
+use model::announced::AnnouncedRow;
+use model::control::ControlKey;
+use model::events::Event;
+use model::explain::Waiting;
+use model::reason::Reason;
+use std::sync::PoisonError;
+use store::{Store, change};
+
+impl Acting<'_> {
+    /// Notes where the next run goes on in a long queue. The part stays while nodes boot for its jobs: otherwise no later
+    /// run would know what the nodes are for.
+    pub(super) async fn note_queue_place(&self, plan: &Plan) {
+        let Some(part) = &self.run.seen.queue.part else { return };
+        let has_nodes = |w: &Waiting| w.why.iter().any(Reason::is_about_nodes_to_come);
+        let mut come = plan.explained.waiting.iter().filter(|w| has_nodes(w)).flat_map(|w| &w.jobs);
+        let after = if come.any(|id| part.jobs.contains(id)) { &part.stays } else { &part.moves };
+        let before = self.run.seen.control.queue_place();
+        if *after != before {
+            self.run.note_place(&before, after).await;
+        }
+    }
+
+    /// Notes where the next run goes on in a long list of jobs that follow others.
+    pub(super) async fn note_after_place(&self) {
+        if let Some(after) = &self.run.seen.after_place {
+            self.run.note_place(&self.run.seen.control.after_place(), after).await;
+        }
+    }
+
+    /// Notes the jobs that this run could not place because their rows cannot be read. The queue's index shows only a part of
+    /// a row. From the next run on they keep no node, until clean-stale-records finds that they were repaired.
+    pub(super) async fn quarantine_jobs(&self) {
+        let found = std::mem::take(&mut *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner));
+        let before = self.run.seen.control.jobs_place();
+        if let Some(after) = before.noting(found) {
+            self.run.note_place(&before, &after).await;
+        }
+    }
+
+    /// Tells what is new in the plan's explanation.
+    pub(super) async fn announce_news(&self, plan: &Plan) {
+        let before = self.run.seen.control.announced.as_ref();
+        let key = ControlKey::Announced.to_string();
+        if before.is_none() && self.run.seen.control.unreadable.iter().any(|entry| entry.key == key) {
+            // It is only a memory. Without it nothing could be told, not even this.
+            if let Err(error) = self.run.store.replace_unreadable(&AnnouncedRow::new()).await {
+                tracing::warn!(%error, "what was told is not known and could not be forgotten");
+            }
+            return;
+        }
+        // Only a part of the jobs that follow others was read, so what was told of the others would be forgotten and told
+        // again. The command that submitted such a job has said what it waits for.
+        let queue = self.run.seen.jobs.iter().filter(|job| !job.follows()).map(|job| job.job_id);
+        let told = before.cloned().unwrap_or_default();
+        let (news, after): (_, AnnouncedRow) = told.news(&plan.explained, queue);
+        if after == told || !self.run.may_begin() {
+            return;
+        }
+        let (now, keep) = (self.run.now(), self.keep.events);
+        let mut writes = vec![change(before, &after).0];
+        let event = |n: &model::announced::News| Event::of_change(&n.subject, n.action, &n.reason, now, keep);
+        writes.extend(news.iter().map(|n| Store::event_write(&event(n))));
+        // A conflict is fine: another run has told the same.
+        if let Err(error) = self.run.store.transact(&writes).await
+            && !error.is_conflict()
+        {
+            tracing::warn!(%error, "why jobs wait was not told");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Terminating instances: all of a run with one call.
+//!
+//! Guarantees: an instance is terminated only if it has its node's tag, or if EC2 does not know it.
+//! Does not: decide which; the plan does.
+
+use super::acting::{AT_ONCE, Acting};
+use crate::plan::{Action, Planned};
+use futures::{FutureExt, StreamExt};
+use model::ActionName;
+use model::cloud::{Instance, InstanceState};
+use model::events::Subject;
+use model::ids::NodeId;
+use model::reason::Reason;
+use runtime::answer::{ActError, ActionResult};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::PoisonError;
+
+impl Acting<'_> {
+    /// Terminates the instances of this call, and those of the nodes that this run has shut down.
+    pub(super) async fn terminate(&self, call: &[&Planned]) -> Vec<ActionResult> {
+        let listed: HashMap<&str, &Instance> =
+            self.run.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
+        let wanted = call.iter().filter_map(|planned| match &planned.action {
+            Action::Terminate { node_id, instance_id } => Some((*node_id, instance_id.clone())),
+            _ => None,
+        });
+        // If one of these is not terminated, the next run plans it.
+        let shut_down = std::mem::take(&mut *self.ending.lock().unwrap_or_else(PoisonError::into_inner));
+        let work = wanted.chain(shut_down).map(|(node_id, id)| self.to_terminate(node_id, id, &listed).boxed());
+        let work: Vec<_> = work.collect();
+        let mut checked: Vec<Result<String, ActionResult>> =
+            futures::stream::iter(work).buffered(AT_ONCE).collect().await;
+        let ids: BTreeSet<&String> = checked.iter().flatten().collect();
+        let ids: Vec<String> = ids.into_iter().cloned().collect();
+        let terminated = if ids.is_empty() { Ok(()) } else { self.cloud.terminate(&ids).await };
+        let terminated = terminated.map_or_else(ActionResult::from, |()| ActionResult::DONE);
+        checked.truncate(call.len());
+        checked.into_iter().map(|one| one.map_or_else(|not| not, |_| terminated.clone())).collect()
+    }
+
+    /// The instance, if it is the node's. Otherwise what became of its termination.
+    async fn to_terminate(
+        &self,
+        node_id: NodeId,
+        instance_id: String,
+        listed: &HashMap<&str, &Instance>,
+    ) -> Result<String, ActionResult> {
+        self.record(node_id)?;
+        let foreign = match listed.get(instance_id.as_str()) {
+            Some(instance) => Some((*instance).clone()).filter(|i| i.is_foreign_to(node_id)),
+            None => {
+                let known = self.cloud.instance(&instance_id).await.map_err(ActError::from)?;
+                known.filter(|i| i.node_id() != Some(node_id))
+            }
+        };
+        match foreign.filter(|i| i.state != InstanceState::Terminated) {
+            None => Ok(instance_id),
+            Some(foreign) => Err(self.keep_foreign(node_id, &foreign).await),
+        }
+    }
+
+    /// Leaves an instance that is not the node's, and says so.
+    async fn keep_foreign(&self, node_id: NodeId, foreign: &Instance) -> ActionResult {
+        let reason = Reason::ForeignInstance { instance_id: foreign.instance_id.clone(), owner: foreign.owner() };
+        self.run.record_event(&Subject::Slot(node_id.slot()), ActionName::Warn, &reason).await;
+        ActionResult::kept_back(reason.to_string())
+    }
+}

@@ -1,0 +1,101 @@
+//! A bin: a node with room for members of jobs.
+
+use super::super::sizes::fits;
+use model::ids::{JobId, NodeId};
+use model::time::Time;
+use model::{Capacity, JobSummary, Market, Usd};
+
+/// Room for members: on a node that takes work, on one that boots, or on one that would be launched.
+#[derive(Debug)]
+pub(super) struct Bin<'a> {
+    pub(super) at: At,
+    /// The capacity of the node for jobs, as if it were empty.
+    pub(super) capacity: Capacity,
+    pub(super) free: Capacity,
+    pub(super) size: &'a str,
+    pub(super) instance_type: &'a str,
+    pub(super) market: Market,
+    pub(super) price_per_hour: Usd,
+    /// When the node was assigned; for a new node, now.
+    pub(super) assigned_at: Time,
+    /// Whether nothing is placed or reserved in this bin.
+    pub(super) empty: bool,
+    /// Whether nothing more may be placed in this bin: one member has the node alone.
+    pub(super) taken: bool,
+    /// Whether the agent says busy: another scheduler uses the machine. No job is placed here.
+    pub(super) busy: bool,
+    /// Whether this bin is kept for the first job that cannot be placed.
+    pub(super) blocked: bool,
+    /// The first job that this run places here or reserves this bin for.
+    pub(super) for_job: Option<JobId>,
+    /// The first demand set that the node satisfies.
+    pub(super) for_set: Option<&'a str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    Ready(NodeId),
+    Booting(NodeId),
+    New(usize),
+}
+
+impl Bin<'_> {
+    /// Whether a job that asks for this instance type and market may use the node.
+    pub(super) fn is_kind(&self, instance_type: Option<&str>, market: Option<Market>) -> bool {
+        instance_type.is_none_or(|t| t == self.instance_type) && market.is_none_or(|m| m == self.market)
+    }
+
+    /// The node, if it exists.
+    pub(super) const fn node(&self) -> Option<NodeId> {
+        match self.at {
+            At::Ready(node) | At::Booting(node) => Some(node),
+            At::New(_) => None,
+        }
+    }
+
+    /// Whether a job may be placed in this bin.
+    pub(super) const fn is_open(&self) -> bool {
+        !self.taken && !self.busy && !self.blocked
+    }
+
+    /// Whether this is a ready node that is not busy and on which nothing is placed or reserved.
+    pub(super) const fn is_idle(&self) -> bool {
+        matches!(self.at, At::Ready(_)) && self.empty && !self.taken && !self.busy
+    }
+
+    pub(super) fn fits(&self, job: &JobSummary) -> bool {
+        self.is_open()
+            && self.is_kind(job.needs.instance_type.as_deref(), job.needs.market)
+            && (self.empty || !job.needs.alone())
+            && fits(job.needs.capacity(), self.free)
+    }
+
+    /// Whether the node would fit a member of the job if nothing were on it.
+    pub(super) fn would_fit(&self, job: &JobSummary) -> bool {
+        fits(job.needs.capacity(), self.capacity) && self.is_kind(job.needs.instance_type.as_deref(), job.needs.market)
+    }
+
+    /// The order to fill bins: ready nodes, the fullest first; then booting nodes in the order of their launches; then
+    /// new nodes in the order of their launches.
+    ///
+    /// Nodes that boot are filled in the order of their launches because they were launched for the queue in this order.
+    /// So the next run gives each of them to the job that it was launched for. Otherwise an earlier job could take a
+    /// node that was launched for a later job, and the later job would ask for another node.
+    pub(super) fn preference(&self) -> impl Ord + use<> {
+        let fullest = (self.free.vcpus, self.free.memory_mib);
+        match self.at {
+            At::Ready(node) => (0, Time::from_ms(0), fullest, node.slot().number() as usize),
+            At::Booting(node) => (1, self.assigned_at, (0, 0), node.slot().number() as usize),
+            At::New(n) => (2, Time::from_ms(0), (0, 0), n),
+        }
+    }
+}
+
+pub(super) const fn minus(have: Capacity, taken: Capacity) -> Capacity {
+    Capacity {
+        vcpus: have.vcpus.saturating_sub(taken.vcpus),
+        memory_mib: have.memory_mib.saturating_sub(taken.memory_mib),
+        scratch_gib: have.scratch_gib.saturating_sub(taken.scratch_gib),
+        gpus: have.gpus.saturating_sub(taken.gpus),
+    }
+}

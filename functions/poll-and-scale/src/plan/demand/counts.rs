@@ -1,0 +1,165 @@
+//! What the caps of the policy count: nodes, their price, and how many of each size.
+//!
+//! Guarantees: every record that is not cleaned counts, as do the launches of this plan and what is reserved.
+//! Does not: know jobs.
+
+use super::super::needs::Room;
+use super::super::view::View;
+use super::prices::{Mix, is_within_cap};
+use model::policy::{Policy, Size};
+use model::reason::Reason;
+use model::{Life, NodeRecord, NodeState, Usd};
+use std::collections::BTreeMap;
+
+/// Some nodes.
+#[derive(Debug, Default)]
+pub(super) struct Count<'a> {
+    pub(super) nodes: u32,
+    pub(super) price: Usd,
+    by_size: BTreeMap<&'a str, u32>,
+}
+
+impl<'a> Count<'a> {
+    fn of_lives(lives: impl Iterator<Item = &'a Life>) -> Self {
+        let mut count = Self::default();
+        count.by_size = by_size(lives.map(|life| {
+            count.nodes += 1;
+            count.price = count.price + life.offering.price_per_hour;
+            life.offering.size.as_str()
+        }));
+        count
+    }
+
+    fn of(&self, size: &Size) -> u32 {
+        self.by_size.get(size.name.as_str()).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, size: &'a Size, nodes: u32, price: Usd) {
+        self.nodes = self.nodes.saturating_add(nodes);
+        self.price = self.price + price;
+        let of_size = self.by_size.entry(&size.name).or_default();
+        *of_size = of_size.saturating_add(nodes);
+    }
+
+    fn remove(&mut self, size: &Size, price: Usd) {
+        self.nodes = self.nodes.saturating_sub(1);
+        self.price = self.price.saturating_sub(price);
+        if let Some(of_size) = self.by_size.get_mut(size.name.as_str()) {
+            *of_size = of_size.saturating_sub(1);
+        }
+    }
+}
+
+/// The nodes as the caps count them.
+pub(super) struct Counts<'a> {
+    policy: &'a Policy,
+    /// The records that are not cleaned, with the launches of this plan and what is reserved.
+    all: Count<'a>,
+    /// The records that are shutting down.
+    leaving: Count<'a>,
+    /// The launches of this plan.
+    new: Count<'a>,
+    /// What is reserved for the first job that cannot be placed.
+    pub(super) reserved: Count<'a>,
+}
+
+impl<'a> Counts<'a> {
+    pub(super) fn of(view: &View<'a>) -> Self {
+        let leaves = |record: &NodeRecord| matches!(record.state, NodeState::ShuttingDown(_));
+        let mut all = Count::of_lives(view.lives().map(|(_, life)| life));
+        all.nodes = all.nodes.saturating_add(u32::try_from(view.seen.quarantined.slots.len()).unwrap_or(u32::MAX));
+        let leaving = Count::of_lives(view.lives().filter(|(record, _)| leaves(record)).map(|(_, life)| life));
+        Self { policy: &view.seen.policy, all, leaving, new: Count::default(), reserved: Count::default() }
+    }
+
+    /// Counts a launch.
+    pub(super) fn launch(&mut self, size: &'a Size, price: Usd) {
+        self.all.add(size, 1, price);
+        self.new.add(size, 1, price);
+    }
+
+    /// Counts a launch no longer.
+    pub(super) fn take_back(&mut self, size: &Size, price: Usd) {
+        self.all.remove(size, price);
+        self.new.remove(size, price);
+    }
+
+    /// Reserves these nodes.
+    pub(super) fn reserve(&mut self, mix: Mix<'a>) {
+        for (size, nodes) in mix.of {
+            let price = size.price_per_hour.times(u64::from(nodes));
+            self.all.add(size, nodes, price);
+            self.reserved.add(size, nodes, price);
+        }
+    }
+
+    /// The number of nodes of this size, without those that are shutting down.
+    pub(super) fn staying(&self, size: &Size) -> u32 {
+        self.all.of(size).saturating_sub(self.leaving.of(size))
+    }
+
+    /// Whether the size has reached its own maximum.
+    pub(super) fn is_full(&self, size: &Size) -> bool {
+        size.max.is_some_and(|most| self.all.of(size) >= most)
+    }
+
+    /// Which cap does not allow one more node of this size, and whether it would without what is reserved.
+    pub(super) fn cap_on(&self, size: &Size) -> Option<(Reason, bool)> {
+        let (policy, all, reserved) = (self.policy, &self.all, &self.reserved);
+        let (max, cap, price) = (policy.nodes.max, policy.nodes.max_price_per_hour, size.price_per_hour);
+        if all.nodes >= max {
+            let used = all.nodes.saturating_sub(reserved.nodes);
+            let there = used.saturating_sub(self.new.nodes);
+            let cap = if max == 0 { Reason::ClusterPaused {} } else { Reason::NodesMax { max, there } };
+            return Some((cap, used < max));
+        }
+        if let Some(most) = size.max.filter(|most| all.of(size) >= *most) {
+            let used = all.of(size).saturating_sub(reserved.of(size));
+            let there = used.saturating_sub(self.new.of(size));
+            return Some((Reason::SizeMaximum { size: size.name.clone(), max: most, there }, used < most));
+        }
+        if !is_within_cap(policy, all.price + price) {
+            let spent = all.price.saturating_sub(reserved.price);
+            return Some((Reason::PriceCap { spent, price, cap }, is_within_cap(policy, spent + price)));
+        }
+        None
+    }
+
+    /// Whether `nodes` more nodes at this price exceed `nodes.max` or the price cap. Nodes that are shutting down still
+    /// count.
+    pub(super) fn is_capped(&self, nodes: u32, price: Usd) -> bool {
+        self.all.nodes.saturating_add(nodes) > self.policy.nodes.max
+            || !is_within_cap(self.policy, self.all.price + price)
+    }
+
+    /// The room that is still missing for `nodes` more nodes at this price after all nodes that are shutting down are
+    /// gone.
+    pub(super) fn missing_room(&self, nodes: u32, price: Usd) -> Room {
+        let records = self.all.nodes.saturating_sub(self.leaving.nodes).saturating_add(nodes);
+        let cap = self.policy.nodes.max_price_per_hour;
+        let spent = self.all.price.saturating_sub(self.leaving.price) + price;
+        Room {
+            nodes: records.saturating_sub(self.policy.nodes.max),
+            price: if cap.is_zero() { Usd::ZERO } else { spent.saturating_sub(cap) },
+        }
+    }
+}
+
+/// Counts by size. Nodes of the same size are mostly next to each other, so the map is seldom searched.
+pub(super) fn by_size<'a>(sizes: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, u32> {
+    let mut all = BTreeMap::new();
+    let mut run: Option<(&str, u32)> = None;
+    let mut keep = |run: Option<(&'a str, u32)>| {
+        if let Some((size, nodes)) = run {
+            *all.entry(size).or_default() += nodes;
+        }
+    };
+    for size in sizes {
+        match &mut run {
+            Some((of, nodes)) if *of == size => *nodes += 1,
+            _ => keep(run.replace((size, 1))),
+        }
+    }
+    keep(run);
+    all
+}

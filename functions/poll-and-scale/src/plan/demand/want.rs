@@ -1,0 +1,88 @@
+//! What asks for places, what it waits for, and whether it can ever have them.
+
+use super::super::actions::Action;
+use super::super::sizes::Sizes;
+use super::super::view::View;
+use super::prices::{cheapest, is_within_cap};
+use model::ids::{AllocId, NodeId};
+use model::reason::Reason;
+use model::{JobSummary, Market, Usd};
+use std::rc::Rc;
+
+/// One demand for places: all members of a queued job, or a copy of an unknown alloc.
+pub(super) enum Want<'a> {
+    Job(&'a JobSummary),
+    Copy { job: &'a JobSummary, original: AllocId },
+}
+
+/// What the queue leads to.
+#[derive(Default)]
+pub(super) struct Served<'a> {
+    /// The placements and rejections of this run.
+    pub(super) actions: Vec<(Action, Reason)>,
+    /// The demands that this run does not place, in the order of the queue.
+    pub(super) waiting: Vec<(Want<'a>, Waits)>,
+}
+
+/// What a demand waits for.
+pub(super) enum Waits {
+    /// The nodes of these bins, which boot or are launched.
+    For(Vec<usize>),
+    /// Something else.
+    Because(Rc<[Reason]>),
+}
+
+impl<'a> Want<'a> {
+    pub(super) const fn job(&self) -> &'a JobSummary {
+        match self {
+            Self::Job(job) | Self::Copy { job, .. } => job,
+        }
+    }
+
+    pub(super) const fn members(&self) -> u32 {
+        match self {
+            Self::Job(job) => job.needs.nodes,
+            Self::Copy { .. } => 1,
+        }
+    }
+
+    /// The action that places this on ready nodes, one for each member.
+    pub(super) fn place(&self, ready: &[NodeId]) -> Option<(Action, Reason)> {
+        match self {
+            Self::Job(job) => {
+                let on: Vec<(u32, NodeId)> = (0..).zip(ready.iter().copied()).collect();
+                let slots = ready.iter().map(|n| n.slot()).collect();
+                Some((Action::Place { job_id: job.job_id, on }, Reason::FitsOn { slots }))
+            }
+            Self::Copy { original, .. } => {
+                let on = *ready.first()?;
+                Some((Action::Replace { original: *original, on }, Reason::CopyWanted { original: *original }))
+            }
+        }
+    }
+}
+
+/// Why a job can never run with this policy; `None` if it can.
+pub(super) fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Option<Reason> {
+    let policy = &view.seen.policy;
+    let sizes = sizes.fitting(job);
+    if sizes.is_empty() {
+        let narrowed = match (&job.needs.instance_type, job.needs.market) {
+            (None, None) => String::new(),
+            (t, m) => format!(" with {} {}", t.as_deref().unwrap_or("any type"), m.map_or("", Market::as_str)),
+        };
+        let usable = policy.nodes.memory_usable;
+        return Some(Reason::NoSizeFits { needs: job.needs.capacity(), narrowed, usable });
+    }
+    // A maximum of 0 pauses the cluster: jobs wait.
+    if job.needs.nodes > policy.nodes.max && policy.nodes.max > 0 {
+        return Some(Reason::MoreThanMaximum { nodes: job.needs.nodes, max: policy.nodes.max });
+    }
+    let most: u32 = sizes.iter().map(|s| s.max.unwrap_or(u32::MAX)).fold(0, u32::saturating_add);
+    if job.needs.nodes > most {
+        return Some(Reason::MoreThanSizesAllow { nodes: job.needs.nodes, most });
+    }
+    let cap = policy.nodes.max_price_per_hour;
+    let price = cheapest(&sizes, job.needs.nodes, |_| 0).unwrap_or(Usd::ZERO);
+    (!is_within_cap(policy, price)).then_some(Reason::DearerThanCap { price, cap })
+}

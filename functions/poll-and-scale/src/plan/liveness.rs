@@ -1,0 +1,55 @@
+//! How long a node or an alloc may take, and whether that time is over. Several stages ask the same.
+//!
+//! Does not: decide what follows.
+
+use super::view::View;
+use model::time::{Span, Time};
+use model::{AllocSummary, ClientStatus, Desired, Life, NodeRecord, NodeState, NodeStatus};
+
+/// Whether this plan shuts the node down as soon as the node is idle, even if a job needs it. Such a node gives no room to
+/// jobs.
+pub(super) fn will_terminate(view: &View<'_>, record: &NodeRecord) -> bool {
+    let Some(life) = record.life() else { return false };
+    match &record.state {
+        NodeState::Assigned(_) => life.instance_id.is_some() && boot_is_over(view, life),
+        _ if record.refuses().is_some() => true,
+        _ => stuck_syncing(view, record) || !view.has_size(life),
+    }
+}
+
+/// Whether the boot time-out of a node that never sent a heartbeat has passed and counts: the node could have called, or
+/// `heartbeat.blackout_s` has passed too.
+pub(super) fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
+    let policy = &view.seen.policy;
+    let (waited, timeout) = (view.now.since(life.assigned_at), Span::from_s(policy.boot.timeout_s));
+    if waited < timeout {
+        return false;
+    }
+    // The node may have called in vain. Then the time-out is not its fault.
+    let due = life.assigned_at + timeout - Span::from_s(policy.heartbeat.grace_s);
+    view.suspicion.could_call_after(due) || waited >= timeout + Span::from_s(policy.heartbeat.blackout_s)
+}
+
+/// Whether a node heartbeats but has been `syncing` for as long as a boot may take. Such a node will not become ready.
+/// A node whose lease expired does not count here, because the `leases` stage decides about it, with its brakes.
+pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
+    syncing_since(view, record, Span::ZERO).is_some()
+}
+
+/// Since when a node heartbeats and is `syncing`, if that is as long as a boot may take and `more`.
+pub(super) fn syncing_since(view: &View<'_>, record: &NodeRecord, more: Span) -> Option<Time> {
+    let limit = Span::from_s(view.seen.policy.boot.timeout_s) + more;
+    let contact = record.contact().filter(|c| c.status == NodeStatus::Syncing && c.lease_expires_at >= view.now)?;
+    contact.syncing_since_at.filter(|since| view.now.since(*since) >= limit)
+}
+
+/// Whether the job wants a copy of this alloc while nobody knows what became of it.
+pub(super) fn wants_copy(alloc: &AllocSummary) -> bool {
+    alloc.client == ClientStatus::Unknown && alloc.failure_policy.replace && alloc.desired == Desired::Run
+}
+
+/// Whether an unknown alloc has waited for its whole window. A wait of exactly the window counts as over.
+pub(crate) fn window_over(alloc: &AllocSummary, now: Time) -> bool {
+    let window = Span::from_s(i64::try_from(alloc.failure_policy.lost_after_s).unwrap_or(i64::MAX));
+    alloc.client == ClientStatus::Unknown && alloc.unknown_since_at.is_some_and(|since| now.since(since) >= window)
+}

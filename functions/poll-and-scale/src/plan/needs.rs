@@ -1,0 +1,34 @@
+//! What the queue needs of the nodes that are there. The stage `demand` says it; `relaunch` and `shutdown` limits it.
+
+use super::view::ByNode;
+use model::Usd;
+use model::ids::{JobId, NodeId};
+use std::collections::BTreeSet;
+
+/// What the queue needs of the existing nodes. The `shutdown` stage uses it.
+#[derive(Debug, Default)]
+pub(super) struct Needs {
+    /// Nodes on which something is placed or reserved, and the first job that this run reserves the node for.
+    pub(super) used: ByNode<Option<JobId>>,
+    /// Nodes that satisfy a demand set, and the name of the first such set.
+    pub(super) for_sets: ByNode<String>,
+    /// How many nodes count for `nodes.min`, including the launches of this plan.
+    pub(super) usable: u32,
+    /// The room that idle nodes must make. They are shut down even if `nodes.min` would keep them.
+    pub(super) room: Room,
+    /// Idle nodes that fill the maximum of their size, but do not fit the job that waits for that size, because they
+    /// were launched before the size was changed, or on demand in place of spot. They are shut down too.
+    pub(super) outgrown: BTreeSet<NodeId>,
+    /// Whether some jobs were not read, and some of those that were read were served. Then the jobs that were not read may
+    /// need the idle nodes.
+    pub(super) more_may_come: bool,
+}
+
+/// How far the wanted launches would exceed the caps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    /// How many records are too many for `nodes.max`.
+    pub(super) nodes: u32,
+    /// How much the price is above `nodes.max_price_per_hour`.
+    pub(super) price: Usd,
+}

@@ -1,0 +1,244 @@
+//! Who used the nodes for how much.
+//!
+//! A node's price at a moment is divided among the allocs on it by their vCPUs. The time of a node without an alloc
+//! (booting, idle, silent, going) belongs to nobody, and is a line of its own.
+//!
+//! Guarantees: the lines and the line of nobody add up to the total.
+//! Does not: know a bill. It reckons with the prices of the policy at the launch, from the launch to the end in the table.
+
+use super::series::total;
+use super::{Charge, History, NodeLifetime, Use};
+use model::ids::JobId;
+use model::money::Usd;
+use model::time::{Span, Time};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The name of all jobs without a name.
+const NAMELESS: &str = "(no name)";
+
+/// What the lines of a report are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// Each job.
+    Job,
+    /// All jobs with the same name together.
+    #[default]
+    Name,
+    /// Each size of nodes, with its price.
+    Size,
+}
+
+/// One line of a report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// The id of a job, the name of jobs, or the size of nodes.
+    pub what: String,
+    /// The name of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub market: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_per_hour: Option<Usd>,
+    /// How many jobs, or nodes.
+    pub count: usize,
+    /// When the first of it began, as far as it lies in the time of the report.
+    pub from: Time,
+    /// When the last of it ended, or now.
+    pub to: Time,
+    /// The node time that counts for it, in seconds.
+    pub node_s: i64,
+    pub usd: Usd,
+}
+
+/// What the nodes of a time cost, and for whom.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    pub since: Time,
+    pub until: Time,
+    pub by: By,
+    /// The most expensive first.
+    pub lines: Vec<Line>,
+    /// What nodes cost while no alloc was on them. Part of the total.
+    pub without_work_usd: Usd,
+    pub without_work_node_s: i64,
+    pub nodes: usize,
+    pub node_s: i64,
+    pub total_usd: Usd,
+    /// Nodes whose price is not known. They count nothing.
+    pub unpriced_nodes: usize,
+    /// Events that did not fit into memory. If there are any, the true sums are higher.
+    pub left_out: usize,
+    pub estimate: &'static str,
+}
+
+/// What every report says of itself.
+const ESTIMATE: &str = "an estimate from the list prices in the policy, not a bill";
+
+/// The sums of a line.
+#[derive(Clone, Debug, Default)]
+struct Sum {
+    members: BTreeSet<String>,
+    span: Option<(Time, Time)>,
+    node_ms: i64,
+    charge: Charge,
+}
+
+impl Sum {
+    fn add(&mut self, member: String, from: Time, to: Time, node_ms: i64, charge: Charge) {
+        self.members.insert(member);
+        let (begin, end) = self.span.unwrap_or((from, to));
+        self.span = Some((begin.min(from), end.max(to)));
+        self.node_ms = self.node_ms.saturating_add(node_ms);
+        self.charge += charge;
+    }
+}
+
+impl Report {
+    /// The report of the last `span` of a past.
+    pub fn of(past: &History, span: Span, by: By) -> Self {
+        let (since, until) = (past.since(span), past.to);
+        let mut jobs: BTreeMap<JobId, Sum> = BTreeMap::new();
+        let mut sizes: BTreeMap<(String, String, Option<Usd>), Sum> = BTreeMap::new();
+        let mut nobody = Sum::default();
+        let (mut node_ms, mut nodes, mut unpriced_nodes) = (0i64, 0, 0);
+        for life in &past.lives {
+            let (from, to) = (life.from.max(since), life.to.unwrap_or(until).min(until));
+            if to <= from {
+                continue;
+            }
+            let time = to.since(from);
+            (nodes, node_ms) = (nodes + 1, node_ms.saturating_add(time.as_ms()));
+            unpriced_nodes += usize::from(life.price.is_none());
+            let key = (
+                life.size.clone().unwrap_or_else(|| "not known".to_owned()),
+                life.market.clone().unwrap_or_default(),
+                life.price,
+            );
+            let charge = Charge::of(life.price.unwrap_or_default(), time);
+            sizes.entry(key).or_default().add(member(life), from, to, time.as_ms(), charge);
+            share(life, past.uses_of(life), (from, to), &mut jobs, &mut nobody);
+        }
+        let mut lines: Vec<Line> = match by {
+            By::Job => {
+                jobs.into_iter().map(|(id, sum)| sum.line(id.to_string(), past.names.get(&id).cloned())).collect()
+            }
+            By::Name => by_name(past, jobs),
+            By::Size => sizes
+                .into_iter()
+                .map(|((size, market, price), sum)| Line {
+                    market: Some(market).filter(|m| !m.is_empty()),
+                    price_per_hour: price,
+                    ..sum.line(size, None)
+                })
+                .collect(),
+        };
+        lines.sort_by_key(|line| (Reverse(line.usd), Reverse(line.node_s)));
+        Self {
+            since,
+            until,
+            by,
+            lines,
+            without_work_usd: nobody.charge.usd(),
+            without_work_node_s: nobody.node_ms / 1000,
+            nodes,
+            node_s: node_ms / 1000,
+            total_usd: total(past, span).usd(),
+            unpriced_nodes,
+            left_out: past.left_out,
+            estimate: ESTIMATE,
+        }
+    }
+}
+
+impl Sum {
+    fn line(self, what: String, name: Option<String>) -> Line {
+        let (from, to) = self.span.unwrap_or((Time::from_ms(0), Time::from_ms(0)));
+        Line {
+            what,
+            name,
+            market: None,
+            price_per_hour: None,
+            count: self.members.len(),
+            from,
+            to,
+            node_s: self.node_ms / 1000,
+            usd: self.charge.usd(),
+        }
+    }
+}
+
+fn member(life: &NodeLifetime) -> String {
+    life.node_id.map_or_else(|| format!("{}@{}", life.slot, life.from.as_ms()), |id| id.to_string())
+}
+
+fn by_name(past: &History, jobs: BTreeMap<JobId, Sum>) -> Vec<Line> {
+    let mut names: BTreeMap<String, Sum> = BTreeMap::new();
+    for (id, sum) in jobs {
+        let name = past.names.get(&id).cloned().unwrap_or_else(|| NAMELESS.to_owned());
+        if let Some((from, to)) = sum.span {
+            names.entry(name).or_default().add(id.to_string(), from, to, sum.node_ms, sum.charge);
+        }
+    }
+    names.into_iter().map(|(name, sum)| sum.line(name, None)).collect()
+}
+
+/// Divides the time and the price of a node between two moments among the jobs on it.
+fn share(
+    life: &NodeLifetime,
+    uses: &[Use],
+    (from, to): (Time, Time),
+    jobs: &mut BTreeMap<JobId, Sum>,
+    nobody: &mut Sum,
+) {
+    let price = life.price.unwrap_or_default();
+    // Each moment at which an alloc comes or goes.
+    let mut moments: Vec<(Time, bool, usize)> = Vec::new();
+    for (n, used) in uses.iter().enumerate() {
+        let (begin, end) = (used.from.max(from), used.to.min(to));
+        if end > begin {
+            moments.push((begin, true, n));
+            moments.push((end, false, n));
+        }
+    }
+    moments.sort_unstable();
+    let mut there: BTreeSet<usize> = BTreeSet::new();
+    let mut at = from;
+    for (moment, comes, n) in moments.into_iter().chain([(to, false, usize::MAX)]) {
+        let span = moment.since(at);
+        if span.as_ms() > 0 {
+            let charge = Charge::of(price, span);
+            let weight = |n: &usize| uses.get(*n).map_or(0, |u| u64::from(u.vcpus.max(1)));
+            let whole: u64 = there.iter().map(weight).sum();
+            let (mut rest, mut rest_ms) = (charge, span.as_ms());
+            for (k, n) in there.iter().enumerate() {
+                let Some(used) = uses.get(*n) else { continue };
+                // The last one gets what is left, so that nothing is lost by rounding.
+                let is_last = k + 1 == there.len();
+                let part = if is_last { rest } else { charge.share(weight(n), whole) };
+                let ms = part_of(span.as_ms(), weight(n), whole);
+                let ms = if is_last { rest_ms } else { ms };
+                (rest, rest_ms) = (rest.minus(part), rest_ms - ms);
+                let job = used.alloc_id.job_id;
+                jobs.entry(job).or_default().add(job.to_string(), at, moment, ms, part);
+            }
+            if there.is_empty() {
+                nobody.add(member(life), at, moment, span.as_ms(), charge);
+            }
+        }
+        at = moment;
+        if comes {
+            there.insert(n);
+        } else {
+            there.remove(&n);
+        }
+    }
+}
+
+fn part_of(ms: i64, part: u64, whole: u64) -> i64 {
+    let whole = i128::from(whole).max(1);
+    i64::try_from(i128::from(ms) * i128::from(part) / whole).unwrap_or(ms)
+}

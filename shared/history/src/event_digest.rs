@@ -1,0 +1,262 @@
+//! What events tell of the past: kept in a short form while the table is read.
+//!
+//! Guarantees: at most [`MOST`] of each kind are kept; of the time before `from` only what is needed to know how things
+//! stood then. Events of a subject may come in any order; in the order of time, less of them is kept.
+
+use super::uses::{MOST, Use};
+use model::events::Event;
+use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::money::Usd;
+use model::time::Time;
+use model::{ActionName, JobState};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// How many of the newest events are kept as they are.
+const LATEST: usize = 500;
+
+/// One thing that happened to the node of a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// A life begins, of this size.
+    Launch(Option<String>),
+    /// The launch came to nothing: there was no instance.
+    Abandon,
+    /// The node takes work.
+    Ready,
+    /// A heartbeat that changed the record.
+    Heard,
+    Silent,
+    Going,
+    /// The life is over.
+    Clean(Option<Box<Ended>>),
+}
+
+/// What the event of a life's end says about the life.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Ended {
+    pub(super) node_id: NodeId,
+    pub(super) size: String,
+    pub(super) instance_type: String,
+    pub(super) market: String,
+    pub(super) price: Usd,
+    pub(super) from: Time,
+}
+
+/// The changes of the queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    /// By job: whether the job waits from then on.
+    changes: BTreeMap<JobId, Vec<(Time, bool)>>,
+    count: usize,
+}
+
+/// The newest events, by time, id and subject.
+#[derive(Debug, Default)]
+pub(super) struct Latest(BTreeMap<(Time, String, String), Event>);
+
+/// Everything that was told since a time.
+#[derive(Debug)]
+pub(super) struct EventDigest {
+    pub(super) from: Time,
+    pub(super) slots: BTreeMap<Slot, Vec<(Time, Step)>>,
+    /// How many steps there are.
+    steps: usize,
+    pub(super) uses: Vec<Use>,
+    pub(super) names: BTreeMap<JobId, String>,
+    pub(super) queue: Queue,
+    pub(super) latest: Latest,
+    pub(super) left_out: usize,
+}
+
+impl EventDigest {
+    pub(super) fn since(from: Time) -> Self {
+        Self {
+            from,
+            slots: BTreeMap::new(),
+            steps: 0,
+            uses: Vec::new(),
+            names: BTreeMap::new(),
+            queue: Queue::default(),
+            latest: Latest::default(),
+            left_out: 0,
+        }
+    }
+
+    /// Keeps of an event what matters.
+    pub(super) fn take(&mut self, event: Event) {
+        let at = event.at();
+        if let Ok(action) = event.action.parse::<ActionName>() {
+            let (kind, name) = event.subject.split_once('#').unwrap_or((&event.subject, ""));
+            let fits = match kind {
+                "slot" => self.step(name, action, &event, at),
+                "alloc" => self.used(name, action, &event, at),
+                "job" => self.queued(name, action, &event, at),
+                _ => true,
+            };
+            self.left_out += usize::from(!fits);
+        }
+        self.latest.add(at, event);
+    }
+
+    fn step(&mut self, slot: &str, action: ActionName, event: &Event, at: Time) -> bool {
+        let Ok(slot) = slot.parse::<u32>().map(Slot::new) else { return true };
+        let Ok(slot) = slot else { return true };
+        let step = match action {
+            ActionName::Launch => Step::Launch(text(event, "size").map(str::to_owned)),
+            ActionName::Abandon => Step::Abandon,
+            ActionName::Ready => Step::Ready,
+            ActionName::Heartbeat => Step::Heard,
+            ActionName::Disconnect | ActionName::MarkDown => Step::Silent,
+            ActionName::ShutDown | ActionName::Terminate => Step::Going,
+            ActionName::Clean => Step::Clean(Ended::of(event).map(Box::new)),
+            _ => return true,
+        };
+        let steps = self.slots.entry(slot).or_default();
+        // A life that was over before `from` is not needed.
+        if at <= self.from && matches!(step, Step::Launch(_) | Step::Abandon | Step::Clean(_)) {
+            let before = steps.len();
+            steps.retain(|(earlier, _)| *earlier > at);
+            self.steps = self.steps.saturating_sub(before - steps.len());
+        }
+        if self.steps >= MOST {
+            return false;
+        }
+        self.steps += 1;
+        steps.push((at, step));
+        true
+    }
+
+    fn used(&mut self, alloc: &str, action: ActionName, event: &Event, at: Time) -> bool {
+        if action != ActionName::EndAlloc || at <= self.from {
+            return true;
+        }
+        let (Ok(alloc_id), Some(node_id)) = (alloc.parse::<AllocId>(), id(event, "node_id")) else { return true };
+        let (Some(from), Some(vcpus)) = (time(event, "placed_at"), event.detail.get("vcpus").and_then(Value::as_u64))
+        else {
+            return true;
+        };
+        if self.uses.len() >= MOST {
+            return false;
+        }
+        if let Some(name) = text(event, "name") {
+            self.names.entry(alloc_id.job_id).or_insert_with(|| name.to_owned());
+        }
+        self.uses.push(Use { alloc_id, node_id, vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX), from, to: at });
+        true
+    }
+
+    fn queued(&mut self, job: &str, action: ActionName, event: &Event, at: Time) -> bool {
+        let Ok(job) = job.parse::<JobId>() else { return true };
+        let waits = match action {
+            ActionName::Submit | ActionName::Requeue => true,
+            ActionName::Place | ActionName::Cancel | ActionName::Reject => false,
+            // The reason begins with the new state.
+            ActionName::EndJob => event.reason.starts_with(JobState::Queued.as_str()),
+            _ => return true,
+        };
+        self.queue.change(job, at, waits, self.from)
+    }
+
+    #[cfg(test)]
+    pub(super) fn queue_change_for_tests(&mut self, job: JobId, at: Time) {
+        self.left_out += usize::from(!self.queue.change(job, at, true, self.from));
+    }
+}
+
+impl Queue {
+    /// Notes a change. `false` if there is no room for it.
+    fn change(&mut self, job: JobId, at: Time, is_waiting: bool, from: Time) -> bool {
+        if at <= from && !is_waiting {
+            // The job did not wait then, unless something later says so.
+            if let Some(changes) = self.changes.get_mut(&job) {
+                let before = changes.len();
+                changes.retain(|(earlier, _)| *earlier > at);
+                self.count = self.count.saturating_sub(before - changes.len());
+                if changes.is_empty() {
+                    self.changes.remove(&job);
+                }
+            }
+            return true;
+        }
+        if self.count >= MOST {
+            return false;
+        }
+        self.count += 1;
+        self.changes.entry(job).or_default().push((at, is_waiting));
+        true
+    }
+
+    /// When jobs waited. `waiting` are the jobs that wait now, with the time of their submission.
+    pub(super) fn waits(self, waiting: &BTreeMap<JobId, Time>, from: Time, now: Time) -> Vec<(Time, Time)> {
+        let mut waits = Vec::new();
+        let mut add = |begin: Time, end: Time| {
+            if end > from && end > begin {
+                waits.push((begin.max(from), end));
+            }
+        };
+        let unknown = waiting.iter().filter(|(job, _)| !self.changes.contains_key(job));
+        unknown.for_each(|(_, submitted_at)| add(*submitted_at, now));
+        for (job, mut changes) in self.changes {
+            changes.sort_by_key(|(at, _)| *at);
+            // A job that was put into the table by itself has no event of its submission.
+            let mut since = changes.first().filter(|(_, waits)| !waits).map(|_| job.made_at());
+            for (at, waits) in changes {
+                match (since, waits) {
+                    (None, true) => since = Some(at),
+                    (Some(begin), false) => {
+                        add(begin, at);
+                        since = None;
+                    }
+                    _ => {}
+                }
+            }
+            // Whether it still waits, the record says.
+            if let Some(begin) = since.filter(|_| waiting.contains_key(&job)) {
+                add(begin, now);
+            }
+        }
+        waits
+    }
+}
+
+impl Latest {
+    fn add(&mut self, at: Time, event: Event) {
+        let oldest = self.0.first_key_value().map(|((at, ..), _)| *at);
+        if self.0.len() < LATEST || oldest.is_none_or(|oldest| at > oldest) {
+            self.0.insert((at, event.id.clone(), event.subject.clone()), event);
+        }
+        if self.0.len() > LATEST {
+            self.0.pop_first();
+        }
+    }
+
+    pub(super) fn newest_first(self) -> Vec<Event> {
+        self.0.into_values().rev().collect()
+    }
+}
+
+impl Ended {
+    fn of(event: &Event) -> Option<Self> {
+        Some(Self {
+            node_id: id(event, "node_id")?,
+            size: text(event, "size")?.to_owned(),
+            instance_type: text(event, "instance_type")?.to_owned(),
+            market: text(event, "market")?.to_owned(),
+            price: Usd::try_from(event.detail.get("price_per_hour")?.as_f64()?).ok()?,
+            from: time(event, "assigned_at")?,
+        })
+    }
+}
+
+fn text<'e>(event: &'e Event, name: &str) -> Option<&'e str> {
+    event.detail.get(name)?.as_str()
+}
+
+fn id(event: &Event, name: &str) -> Option<NodeId> {
+    text(event, name)?.parse().ok()
+}
+
+fn time(event: &Event, name: &str) -> Option<Time> {
+    event.detail.get(name)?.as_i64().map(Time::from_ms)
+}

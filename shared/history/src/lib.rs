@@ -1,0 +1,137 @@
+//! The past of a cluster, rebuilt from events and records: which node was there when, in which phase, at which price,
+//! who used it, and how many jobs waited.
+//!
+//! Flow: `event_digest` keeps of each event what matters, `timeline` makes the lives of the nodes of it, `series` counts over time,
+//! `cost` reckons who used the nodes for how much, `picture` draws all of it.
+//! Guarantees: memory is bounded (`MOST`), whatever the table holds, and what was left out is counted. What is still
+//! going on comes from the records, so a lost event is mended as far as a record knows better.
+//! Does not: go back further than events are kept (`history.events_days`), or know a bill: prices are those of the
+//! policy at the launch.
+
+mod charge;
+mod cost;
+mod event_digest;
+mod picture;
+mod series;
+mod timeline;
+mod uses;
+
+pub use cost::{By, Line, Report};
+pub use picture::{Lane, Picture, Tone};
+pub use series::Series;
+pub use timeline::{NodeLifetime, Phase, Segment};
+pub use uses::Use;
+
+use charge::Charge;
+
+use event_digest::EventDigest;
+use model::control::Control;
+use model::events::Event;
+use model::ids::{JobId, NodeId};
+use model::money::Usd;
+use model::time::{Span, Time};
+use model::{AllocSummary, JobState, JobSummary, NodeRecord};
+use std::collections::BTreeMap;
+use store::{DbError, Store};
+use uses::MOST;
+
+/// The longest past that can be asked for. Events are rarely kept longer.
+pub const LONGEST: Span = Span::from_s(90 * 86_400);
+
+/// What happened in a span of time.
+#[derive(Clone, Debug)]
+pub struct History {
+    pub from: Time,
+    pub to: Time,
+    /// In the order of the slots and of time.
+    pub lives: Vec<NodeLifetime>,
+    pub uses: BTreeMap<NodeId, Vec<Use>>,
+    /// When jobs waited in the queue.
+    pub waits: Vec<(Time, Time)>,
+    /// The names of the jobs that used nodes.
+    pub names: BTreeMap<JobId, String>,
+    /// The newest events, the newest first.
+    pub latest: Vec<Event>,
+    /// How many events did not fit into memory.
+    pub left_out: usize,
+}
+
+/// The present, as the records have it.
+#[derive(Clone, Debug, Default)]
+struct Present {
+    nodes: Vec<NodeRecord>,
+    allocs: Vec<AllocSummary>,
+    /// The jobs that have not ended.
+    jobs: Vec<JobSummary>,
+    /// The prices of the policy, by size.
+    prices: BTreeMap<String, Usd>,
+}
+
+impl Present {
+    async fn read(store: &Store) -> Result<Self, DbError> {
+        let nodes = store.nodes_listed(1).await?.rows;
+        let allocs = store.live_allocs_listed(1).await?.rows;
+        let jobs = store.queue_listed(MOST).await?.jobs;
+        Ok(Self { nodes, allocs, jobs, prices: prices(&store.control().await?) })
+    }
+}
+
+/// The prices of the stored policy, by size.
+fn prices(control: &Control) -> BTreeMap<String, Usd> {
+    let policy = control.checked_policy();
+    policy.map(|(p, _)| p.size.iter().map(|s| (s.name.clone(), s.price_per_hour)).collect()).unwrap_or_default()
+}
+
+impl History {
+    /// Reads the last `span` before now. Reads every event that is stored.
+    pub async fn read(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
+        let mut told = EventDigest::since(now - span.min(LONGEST));
+        store.each_event(|event| told.take(event)).await?;
+        // The records are read after the events, so that they know everything that the events told.
+        Ok(Self::of(told, Present::read(store).await?, now))
+    }
+
+    fn of(told: EventDigest, present: Present, now: Time) -> Self {
+        let EventDigest { from, slots, mut uses, mut names, queue, latest, left_out, .. } = told;
+        let lives = timeline::of(slots, &present.nodes, &present.prices, from, now);
+        for alloc in &present.allocs {
+            uses.push(Use {
+                alloc_id: alloc.alloc_id,
+                node_id: alloc.node_id,
+                vcpus: alloc.needs.vcpus,
+                from: alloc.placed_at,
+                to: now,
+            });
+        }
+        for job in &present.jobs {
+            if let Some(name) = &job.name {
+                names.insert(job.job_id, name.clone());
+            }
+        }
+        let mut by_node: BTreeMap<NodeId, Vec<Use>> = BTreeMap::new();
+        for used in uses {
+            by_node.entry(used.node_id).or_default().push(used);
+        }
+        for uses in by_node.values_mut() {
+            // An end may be told twice: by the event, and by an index that is behind.
+            uses.sort_by_key(|u| (u.alloc_id, u.to));
+            uses.dedup_by_key(|u| u.alloc_id);
+        }
+        let waiting = present.jobs.iter().filter(|j| j.state == JobState::Queued).map(|j| (j.job_id, j.submitted_at));
+        let waits = queue.waits(&waiting.collect(), from, now);
+        Self { from, to: now, lives, uses: by_node, waits, names, latest: latest.newest_first(), left_out }
+    }
+
+    /// What an alloc's node was used for.
+    pub fn uses_of(&self, life: &NodeLifetime) -> &[Use] {
+        life.node_id.and_then(|id| self.uses.get(&id)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The same past, of the last `span` only.
+    pub fn since(&self, span: Span) -> Time {
+        (self.to - span).max(self.from)
+    }
+}
+
+#[cfg(test)]
+mod tests;

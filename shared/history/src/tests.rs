@@ -1,0 +1,301 @@
+//! The past of invented events and records.
+
+use super::event_digest::EventDigest;
+use super::*;
+use model::ActionName;
+use model::events::Subject;
+use model::fixtures::{self, at};
+use model::rng::Rng;
+
+const HOUR: Span = Span::from_s(3600);
+
+/// Events, as functions write them.
+struct Log {
+    told: EventDigest,
+    n: u64,
+}
+
+impl Log {
+    fn since(s: i64) -> Self {
+        Self { told: EventDigest::since(at(s)), n: 0 }
+    }
+
+    fn event(&mut self, s: i64, subject: &Subject, action: ActionName, reason: &str) -> Event {
+        self.n += 1;
+        Event::new(subject, action, reason, at(s), Span::from_s(99_999), &Rng::seeded(self.n))
+    }
+
+    fn slot(&mut self, s: i64, slot: u32, action: ActionName) {
+        let event = self.event(s, &Subject::Slot(fixtures::slot(slot)), action, "");
+        self.told.take(event);
+    }
+
+    fn clean(&mut self, s: i64, record: &NodeRecord) {
+        let event = self.event(s, &Subject::Slot(record.slot), ActionName::Clean, "");
+        self.told.take(event.of_life(record.life().unwrap()));
+    }
+
+    fn job(&mut self, s: i64, n: u32, action: ActionName, reason: &str) {
+        let event = self.event(s, &Subject::Job(fixtures::job_id(n)), action, reason);
+        self.told.take(event);
+    }
+
+    /// The end of job `n`, which was on slot `slot`.
+    fn used(&mut self, (from, to): (i64, i64), n: u32, slot: u32, vcpus: u32, name: Option<&str>) {
+        let event = self.event(to, &Subject::Alloc(fixtures::alloc_id(n)), ActionName::EndAlloc, "complete");
+        let event = event
+            .with("node_id", fixtures::node_id(slot).to_string())
+            .with("placed_at", at(from).as_ms())
+            .with("vcpus", vcpus);
+        self.told.take(match name {
+            Some(name) => event.with("name", name),
+            None => event,
+        });
+    }
+
+    fn past(self, present: Present, now: i64) -> History {
+        History::of(self.told, present, at(now))
+    }
+}
+
+fn cleaned(slot: u32, s: i64) -> NodeRecord {
+    fixtures::ready(slot).clean(at(s), "terminated").unwrap()
+}
+
+fn phases(past: &History, n: usize) -> Vec<(Phase, i64, i64)> {
+    let life = &past.lives[n];
+    let s = |t: Time| t.since(at(0)).as_ms() / 1000;
+    let segments = life.segments(past.uses_of(life), past.from, past.to);
+    segments.iter().map(|seg| (seg.phase, s(seg.from), s(seg.to))).collect()
+}
+
+/// A node that boots, works, is silent, comes back, goes and is gone.
+fn a_life() -> Log {
+    let mut log = Log::since(0);
+    log.slot(2, 0, ActionName::Launch);
+    log.slot(60, 0, ActionName::Heartbeat);
+    log.slot(61, 0, ActionName::Ready);
+    log.used((100, 400), 1, 0, 1, Some("train"));
+    log.slot(500, 0, ActionName::Disconnect);
+    log.slot(560, 0, ActionName::Heartbeat);
+    log.slot(700, 0, ActionName::ShutDown);
+    log.clean(720, &fixtures::ready(0));
+    log
+}
+
+#[test]
+fn a_life_has_its_phases() {
+    let past = a_life().past(Present { nodes: vec![cleaned(0, 720)], ..Present::default() }, 3600);
+    assert_eq!(past.lives.len(), 1);
+    assert_eq!(
+        phases(&past, 0),
+        [
+            (Phase::Booting, 0, 61),
+            (Phase::Idle, 61, 100),
+            (Phase::Working, 100, 400),
+            (Phase::Idle, 400, 500),
+            (Phase::Silent, 500, 560),
+            (Phase::Idle, 560, 700),
+            (Phase::Going, 700, 720),
+        ]
+    );
+    let life = &past.lives[0];
+    assert_eq!((life.from, life.to), (at(0), Some(at(720))), "it began when the slot was assigned");
+    assert_eq!(life.price, Some(Usd::from_micros(100_000)));
+}
+
+#[test]
+fn a_lost_event_is_mended_by_the_record_or_by_the_next_life() {
+    // Nothing is told of the present node but its launch.
+    let mut log = Log::since(0);
+    log.slot(1, 0, ActionName::Launch);
+    let past = log.past(Present { nodes: vec![fixtures::ready(0)], ..Present::default() }, 100);
+    assert_eq!(phases(&past, 0), [(Phase::Booting, 0, 60), (Phase::Idle, 60, 100)]);
+    assert_eq!((past.lives.len(), past.lives[0].to, past.lives[0].node_id), (1, None, Some(fixtures::node_id(0))));
+    // The end of a life is not told. The record is free.
+    let mut log = Log::since(0);
+    log.slot(1, 0, ActionName::Launch);
+    log.slot(60, 0, ActionName::Ready);
+    let past = log.past(Present { nodes: vec![cleaned(0, 300)], ..Present::default() }, 900);
+    assert_eq!(past.lives[0].to, Some(at(300)));
+    // Neither the end of one life nor the launch of the next is told.
+    let mut log = Log::since(-900);
+    log.slot(-800, 0, ActionName::Ready);
+    let past = log.past(Present { nodes: vec![fixtures::ready(0)], ..Present::default() }, 100);
+    let ends: Vec<_> = past.lives.iter().map(|l| (l.from, l.to)).collect();
+    assert_eq!(ends, [(at(-800), Some(at(0))), (at(0), None)]);
+    // A launch that came to nothing costs nothing.
+    let mut log = Log::since(0);
+    log.slot(1, 0, ActionName::Launch);
+    log.slot(70, 0, ActionName::Abandon);
+    assert_eq!(log.past(Present::default(), 900).lives, []);
+}
+
+#[test]
+fn events_may_come_in_any_order() {
+    let steps = [(2, ActionName::Launch), (61, ActionName::Ready), (500, ActionName::ShutDown)];
+    let mut one = Log::since(100);
+    let mut other = Log::since(100);
+    steps.iter().for_each(|(s, action)| one.slot(*s, 3, *action));
+    steps.iter().rev().for_each(|(s, action)| other.slot(*s, 3, *action));
+    let present = || Present { nodes: vec![cleaned(3, 600)], ..Present::default() };
+    let (one, other) = (one.past(present(), 900), other.past(present(), 900));
+    assert_eq!(one.lives, other.lives);
+    assert_eq!(phases(&one, 0), [(Phase::Idle, 100, 500), (Phase::Going, 500, 600)]);
+}
+
+#[test]
+fn a_life_that_was_over_before_is_not_kept() {
+    let mut log = a_life();
+    log.told.from = at(10_000);
+    let past = log.past(Present { nodes: vec![cleaned(0, 720)], ..Present::default() }, 20_000);
+    assert_eq!(past.lives, []);
+    let mut log = Log::since(10_000);
+    for n in 0..100 {
+        log.slot(n * 50, 0, ActionName::Launch);
+        log.slot(n * 50 + 40, 0, ActionName::Clean);
+    }
+    assert_eq!(
+        log.told.slots.get(&fixtures::slot(0)).map(Vec::len),
+        Some(1),
+        "of each slot only the last step is kept"
+    );
+}
+
+#[test]
+fn jobs_wait_from_their_submission_to_their_place() {
+    let mut log = Log::since(0);
+    log.job(10, 1, ActionName::Submit, "priority 500");
+    log.job(70, 1, ActionName::Place, "it fits");
+    log.job(100, 1, ActionName::EndJob, "queued: member 0 failed");
+    log.job(130, 1, ActionName::Place, "it fits");
+    log.job(200, 1, ActionName::EndJob, "complete");
+    // Job 2 was put into the table by a program, and waits. Nothing is told of job 3, and it waits too.
+    let waiting = |n: u32| fixtures::job(n).summary;
+    log.job(50, 2, ActionName::Wait, "no room");
+    let past = log.past(Present { jobs: vec![waiting(2), waiting(3)], ..Present::default() }, 400);
+    let s = |t: Time| t.since(at(0)).as_ms() / 1000;
+    let mut waits: Vec<_> = past.waits.iter().map(|(from, to)| (s(*from), s(*to))).collect();
+    waits.sort_unstable();
+    assert_eq!(waits, [(0, 400), (0, 400), (10, 70), (100, 130)]);
+}
+
+#[test]
+fn a_series_has_means() {
+    let past = a_life().past(Present { nodes: vec![cleaned(0, 720)], ..Present::default() }, 1000);
+    let series = Series::of(&past, Span::from_s(1000), 10);
+    let of = |phase: Phase| series.nodes.iter().find(|(p, _)| *p == phase).map(|(_, v)| v.clone()).unwrap();
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+    let working = of(Phase::Working);
+    assert!(
+        close(working[0], 0.0) && close(working[1], 1.0) && close(working[3], 1.0) && close(working[4], 0.0),
+        "{working:?}"
+    );
+    let booting = of(Phase::Booting);
+    assert!(close(booting[0], 0.61) && close(booting[1], 0.0), "{booting:?}");
+    assert!(close(of(Phase::Silent)[5], 0.6) && close(of(Phase::Going)[7], 0.2));
+    assert!(
+        close(series.usd_per_hour[0], 0.1) && close(series.usd_per_hour[7], 0.02) && close(series.usd_per_hour[9], 0.0)
+    );
+    // Only the last part of the past is asked for.
+    let last = Series::of(&past, Span::from_s(500), 5);
+    assert_eq!((last.from, last.waiting.len()), (at(500), 5));
+    assert!(close(last.nodes[Phase::Silent.place()].1[0], 0.6));
+    assert_eq!(Series::of(&past, HOUR, usize::MAX).waiting.len(), 500);
+}
+
+/// Two jobs share a node for an hour, each with its vCPUs; the node is idle before and after.
+fn shared() -> History {
+    let mut log = Log::since(0);
+    log.slot(0, 0, ActionName::Launch);
+    log.slot(600, 0, ActionName::Ready);
+    log.used((600, 4200), 1, 0, 3, Some("train"));
+    log.used((600, 4200), 2, 0, 1, None);
+    log.used((4200, 7800), 3, 0, 0, Some("train"));
+    log.clean(9000, &fixtures::ready(0));
+    log.past(Present { nodes: vec![cleaned(0, 9000)], ..Present::default() }, 10_000)
+}
+
+#[test]
+fn a_price_is_divided_by_vcpus_and_adds_up() {
+    let past = shared();
+    let usd = |micros| Usd::from_micros(micros);
+    let report = Report::of(&past, Span::from_s(10_000), By::Job);
+    let lines: Vec<_> = report.lines.iter().map(|l| (l.what.clone(), l.usd, l.node_s)).collect();
+    let id = |n| fixtures::job_id(n).to_string();
+    assert_eq!(lines, [(id(3), usd(100_000), 3600), (id(1), usd(75_000), 2700), (id(2), usd(25_000), 900)]);
+    // 600 s of boot and 1200 s until its end.
+    assert_eq!((report.without_work_usd, report.without_work_node_s), (usd(50_000), 1800));
+    assert_eq!((report.total_usd, report.node_s, report.nodes), (usd(250_000), 9000, 1));
+    let names = Report::of(&past, Span::from_s(10_000), By::Name);
+    let lines: Vec<_> = names.lines.iter().map(|l| (l.what.as_str(), l.count, l.usd)).collect();
+    assert_eq!(lines, [("train", 2, usd(175_000)), ("(no name)", 1, usd(25_000))]);
+    let sizes = Report::of(&past, Span::from_s(10_000), By::Size);
+    let [line] = sizes.lines.as_slice() else { panic!("{:?}", sizes.lines) };
+    assert_eq!((line.what.as_str(), line.price_per_hour, line.usd), ("small", Some(usd(100_000)), usd(250_000)));
+    // Only what lies in the time counts.
+    let last = Report::of(&past, Span::from_s(2200), By::Name);
+    assert_eq!((last.lines.len(), last.total_usd, last.without_work_usd), (0, usd(33_333), usd(33_333)));
+}
+
+#[test]
+fn live_work_counts_until_now_and_a_life_without_a_price_counts_nothing() {
+    let job = fixtures::job(5);
+    let alloc = model::Alloc::place(fixtures::alloc_id(5), &job, &fixtures::ready(0), at(100)).unwrap();
+    let mut named = job.summary.clone();
+    named.name = Some("now".into());
+    let mut log = Log::since(0);
+    log.slot(0, 0, ActionName::Launch);
+    // Nothing says of which size this node was.
+    log.slot(10, 1, ActionName::Ready);
+    let nodes = vec![fixtures::ready(0), cleaned(1, 500)];
+    let placed = model::JobSummary { state: JobState::Placed, ..named };
+    let past = log.past(Present { nodes, allocs: vec![alloc.summary], jobs: vec![placed], ..Present::default() }, 3700);
+    let report = Report::of(&past, HOUR, By::Name);
+    let lines: Vec<_> = report.lines.iter().map(|l| (l.what.as_str(), l.usd, l.node_s)).collect();
+    assert_eq!(lines, [("now", Usd::from_micros(100_000), 3600)]);
+    assert_eq!((report.unpriced_nodes, report.nodes), (1, 2));
+}
+
+#[test]
+fn the_newest_events_are_kept_and_memory_is_bounded() {
+    let mut log = Log::since(0);
+    for s in 0..1000 {
+        log.slot(s, 0, ActionName::Drain);
+    }
+    let past = log.past(Present::default(), 2000);
+    assert_eq!((past.latest.len(), past.latest[0].at(), past.latest[499].at()), (500, at(999), at(500)));
+    let mut log = Log::since(0);
+    let most = u32::try_from(MOST).unwrap();
+    for n in 0..most + 7 {
+        log.told.queue_change_for_tests(fixtures::job_id(n), at(i64::from(n)));
+    }
+    assert_eq!(log.told.left_out, 7);
+}
+
+#[test]
+fn what_is_no_event_of_ours_is_passed_over() {
+    let mut told = EventDigest::since(at(0));
+    for (subject, action) in [
+        ("slot#x", "launch"),
+        ("slot#999999999", "launch"),
+        ("job#y", "place"),
+        ("alloc#z", "end_alloc"),
+        ("", ""),
+        ("slot#1", "of_the_future"),
+        ("alloc#01JD0000000000000000000000.0.0", "end_alloc"),
+    ] {
+        told.take(Event {
+            subject: subject.into(),
+            id: "no ulid".into(),
+            action: action.into(),
+            reason: String::new(),
+            detail: BTreeMap::from([("vcpus".to_owned(), "many".into())]),
+            expires_at: 0,
+            once: None,
+        });
+    }
+    assert!(told.slots.is_empty() && told.uses.is_empty() && told.left_out == 0);
+}
+
+mod picture;

@@ -1,0 +1,272 @@
+//! The lives of the nodes: when each was there, as what, at which price, and in which phase.
+//!
+//! Guarantees: the lives of a slot never overlap, because a node has at most one instance and a slot one node. The record
+//! decides whether the last life is over. A life whose end was not told ends with the next one.
+//! Does not: know when EC2 began or stopped to charge. A life is counted from its launch to its end in the table.
+
+use super::event_digest::{Ended, Step};
+use super::uses::Use;
+use model::ids::{NodeId, Slot};
+use model::money::Usd;
+use model::time::Time;
+use model::{NodeRecord, NodeState, NodeStatus};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How a node is at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Launched, and not ready yet.
+    Booting,
+    /// Ready, with allocs.
+    Working,
+    /// Ready, without allocs.
+    Idle,
+    /// Its lease is over.
+    Silent,
+    /// Its instance is being terminated.
+    Going,
+}
+
+impl Phase {
+    /// Every phase, in the order in which people look for them.
+    pub const ALL: [Self; 5] = [Self::Working, Self::Idle, Self::Booting, Self::Silent, Self::Going];
+
+    /// Its place in [`Phase::ALL`].
+    pub(crate) const fn place(self) -> usize {
+        match self {
+            Self::Working => 0,
+            Self::Idle => 1,
+            Self::Booting => 2,
+            Self::Silent => 3,
+            Self::Going => 4,
+        }
+    }
+}
+
+/// One life of a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeLifetime {
+    pub slot: Slot,
+    /// `None` if no event and no record says it.
+    pub node_id: Option<NodeId>,
+    pub size: Option<String>,
+    pub instance_type: Option<String>,
+    pub market: Option<String>,
+    /// `None` if nothing says what it cost.
+    pub price: Option<Usd>,
+    pub from: Time,
+    /// `None` while it lasts.
+    pub to: Option<Time>,
+    /// The phases and when they began, in the order of time. [`Phase::Idle`] stands for both phases of a ready node.
+    phases: Vec<(Time, Phase)>,
+}
+
+/// A phase with its begin and end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Segment {
+    pub phase: Phase,
+    pub from: Time,
+    pub to: Time,
+}
+
+impl NodeLifetime {
+    fn begin(slot: Slot, from: Time, size: Option<String>, prices: &BTreeMap<String, Usd>) -> Self {
+        let price = size.as_ref().and_then(|size| prices.get(size).copied());
+        let phases = vec![(from, Phase::Booting)];
+        Self { slot, node_id: None, size, instance_type: None, market: None, price, from, to: None, phases }
+    }
+
+    fn phase(&self) -> Phase {
+        self.phases.last().map_or(Phase::Booting, |(_, phase)| *phase)
+    }
+
+    /// When it began, changed its phase, and ended.
+    pub(crate) fn moments(&self) -> impl Iterator<Item = Time> {
+        [self.from].into_iter().chain(self.phases.iter().map(|(at, _)| *at)).chain(self.to)
+    }
+
+    fn becomes(&mut self, phase: Phase, at: Time) {
+        if self.phase() != phase {
+            self.phases.push((at.max(self.from), phase));
+        }
+    }
+
+    fn ends(&mut self, at: Time, ended: Option<Ended>) {
+        if let Some(ended) = ended {
+            self.node_id = Some(ended.node_id);
+            self.size = Some(ended.size);
+            self.instance_type = Some(ended.instance_type);
+            self.market = Some(ended.market);
+            self.price = Some(ended.price);
+            self.starts(ended.from);
+        }
+        self.to = Some(at.max(self.from));
+    }
+
+    fn starts(&mut self, from: Time) {
+        self.from = from;
+        if let Some(first) = self.phases.first_mut() {
+            first.0 = from;
+        }
+    }
+
+    /// The phases between two moments, in the order of time.
+    pub fn segments(&self, uses: &[Use], from: Time, to: Time) -> Vec<Segment> {
+        let (begin, end) = (self.from.max(from), self.to.unwrap_or(to).min(to));
+        let busy = union(uses);
+        let mut segments = Vec::new();
+        let nexts = self.phases.iter().skip(1).map(|(at, _)| *at).chain([end]);
+        for ((at, phase), next) in self.phases.iter().zip(nexts) {
+            let (at, next) = ((*at).max(begin), next.min(end));
+            if *phase == Phase::Idle {
+                split(&mut segments, &busy, at, next);
+            } else if next > at {
+                segments.push(Segment { phase: *phase, from: at, to: next });
+            }
+        }
+        segments
+    }
+}
+
+/// The times in which at least one of these allocs was on the node.
+pub(crate) fn union(uses: &[Use]) -> Vec<(Time, Time)> {
+    let mut spans: Vec<(Time, Time)> = uses.iter().map(|u| (u.from, u.to)).collect();
+    spans.sort_unstable();
+    let mut union: Vec<(Time, Time)> = Vec::new();
+    for (from, to) in spans {
+        match union.last_mut().filter(|last| from <= last.1) {
+            Some(last) => last.1 = last.1.max(to),
+            None => union.push((from, to)),
+        }
+    }
+    union
+}
+
+/// Splits a time of a ready node into working and idle.
+fn split(segments: &mut Vec<Segment>, busy: &[(Time, Time)], from: Time, to: Time) {
+    let mut at = from;
+    let mut add = |phase, from: Time, to: Time| {
+        if to > from {
+            segments.push(Segment { phase, from, to });
+        }
+    };
+    for (begin, end) in busy {
+        let (begin, end) = ((*begin).max(at).min(to), (*end).min(to));
+        if end <= at {
+            continue;
+        }
+        add(Phase::Idle, at, begin);
+        add(Phase::Working, begin, end);
+        at = at.max(end);
+    }
+    add(Phase::Idle, at, to);
+}
+
+/// All lives that were not over at `from`.
+pub(super) fn of(
+    slots: BTreeMap<Slot, Vec<(Time, Step)>>,
+    records: &[NodeRecord],
+    prices: &BTreeMap<String, Usd>,
+    from: Time,
+    now: Time,
+) -> Vec<NodeLifetime> {
+    let records: BTreeMap<Slot, &NodeRecord> = records.iter().map(|r| (r.slot, r)).collect();
+    let mut lives = Vec::new();
+    for (slot, steps) in slots {
+        replay(&mut lives, slot, steps, prices);
+    }
+    let mut open: BTreeMap<Slot, NodeLifetime> = BTreeMap::new();
+    lives.retain(|life: &NodeLifetime| {
+        let over = life.to.is_some();
+        if !over {
+            open.insert(life.slot, life.clone());
+        }
+        over
+    });
+    for (slot, record) in &records {
+        match (record.life(), open.remove(slot)) {
+            (Some(life), last) => {
+                let mut last = last.filter(|last| {
+                    // An event of a launch is written after the slot was assigned: this is an older life.
+                    let older = last.from < life.assigned_at;
+                    if older {
+                        lives.push(NodeLifetime { to: Some(life.assigned_at), ..last.clone() });
+                    }
+                    !older
+                });
+                let mut known =
+                    last.take().unwrap_or_else(|| NodeLifetime::begin(*slot, life.assigned_at, None, prices));
+                known.node_id = Some(life.node_id);
+                known.size = Some(life.offering.size.clone());
+                known.instance_type = Some(life.offering.instance_type.clone());
+                known.market = Some(life.offering.market.to_string());
+                known.price = Some(life.offering.price_per_hour);
+                known.starts(life.assigned_at);
+                as_recorded(&mut known, record);
+                lives.push(known);
+            }
+            (None, Some(last)) => lives.push(NodeLifetime { to: Some(record.modified_at.max(last.from)), ..last }),
+            (None, None) => {}
+        }
+    }
+    // The records of these slots are gone.
+    lives.extend(open.into_values().map(|life| {
+        let to = life.phases.last().map(|(at, _)| *at);
+        NodeLifetime { to, ..life }
+    }));
+    lives.retain(|life| life.to.unwrap_or(now) > from);
+    lives.sort_by_key(|life| (life.slot, life.from));
+    lives
+}
+
+/// The lives of a slot, as its events tell them.
+fn replay(lives: &mut Vec<NodeLifetime>, slot: Slot, mut steps: Vec<(Time, Step)>, prices: &BTreeMap<String, Usd>) {
+    steps.sort_by_key(|(at, _)| *at);
+    let mut open: Option<NodeLifetime> = None;
+    for (at, step) in steps {
+        if let Step::Launch(size) = step {
+            if let Some(mut unended) = open.replace(NodeLifetime::begin(slot, at, size, prices)) {
+                unended.ends(at, None);
+                lives.push(unended);
+            }
+            continue;
+        }
+        if step == Step::Abandon {
+            open = None;
+            continue;
+        }
+        let mut life = open.take().unwrap_or_else(|| NodeLifetime::begin(slot, at, None, prices));
+        match step {
+            Step::Ready => life.becomes(Phase::Idle, at),
+            Step::Heard if life.phase() == Phase::Silent => life.becomes(Phase::Idle, at),
+            Step::Silent => life.becomes(Phase::Silent, at),
+            Step::Going => life.becomes(Phase::Going, at),
+            Step::Clean(ended) => {
+                life.ends(at, ended.map(|e| *e));
+                lives.push(life);
+                continue;
+            }
+            Step::Heard | Step::Launch(_) | Step::Abandon => {}
+        }
+        open = Some(life);
+    }
+    lives.extend(open);
+}
+
+/// Corrects the present phase by the record, which knows better than events that may be lost.
+fn as_recorded(life: &mut NodeLifetime, record: &NodeRecord) {
+    match &record.state {
+        NodeState::InUse(in_use) => match in_use.contact.status {
+            NodeStatus::Ready if life.phase() == Phase::Booting => {
+                life.becomes(Phase::Idle, in_use.contact.first_ping_at)
+            }
+            NodeStatus::Ready => life.becomes(Phase::Idle, record.modified_at),
+            NodeStatus::Disconnected | NodeStatus::Down => life.becomes(Phase::Silent, in_use.contact.lease_expires_at),
+            NodeStatus::Syncing => {}
+        },
+        NodeState::ShuttingDown(_) => life.becomes(Phase::Going, record.modified_at),
+        NodeState::Assigned(_) | NodeState::Cleaned { .. } => {}
+    }
+}

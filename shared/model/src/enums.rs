@@ -1,0 +1,359 @@
+//! The closed sets of words in tables, requests and policy.
+//!
+//! Guarantees: each word is spelled once; every table, request, metric and command uses that spelling.
+//! Does not: say when a word applies; the records' transitions do. The glossary is `docs/glossary.md`.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A word that is not in its set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is not one of {allowed}")]
+pub struct UnknownWord {
+    given: String,
+    allowed: &'static str,
+}
+
+macro_rules! string_enum {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),* }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
+
+            /// The word in tables and on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word),* }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnknownWord;
+            fn from_str(s: &str) -> Result<Self, UnknownWord> {
+                match s {
+                    $($word => Ok($name::$variant),)*
+                    _ => Err(UnknownWord {
+                        given: s.chars().take(40).collect(),
+                        allowed: concat!($("`", $word, "` "),*),
+                    }),
+                }
+            }
+        }
+    };
+}
+
+string_enum! {
+    /// How a job that another job follows must end.
+    AfterEnd {
+        /// It must be complete.
+        Success = "success",
+        /// In any way.
+        Any = "any",
+    }
+}
+
+string_enum! {
+    /// The state of a node record.
+    NodeStateName {
+        /// Free to be assigned.
+        Cleaned = "cleaned",
+        /// The instance is launching or booting: the node has not registered yet.
+        Assigned = "assigned",
+        /// The node has registered.
+        InUse = "in_use",
+        /// The instance is being terminated, until EC2 confirms.
+        ShuttingDown = "shutting_down",
+    }
+}
+
+string_enum! {
+    /// How well a node in use is connected.
+    NodeStatus {
+        /// The node heartbeats, but has not reported yet what runs on it. It gets no new work.
+        Syncing = "syncing",
+        /// The node takes work.
+        Ready = "ready",
+        /// The lease expired, and some allocs may wait for the node.
+        Disconnected = "disconnected",
+        /// The lease expired, and no alloc waits for the node.
+        Down = "down",
+    }
+}
+
+string_enum! {
+    /// What the operator wants of a node.
+    Intent {
+        /// The ordinary case.
+        Run = "run",
+        /// The node is never shut down and gets no new work.
+        Hold = "hold",
+        /// The node gets no new work and is shut down as soon as it is idle.
+        Drain = "drain",
+    }
+}
+
+string_enum! {
+    /// How an instance is bought.
+    Market {
+        /// At a fixed price. The instance runs until nodekeeper terminates it.
+        OnDemand = "on_demand",
+        /// At a lower price. EC2 may take the instance back at any time.
+        Spot = "spot",
+    }
+}
+
+string_enum! {
+    /// The state of a job.
+    JobState {
+        /// Waiting to be placed.
+        Queued = "queued",
+        /// The job's members were placed on nodes.
+        Placed = "placed",
+        /// The job lost a member. It waits until the other members have stopped, then it is queued again.
+        Regrouping = "regrouping",
+        /// Every member succeeded.
+        Complete = "complete",
+        /// The job failed, or lost a node, more often than its retries allow.
+        Failed = "failed",
+        /// Ended by the operator.
+        Cancelled = "cancelled",
+        /// The job can never run with this policy.
+        Rejected = "rejected",
+    }
+}
+
+impl JobState {
+    /// Whether the job has ended: nothing changes it any more.
+    pub const fn is_ended(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed | Self::Cancelled | Self::Rejected)
+    }
+}
+
+string_enum! {
+    /// Which copy stays when a node comes back and a replacement runs as well.
+    Reconcile {
+        /// The copy that came back.
+        KeepOriginal = "keep_original",
+        /// The copy that was placed instead.
+        KeepReplacement = "keep_replacement",
+        /// The copy that started first. A copy that has not started comes last.
+        Best = "best",
+    }
+}
+
+string_enum! {
+    /// What the control plane wants of an alloc. Never goes back from stop to run.
+    Desired {
+        Run = "run",
+        Stop = "stop",
+    }
+}
+
+string_enum! {
+    /// How an alloc is: as its node last reported, or what the node's silence means for it.
+    ClientStatus {
+        /// Placed, not started.
+        Pending = "pending",
+        /// Started, not ended.
+        Running = "running",
+        /// Its node is silent and the job waits for it.
+        Unknown = "unknown",
+        /// Ended with exit code 0.
+        Complete = "complete",
+        /// Ended otherwise.
+        Failed = "failed",
+        /// Its node is gone, or the alloc is no longer on it.
+        Lost = "lost",
+    }
+}
+
+impl ClientStatus {
+    /// Whether it is final: nothing overwrites it.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed | Self::Lost)
+    }
+}
+
+string_enum! {
+    /// What kind of thing a handle names.
+    HandleKind {
+        /// A container, or the directory and the processes of an alloc.
+        Container = "container",
+        /// A volume: it keeps data.
+        Volume = "volume",
+    }
+}
+
+string_enum! {
+    /// The state of a handle row.
+    HandleState {
+        /// Ordered with an alloc, not seen on the node yet.
+        Creating = "creating",
+        /// Seen on the node.
+        Live = "live",
+        /// Marked for destruction: the node is told to destroy it.
+        Destroying = "destroying",
+        /// The handle was destroyed, or was missing for too long. The row is a tombstone: it keeps an older report
+        /// from bringing the handle back.
+        Gone = "gone",
+        /// Seen on the node with the node's label, but no row orders it.
+        Unknown = "unknown",
+    }
+}
+
+string_enum! {
+    /// How wide a refusal of EC2 is: the part of a launch that it speaks of. The widest comes first.
+    Reach {
+        /// The account or the caller: no launch would succeed.
+        Account = "account",
+        Market = "market",
+        /// The instance families that share a quota, in one market.
+        Family = "family",
+        /// An instance type in one market.
+        Type = "type",
+        Subnet = "subnet",
+        /// A launch template with what it names: the image, its keys, the instance profile.
+        Template = "template",
+        /// An instance type in one market and place.
+        Offering = "offering",
+        /// A size in one market and place: the whole request, except for the node that it is for.
+        Request = "request",
+    }
+}
+
+string_enum! {
+    /// What kind of refusal this is, which says how long it lasts.
+    Class {
+        /// EC2 has not got what was asked for.
+        Short = "short",
+        /// A limit of the account is reached.
+        Quota = "quota",
+        /// Too many calls.
+        Throttled = "throttled",
+        /// EC2 does not accept something now. It may pass by itself, or a person must mend it.
+        Refused = "refused",
+        /// The same request stays wrong until a person mends something.
+        Wrong = "wrong",
+    }
+}
+
+string_enum! {
+    /// The brakes, by what each holds back.
+    BrakeKind {
+        /// Nodes whose lease expired.
+        Leases = "leases",
+        /// Records whose instance EC2 does not list.
+        Missing = "missing",
+        /// Instances that no record claims.
+        Orphans = "orphans",
+        /// Handles that a report would destroy or drop.
+        Handles = "handles",
+    }
+}
+
+string_enum! {
+    /// What a run or an operator does: the action in a plan's row and in an event.
+    ActionName {
+        /// A slot is claimed and its instance launched.
+        Launch = "launch",
+        /// A launch without an answer is repeated.
+        Relaunch = "relaunch",
+        /// An instance that EC2 lists is bound to its record.
+        BindInstance = "bind_instance",
+        /// A launch that gave no instance is given up.
+        Abandon = "abandon",
+        /// A node begins to shut down.
+        ShutDown = "shut_down",
+        /// An instance is terminated again, until EC2 confirms.
+        Terminate = "terminate",
+        /// A slot is freed.
+        Clean = "clean",
+        /// A lease expired and allocs wait for the node.
+        Disconnect = "disconnect",
+        /// A lease expired and no alloc waits for the node.
+        MarkDown = "mark_down",
+        /// An alloc is lost.
+        LoseAlloc = "lose_alloc",
+        /// A live alloc is put on the record of its node, which did not list it.
+        ListAlloc = "list_alloc",
+        /// An alloc is unknown, and its job waits for it.
+        UnknownAlloc = "unknown_alloc",
+        /// An alloc is told to stop.
+        StopAlloc = "stop_alloc",
+        /// One copy stays after a node came back.
+        ResolveReconnect = "resolve_reconnect",
+        /// Every member of a job is placed.
+        Place = "place",
+        /// A copy of an unknown alloc is placed.
+        Replace = "replace",
+        /// A job can never run with this policy.
+        Reject = "reject",
+        /// A job without allocs is queued again.
+        Requeue = "requeue",
+        /// Jobs that a job follows have ended as they must: it no longer waits for them.
+        Advance = "advance",
+        /// A run counts that it saw a node idle, or resets the count because the node is needed.
+        SetIdle = "set_idle",
+        /// An operator drains a node, or an alloc is told to stop because its node's drain deadline is near.
+        Drain = "drain",
+        /// A person should know of something.
+        Warn = "warn",
+        /// Something is deliberately not done.
+        HoldBack = "hold_back",
+        /// A job waits, and the reason is new.
+        Wait = "wait",
+        /// The row of a slot above the maximum is deleted.
+        DeleteRecord = "delete_record",
+        /// The row of a job gets the attributes of the queue's index that its state demands.
+        IndexJob = "index_job",
+        /// An entry of the control table is deleted, because it ended long ago.
+        ForgetEntry = "forget_entry",
+        /// An instance that no record claims is terminated.
+        TerminateOrphan = "terminate_orphan",
+        /// A handle is marked: its node is told to destroy it.
+        MarkDestroying = "mark_destroying",
+        /// The row of a handle is deleted, or becomes a tombstone.
+        ForgetHandle = "forget_handle",
+        /// The row of a handle is deleted, because the life of its node is over.
+        Purge = "purge",
+        /// A handle is looked at again later.
+        LookLater = "look_later",
+        /// A heartbeat changed a node.
+        Heartbeat = "heartbeat",
+        /// A node became ready to take work.
+        Ready = "ready",
+        /// A job was submitted.
+        Submit = "submit",
+        EndAlloc = "end_alloc",
+        /// A node reports an unknown alloc again: it runs.
+        ReturnAlloc = "return_alloc",
+        /// The end of an alloc changed the state of its job.
+        EndJob = "end_job",
+        /// An operator cancelled a job.
+        Cancel = "cancel",
+        /// An operator holds a node.
+        Hold = "hold",
+        /// An operator lets a node run again.
+        Resume = "resume",
+        /// An operator keeps a handle.
+        Keep = "keep",
+        /// An operator no longer keeps a handle.
+        Unkeep = "keep_undone",
+        /// An operator released a brake.
+        Release = "release",
+        /// An operator said how many nodes another scheduler needs.
+        DemandSet = "demand_set",
+        /// An operator stored a policy.
+        PolicySet = "policy_set",
+    }
+}

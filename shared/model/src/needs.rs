@@ -1,0 +1,89 @@
+//! What the members of a job need of their nodes: what placing reads.
+//!
+//! The same struct is in a submission, in the rows of jobs and allocs, in both indexes and in the order for a node. In a row it
+//! is one attribute, so that a new field takes no room in an index.
+//!
+//! Guarantees: each default stands here, and nowhere else.
+//! Does not: say which node fits; the plan of poll-and-scale does.
+
+use crate::enums::Market;
+use crate::mistakes::{Mistakes, shown};
+use crate::names::is_instance_type;
+use crate::node::Capacity;
+use serde::{Deserialize, Serialize};
+
+/// The most nodes one job may ask for at once.
+pub const MAX_NODES: u32 = 24;
+/// Far more than any machine has, and small enough that sums cannot overflow.
+const MAX_MIB_OR_GIB: u64 = 1 << 32;
+const MAX_VCPUS_OR_GPUS: u32 = 1 << 20;
+
+/// What a job needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Needs {
+    /// Of each member, like the next three.
+    pub vcpus: u32,
+    pub memory_mib: u64,
+    pub scratch_gib: u64,
+    pub gpus: u32,
+    /// The only instance type that the job accepts; `None` for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
+    /// The only market that the job accepts; `None` for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub market: Option<Market>,
+    /// Whether each member gets a node for itself, without allocs of other jobs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
+    /// The number of members. Each gets a node of its own.
+    pub nodes: u32,
+}
+
+impl Needs {
+    /// What counts where nothing is said.
+    pub const DEFAULT: Self = Self {
+        vcpus: 1,
+        memory_mib: 0,
+        scratch_gib: 0,
+        gpus: 0,
+        instance_type: None,
+        market: None,
+        exclusive: false,
+        nodes: 1,
+    };
+
+    /// What one member takes up on its node.
+    pub const fn capacity(&self) -> Capacity {
+        let Self { vcpus, memory_mib, scratch_gib, gpus, .. } = *self;
+        Capacity { vcpus, memory_mib, scratch_gib, gpus }
+    }
+
+    /// Whether a member has its node alone.
+    pub const fn alone(&self) -> bool {
+        self.exclusive || self.gpus > 0
+    }
+
+    pub(crate) fn check(&self, mistakes: &mut Mistakes) {
+        if let Some(asked) = &self.instance_type {
+            mistakes.require(is_instance_type(asked), || {
+                format!("--instance-type {} is not the name of one, like m7a.large", shown(asked))
+            });
+        }
+        let nodes = self.nodes;
+        mistakes.require(self.vcpus >= 1, || "--vcpus must be at least 1".into());
+        mistakes
+            .require((1..=MAX_NODES).contains(&nodes), || format!("--nodes must be 1 to {MAX_NODES}, it is {nodes}"));
+        let possible = self.memory_mib <= MAX_MIB_OR_GIB
+            && self.scratch_gib <= MAX_MIB_OR_GIB
+            && self.vcpus <= MAX_VCPUS_OR_GPUS
+            && self.gpus <= MAX_VCPUS_OR_GPUS;
+        mistakes.require(possible, || "no machine has that much: check --vcpus, --memory, --scratch and --gpus".into());
+    }
+}
+
+impl Default for Needs {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

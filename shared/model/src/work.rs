@@ -1,0 +1,114 @@
+//! What the nodes run for a job.
+//!
+//! The same struct is in a submission, in the rows of jobs and allocs, and in the order for a node. The environment stands beside
+//! it, because permissions can hide an attribute of a row, and not a part of one.
+//!
+//! Guarantees: each default stands here, and nowhere else; what cannot be run, or would be taken for something else, is refused.
+//! Does not: run anything; the agent does.
+
+use crate::container_env::{Passing, passing};
+use crate::mistakes::Mistakes;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Variables by name.
+pub type Environment = BTreeMap<String, String>;
+
+/// The most bytes a command and its environment may have together.
+pub const MAX_COMMAND_BYTES: usize = 16 * 1024;
+/// The variable of a job that holds the standard input of its command, in base64. The agent takes it out of the environment.
+/// So an input has the bounds of the environment, and whoever may not see environments does not see it.
+pub const INPUT_VARIABLE: &str = "NODEKEEPER_STDIN";
+/// The longest image reference, in bytes.
+const MAX_IMAGE_BYTES: usize = 255;
+
+/// What is run, copied from the job to each of its allocs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Work {
+    /// The program and its arguments.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// The container image, if the nodes run containers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Named volumes that outlive the alloc.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<String>,
+    /// How long the alloc may run, in seconds; 0 for no limit.
+    pub timeout_s: u64,
+}
+
+impl Work {
+    /// Checks what a user submits.
+    pub(crate) fn check(&self, env: &Environment, mistakes: &mut Mistakes) {
+        let named = self.command.first().is_some_and(|c| !c.is_empty());
+        mistakes.require(named, || "it has no command: give one after --".into());
+        self.check_size(env, mistakes);
+        for name in env.keys() {
+            let valid = !name.is_empty() && !name.contains('=') && !name.contains('\0');
+            mistakes.require(valid, || format!("{name:?} is not a name for an environment variable"));
+        }
+        let nul = self.command.iter().chain(env.values()).any(|s| s.contains('\0'));
+        mistakes.require(!nul, || "command and environment must not contain a NUL character".into());
+        if let Some(image) = &self.image {
+            let impossible = env.iter().find(|(name, value)| passing(name, value) == Passing::Impossible);
+            mistakes.require(impossible.is_none(), || {
+                format!(
+                    "the variable {} cannot reach a container with this value: docker takes values of several lines only from \
+                     its own environment, where this name has another meaning; rename the variable, or encode its value",
+                    impossible.map_or("", |(name, _)| name)
+                )
+            });
+            mistakes.require(is_image_reference(image), || {
+                format!(
+                    "--image {image:?} is not an image reference: it must begin with a letter or digit, like \
+                     registry.example.com/team/image:tag"
+                )
+            });
+        }
+        self.check_caches(mistakes);
+    }
+
+    /// Checks a stored row, which somebody may have put without a check.
+    pub(crate) fn check_stored(&self, env: &Environment, mistakes: &mut Mistakes) {
+        mistakes.require(!self.command.is_empty(), || "it has no command".into());
+        self.check_size(env, mistakes);
+        mistakes.require(self.image.as_deref().is_none_or(is_image_reference), || "its image is no reference".into());
+        self.check_caches(mistakes);
+    }
+
+    fn check_size(&self, env: &Environment, mistakes: &mut Mistakes) {
+        let bytes = self.command.iter().map(String::len).sum::<usize>()
+            + env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+        mistakes.require(bytes <= MAX_COMMAND_BYTES, || {
+            format!(
+                "command and environment have {bytes} bytes, {MAX_COMMAND_BYTES} are allowed: pass data by a file or a URL"
+            )
+        });
+    }
+
+    fn check_caches(&self, mistakes: &mut Mistakes) {
+        let valid = |c: &str| {
+            (1..=64).contains(&c.len()) && c.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        };
+        for cache in &self.caches {
+            mistakes
+                .require(valid(cache), || format!("cache name {cache:?} must be 1 to 64 letters, digits, '-' or '_'"));
+        }
+        let unique: BTreeSet<_> = self.caches.iter().collect();
+        mistakes.require(unique.len() == self.caches.len(), || "a cache is named twice".into());
+    }
+}
+
+/// Whether this is an image reference. A text that begins with `-` is refused: the docker command would take
+/// it for an option.
+pub fn is_image_reference(image: &str) -> bool {
+    let begins = |c: char| c.is_ascii_alphanumeric();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':' | '@');
+    image.len() <= MAX_IMAGE_BYTES
+        && image.starts_with(begins)
+        && image.chars().all(allowed)
+        && !image.contains("..")
+        && !image.contains("//")
+}

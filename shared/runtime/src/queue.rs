@@ -1,0 +1,124 @@
+//! Which part of the queue a run reads.
+//!
+//! Guarantees: what a run reads does not grow with the queue, and every job is read in one of the next runs.
+//! Does not: decide.
+
+use model::JobSummary;
+use model::control::{AfterPlace, Control, QueuePlace};
+use model::ids::JobId;
+use model::policy::Policy;
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use store::{DbError, Store, Unreadable};
+
+/// How much of the queue a run has read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueRead {
+    /// How many waiting jobs were read.
+    pub read: usize,
+    /// How many jobs wait at least. It is more than `read` if some were not read.
+    pub least: usize,
+    /// The part behind the head; `None` if everything was read.
+    pub part: Option<QueuePart>,
+}
+
+/// The part of a long queue that a run reads behind the head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueuePart {
+    pub jobs: HashSet<JobId>,
+    /// The place, if the next run reads this part again.
+    pub stays: QueuePlace,
+    /// The place, if the next run reads the part behind this one.
+    pub moves: QueuePlace,
+}
+
+/// The most jobs that follow others of which one run looks at the ends.
+const HELD: usize = 1000;
+
+/// The most ends that one run looks at, besides those of the first job.
+const FOLLOWED: usize = 2000;
+
+/// The jobs of a run that follow others.
+pub(crate) struct Held {
+    pub(crate) jobs: Vec<JobSummary>,
+    pub(crate) unreadable: Vec<Unreadable>,
+    /// The place after this run, if it changes.
+    pub(crate) place: Option<AfterPlace>,
+    /// Whether these are all that there are.
+    pub(crate) is_whole: bool,
+}
+
+/// A part of the jobs that follow others. The part moves on from run to run, so what a run reads does not grow with their
+/// number. Each job is read after `jobs that follow others / 1000` runs, or later if they follow more than two
+/// different jobs each.
+pub(crate) async fn read_held(store: &Store, control: &Control) -> Result<Held, DbError> {
+    let last = control.after_place();
+    let mut part = store.held(last.rank(), HELD).await?;
+    // Many jobs may follow the same ones.
+    let mut followed = HashSet::new();
+    let fits = part.jobs.iter().take_while(|job| {
+        let is_first = followed.is_empty();
+        followed.extend(job.after.keys().copied());
+        is_first || followed.len() <= FOLLOWED
+    });
+    let fits = fits.count();
+    if fits < part.jobs.len() {
+        part.jobs.truncate(fits);
+        part.end = part.jobs.last().map(JobSummary::rank);
+    }
+    let is_whole = last.rank().is_none() && part.end.is_none();
+    let place = (part.end.as_deref() != last.message()).then(|| last.moved(part.end));
+    Ok(Held { jobs: part.jobs, unreadable: part.unreadable, place, is_whole })
+}
+
+/// The waiting jobs of a run.
+pub(crate) struct Queued {
+    pub(crate) jobs: Vec<JobSummary>,
+    pub(crate) read: QueueRead,
+    pub(crate) unreadable: Vec<Unreadable>,
+}
+
+/// The head of the queue has at least this many jobs, so that a small fleet rarely has to read behind it.
+const LEAST_HEAD: usize = 1000;
+
+/// The part behind the head has at most this fraction of `poll.queue_rows` jobs: a quarter.
+const HEAD_PER_PART: usize = 4;
+
+/// The waiting jobs of a run: the head of the queue, and, if the queue is longer, one part that moves on from run to run.
+/// So what a run reads does not grow with the queue.
+///
+/// The head has one job for each vCPU of the largest fleet that the policy allows. A job behind many that cannot be placed is
+/// read after `jobs behind the head / (poll.queue_rows / 4)` runs, and later only if nodes boot for jobs of the part.
+pub(crate) async fn read_queue(store: &Store, policy: &Policy, control: &Control) -> Result<Queued, DbError> {
+    let most = policy.poll.queue_rows as usize;
+    let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
+    let room = (policy.nodes.max as usize).saturating_mul(largest as usize);
+    let head = store.queued(None, room.max(LEAST_HEAD).min(most)).await?;
+    let (mut jobs, mut unreadable) = (head.jobs, head.unreadable);
+    let Some(end) = head.end else {
+        let read = QueueRead { read: jobs.len(), least: jobs.len(), part: None };
+        return Ok(Queued { jobs, read, unreadable });
+    };
+    let last = control.queue_place();
+    let (behind, passed) = match last.rank().filter(|rank| *rank > end.as_str()) {
+        Some(rank) => (rank, last.passed()),
+        None => (end.as_str(), 0),
+    };
+    let part = store.queued(Some(behind), (most / HEAD_PER_PART).max(1)).await?;
+    let all = passed.saturating_add(part.jobs.len() as u64);
+    let known = jobs.len().saturating_add(usize::try_from(all).unwrap_or(usize::MAX));
+    let least = if part.end.is_some() { known.saturating_add(1) } else { known };
+    // After the end, the part begins behind the head again.
+    let moves = if part.end.is_some() { last.moved(part.end, all) } else { last.moved(None, 0) };
+    let stays = last.moved(Some(behind.to_owned()), passed);
+    let of_part = part.jobs.iter().map(|job| job.job_id).collect();
+    jobs.extend(part.jobs);
+    unreadable.extend(part.unreadable);
+    let read = QueueRead { read: jobs.len(), least, part: Some(QueuePart { jobs: of_part, stays, moves }) };
+    Ok(Queued { jobs, read, unreadable })
+}
+
+/// The order of the queue: by priority, then by submission.
+pub(crate) const fn queue_order(job: &JobSummary) -> (Reverse<u32>, JobId) {
+    (Reverse(job.priority), job.job_id)
+}

@@ -1,0 +1,56 @@
+//! The locks on records: actions of one run that change the same record run one after the other.
+//!
+//! Guarantees: no deadlock, because every action takes its locks in the same order; an action sees what
+//! this run wrote before it.
+//! Does not: lock anything against other runs; conditional writes do that.
+
+use model::NodeRecord;
+use model::action::LockKey;
+use model::ids::{NodeId, Slot};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::OwnedMutexGuard;
+
+/// The locks of one run, and the node records as this run knows them: as the run read them, or as it last wrote them.
+#[derive(Debug, Default)]
+pub struct RecordLocks {
+    locks: Mutex<HashMap<LockKey, Arc<tokio::sync::Mutex<()>>>>,
+    records: Mutex<HashMap<Slot, NodeRecord>>,
+}
+
+impl RecordLocks {
+    /// The locks of a new run, all free, with these records as read.
+    pub fn new(records: &[NodeRecord]) -> Self {
+        let records = records.iter().map(|r| (r.slot, r.clone())).collect();
+        Self { locks: Mutex::default(), records: Mutex::new(records) }
+    }
+
+    /// Takes all of these locks. Waits until each is free.
+    pub async fn enter(&self, locks: impl IntoIterator<Item = LockKey>) -> Vec<OwnedMutexGuard<()>> {
+        let wanted: BTreeSet<LockKey> = locks.into_iter().collect();
+        let mut guards = Vec::with_capacity(wanted.len());
+        for key in wanted {
+            let lock = {
+                let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+                Arc::clone(locks.entry(key).or_default())
+            };
+            guards.push(lock.lock_owned().await);
+        }
+        guards
+    }
+
+    /// The record of a slot as this run knows it.
+    pub fn record(&self, slot: Slot) -> Option<NodeRecord> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).get(&slot).cloned()
+    }
+
+    /// The record of a node, if it still has its slot.
+    pub fn record_of(&self, node_id: NodeId) -> Option<NodeRecord> {
+        self.record(node_id.slot()).filter(|r| r.node_id() == Some(node_id))
+    }
+
+    /// Remembers a record as this run wrote it.
+    pub fn wrote(&self, record: NodeRecord) {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(record.slot, record);
+    }
+}

@@ -1,0 +1,129 @@
+//! What was read, for the tests of signs.
+
+use crate::signs::facts::example;
+use crate::signs::{BadRow, Facts, Next, Stopping};
+use model::cloud::CloudError;
+use model::control::{Control, ControlKey, EntryRow, Found, PolicyRow, RunRow, Tally};
+use model::events::{Event, Subject};
+use model::explain::Explanation;
+use model::fixtures::{self, at, job, ready};
+use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
+use model::rng::Rng;
+use model::time::Span;
+use model::{ActionName, AllocSummary, Handle, JobState, JobSummary, NodeRecord, NodeState, Version, functions};
+use store::Ended;
+
+/// When the judgement is made.
+pub(super) const NOW: i64 = 100_000;
+
+/// What was read. As it is made, all is well.
+pub(super) struct State {
+    pub(super) control: Control,
+    pub(super) nodes: Vec<NodeRecord>,
+    pub(super) jobs: Vec<JobSummary>,
+    pub(super) ended: Vec<Ended>,
+    pub(super) allocs: Vec<AllocSummary>,
+    pub(super) stopping: Vec<Stopping>,
+    pub(super) stuck: Vec<Handle>,
+    pub(super) events: Vec<Event>,
+    pub(super) explained: Explanation,
+    pub(super) unready: u32,
+    pub(super) away: Option<CloudError>,
+    pub(super) rows: Vec<BadRow>,
+}
+
+impl State {
+    pub(super) fn well() -> Self {
+        let mut control = Control::default();
+        let row = PolicyRow::new(&example());
+        control.policy = Some(PolicyRow { version: Version::UNWRITTEN.next(), ..row });
+        for (function, _) in functions::scheduled() {
+            let run = RunRow::after(function.name, None, at(NOW - 10), Span::from_s(1), Tally::default());
+            control.runs.insert(function.name.into(), run);
+        }
+        control.put(EntryRow { since_at: Some(at(NOW - 10)), ..EntryRow::new(&ControlKey::Ingest) });
+        Self {
+            control,
+            nodes: vec![heard(0, 10)],
+            jobs: Vec::new(),
+            ended: Vec::new(),
+            allocs: Vec::new(),
+            stopping: Vec::new(),
+            stuck: Vec::new(),
+            events: Vec::new(),
+            explained: Explanation::default(),
+            unready: 0,
+            away: None,
+            rows: Vec::new(),
+        }
+    }
+
+    pub(super) fn facts(&self) -> Facts<'_> {
+        let known = Next::Known(&self.explained, self.unready);
+        Facts {
+            nodes: &self.nodes,
+            jobs: &self.jobs,
+            ended: &self.ended,
+            allocs: &self.allocs,
+            stopping: &self.stopping,
+            stuck: &self.stuck,
+            next: self.away.as_ref().map_or(known, Next::Unknown),
+            events: &self.events,
+            rows: self.rows.clone(),
+            ..Facts::new(&self.control, at(NOW))
+        }
+    }
+
+    pub(super) fn run(&mut self, function: Function) -> &mut RunRow {
+        self.control.runs.get_mut(function.name).unwrap()
+    }
+
+    pub(super) fn entry(&mut self, key: &str, s: i64, change: fn(EntryRow) -> EntryRow) {
+        let row = EntryRow::new(&key.parse().unwrap());
+        let row = EntryRow { since_at: Some(at(NOW - 60)), until_at: Some(at(NOW + s)), ..row };
+        self.control.put(change(row));
+    }
+
+    /// So many jobs ended in this state, the newest so many seconds ago.
+    pub(super) fn ended(&mut self, state: JobState, count: u32, ago: i64) {
+        let ended = |n| Ended { job: JobSummary { state, ..job(n).summary }, at: at(NOW - ago) };
+        self.ended.extend((0..count).map(ended));
+    }
+
+    pub(super) fn polled(&mut self, named: u64, unlisted: u64, for_s: i64) {
+        let unlisted_since_at = (unlisted > 0).then(|| at(NOW - for_s));
+        self.run(POLL_AND_SCALE).found = Some(Found { named, unlisted, unlisted_since_at, ..Found::default() });
+    }
+
+    pub(super) fn cleaned(&mut self, strangers: u32, orphans: u64, orphans_runs: u64) {
+        let strangers = (0..strangers).map(|n| format!("i-stranger{n}")).collect();
+        let orphans_since_at = (orphans > 0).then(|| at(NOW - 300));
+        let found = Found { strangers, orphans, orphans_since_at, orphans_runs, ..Found::default() };
+        self.run(CLEAN_STALE_RECORDS).found = Some(found);
+    }
+
+    /// A node that boots since so many seconds.
+    pub(super) fn boots(&mut self, for_s: i64) {
+        let mut node = fixtures::bound(1);
+        if let NodeState::Assigned(life) = &mut node.state {
+            life.assigned_at = at(NOW - for_s);
+        }
+        self.nodes.push(node);
+    }
+
+    pub(super) fn warned(&mut self, subject: &Subject, ago: i64) {
+        let (rng, keep) = (Rng::seeded(1), Span::from_s(99));
+        self.events.push(Event::new(subject, ActionName::Warn, "i-9 has no node", at(NOW - ago), keep, &rng));
+    }
+}
+
+/// A ready node that was heard so many seconds ago. Its lease lasts 120 s.
+pub(super) fn heard(n: u32, ago: i64) -> NodeRecord {
+    let mut node = ready(n);
+    if let NodeState::InUse(in_use) = &mut node.state {
+        in_use.contact.last_ping_at = at(NOW - ago);
+        in_use.contact.lease_expires_at = at(NOW - ago + 120);
+        in_use.contact.idle_since_at = None;
+    }
+    node
+}

@@ -1,0 +1,176 @@
+//! Rows that cannot be used: those that cannot be read, and those that contradict the contract.
+//!
+//! Guarantees: such a row is quarantined before any decision, with its subject and what is wrong with it, and its subject is
+//! left alone. A node record's slot stays taken and its allocs stay as they are. A job waits, and its allocs run on. An alloc
+//! makes its node only partially read: nothing is placed or stopped there. A handle is not judged. An entry of the control table counts as
+//! never written. An attribute that this code does not know is no contradiction.
+//! Does not: repair anything, or delete a row that it does not understand.
+
+use model::control::Control;
+use model::events::Subject;
+use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::time::Time;
+use model::{AllocSummary, Handle, JobSummary, MAX_NODES, NodeRecord};
+use std::collections::{BTreeMap, BTreeSet};
+use store::{Table, Unreadable};
+
+/// A row that was set quarantined.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InvalidRow {
+    /// The table of the row.
+    pub table: Table,
+    /// What the row is about.
+    pub subject: Subject,
+    /// What is wrong with the row.
+    pub what: String,
+}
+
+/// The rows that were set quarantined, and the slots that they occupy.
+#[derive(Clone, Debug, Default)]
+pub struct Quarantined {
+    /// Each row, in no particular order.
+    pub rows: Vec<InvalidRow>,
+    /// The slots of the node records that were set quarantined. They stay taken.
+    pub slots: BTreeSet<Slot>,
+    /// The jobs that were set quarantined.
+    pub jobs: BTreeSet<JobId>,
+    /// The allocs that were set quarantined.
+    pub allocs: BTreeSet<AllocId>,
+}
+
+impl Quarantined {
+    /// Quarantines the entries of the control table that cannot be read.
+    pub fn entries(&mut self, control: &Control) {
+        let what = |entry: &model::control::UnreadableEntry| entry.to_string();
+        self.rows.extend(control.unreadable.iter().map(|e| InvalidRow {
+            table: Table::Control,
+            subject: Subject::Cluster,
+            what: what(e),
+        }));
+    }
+
+    /// Quarantines rows that cannot be read, each once.
+    pub fn unreadable(&mut self, rows: impl IntoIterator<Item = Unreadable>) {
+        for row in rows {
+            let (subject, is_new) = if let Some(slot) = row.slot() {
+                (Subject::Slot(slot), self.slots.insert(slot))
+            } else if let Some(job_id) = row.job_id() {
+                (Subject::Job(job_id), self.jobs.insert(job_id))
+            } else if let Some(alloc_id) = row.alloc_id() {
+                (Subject::Alloc(alloc_id), self.allocs.insert(alloc_id))
+            } else {
+                // A handle, or a row whose key has the wrong form.
+                (row.node_id().map_or(Subject::Cluster, |node_id| Subject::Slot(node_id.slot())), true)
+            };
+            if is_new {
+                self.rows.push(InvalidRow { table: row.table, subject, what: row.to_string() });
+            }
+        }
+    }
+}
+
+/// Takes the rows that contradict the contract out of these lists.
+pub fn quarantine(
+    quarantined: &mut Quarantined,
+    now: Time,
+    nodes: &mut Vec<NodeRecord>,
+    jobs: &mut Vec<JobSummary>,
+    allocs: &mut Vec<AllocSummary>,
+    handles: &mut Vec<Handle>,
+) {
+    let slots = counts(nodes.iter().map(|n| n.slot));
+    nodes.retain(|node| keeps(quarantined, Table::Nodes, Subject::Slot(node.slot), wrong_node(node, &slots, now)));
+    let ids = counts(jobs.iter().map(|j| j.job_id));
+    jobs.retain(|job| keeps(quarantined, Table::Jobs, Subject::Job(job.job_id), wrong_job(job, &ids)));
+    let ids = counts(allocs.iter().map(|a| a.alloc_id));
+    // The node of an alloc that is quarantined is only partially read: nothing is placed or stopped on it.
+    allocs.retain(|alloc| {
+        keeps(quarantined, Table::Allocs, Subject::Alloc(alloc.alloc_id), wrong_alloc(alloc, &ids, now))
+    });
+    let ids = counts(handles.iter().map(key_of));
+    handles.retain(|handle| {
+        let is_wrong = is_twice(&ids, &key_of(handle));
+        let what = is_wrong.then(|| format!("handle {} is in the table twice", handle.handle));
+        keeps(quarantined, Table::Handles, Subject::Slot(handle.node_id.slot()), what)
+    });
+    quarantined.rows.dedup();
+}
+
+/// Notes what is wrong with a row. Returns whether the row stays: nothing is.
+fn keeps(quarantined: &mut Quarantined, table: Table, subject: Subject, wrong: Option<String>) -> bool {
+    let Some(what) = wrong else { return true };
+    match &subject {
+        Subject::Slot(slot) if table == Table::Nodes => _ = quarantined.slots.insert(*slot),
+        Subject::Job(job_id) => _ = quarantined.jobs.insert(*job_id),
+        Subject::Alloc(alloc_id) => _ = quarantined.allocs.insert(*alloc_id),
+        Subject::Slot(_) | Subject::Function(_) | Subject::Cluster => {}
+    }
+    quarantined.rows.push(InvalidRow { table, subject, what });
+    false
+}
+
+fn wrong_node(node: &NodeRecord, slots: &BTreeMap<Slot, usize>, now: Time) -> Option<String> {
+    match node.node_id() {
+        _ if is_twice(slots, &node.slot) => Some("its slot is in the table twice".to_owned()),
+        Some(id) if id.slot() != node.slot => Some(format!("its node id {id} belongs to slot {}", id.slot())),
+        _ => far_ahead(node, now).map(|(what, at)| format!("{what} is {at}, more than a day ahead")),
+    }
+}
+
+fn wrong_job(job: &JobSummary, ids: &BTreeMap<JobId, usize>) -> Option<String> {
+    match job.needs.nodes {
+        _ if is_twice(ids, &job.job_id) => Some("it is in the table twice".to_owned()),
+        1..=MAX_NODES => None,
+        n => Some(format!("it wants {n} nodes: 1 to {MAX_NODES} are possible")),
+    }
+}
+
+fn wrong_alloc(alloc: &AllocSummary, ids: &BTreeMap<AllocId, usize>, now: Time) -> Option<String> {
+    if is_twice(ids, &alloc.alloc_id) {
+        return Some("it is in the table twice".to_owned());
+    }
+    let times = [
+        ("placed_at", Some(alloc.placed_at)),
+        ("started_at", alloc.started_at),
+        ("unknown_since_at", alloc.unknown_since_at),
+    ];
+    first_ahead(times, now).map(|(what, at)| format!("{what} is {at}, more than a day ahead"))
+}
+
+/// A time of the record that is more than a day ahead, with its name. No function gives a lease or claims a launch for so
+/// long, so the clock that wrote it was wrong, or a person wrote it. A heartbeat of the node puts a lease right.
+fn far_ahead(node: &NodeRecord, now: Time) -> Option<(&'static str, Time)> {
+    let (contact, life) = (node.contact(), node.life());
+    let times = [
+        ("last_ping_at", contact.map(|c| c.last_ping_at)),
+        ("lease_expires_at", contact.map(|c| c.lease_expires_at)),
+        ("assigned_at", life.map(|l| l.assigned_at)),
+        ("launch_claim_until_at", life.map(|l| l.launch_claim_until_at)),
+        ("absent_since_at", life.and_then(|l| l.absent_since_at)),
+        ("first_ping_at", contact.map(|c| c.first_ping_at)),
+        ("idle_since_at", contact.and_then(|c| c.idle_since_at)),
+        ("syncing_since_at", contact.and_then(|c| c.syncing_since_at)),
+    ];
+    first_ahead(times, now)
+}
+
+/// The first of these times that is more than a day ahead.
+fn first_ahead<const N: usize>(times: [(&'static str, Option<Time>); N], now: Time) -> Option<(&'static str, Time)> {
+    times.into_iter().find_map(|(what, at)| Some((what, at.filter(|at| *at > now + model::LONGEST_AHEAD)?)))
+}
+
+fn key_of(handle: &Handle) -> (NodeId, String) {
+    (handle.node_id, handle.handle.clone())
+}
+
+fn counts<K: Ord>(keys: impl Iterator<Item = K>) -> BTreeMap<K, usize> {
+    let mut counts = BTreeMap::new();
+    for key in keys {
+        *counts.entry(key).or_default() += 1;
+    }
+    counts
+}
+
+fn is_twice<K: Ord>(counts: &BTreeMap<K, usize>, key: &K) -> bool {
+    counts.get(key).is_some_and(|n| *n > 1)
+}

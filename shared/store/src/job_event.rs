@@ -1,0 +1,98 @@
+//! What the row of an ended job has for the outside: the attribute `end`, which the template's pipe passes on as an event.
+//!
+//! Guarantees: each field of [`JOB_EVENT`] is there in each job that has ended, as text, and no character of it needs an escape
+//! in JSON. A pipe puts values into its template as they are, and leaves out what is absent.
+//! Does not: hold anything that nodekeeper itself reads, or the command, the environment and the output of the job, but for the
+//! line that its reason quotes.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use model::{EndCause, Job};
+
+/// The attribute. A row has it from the write that ends the job on.
+pub(crate) const END: &str = "end";
+
+/// The fields of the attribute, which are those of the event, besides the cluster and the id of the job.
+pub const JOB_EVENT: [&str; 7] = ["name", "state", "cause", "exit_code", "reason", "submitted_at", "finished_at"];
+
+/// The value of the attribute; `None` for a job that has not ended.
+pub(crate) fn end(job: &Job) -> Option<AttributeValue> {
+    let finished_at = job.finished_at.filter(|_| job.summary.state.is_ended())?;
+    let kind = |cause: &EndCause| Some(serde_json::to_value(cause).ok()?.get("kind")?.as_str()?.to_owned());
+    let values = [
+        job.summary.name.clone().unwrap_or_default(),
+        job.summary.state.to_string(),
+        job.cause().and_then(kind).unwrap_or_default(),
+        job.cause().and_then(EndCause::exit_code).map(|code| code.to_string()).unwrap_or_default(),
+        job.reason.clone().unwrap_or_default(),
+        job.summary.submitted_at.to_string(),
+        finished_at.to_string(),
+    ];
+    let fields =
+        JOB_EVENT.iter().zip(values).map(|(name, value)| ((*name).to_owned(), AttributeValue::S(plain(&value))));
+    Some(AttributeValue::M(fields.collect()))
+}
+
+/// The text without what JSON would escape.
+fn plain(text: &str) -> String {
+    let replaced = |c: char| match c {
+        '"' => '\'',
+        '\\' => '/',
+        c if c.is_control() => ' ',
+        c => c,
+    };
+    text.chars().map(replaced).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::{change, row};
+    use crate::write::Effect;
+    use model::fixtures::{self, at};
+    use model::time::Span;
+    use model::{Ending, JobSet};
+    use std::collections::BTreeMap;
+
+    const KEEP: Span = Span::from_s(60);
+
+    /// The texts of the attribute, in the order of [`JOB_EVENT`].
+    fn texts(value: &AttributeValue) -> Vec<String> {
+        let fields: BTreeMap<_, _> = value.as_m().unwrap().iter().collect();
+        assert_eq!(fields.len(), JOB_EVENT.len());
+        JOB_EVENT.iter().map(|name| fields[&(*name).to_owned()].as_s().unwrap().clone()).collect()
+    }
+
+    #[test]
+    fn the_write_that_ends_a_job_sets_each_field_as_plain_text_and_no_other_write_does() {
+        let mut job = fixtures::job(1);
+        job.summary.name = Some("my \"C:\\job\"".into());
+        let placed = job.with_placed(&[fixtures::alloc_id(1)]).unwrap();
+        let alloc = model::Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap().summary;
+        let failed = |cause, set| {
+            let ending = Ending { log_tail: Some("a\u{1b}\"b\\".into()), ..Ending::new(cause) };
+            placed.after_end(&alloc, &ending, &[], set, KEEP.into(), at(5))
+        };
+        let failed_early = failed(EndCause::Signalled { signal: 9 }, JobSet::Stays);
+        let ended = [
+            (placed.clone(), failed(EndCause::Exited { code: 0 }, JobSet::Leaves), ["complete", "exited", "0"]),
+            (placed.clone(), failed_early.clone(), ["failed", "signalled", "137"]),
+            (job.clone(), job.reject("too \"large\"", KEEP, at(5)).unwrap(), ["rejected", "rejected", ""]),
+            (job.clone(), job.cancel(KEEP, at(5)).unwrap(), ["cancelled", "cancelled", ""]),
+        ];
+        for (before, after, [state, cause, code]) in ended {
+            let Effect::Update { set, .. } = change(Some(&before), &after).0.effect else { panic!("no update") };
+            assert_eq!(set.get(END), row(&after).get(END), "{state}");
+            let told = texts(&set[END]);
+            assert_eq!(told[..4], ["my 'C:/job'", state, cause, code]);
+            assert!(!told[4].contains(['"', '\\', '\u{1b}']), "{}", told[4]);
+            assert_eq!(told[5..], [job.summary.submitted_at, at(5)].map(|at| at.to_string()));
+        }
+        // The last alloc leaves the job later.
+        let left = failed_early.after_end(&alloc, &Ending::exited(0), &[], JobSet::Leaves, KEEP.into(), at(9));
+        let Effect::Update { set, remove } = change(Some(&failed_early), &left).0.effect else { panic!("no update") };
+        assert!(set.contains_key("expires_at") && !set.contains_key(END) && !remove.contains(&END.to_owned()));
+        for open in [&job, &placed] {
+            assert!(!row(open).contains_key(END), "{:?}", open.summary.state);
+        }
+    }
+}

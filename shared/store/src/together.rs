@@ -1,0 +1,56 @@
+//! Writes that are cheaper together, and that must not keep each other from being written.
+
+use crate::db::WriteError;
+
+/// The attempts at writing several things: first all together. If somebody has changed one of the rows meanwhile, each
+/// alone.
+#[derive(Debug)]
+pub struct Attempts<'t, T> {
+    all: &'t [T],
+    left: std::slice::Chunks<'t, T>,
+}
+
+impl<'t, T> Attempts<'t, T> {
+    /// The attempts at these.
+    pub fn new(all: &'t [T]) -> Self {
+        Self { all, left: all.chunks(all.len().max(1)) }
+    }
+
+    /// What to write next; `None` if nothing is left.
+    pub fn take_next(&mut self) -> Option<&'t [T]> {
+        self.left.next()
+    }
+
+    /// Whether each is to be tried alone after this result of writing all.
+    pub fn part_after<R>(&mut self, result: &Result<R, WriteError>) -> bool {
+        let all = std::mem::take(&mut self.all);
+        let part = all.len() > 1 && matches!(result, Err(WriteError::Conflict(_) | WriteError::Contended));
+        if part {
+            self.left = all.chunks(1);
+        }
+        part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lost_race_for_several_is_tried_again_for_each() {
+        let attempts = |all: &[u32], result: Result<(), WriteError>| {
+            let mut attempts = Attempts::new(all);
+            let mut made = Vec::new();
+            while let Some(some) = attempts.take_next() {
+                made.push(some.to_vec());
+                attempts.part_after(&result);
+            }
+            made
+        };
+        assert_eq!(attempts(&[1, 2], Err(WriteError::CONFLICT)), [vec![1, 2], vec![1], vec![2]]);
+        assert_eq!(attempts(&[1, 2], Err(WriteError::Contended)), [vec![1, 2], vec![1], vec![2]]);
+        assert_eq!(attempts(&[1, 2], Ok(())), [vec![1, 2]]);
+        assert_eq!(attempts(&[1], Err(WriteError::CONFLICT)), [vec![1]]);
+        assert!(attempts(&[], Ok(())).is_empty());
+    }
+}

@@ -1,0 +1,530 @@
+//! Writes that more than one function performs: placing, ending and stopping allocs, cleaning a node, ending a pause.
+//!
+//! Jobs and allocs end only here: whoever ends one calls a function of this module.
+//!
+//! Guarantees: the end of an alloc is **one** transaction: the alloc, its removal from the sets of the node
+//! and the job, the job's transition, the next look at its handle, and the events. The transaction also
+//! checks the versions of the other copies that the job's transition depends on. A record is cleaned
+//! only after its allocs have ended and its handles' rows are deleted. If a run is killed at any point,
+//! the same call finishes the work.
+//! Does not: decide when any of this is due.
+
+use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
+use crate::db::{DbError, WriteError};
+use crate::listed::Unreadable;
+use crate::rows::{change, unchanged};
+use crate::store::Store;
+use crate::together::Attempts;
+use crate::write::{Cond, Write};
+use model::control::Control;
+use model::events::{Event, Subject};
+use model::ids::{AllocId, JobId, NodeId};
+use model::policy::Policy;
+use model::reason::Reason;
+use model::stored::S3Place;
+use model::time::{Span, Time};
+use model::{
+    ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, JobTimes, MAX_DUE_S,
+    MAX_TRANSACTION_ITEMS, NodeRecord, cache_handle, counts_for,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How much of a job's name an event keeps, in characters.
+const MAX_NAME: usize = 100;
+
+/// The times of the policy that the steps of this module need.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// How long ended jobs and allocs are kept.
+    pub finished: Span,
+    /// How long events are kept.
+    pub events: Span,
+    /// How long the handle of a failed alloc is kept on its node.
+    pub failed_handles: Span,
+    /// How long a handle may take to appear in a report of its node.
+    pub creating: Span,
+    /// The wait before the first retry of a job, and the longest one.
+    pub retry: (Span, Span),
+}
+
+impl Retention {
+    /// The times of this policy.
+    pub fn of(policy: &Policy) -> Self {
+        Self {
+            finished: policy.history.keep_finished(),
+            events: policy.history.keep_events(),
+            failed_handles: Span::from_s(policy.sweep.failed_keep_s),
+            creating: Span::from_s(policy.sweep.creating_s),
+            retry: (Span::from_s(policy.retry.pause_s), Span::from_s(policy.retry.most_s)),
+        }
+    }
+
+    fn of_jobs(self) -> JobTimes {
+        JobTimes { keep: self.finished, pause: self.retry.0, most: self.retry.1 }
+    }
+}
+
+/// Ends an alloc. `node` is the record of its node as this run knows it. `None` if the life of the node is over: then
+/// there is no set to remove the alloc from. Returns the node's record as written.
+pub async fn end_alloc(
+    store: &Store,
+    node: Option<&NodeRecord>,
+    alloc: &Alloc,
+    ending: &Ending,
+    keep: Retention,
+    now: Time,
+) -> Result<Option<NodeRecord>, WriteError> {
+    end_alloc_if(store, node, alloc, ending, &[], keep, now).await
+}
+
+/// [`end_alloc`], only if these conditions hold on its node's record too.
+async fn end_alloc_if(
+    store: &Store,
+    node: Option<&NodeRecord>,
+    alloc: &Alloc,
+    ending: &Ending,
+    conditions: &[Cond],
+    keep: Retention,
+    now: Time,
+) -> Result<Option<NodeRecord>, WriteError> {
+    let id = alloc.id();
+    let (mut writes, name) = count_member(store, alloc, ending, JobSet::Leaves, keep, now).await?;
+    writes.push(change(Some(alloc), &alloc.end(ending, keep.finished, now)).0);
+    let mut written = None;
+    if let Some(node) = node {
+        let after = node.without_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+        let (mut write, after) = change(Some(node), &after);
+        write.when.extend_from_slice(conditions);
+        writes.push(write);
+        written = Some(after);
+    }
+    if let HandleRow::Is(handle) = handle_row(store, alloc.summary.node_id, &id.to_string()).await? {
+        writes.extend(handle_of_ended(&handle, ending.client(), keep, now));
+    }
+    let reason = Reason::AllocEndedAs { client: ending.client(), cause: ending.cause.clone() };
+    let event = Event::of_change(&Subject::Alloc(id), ActionName::EndAlloc, &reason.to_string(), now, keep.events);
+    writes.push(Store::event_write(&with_use(event, alloc, name.as_deref())));
+    store.transact(&writes).await?;
+    Ok(written)
+}
+
+/// The event with what an alloc used, so that its costs can be reckoned when its row is gone.
+fn with_use(event: Event, alloc: &Alloc, name: Option<&str>) -> Event {
+    let seen = &alloc.summary;
+    let event = event
+        .with("node_id", seen.node_id.to_string())
+        .with("placed_at", seen.placed_at.as_ms())
+        .with("vcpus", seen.needs.vcpus);
+    match name {
+        // An event costs one write unit, up to 1 KiB.
+        Some(name) => event.with("name", name.chars().take(MAX_NAME).collect::<String>()),
+        None => event,
+    }
+}
+
+/// The row of a handle.
+#[allow(clippy::large_enum_variant, reason = "it lives for a moment")]
+enum HandleRow {
+    Is(Handle),
+    Absent,
+    /// The row cannot be read. It is left as it is, and keeps nothing else from going on: the sweep looks at it within a day
+    /// after it is repaired.
+    Unreadable,
+}
+
+async fn handle_row(store: &Store, node_id: NodeId, name: &str) -> Result<HandleRow, DbError> {
+    match store.handle(node_id, name).await {
+        Ok(row) => Ok(row.map_or(HandleRow::Absent, HandleRow::Is)),
+        Err(error @ DbError::Corrupt { .. }) => {
+            tracing::warn!(%error, "a handle is left alone");
+            Ok(HandleRow::Unreadable)
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// The change of a handle's next look when its alloc ends. The next look is now. For a failed alloc it is after
+/// [`Retention::failed_handles`], even if the row has an earlier time.
+fn handle_of_ended(handle: &Handle, client: ClientStatus, keep: Retention, now: Time) -> Option<Write> {
+    let failed = client == ClientStatus::Failed;
+    let wait = if failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO };
+    let due_at = now + wait;
+    let exists = matches!(handle.state, HandleState::Creating | HandleState::Live);
+    if handle.due_at > due_at || (failed && exists && handle.due_at != due_at) {
+        Some(change_handle(handle, &Handle { due_at, ..handle.clone() }))
+    } else {
+        // The time of the next look stays. The check makes sure that a sweep that still saw the alloc as live does
+        // not postpone the look at the same time.
+        exists.then(|| handle_unchanged(handle))
+    }
+}
+
+/// Tells an alloc to stop because its node's drain deadline is near, and already counts its member as lost for the
+/// job. The alloc itself stays live until its node reports its end.
+pub async fn stop_and_count_lost(
+    store: &Store,
+    node: &NodeRecord,
+    alloc: &Alloc,
+    reason: &str,
+    keep: Retention,
+    now: Time,
+) -> Result<NodeRecord, WriteError> {
+    let stopped = alloc.stop(now).ok_or(WriteError::CONFLICT)?;
+    let mut writes = vec![change(Some(alloc), &stopped).0];
+    writes.extend(count_member(store, alloc, &Ending::lost(reason), JobSet::Stays, keep, now).await?.0);
+    let told = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
+    let (write, told) = change(Some(node), &told);
+    writes.push(write);
+    store.transact(&writes).await?;
+    Ok(told)
+}
+
+/// The writes with which a job counts the end of one of its members: the job, an event if the state of the job
+/// changes, and checks that the other live copies of the member are unchanged. Also the name of the job.
+async fn count_member(
+    store: &Store,
+    alloc: &Alloc,
+    ending: &Ending,
+    set: JobSet,
+    keep: Retention,
+    now: Time,
+) -> Result<(Vec<Write>, Option<String>), WriteError> {
+    let id = alloc.id();
+    let Some(job) = store.job(id.job_id).await? else { return Ok((vec![no_job(id.job_id)], None)) };
+    let Copies { others, unreadable } = other_copies(store, &job, id).await?;
+    if let Some(copy) = unreadable {
+        // Whether the member runs elsewhere decides what becomes of the job.
+        return Err(copy.into());
+    }
+    let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
+    let after = job.after_end(&alloc.summary, ending, &summaries, set, keep.of_jobs(), now);
+    let mut writes = vec![change(Some(&job), &after).0];
+    writes.extend(others.iter().filter(|o| counts_for(&o.summary, id)).map(unchanged));
+    if after.summary.state != job.summary.state {
+        let message = after.reason.as_ref().map_or_else(String::new, |r| format!(": {r}"));
+        let reason = Reason::JobNow { state: after.summary.state, message };
+        writes.push(event_of(&Subject::Job(id.job_id), ActionName::EndJob, &reason, keep, now));
+    }
+    Ok((writes, job.summary.name))
+}
+
+/// The other copies of a member.
+struct Copies {
+    /// The live ones.
+    others: Vec<Alloc>,
+    /// One whose row cannot be read.
+    unreadable: Option<DbError>,
+}
+
+/// The other copies of the member of this alloc. What the rows of other members say does not matter to its end.
+async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Copies, WriteError> {
+    let ids = job.summary.allocs.iter().copied().filter(|other| *other != id && other.member == id.member);
+    let listed = store.allocs_listed(ids).await?;
+    let unreadable = listed.unreadable.first().map(Unreadable::error);
+    let others = listed.rows.into_iter().filter(|a| !a.summary.client.is_final()).collect();
+    Ok(Copies { others, unreadable })
+}
+
+/// The event of a change, as a write in the transaction of that change.
+fn event_of(subject: &Subject, action: ActionName, reason: &Reason, keep: Retention, now: Time) -> Write {
+    Store::event_write(&Event::of_change(subject, action, &reason.to_string(), now, keep.events))
+}
+
+/// Drains a node until `by`, when EC2 takes its instance away, and writes the event. `None` if the node already drains until
+/// then, or is shutting down. Without `keep_events` there is no event: a policy that cannot be read must not stop the drain.
+pub async fn drain_interrupted(
+    store: &Store,
+    record: &NodeRecord,
+    by: Time,
+    keep_events: Option<Span>,
+    now: Time,
+) -> Result<Option<NodeRecord>, WriteError> {
+    let Some(after) = record.interrupted(by, now) else { return Ok(None) };
+    let (write, after) = change(Some(record), &after);
+    let reason = Reason::Interrupted { by }.to_string();
+    let subject = Subject::Slot(record.slot);
+    let event = keep_events.map(|keep| Event::of_change(&subject, ActionName::Drain, &reason, now, keep));
+    let writes: Vec<Write> = std::iter::once(write).chain(event.iter().map(Store::event_write)).collect();
+    store.transact(&writes).await?;
+    Ok(Some(after))
+}
+
+/// The most jobs that are submitted in one transaction: each has its event.
+pub const SUBMITTED_TOGETHER: usize = MAX_TRANSACTION_ITEMS / 2;
+
+/// Writes new jobs and their events, at most [`SUBMITTED_TOGETHER`]: all of them, or none. Returns the jobs as written.
+pub async fn submit_jobs(store: &Store, jobs: &[Job], keep: Retention, now: Time) -> Result<Vec<Job>, WriteError> {
+    let (mut writes, mut written) = (Vec::with_capacity(jobs.len() * 2), Vec::with_capacity(jobs.len()));
+    for job in jobs {
+        let reason = format!("priority {}, {} node(s)", job.summary.priority, job.summary.needs.nodes);
+        let subject = Subject::Job(job.summary.job_id);
+        let event = Event::of_change(&subject, ActionName::Submit, &reason, now, keep.events);
+        let (write, job) = change(None, job);
+        writes.extend([write, Store::event_write(&event)]);
+        written.push(job);
+    }
+    if !writes.is_empty() {
+        store.transact(&writes).await?;
+    }
+    Ok(written)
+}
+
+/// Writes a new job and its event. Returns the job as written.
+pub async fn submit_job(store: &Store, job: &Job, keep: Retention, now: Time) -> Result<Job, WriteError> {
+    let written = submit_jobs(store, std::slice::from_ref(job), keep, now).await?;
+    written.into_iter().next().ok_or(WriteError::CONFLICT)
+}
+
+/// Cancels a job for an operator and writes its event. `None` if the job has ended already.
+pub async fn cancel_job(
+    store: &Store,
+    job: &Job,
+    by: &str,
+    keep: Retention,
+    now: Time,
+) -> Result<Option<Job>, WriteError> {
+    let Some(after) = job.cancel(keep.finished, now) else { return Ok(None) };
+    let event = Event::of_change(&Subject::Job(job.summary.job_id), ActionName::Cancel, by, now, keep.events);
+    let (write, after) = change(Some(job), &after);
+    store.transact(&[write, Store::event_write(&event)]).await?;
+    Ok(Some(after))
+}
+
+/// Rejects a queued job that can never run. The run's action leaves the event.
+pub async fn reject_job(store: &Store, job: &Job, reason: &str, keep: Retention, now: Time) -> Result<Job, WriteError> {
+    let after = job.reject(reason, keep.finished, now).ok_or(WriteError::CONFLICT)?;
+    store.write(Some(job), &after, Vec::new()).await
+}
+
+/// Takes these jobs, which have ended, off the list of those that the job follows. The run's action leaves the event.
+pub async fn advance_job(store: &Store, job: &Job, ended: &BTreeSet<JobId>) -> Result<Job, WriteError> {
+    store.write(Some(job), &job.advance(ended).ok_or(WriteError::CONFLICT)?, Vec::new()).await
+}
+
+/// Queues a job without live allocs again. The run's action leaves the event.
+pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, WriteError> {
+    let rows = store.allocs(job.summary.allocs.iter().copied()).await?;
+    if rows.iter().any(|a| !a.summary.client.is_final()) {
+        return Err(WriteError::CONFLICT);
+    }
+    store.write(Some(job), &job.requeue(reason).ok_or(WriteError::CONFLICT)?, Vec::new()).await
+}
+
+/// Places these members of a job, each on a node of its own: all of them, or none. One transaction writes the nodes,
+/// the job, the allocs and their handle rows. The nodes must take work and have the versions as read; the transaction
+/// changes their `allocs` and `seq`. `replaces` is the unknown alloc that a copy is placed for. `output_s3` says where the
+/// whole output of an alloc is to be stored. Returns the nodes as written.
+pub async fn place(
+    store: &Store,
+    job: &Job,
+    members: &[(u32, &NodeRecord)],
+    replaces: Option<&Alloc>,
+    output_s3: impl Fn(AllocId) -> Option<S3Place>,
+    keep: Retention,
+    now: Time,
+) -> Result<Vec<NodeRecord>, WriteError> {
+    let mut writes = Vec::new();
+    let mut nodes = Vec::new();
+    let mut placed = Vec::new();
+    for ((member, node), n) in members.iter().zip(0u32..) {
+        let id =
+            AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.tries.copies.saturating_add(n) };
+        let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
+        alloc.summary.replaces = replaces.map(Alloc::id);
+        alloc.output_s3 = output_s3(id);
+        let node_after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+        let (write, node_after) = change(Some(*node), &node_after);
+        writes.push(write);
+        nodes.push(node_after);
+        let handles = handle_rows(store, &alloc, keep, now).await?;
+        writes.extend(handles);
+        writes.push(change(None, &alloc).0);
+        placed.push(id);
+    }
+    if let (Some(original), Some(copy)) = (replaces, placed.first()) {
+        // The original must still be unknown at the version read: if its node came back meanwhile, no copy is
+        // needed.
+        if original.summary.client != ClientStatus::Unknown {
+            return Err(WriteError::CONFLICT);
+        }
+        let mut after = original.clone();
+        after.summary.replaced_by = Some(*copy);
+        writes.push(change(Some(original), &after).0);
+    }
+    let job_after = job.with_placed(&placed).ok_or(WriteError::CONFLICT)?;
+    writes.push(change(Some(job), &job_after).0);
+    let done = store.transact(&writes).await;
+    if done.as_ref().is_err_and(WriteError::is_conflict) {
+        let on = members.iter().filter_map(|(_, node)| node.node_id());
+        skip_spent_ids(store, job, &placed, on).await?;
+    }
+    done.map(|()| nodes)
+}
+
+/// Skips alloc ids that have rows already. After the tables are restored from backups of different moments, a
+/// handle or an alloc with the next id may exist although the job does not know of it. Without the skip, the
+/// job would wait until those rows are gone, and would hold up the jobs after it.
+async fn skip_spent_ids(
+    store: &Store,
+    job: &Job,
+    ids: &[AllocId],
+    on: impl Iterator<Item = NodeId>,
+) -> Result<(), WriteError> {
+    let same = store.job(job.summary.job_id).await?.is_some_and(|now| now.summary.version == job.summary.version);
+    for (id, node) in ids.iter().zip(on).take_while(|_| same) {
+        let is_taken = match handle_row(store, node, &id.to_string()).await? {
+            HandleRow::Is(handle) => handle.state != HandleState::Gone,
+            HandleRow::Absent => false,
+            HandleRow::Unreadable => true,
+        };
+        let spent = is_taken || has_row(store.alloc(*id).await)?;
+        if spent {
+            let mut after = job.clone();
+            let members = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+            after.summary.tries.copies = after.summary.tries.copies.saturating_add(members);
+            return store.apply(&change(Some(job), &after).0).await;
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is a row, also one that cannot be read.
+fn has_row(read: Result<Option<Alloc>, DbError>) -> Result<bool, DbError> {
+    match read {
+        Ok(row) => Ok(row.is_some()),
+        Err(DbError::Corrupt { .. }) => Ok(true),
+        Err(other) => Err(other),
+    }
+}
+
+async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
+    let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
+    let deadline = now + keep.creating;
+    let creating = |handle: String, kind, alloc_id| Handle {
+        alloc_id,
+        deadline_at: Some(deadline),
+        ..Handle::new(node_id, handle, kind, HandleState::Creating, seq, deadline)
+    };
+    let mut writes = vec![make_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
+    for cache in &alloc.work.caches {
+        let name = cache_handle(cache);
+        writes.push(match handle_row(store, node_id, &name).await? {
+            HandleRow::Absent | HandleRow::Is(Handle { state: HandleState::Gone, .. }) => {
+                make_handle(&creating(name, HandleKind::Volume, None))
+            }
+            // The cache is on the node or not: its row is not touched. Nobody destroys it while it cannot be read, and
+            // afterwards it counts as used.
+            HandleRow::Unreadable => continue,
+            HandleRow::Is(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
+                // The cache is used again, so its unused time starts again.
+                let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
+                let due_at = row.due_at.max(now + keep.creating);
+                change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
+            }
+            // Its node cannot destroy it. Otherwise the job would be placed here again and again.
+            HandleRow::Is(row) if row.is_stuck(now) => {
+                change_handle(&row, &Handle { due_at: deadline, ..row.used(None, seq, now) })
+            }
+            // The cache is being destroyed: the next run places the alloc.
+            HandleRow::Is(_) => return Err(WriteError::CONFLICT),
+        });
+    }
+    Ok(writes)
+}
+
+/// Ends the limits by the quotas that the instance of this record counted for, because it has terminated. A failure is only
+/// logged, because the limits also end by themselves.
+pub async fn end_quota_limits(store: &Store, control: &Control, record: &NodeRecord, now: Time) {
+    let Some(life) = record.life() else { return };
+    for change in control.after_termination(&life.offering, now) {
+        // A conflict is fine: another action of this run, or another run, wrote the entry.
+        if let Err(e) = store.change_entry(&change).await
+            && !e.is_conflict()
+        {
+            tracing::warn!(key = %change.key, error = %e, "the end of a limit was not noted");
+        }
+    }
+}
+
+/// Passes over a lost race.
+fn ignore_conflict(written: Result<(), WriteError>) -> Result<(), WriteError> {
+    match written {
+        Err(WriteError::Conflict(_)) => Ok(()),
+        other => other,
+    }
+}
+
+/// How many rows of handles one call of [`clean_node`] deletes, about: as many as take a second or two.
+const MOST_HANDLES: usize = 5000;
+
+/// How many rows of handles one transaction deletes besides the look at the record. DynamoDB takes 100 writes.
+const HANDLES_TOGETHER: usize = 99;
+
+/// Cleans a record: first its allocs end as lost, then its handles' rows are deleted, then the slot is freed. Each of
+/// these writes requires the conditions `more` besides the version, so that a heartbeat that arrives meanwhile stops
+/// the remaining writes. Of a node with very many handles, one call deletes only the first rows, and the record stays as it is.
+pub async fn clean_node(
+    store: &Store,
+    record: &NodeRecord,
+    reason: &str,
+    more: Vec<Cond>,
+    keep: Retention,
+    now: Time,
+) -> Result<NodeRecord, WriteError> {
+    let (mut record, mut unreadable) = (record.clone(), None);
+    let Some(life) = record.life().cloned() else { return Err(WriteError::CONFLICT) };
+    // A row that cannot be read is left as it is: only the set of the record is corrected.
+    let rows = store.allocs_listed(life.allocs.iter().copied()).await?.rows;
+    let rows: BTreeMap<AllocId, Alloc> = rows.into_iter().map(|a| (a.id(), a)).collect();
+    for id in &life.allocs {
+        let live = rows.get(id).filter(|a| !a.summary.client.is_final() && a.summary.node_id == life.node_id);
+        record = match live {
+            Some(alloc) => {
+                let ending = Ending::lost(reason);
+                match end_alloc_if(store, Some(&record), alloc, &ending, &more, keep, now).await {
+                    Ok(after) => after.unwrap_or(record),
+                    // The alloc stays as it is, and so does the slot. The other allocs end, so that their jobs run again.
+                    Err(WriteError::Db(error @ DbError::Corrupt { .. })) => {
+                        unreadable = Some(error);
+                        record
+                    }
+                    Err(other) => return Err(other),
+                }
+            }
+            // The allocs table has no such live alloc to end: the tables were restored to different moments. Only the
+            // set of the record is corrected.
+            None => {
+                let after = record.without_alloc(*id, now).map_err(|_| WriteError::CONFLICT)?;
+                store.write(Some(&record), &after, more.clone()).await?
+            }
+        };
+    }
+    if let Some(error) = unreadable {
+        return Err(error.into());
+    }
+    let mut still = unchanged(&record);
+    still.when.extend_from_slice(&more);
+    let (handles, rest) = store.handles_between(life.node_id, None, None, MOST_HANDLES).await?;
+    // A row that cannot be read stays until a person corrects it.
+    let deletes: Vec<Write> = handles.rows.iter().map(delete_handle).collect();
+    for some in deletes.chunks(HANDLES_TOGETHER) {
+        // One row that changed, or that is not as it reads, must not keep the others.
+        let mut attempts = Attempts::new(some);
+        while let Some(rows) = attempts.take_next() {
+            let writes: Vec<Write> = std::iter::once(&still).chain(rows).cloned().collect();
+            let deleted = store.transact(&writes).await;
+            if !attempts.part_after(&deleted) {
+                // Whether the record itself changed is seen by the last write.
+                ignore_conflict(deleted)?;
+            }
+        }
+    }
+    // The next run goes on.
+    if rest.is_some() {
+        return Err(WriteError::Contended);
+    }
+    let cleaned = record.clean(now, reason).map_err(|_| WriteError::CONFLICT)?;
+    let mut more = more;
+    more.push(no_live_allocs());
+    store.write(Some(&record), &cleaned, more).await
+}

@@ -1,0 +1,104 @@
+//! What a row says.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use model::ids::{AllocId, NodeId, Slot};
+use model::time::Time;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use store::Item;
+
+/// An attribute, or a part of what a job needs, of what it runs or of how its failures are treated.
+pub(super) fn said<'a>(row: &'a Item, name: &str) -> Option<&'a AttributeValue> {
+    let part = |map: &&str| match row.get(*map) {
+        Some(AttributeValue::M(map)) => map.get(name),
+        _ => None,
+    };
+    row.get(name).or_else(|| ["needs", "work", "failure_policy"].iter().find_map(part))
+}
+
+pub(super) fn text<'a>(row: &'a Item, name: &str) -> Option<&'a str> {
+    match said(row, name) {
+        Some(AttributeValue::S(s)) => Some(s),
+        _ => None,
+    }
+}
+
+pub(super) fn number(row: &Item, name: &str) -> Option<i64> {
+    match said(row, name) {
+        Some(AttributeValue::N(n)) => n.parse().ok(),
+        _ => None,
+    }
+}
+
+pub(super) fn count(row: &Item, name: &str) -> i64 {
+    number(row, name).unwrap_or(0)
+}
+
+/// What stands below an attribute that is a map.
+pub(super) fn within(row: &Item, map: &str, name: &str) -> Value {
+    match row.get(map) {
+        Some(AttributeValue::M(inner)) => store::to_json(inner).get(name).cloned().unwrap_or(Value::Null),
+        _ => Value::Null,
+    }
+}
+
+pub(super) fn is_true(row: &Item, name: &str) -> bool {
+    matches!(said(row, name), Some(AttributeValue::Bool(true)))
+}
+
+pub(super) fn set(row: &Item) -> BTreeSet<AllocId> {
+    match row.get("allocs") {
+        Some(AttributeValue::Ss(ids)) => ids.iter().filter_map(|i| i.parse().ok()).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+pub(super) fn node_id(row: &Item) -> Option<NodeId> {
+    text(row, "node_id").and_then(|n| n.parse().ok())
+}
+
+pub(super) fn slot(row: &Item) -> Option<Slot> {
+    number(row, "slot").and_then(|n| u32::try_from(n).ok()).and_then(|n| Slot::new(n).ok())
+}
+
+pub(super) fn alloc_id(row: &Item) -> Option<AllocId> {
+    text(row, "alloc_id").and_then(|a| a.parse().ok())
+}
+
+pub(super) fn time(row: &Item, name: &str) -> Option<Time> {
+    number(row, name).map(Time::from_ms)
+}
+
+/// Whether a job has ended.
+pub(super) fn is_ended(row: &Item) -> bool {
+    matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
+}
+
+/// The members of a job that are done.
+pub(super) fn done(job: &Item) -> BTreeSet<u32> {
+    match job.get("done") {
+        Some(AttributeValue::Ns(members)) => members.iter().filter_map(|m| m.parse().ok()).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Whether an alloc is final.
+pub(super) fn is_final(row: &Item) -> bool {
+    matches!(text(row, "client"), Some("complete" | "failed" | "lost"))
+}
+
+/// Whether an alloc was unknown, came back, and awaits the decision on its copies.
+pub(super) fn is_back(row: &Item) -> bool {
+    !is_final(row)
+        && text(row, "desired") == Some("run")
+        && text(row, "client") != Some("unknown")
+        && is_true(row, "awaiting")
+}
+
+/// Whether a copy counts as the wanted one.
+pub(super) fn is_wanted(row: &Item) -> bool {
+    !is_final(row)
+        && text(row, "desired") == Some("run")
+        && text(row, "client") != Some("unknown")
+        && !is_true(row, "awaiting")
+}
