@@ -3,7 +3,7 @@
 //! Guarantees: the command cannot truncate, replace or seek in what it has printed, also if it opens `/dev/stderr` or
 //! `/dev/stdout` again; what it printed before it ended is on disk when [`Capture::finish`] returns; a slow disk makes the
 //! command wait, and loses nothing.
-//! Does not: wait for ever for a disk that takes nothing: after [`PATIENCE`] the output is given up, and so is the alloc. What
+//! Does not: wait for ever for a disk that takes nothing: after `PATIENCE` the output is given up, and so is the alloc. What
 //! is in the pipes when the supervisor is killed is lost.
 //! The order of standard output and standard error is that in which the bytes were found in the pipes.
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the report of an end and the heartbeats never wait for an upload; an output that cannot be stored now is tried
 //! again, also by the next agent, until it is stored or dropped (see `outputs`); what a running command has printed is stored
-//! within about [`LOOK_AGAIN`], and more often once EC2 has announced the end of the instance; small outputs come first, so
+//! within about `LOOK_AGAIN`, and more often once EC2 has announced the end of the instance; small outputs come first, so
 //! that one large output does not delay the others; an output that S3 refuses keeps no other one back; one piece of one output
 //! is in memory at a time.
 //! Does not: take back what is stored, or store what the command prints after its end.

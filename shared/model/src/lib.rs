@@ -2,15 +2,15 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | [`ids`], [`time`], [`money`], [`chance`] | names, points in time, amounts, seeded randomness |
-//! | [`words`], [`names`] | the closed sets of words in tables, requests and policy; what names from outside may be |
+//! | [`ids`], [`time`], [`money`], [`rng`] | names, points in time, amounts, seeded randomness |
+//! | [`enums`], [`names`] | the closed sets of words in tables, requests and policy; what names from outside may be |
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
 //! | [`spec`], [`needs`], [`work`], [`failure_policy`] | what a user submits, and its parts, which rows, indexes and orders have too |
 //! | [`summary`], [`mod@array`] | what planning reads of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
 //! | [`wire`], [`auth`], [`output`], [`stored`] | HTTP bodies, node credentials, the output of allocs on its way to a reader, and where it is stored |
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
-//! | [`control`], [`limits`], [`brake`], [`told`] | entries of the control table; what limits launching; what is held back; what was told |
+//! | [`control`], [`limits`], [`brake`], [`announced`] | entries of the control table; what limits launching; what is held back; what was told |
 //! | [`functions`] | the table of functions |
 //! | [`container_env`] | how a variable reaches a container |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |

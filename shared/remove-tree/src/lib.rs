@@ -1,6 +1,6 @@
 //! Removes a directory tree that somebody else made: a job, which may be careless or hostile.
 //!
-//! Flow: depth first, with an open directory for each level. A directory that lies [`MAX_LEVELS`] deep is moved to the top of
+//! Flow: depth first, with an open directory for each level. A directory that lies `MAX_LEVELS` deep is moved to the top of
 //! the tree, and removed from there.
 //! Guarantees: stack, memory and open files are bounded, however deep or wide the tree is; every step is relative to an open
 //! directory, so no symbolic link is followed, also if one takes the place of a directory meanwhile; no mount is entered;

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`observation`] | everything that one run reads, in a safe order |
 //! | [`run`] | the one run loop: locks, freshness, deadline, outcome, event |
-//! | [`clock`], [`locks`], [`answer`], [`metrics`] | its parts |
+//! | [`clock`], [`record_locks`], [`answer`], [`metrics`] | its parts |
 //! | [`signs`] | the one list of what is not well, for `status`, the page and the alarms |
 //! | [`watchdog`] | records failed runs, and looks whether the other functions succeed |
 //! | [`confirm`] | checks a plan that is only shown |

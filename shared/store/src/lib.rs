@@ -3,7 +3,7 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`Store`] | reads and conditional writes |
-//! | [`steps`] | sequences of writes: place, end, stop, clean; the only place where jobs and allocs end |
+//! | [`transactions`] | sequences of writes: place, end, stop, clean; the only place where jobs and allocs end |
 //! | [`TABLES`] | tables and indexes, from which local tables are made and the template is checked |
 //! | [`Db`] | the boundary: six operations; [`Dynamo`] implements them through the AWS SDK |
 //!

@@ -544,7 +544,7 @@ impl Store {
         }
     }
 
-    /// [`Store::tell`] for several events, in batches. No other row has their keys, unless it is the same event.
+    /// [`Store::record_event`] for several events, in batches. No other row has their keys, unless it is the same event.
     pub async fn record_events(&self, events: &[Event]) {
         let (once, always): (Vec<&Event>, Vec<&Event>) = events.iter().partition(|event| event.once.is_some());
         join_all(once.into_iter().map(|event| self.record_event(event))).await;
