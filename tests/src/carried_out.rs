@@ -352,10 +352,8 @@ fn a_plan_that_was_carried_out_is_empty() {
     assert!(runtime.block_on(asks_again(SWAPPED)).is_some(), "this state is no exception any more: judge it too");
 }
 
-/// `cargo test --workspace --test all -- --ignored a_plan_that_was_carried_out`
 #[test]
-#[ignore = "takes minutes"]
-fn a_plan_that_was_carried_out_is_empty_on_100_000_states() {
+fn nightly_a_plan_that_was_carried_out_is_empty_on_100_000_states() {
     std::thread::scope(|scope| {
         let halves = [0..50_000, 50_000..100_000].map(|seeds| scope.spawn(|| judge(seeds)));
         halves.into_iter().for_each(|half| half.join().unwrap());

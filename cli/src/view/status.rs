@@ -1,7 +1,7 @@
 //! Whether all is well, and what to do if not.
 //!
 //! Guarantees: it judges from the one list of signs (`runtime::signs`), as the page and the alarms do.
-//! Does not: repair anything. The functions do. If EC2 cannot be read, what the functions stored is judged, and a sign says
+//! Does not: repair anything. The functions do. If EC2 cannot be read, it judges what the functions stored, and a sign says
 //! what is not known.
 
 use super::next::Next;

@@ -1,7 +1,6 @@
 //! The story of a job: what happened to it and to all its allocs, and why, in the order of time.
 //!
-//! The events tell it. Two things have no event of their own: that an alloc was placed on its node, and that it started. The
-//! row of the alloc says them.
+//! The events tell it. The placement of an alloc and its start have no event of their own: the row of the alloc says them.
 //!
 //! Guarantees: each happening is told once, with the reason that was stored.
 //! Does not: show events of nodes (`history SLOT`), or rows and events that are no longer kept.

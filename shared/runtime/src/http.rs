@@ -54,8 +54,8 @@ const RETRY_AFTER_S: u32 = 5;
 impl Request {
     /// The request in the event of a function URL (payload format 2.0); `None` if the event is not one.
     ///
-    /// The few fields are read by hand: the types of `aws_lambda_events` would save some six lines, add crates to each
-    /// function, and make a failed invocation of an event that lacks a field which nobody here reads.
+    /// This code reads the few fields itself. The types of `aws_lambda_events` would save some six lines, and add crates to
+    /// each function. An event without a field that nobody here reads would then fail.
     pub fn from_event(event: &Value) -> Option<Self> {
         let http = event.get("requestContext")?.get("http")?;
         let text = |v: Option<&Value>| v.and_then(Value::as_str).map(str::to_owned);
