@@ -13,7 +13,7 @@ contract), the calls that the functions make (`calls.json`), and `NEEDS`.
 
 `mistakes.py` proves that it finds mistakes.
 
-It also lints `notify.yaml`. It does not talk to AWS. `tests/src/permitted.rs` runs the functions with exactly the policies of the template. Two things
+It also lints `notify.yaml`. It does not talk to AWS. `tests/src/permitted/mod.rs` runs the functions with exactly the policies of the template. Two things
 only a deployment can show: whether AWS reads the policies as that test does, and whether the account's limits are high
 enough.
 """

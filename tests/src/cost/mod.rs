@@ -165,6 +165,6 @@ fn the_bill_knows_every_type_of_resource_of_the_template() {
     let template = Template::read();
     let unknown: Vec<&str> =
         template.types().into_iter().filter(|t| !BILLED.contains(t) && !FREE.contains(t)).collect();
-    assert!(unknown.is_empty(), "say in tests/src/cost.rs whether AWS bills these types: {unknown:?}");
+    assert!(unknown.is_empty(), "say in tests/src/cost/mod.rs whether AWS bills these types: {unknown:?}");
     assert!(template.resources("AWS::CloudWatch::Alarm") > 0 && template.alarm_metrics() > 0);
 }

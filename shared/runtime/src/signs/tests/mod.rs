@@ -95,7 +95,7 @@ fn a_warning_says_nothing_of_what_is_wrong_already() {
 
 #[test]
 fn the_page_for_operators_has_the_table_of_signs() {
-    let page = include_str!("../../../../docs/operate.md");
+    let page = include_str!("../../../../../docs/operate.md");
     let alarms = |sign: &Sign| sign.alarms.iter().map(|a| format!("`…-{}`", a.name)).collect::<Vec<_>>().join(", ");
     let line = |s: &Sign| format!("| `{}` | {} | {} | {} |", s.name, s.raised_by, s.ends, alarms(s));
     let lines: Vec<String> = SIGNS.iter().map(line).collect();
