@@ -90,6 +90,8 @@ EXPECTED = {
     "own": Expected(ROLE, [TEMPLATE_ARN], "arm64", "false", 20),
 }  # fmt: skip
 ABSENT = object()
+# The roles that jobs may have: those of the account. A condition leaves those with the tag of the cluster.
+ROLES_ARN = f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/*"
 
 # Published limits: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_Projection.html
 PROJECTED_BY_INDEX = 20
@@ -107,14 +109,17 @@ class Needs:
     # Whether it answers or launches nodes, and so knows their role.
     nodes: bool = False
     urls_in_user_data: bool = False
+    # Whether it tells nodes where they get the credentials of jobs.
+    grant_url: bool = False
 
 
 NEEDS = {
     # A spot warning is the only input whose content no later run can observe. So it is tried once more.
     "poll-and-scale": Needs(55, 512, retries=(1, 120), nodes=True, urls_in_user_data=True),
     "clean-stale-records": Needs(240, 512),
-    "heartbeat-ingest": Needs(20, 256, nodes=True),
+    "heartbeat-ingest": Needs(20, 256, nodes=True, grant_url=True),
     "sweep-dispatch": Needs(55, 256, nodes=True),
+    "grant-credentials": Needs(20, 256, nodes=True),
 }
 
 # The calls of DynamoDB and EC2 that each function makes. The tests record them and compare them with this file.
@@ -278,8 +283,8 @@ PICTURE = {
     "AWS::Lambda::EventInvokeConfig": ("(F)EventInvokeConfig", "DestinationConfig FunctionName MaximumEventAgeInSeconds MaximumRetryAttempts Qualifier"),
     "AWS::Lambda::EventSourceMapping": ("PollAndScale(EndedAllocs|NewJobs)", "BatchSize BisectBatchOnFunctionError EventSourceArn FilterCriteria(Filters(Pattern)) FunctionName FunctionResponseTypes MaximumBatchingWindowInSeconds MaximumRecordAgeInSeconds MaximumRetryAttempts ParallelizationFactor StartingPosition"),
     "AWS::Lambda::Function": ("F", "Architectures Code(S3Bucket S3Key) Description Environment(Variables(*)) FunctionName Handler LoggingConfig(LogFormat LogGroup SystemLogLevel) MemorySize ReservedConcurrentExecutions Role Runtime Tags(Key Value) Timeout"),
-    "AWS::Lambda::Permission": ("(Heartbeat|Sweep)(Invoke|Url)Permission|PollAndScale(InstanceEnded|SpotInterruption)Permission", "Action FunctionName FunctionUrlAuthType InvokedViaFunctionUrl Principal SourceArn"),
-    "AWS::Lambda::Url": ("(Heartbeat|Sweep)Url", "AuthType TargetFunctionArn"),
+    "AWS::Lambda::Permission": ("(Grant|Heartbeat|Sweep)(Invoke|Url)Permission|PollAndScale(InstanceEnded|SpotInterruption)Permission", "Action FunctionName FunctionUrlAuthType InvokedViaFunctionUrl Principal SourceArn"),
+    "AWS::Lambda::Url": ("(Grant|Heartbeat|Sweep)Url", "AuthType TargetFunctionArn"),
     "AWS::Logs::LogGroup": ("(F)Log", "LogGroupName RetentionInDays"),
     "AWS::Pipes::Pipe": ("JobEventsPipe", "Description Name RoleArn Source SourceParameters(DynamoDBStreamParameters(BatchSize DeadLetterConfig(Arn) MaximumBatchingWindowInSeconds MaximumRecordAgeInSeconds MaximumRetryAttempts OnPartialBatchItemFailure StartingPosition) FilterCriteria(Filters(Pattern))) Target TargetParameters(EventBridgeEventBusParameters(DetailType Source) InputTemplate)"),
     "AWS::S3::Bucket": ("AgentBucket", "BucketEncryption(ServerSideEncryptionConfiguration(ServerSideEncryptionByDefault(SSEAlgorithm))) OwnershipControls(Rules(ObjectOwnership)) PublicAccessBlockConfiguration(BlockPublicAcls BlockPublicPolicy IgnorePublicAcls RestrictPublicBuckets)"),
@@ -764,6 +769,8 @@ def check_functions(resources: dict[str, Any], contract: Contract, mode: str) ->
         environment = {"NODEKEEPER_CLUSTER": CLUSTER, "RUST_LOG": "info"}
         if wanted.needs.nodes:
             environment["NODEKEEPER_NODE_ROLE"] = EXPECTED[mode].node_role
+        if wanted.needs.grant_url:
+            environment["NODEKEEPER_GRANT_URL"] = "FunctionUrl of GrantUrl"
         if wanted.needs.urls_in_user_data:
             environment["NODEKEEPER_HEARTBEAT_URL"] = "FunctionUrl of HeartbeatUrl"
             environment["NODEKEEPER_SWEEP_URL"] = "FunctionUrl of SweepUrl"
@@ -1083,7 +1090,9 @@ def check_grant(
     own = {"events": f"arn:aws:events:{account}:event-bus/{CLUSTER}-jobs", "sqs": f"arn:aws:sqs:{account}:{CLUSTER}-job-events-lost"}
     if service in own and granted != [own[service]]:
         yield f"{role}: {action}: on {granted}, must be only {own[service]}"
-    if action in ("ec2:TerminateInstances", "ec2:GetConsoleOutput"):
+    if action in ("sts:AssumeRole", "sts:TagSession") and (role != "GrantCredentialsRole" or granted != [ROLES_ARN]):
+        yield f"{role}: {action} on {granted}: only grant-credentials takes roles, and only {ROLES_ARN}"
+    if action in ("ec2:TerminateInstances", "ec2:GetConsoleOutput", "sts:AssumeRole", "sts:TagSession"):
         if equals.get("aws:ResourceTag/nodekeeper:cluster") != CLUSTER:
             yield f"{role}: {action}: needs the condition aws:ResourceTag/nodekeeper:cluster = the cluster"
     if action == "ec2:RunInstances" and any(":instance/" in r for r in granted):
@@ -1359,6 +1368,7 @@ def check_outputs(values: Values, template: dict[str, Any], contract: Contract) 
         **{f.url: f"FunctionUrl of {f.url}" for f in contract.functions if f.url},
         **{f"{t['name'].capitalize()}Table": f"{CLUSTER}-{t['name']}" for t in contract.tables},
         "JobEventBus": f"{CLUSTER}-jobs",
+        "GrantCredentialsRole": f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/GrantCredentialsRole",
     }
     for name in sorted(found.keys() - should.keys() - {"AgentBucket", "AlarmTopic", "NodeTemplate", *(f"{w.capitalize()}Policy" for w in PEOPLE)}):
         yield f"output {name}: nobody needs it"

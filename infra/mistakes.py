@@ -170,6 +170,8 @@ MISTAKES = [
     Mistake("everybody may call", put("HeartbeatUrlPermission", "Principal", value="*"), "more than the URLs need in default mode"),
     # Policies
     Mistake("all of DynamoDB", statement("PollAndScaleRole", "Control", lambda s: s.update(Action="dynamodb:*")), "name each action"),
+    Mistake("every role of the account", statement("GrantCredentialsRole", "RolesOfJobs", lambda s: s.pop("Condition")), "GrantCredentialsRole: sts:AssumeRole: needs the condition"),
+    Mistake("roles of other accounts", statement("GrantCredentialsRole", "RolesOfJobs", lambda s: s.update(Resource="arn:aws:iam::*:role/*")), "only grant-credentials takes roles"),
     Mistake("any table", statement("SweepDispatchRole", "Control", lambda s: s.update(Resource="*")), "SweepDispatchRole: dynamodb"),
     Mistake("somebody else's table", statement("HeartbeatIngestRole", "Nodes", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:dynamodb:${AWS::Region}:${AWS::AccountId}:table/*"})), "own tables"),
     Mistake("an action that does not exist", statement("HeartbeatIngestRole", "Nodes", lambda s: s["Action"].append("dynamodb:ReadItem")), "UNKNOWN_ACTION"),

@@ -44,13 +44,19 @@ REQUESTS = {
         ("POST", "/lambda-url/heartbeat-ingest/v1/nodes/0-00000000000000000000000000/heartbeat", "{}", 401),
         ("GET", "/.rt/poll-and-scale/999/2018-06-01/runtime/invocation/next", "", 403),
     ],
+    "rights": [
+        ("POST", "/", "Action=AssumeRole&Version=2011-06-15&RoleArn=arn:aws:iam::000000000000:role/local-job&RoleSessionName=x1", 403),
+        ("POST", "/", '{"Name": "/secret"}', 403),
+    ],
 }
+# Jobs use this port, and have users of their own: they are answered, and refused without a role's signature.
+FOR_JOBS = "rights"
 
 
 def addresses(local):
     env = local.environment()
     urls = {"page": local.page, "dynamo": env["AWS_ENDPOINT_URL_DYNAMODB"], "ec2": env["AWS_ENDPOINT_URL_EC2"],
-            "functions": env["AWS_ENDPOINT_URL_LAMBDA"]}
+            "functions": env["AWS_ENDPOINT_URL_LAMBDA"], "rights": env["AWS_ENDPOINT_URL_STS"]}
     return {name: url.rstrip("/") for name, url in urls.items()}
 
 
@@ -84,8 +90,20 @@ def listening(pid):
 
 def every_port_is_attacked(local):
     ports = {int(address.rpartition(":")[2]) for address in addresses(local).values()}
-    check("every port that the stack listens on is attacked", listening(local.process.pid) == ports,
-          (listening(local.process.pid), ports))
+    # Each agent gives jobs their credentials on a port of its own.
+    agents = {int(file.read_text()) for file in pathlib.Path(local.dir.name).glob("stack/machines/*/data/credentials-port")}
+    found = listening(local.process.pid)
+    check("every port that the stack listens on is attacked", ports <= found <= ports | agents, (found, ports, agents))
+    for port in found - ports:
+        for path in ["/v1/credentials/01JD0000000000000000000001.0.0", "/v1/credentials/..%2f..", "/"]:
+            asked = curl("GET", f"http://127.0.0.1:{port}{path}", "", "-H", "Authorization: " + "0" * 64)
+            code = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+            check(f"an agent gives nothing without the token of the alloc, GET {path}", code in ("401", "404"), code)
+
+
+def answer_of_others(local, url):
+    """What programs of other users get: nothing, but where jobs must ask."""
+    return "403" if url.startswith(addresses(local)[FOR_JOBS]) else "000"
 
 
 def curl(method, url, body, *more):
@@ -127,7 +145,7 @@ def another_user(local):
     for method, url, body, _ in each(local):
         line = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", *curl(method, url, body)]
         code = subprocess.run(line, capture_output=True, text=True, check=False).stdout
-        check(f"another user, {method} {url}: no answer", code == "000", code)
+        check(f"another user, {method} {url}: nothing", code == answer_of_others(local, url), code)
 
 
 def isolated_job(local):
@@ -142,8 +160,8 @@ def isolated_job(local):
              "{\"boot_failures\": 77}')\n    s.close()\n" % ec2)
     ran = local.run("run", "--", "sh", "-c", f"{script}\npython3 -c {shlex.quote(quick)}; id -u")
     *codes, uid = ran.stdout.split()
-    wanted = ["000"] * sum(len(requests) for requests in REQUESTS.values())
-    check(f"a job of user {uid}: no answer", codes == wanted and int(uid) > 1_000_000, (ran.stdout, ran.stderr))
+    wanted = [answer_of_others(local, url) for _, url, _, _ in each(local)]
+    check(f"a job of user {uid}: nothing", codes == wanted and int(uid) > 1_000_000, (ran.stdout, ran.stderr))
 
 
 ATTACK = """async requests => {

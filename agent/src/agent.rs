@@ -18,6 +18,7 @@ use crate::output;
 use crate::outputs::Outputs;
 use crate::protocol::{Identity, Node};
 use crate::reconcile;
+use crate::rights::{port, service::CredentialsService};
 use crate::role_keys::RoleKeys;
 use crate::runner::{Runner, RunnerSettings};
 use crate::s3_access::{S3Access, S3Environment};
@@ -47,6 +48,9 @@ pub enum AgentError {
     /// The instance metadata cannot be read.
     #[error(transparent)]
     Imds(#[from] ImdsError),
+    /// Jobs could get no credentials.
+    #[error("cannot open a port of this machine for the credentials of jobs: {0}")]
+    Port(std::io::Error),
     /// The HTTP client cannot be created.
     #[error("cannot set up HTTP: {0}; are the system's certificates installed?")]
     Http(#[from] reqwest::Error),
@@ -93,15 +97,27 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
     let region = args.region.clone().or_else(|| region_in(&file.heartbeat_url));
     let credential = credential(&file, &args, role.as_ref(), imds.as_ref(), region.clone()).await?;
-    let client = ControlPlaneClient::new(file.node_id, credential, clock)?;
+    let region_of_jobs = region.clone().or_else(|| s3.region.clone());
+    let client = Arc::new(ControlPlaneClient::new(file.node_id, credential, clock)?);
+    let listener = port::listen(&args.data_dir).await.map_err(AgentError::Port)?;
+    let credentials_port = listener.local_addr().map_err(AgentError::Port)?.port();
     let (users, guard) = guard::prepare(&args, &data_dir, &program).await?;
-    let settings =
-        RunnerSettings { node_id: file.node_id, boot_id, runtime: args.runtime, users, program: OWN_PROGRAM.into() };
+    let settings = RunnerSettings {
+        node_id: file.node_id,
+        boot_id,
+        runtime: args.runtime,
+        users,
+        program: OWN_PROGRAM.into(),
+        credentials_port,
+        region: region_of_jobs,
+    };
     let mut runner = Runner::new(settings, &data_dir);
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
     let handles = HandleStore::new(&data_dir, args.runtime, outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
+    let allocs = data_dir.allocs();
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
+    let credentials = CredentialsService::new(Arc::clone(&state), Arc::clone(&client), allocs, clock);
     guard::first(&state, &guard).await;
     // Runs one round first, so that the first report lists the allocs that are on the machine.
     reconcile::run_once(&state, &mut runner).await;
@@ -112,20 +128,30 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
         () = output::run(&state, &client, &file.heartbeat_url, &outputs) => EndReason::Gone,
         () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::Asked,
+        () = credentials.serve(listener) => EndReason::Asked,
         () = watch::interruption(&state, imds) => EndReason::Asked,
         () = guard::watch(&state, &guard) => EndReason::Asked,
         () = watch::other_work(&state, args.busy_check.as_deref(), args.busy_check_every_s) => EndReason::Asked,
         () = shutdown => EndReason::Asked,
     };
+    finish(end, &args, &state, &mut runner, uploads).await;
+    if let JobUsers::Own(OwnIds { cgroups: Some(parent), .. }) = &runner.settings().users {
+        cgroup::remove_if_empty(parent);
+    }
+    Ok(end)
+}
+
+/// Stops the work if the node is gone, or if the agent takes its work with it. Stores what outputs it can.
+async fn finish(end: EndReason, args: &AgentArgs, state: &NodeState, runner: &mut Runner, uploads: Uploads) {
     match end {
         EndReason::Gone => {
             tracing::warn!("this node is gone: stopping all work");
-            reconcile::stop_everything(&state, &mut runner, "the node is gone").await;
+            reconcile::stop_everything(state, runner, "the node is gone").await;
             uploads.finish(LAST_UPLOADS).await;
             run_on_gone(&args.on_gone).await;
         }
         EndReason::Asked if args.stop_work_on_exit => {
-            reconcile::stop_everything(&state, &mut runner, "the agent was stopped together with its work").await;
+            reconcile::stop_everything(state, runner, "the agent was stopped together with its work").await;
             uploads.finish(LAST_UPLOADS).await;
         }
         EndReason::Asked => {
@@ -133,10 +159,6 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
             uploads.finish(LAST_UPLOADS).await;
         }
     }
-    if let JobUsers::Own(OwnIds { cgroups: Some(parent), .. }) = &runner.settings().users {
-        cgroup::remove_if_empty(parent);
-    }
-    Ok(end)
 }
 
 /// What the agent knows of its node. An instance that was launched in a batch learns from the metadata which of its nodes

@@ -7,6 +7,8 @@
 //!                   stop        why the alloc is to stop; absent if it is not to stop
 //!                   work/       where the command runs
 //!                   tmp/        what the command sees as /tmp
+//!                   aws-token   what the job proves itself with to the agent, if it has a role
+//!                   secrets/    the secrets that the job wants as files
 //!                   passwd      the users that the command sees, and group the groups
 //!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
@@ -21,6 +23,7 @@
 use crate::atomic_file::{self, Spare, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
 use crate::output_files::OutputFiles;
+use crate::rights::{CredentialsSource, SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::RuntimeKind;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
@@ -60,6 +63,9 @@ pub struct AllocTask {
     pub boot_id: String,
     /// Name and directory of each cache.
     pub caches: Vec<(String, PathBuf)>,
+    /// Where the job gets the credentials of its role, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<CredentialsSource>,
 }
 
 /// Which supervisor runs the alloc: the content of `started`.
@@ -176,7 +182,14 @@ impl AllocDir {
         for path in [self.work(), self.0.join("tmp")].into_iter().filter(|p| p.exists()) {
             isolation::give(&path, 0, 0, 0o700)?;
         }
+        self.forget_rights()?;
         isolation::USER_FILES.iter().try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))
+    }
+
+    /// Removes the token and the secrets of the job.
+    pub fn forget_rights(&self) -> io::Result<()> {
+        remove_tree(&self.0.join(SECRETS_DIR))?;
+        absent_is_fine(fs::remove_file(self.0.join(TOKEN_FILE)))
     }
 
     /// The content of `task.json`; `None` if there is no such file.

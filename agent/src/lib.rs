@@ -59,6 +59,7 @@ pub mod process_table;
 pub mod program;
 pub mod protocol;
 pub mod reconcile;
+pub mod rights;
 pub mod role_keys;
 pub mod runner;
 pub mod runtime;

@@ -124,7 +124,10 @@ fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let set = names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
     let mut env: Environment = set.collect();
     env.entry("PATH".into()).or_insert_with(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
-    let context = SupervisorContext { env, program: OWN_PROGRAM.into(), clock: Arc::new(Time::now) };
+    let is_endpoint = |name: &str| name.starts_with("AWS_ENDPOINT_URL");
+    let endpoints = std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
+    let endpoints = endpoints.filter(|(name, value)| is_endpoint(name) && !value.is_empty()).collect();
+    let context = SupervisorContext { env, endpoints, program: OWN_PROGRAM.into(), clock: Arc::new(Time::now) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(supervisor::run(AllocDir::at(dir), &context))?)
 }

@@ -14,6 +14,7 @@ use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
 use crate::output_files::OutputFiles;
 use crate::process_table;
 use crate::protocol::{Ended, Seen, tail};
+use crate::rights::{self, CredentialsSource};
 use crate::runtime::RuntimeKind;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
@@ -62,6 +63,10 @@ pub struct RunnerSettings {
     pub users: JobUsers,
     /// This program, to start supervisors with.
     pub program: PathBuf,
+    /// The port on which jobs get their credentials.
+    pub credentials_port: u16,
+    /// The region of the node, if it is known.
+    pub region: Option<String>,
 }
 
 /// Starts and stops supervisors, and reads the state of their allocs.
@@ -257,6 +262,10 @@ impl Runner {
             unisolated: false,
             boot_id: self.settings.boot_id.clone(),
             caches,
+            credentials: order.work.role.is_some().then(|| CredentialsSource {
+                url: rights::service::url(self.settings.credentials_port, order.alloc_id),
+                region: self.settings.region.clone(),
+            }),
         }
     }
 
@@ -470,8 +479,15 @@ mod tests {
     fn runner(root: &Path, program: PathBuf) -> Runner {
         let data = DataDir::open(root).unwrap();
         let (node_id, boot_id) = (testing::node_id(), "boot-1".to_owned());
-        let settings =
-            RunnerSettings { node_id, boot_id, runtime: RuntimeKind::default(), users: JobUsers::Agent, program };
+        let settings = RunnerSettings {
+            node_id,
+            boot_id,
+            runtime: RuntimeKind::default(),
+            users: JobUsers::Agent,
+            program,
+            credentials_port: 1,
+            region: None,
+        };
         Runner::new(settings, &data)
     }
 

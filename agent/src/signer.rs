@@ -4,8 +4,9 @@
 //! Does not: sign requests to S3; the crate `s3` does.
 //! Source: "Signature Version 4" in the IAM User Guide; AWS accepts a request for five minutes around its time.
 
-use crate::imds::{ImdsError, RoleCredentials};
+use crate::imds::ImdsError;
 use crate::role_keys::RoleKeys;
+use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4;
 use jiff::Timestamp;
@@ -43,7 +44,10 @@ impl Signer {
     pub async fn headers(&self, url: &str, body: &[u8], at: Timestamp) -> Result<Vec<(String, String)>, SignError> {
         let at = self.keys.corrected(at);
         let credentials = self.keys.at(at).await?;
-        signature(&credentials, &self.region, url, body, at).map_err(SignError::Invalid)
+        let (credentials, headers) = (credentials.to_sdk(), [("content-type", "application/json")]);
+        let (region, service) = (self.region.as_str(), SERVICE);
+        let signed = Signed { credentials: &credentials, region, service, url, headers: &headers, body };
+        signature(&signed, at).map_err(SignError::Invalid)
     }
 
     /// Notes that AWS refused a signature: see [`RoleKeys::refused`].
@@ -52,25 +56,32 @@ impl Signer {
     }
 }
 
-/// The headers that sign a `POST` of `body` to `url`.
-fn signature(
-    credentials: &RoleCredentials,
-    region: &str,
-    url: &str,
-    body: &[u8],
-    at: Timestamp,
-) -> Result<Vec<(String, String)>, String> {
-    let identity = credentials.to_sdk().into();
+/// A `POST` that is signed.
+#[derive(Clone, Copy, Debug)]
+pub struct Signed<'a> {
+    pub credentials: &'a Credentials,
+    pub region: &'a str,
+    /// The service that takes the request, as signatures call it.
+    pub service: &'a str,
+    pub url: &'a str,
+    /// The headers that the signature covers besides those of every request.
+    pub headers: &'a [(&'a str, &'a str)],
+    pub body: &'a [u8],
+}
+
+/// The headers that sign a request, at this time of AWS's clock.
+pub fn signature(signed: &Signed<'_>, at: Timestamp) -> Result<Vec<(String, String)>, String> {
+    let identity = signed.credentials.clone().into();
     let params = v4::SigningParams::builder()
         .identity(&identity)
-        .region(region)
-        .name(SERVICE)
+        .region(signed.region)
+        .name(signed.service)
         .time(SystemTime::from(at))
         .settings(SigningSettings::default())
         .build()
         .map_err(|e| e.to_string())?;
-    let content = [("content-type", "application/json")];
-    let request = SignableRequest::new("POST", url, content.into_iter(), SignableBody::Bytes(body));
+    let headers = signed.headers.iter().copied();
+    let request = SignableRequest::new("POST", signed.url, headers, SignableBody::Bytes(signed.body));
     let request = request.map_err(|e| e.to_string())?;
     let (instructions, _) = sign(request, &params.into()).map_err(|e| e.to_string())?.into_parts();
     Ok(instructions.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
@@ -99,21 +110,18 @@ mod tests {
 
     #[test]
     fn a_signature_names_its_headers_and_has_the_session_token() {
-        let credentials = RoleCredentials {
-            access_key_id: "AKIDEXAMPLE".into(),
-            secret_access_key: "secret".into(),
-            token: "session".into(),
-            expiration: Timestamp::UNIX_EPOCH,
-        };
+        let credentials = Credentials::new("AKIDEXAMPLE", "secret", Some("session".into()), None, "test");
         let at: Timestamp = "2026-11-23T12:00:00Z".parse().unwrap();
         let url = "https://a.lambda-url.eu-west-1.on.aws/v1/nodes/1/heartbeat";
-        let headers = signature(&credentials, "eu-west-1", url, b"{}", at).unwrap();
+        let headers = [("content-type", "application/json")];
+        let (region, service, body) = ("eu-west-1", SERVICE, b"{}");
+        let signed = Signed { credentials: &credentials, region, service, url, headers: &headers, body };
+        let headers = signature(&signed, at).unwrap();
         let value = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str()).unwrap();
         assert_eq!((value("x-amz-date"), value("x-amz-security-token")), ("20261123T120000Z", "session"));
         let authorization = value("authorization");
         let scope = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20261123/eu-west-1/lambda/aws4_request, SignedHeaders=\
                      content-type;host;x-amz-date;x-amz-security-token, Signature=";
         assert!(authorization.starts_with(scope), "{authorization}");
-        assert!(!format!("{credentials:?}").contains("secret"));
     }
 }

@@ -19,6 +19,7 @@ use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
 use crate::memory;
 use crate::process_table;
 use crate::program;
+use crate::rights::{self, secrets};
 use crate::runner::output_tail;
 use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
 use base64::Engine;
@@ -58,6 +59,8 @@ pub struct SupervisorContext {
     pub env: Environment,
     /// This program. It is started again to become the job's user.
     pub program: PathBuf,
+    /// `AWS_ENDPOINT_URL` and the like, as far as they are set: for jobs with a role.
+    pub endpoints: Environment,
     /// The clock, for the times that people read.
     pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
 }
@@ -89,6 +92,8 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         // What ended just now may have become our child.
         reap_adopted_children(own_pid, 0);
         close(&dir).await;
+    } else if let Err(error) = dir.forget_rights() {
+        tracing::warn!(%error, "what the job proved itself with is left behind");
     }
     if let Some(mut capture) = capture
         && let Some(why) = capture.finish().await
@@ -108,7 +113,11 @@ async fn work(
     context: &SupervisorContext,
     term: &mut tokio::signal::unix::Signal,
 ) -> (EndCause, Option<Capture>) {
-    match start_command(task, dir, context) {
+    let rights = match rights(task, dir, context).await {
+        Ok(rights) => rights,
+        Err(cause) => return (cause, None),
+    };
+    match start_command(task, dir, context, &rights) {
         Ok((child, mut capture, process)) => {
             let cause = supervise(task, dir, child, &capture, term).await;
             if matches!(process, Process::Client) {
@@ -180,15 +189,36 @@ async fn remove_container(task: &AllocTask) {
 /// A command that was started, what it prints, and what its process is.
 type Started = (Child, Capture, Process);
 
+/// What a job with a role finds in its environment: where its credentials are, and its secrets.
+async fn rights(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Environment, EndCause> {
+    let (work, mut env) = (&task.order.work, Environment::new());
+    let (Some(source), Some(_)) = (&task.credentials, &work.role) else { return Ok(env) };
+    let cannot = |e: io::Error| EndCause::NotStarted { why: format!("cannot give the job its rights: {e}") };
+    let user = user(task).map_err(cannot)?;
+    let seen_at = task.runtime.rights_path(dir.path());
+    let token = rights::make_token(dir.path(), user.as_ref()).map_err(cannot)?;
+    let reader = secrets::Reader { source, token: &token, endpoints: &context.endpoints, clock: &context.clock };
+    let values = reader.read(work, || dir.stop_reason().is_some()).await?;
+    env.extend(secrets::variables(work, &values, dir.path(), &seen_at, user.as_ref()).map_err(cannot)?);
+    env.extend(context.endpoints.clone());
+    env.extend(rights::variables(source, &seen_at));
+    Ok(env)
+}
+
 /// Starts the command. If that fails, returns why.
-fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Started, EndCause> {
+fn start_command(
+    task: &AllocTask,
+    dir: &AllocDir,
+    context: &SupervisorContext,
+    rights: &Environment,
+) -> Result<Started, EndCause> {
     let cannot = |what: &str, e: &io::Error| EndCause::NotStarted { why: format!("cannot {what}: {e}") };
     let user = user(task).map_err(|e| cannot("find out who runs the command", &e))?;
     prepare(task, dir, user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
     let sandbox = sandbox(task, dir).map_err(|e| cannot("prepare the limits", &e))?;
     let captured = Capture::start(&dir.output_files(), user.as_ref());
     let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
-    let mut env = environment(task, &context.env, user.as_ref(), &dir.work());
+    let mut env = environment(task, &context.env, rights, user.as_ref(), &dir.work());
     let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
     let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
     let invocation = task.runtime.invocation(&CommandSpec {
@@ -196,6 +226,7 @@ fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) 
         order: &task.order,
         work_dir: &dir.work(),
         caches: &task.caches,
+        rights: task.order.work.role.is_some().then(|| dir.path()),
         env: &env,
         input: input.as_deref(),
         user: user.as_ref(),
@@ -265,10 +296,23 @@ fn sandbox(task: &AllocTask, dir: &AllocDir) -> io::Result<Option<Sandbox>> {
 
 /// The environment of the command: the runtime's variables, then the job's, then nodekeeper's. The last value of a
 /// variable wins, so a job cannot replace nodekeeper's variables and pretend to be another member.
-pub fn environment(task: &AllocTask, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment {
+pub fn environment(
+    task: &AllocTask,
+    agent_env: &Environment,
+    rights: &Environment,
+    user: Option<&JobUser>,
+    work_dir: &Path,
+) -> Environment {
     let order = &task.order;
     let mut env = task.runtime.base_environment(agent_env, user, work_dir);
     env.extend(order.env.clone());
+    // The region is only a default.
+    env.extend(
+        rights
+            .iter()
+            .filter(|(name, _)| !rights::is_default(name) || !order.env.contains_key(*name))
+            .map(|(name, value)| (name.clone(), value.clone())),
+    );
     for (name, path) in &task.caches {
         let variable: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
@@ -436,13 +480,14 @@ mod tests {
             unisolated: true,
             boot_id: "b".into(),
             caches,
+            credentials: None,
         }
     }
 
     #[test]
     fn a_job_cannot_replace_the_variables_that_say_which_member_it_is() {
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let env = environment(&task("process"), &agent_env, None, Path::new("/a/work"));
+        let env = environment(&task("process"), &agent_env, &Environment::new(), None, Path::new("/a/work"));
         assert_eq!(env["PATH"], "/bin");
         assert_eq!(env["A"], "1");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
@@ -453,7 +498,7 @@ mod tests {
     #[test]
     fn a_container_gets_the_same_variables_with_its_own_paths() {
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let env = environment(&task("docker"), &agent_env, None, Path::new("/a/work"));
+        let env = environment(&task("docker"), &agent_env, &Environment::new(), None, Path::new("/a/work"));
         assert!(!env.contains_key("PATH"), "the image has its own");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
         assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/caches/m2-repo");

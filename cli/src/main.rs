@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use store::{Dynamo, Store};
 
-/// Keeps EC2 nodes matched to a queue of jobs, with four functions and no server.
+/// Keeps EC2 nodes matched to a queue of jobs, with five functions and no server.
 #[derive(Parser, Debug)]
 #[command(
     name = "nodekeeper",

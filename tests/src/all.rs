@@ -42,6 +42,7 @@ mod permissions;
 mod permitted;
 mod races;
 mod raw;
+mod rights;
 mod second_opinions;
 mod signatures;
 mod simulation;

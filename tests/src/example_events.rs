@@ -2,13 +2,15 @@
 
 use crate::second_opinions::root;
 use crate::turns::NoEc2;
+use crate::world::EveryRole;
+use grant_credentials::Grants;
 use model::control::PolicyRow;
-use model::fixtures::{at, caller, offering, slot};
+use model::fixtures::{self, at, caller, offering, slot};
 use model::functions::{FUNCTIONS, Function};
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchSettings;
 use model::policy::{Policy, example_json};
-use model::{NewLife, NodeRecord};
+use model::{Alloc, NewLife, NodeRecord};
 use nodekeeper_simulation::database::Plain;
 use runtime::answer::Ran;
 use runtime::clock::RunClock;
@@ -25,6 +27,8 @@ use store::Store;
 const CLUSTER: &str = "local";
 pub const KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 const NODE: &str = "0-01JD0000000000000000000000";
+const ALLOC: &str = "01JD0000000000000000000001.0.0";
+const ROLE: &str = "arn:aws:iam::123456789012:role/reader";
 const INSTANCE: &str = "i-0123456789abcdef0";
 
 /// The example events of a function, by their paths below the root.
@@ -47,7 +51,9 @@ struct Bench {
 impl Bench {
     async fn new() -> Self {
         let store = Store::new(Arc::new(Plain::new()));
-        let policy = Policy::from_json(&example_json()).unwrap();
+        let mut policy = example_json();
+        policy["jobs"] = serde_json::json!({"roles": [ROLE]});
+        let policy = Policy::from_json(&policy).unwrap();
         store.write(None, &PolicyRow::new(&policy), Vec::new()).await.unwrap();
         let node_id: NodeId = NODE.parse().unwrap();
         let life = NewLife { node_id, offering: offering(), request_digest: "d".into(), batch: None };
@@ -58,7 +64,12 @@ impl Bench {
         let registered = bound.register(&caller(INSTANCE), "example", at(150), at(60)).unwrap();
         let registered = store.write(Some(&bound), &registered, Vec::new()).await.unwrap();
         let ready = registered.open_gate(at(60)).unwrap();
-        store.write(Some(&registered), &ready, Vec::new()).await.unwrap();
+        let ready = store.write(Some(&registered), &ready, Vec::new()).await.unwrap();
+        let mut job = fixtures::job(0);
+        job.work.role = Some("reader".into());
+        let alloc = Alloc::place(ALLOC.parse().unwrap(), &job, &ready, at(60)).unwrap();
+        store.write(None, &alloc, Vec::new()).await.unwrap();
+        store.write(Some(&ready), &ready.with_alloc(alloc.id(), at(60)).unwrap(), Vec::new()).await.unwrap();
         Self { store, cluster: CLUSTER.parse().unwrap() }
     }
 
@@ -85,6 +96,10 @@ impl Bench {
             "sweep-dispatch" => {
                 let sweep = sweep_dispatch::Sweep::new(store, credentials, self.cluster.clone());
                 sweep.handle(event.clone(), clock).await.unwrap()
+            }
+            "grant-credentials" => {
+                let grants = Grants::new(store, Arc::new(EveryRole), credentials, self.cluster.clone());
+                Reply::Http(grants.handle(event, clock.now()).await)
             }
             other => panic!("{other} is no function"),
         }

@@ -5,15 +5,19 @@
 
 use crate::node::Node;
 use crate::switch::{Switch, Switched};
+use async_trait::async_trait;
+use grant_credentials::Grants;
+use grant_credentials::sts::{AssumeRole, Sts, StsError};
 use model::auth::NodeKey;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, Cloud, NODE_TAG};
 use model::control::PolicyRow;
-use model::functions::{CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::functions::{CLEAN_STALE_RECORDS, GRANT_CREDENTIALS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::ids::ClusterName;
 use model::launch::LaunchSettings;
 use model::policy::Policy;
 use model::time::{Span, Time};
+use model::wire::JobCredentials;
 use model::{Job, JobSpec, Needs, Work};
 use nodekeeper_simulation::embedded::Embedded;
 use runtime::answer::RunAnswer;
@@ -104,6 +108,23 @@ impl ec2_stand_in::Machines for Hooks {
     }
 }
 
+/// Assumes every role.
+#[derive(Debug)]
+pub struct EveryRole;
+
+#[async_trait]
+impl Sts for EveryRole {
+    async fn assume(&self, request: &AssumeRole, lasts: Span) -> Result<JobCredentials, StsError> {
+        Ok(JobCredentials {
+            access_key_id: request.session.clone(),
+            secret_access_key: "secret".into(),
+            session_token: "token".into(),
+            expires_at: Time::from_ms(0) + lasts,
+            role_arn: request.role_arn.clone(),
+        })
+    }
+}
+
 /// One cluster.
 pub struct World {
     pub cluster: ClusterName,
@@ -121,6 +142,7 @@ pub struct World {
     pub nodes: BTreeMap<String, Node>,
     pub ingest: heartbeat_ingest::Ingest,
     pub sweep: sweep_dispatch::Sweep,
+    pub grants: Grants,
     pub policy: Policy,
     now: Arc<AtomicI64>,
     hooks: Arc<Hooks>,
@@ -207,7 +229,8 @@ impl World {
                 credentials.clone(),
                 cluster.clone(),
             ),
-            sweep: sweep_dispatch::Sweep::new(store_of(SWEEP_DISPATCH.name), credentials, cluster.clone()),
+            sweep: sweep_dispatch::Sweep::new(store_of(SWEEP_DISPATCH.name), credentials.clone(), cluster.clone()),
+            grants: Grants::new(store_of(GRANT_CREDENTIALS.name), Arc::new(EveryRole), credentials, cluster.clone()),
             cluster,
             tables,
             store: store_of(POLL_AND_SCALE.name),

@@ -365,6 +365,7 @@ impl Node {
                 self.in_flight = None;
             }
             ErrorCode::Unauthorized
+            | ErrorCode::Denied
             | ErrorCode::NotFound
             | ErrorCode::MethodNotAllowed
             | ErrorCode::Gone

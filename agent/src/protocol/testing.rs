@@ -23,6 +23,7 @@ pub(crate) fn alloc_id(copy: u32) -> AllocId {
 /// The task of this order, as a process.
 pub(crate) fn task(order: AllocOrder) -> AllocTask {
     AllocTask {
+        credentials: None,
         node_id: node_id(),
         order,
         runtime: RuntimeKind::default(),
@@ -36,6 +37,7 @@ pub(crate) fn task(order: AllocOrder) -> AllocTask {
 
 pub(crate) fn order(copy: u32, placed_seq: u64) -> AllocOrder {
     AllocOrder {
+        grant_url: None,
         alloc_id: alloc_id(copy),
         desired: Desired::Run,
         client: ClientStatus::Pending,

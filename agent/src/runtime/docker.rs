@@ -9,6 +9,7 @@
 use crate::isolation::JobUser;
 use crate::isolation::helper::as_stdin_bytes;
 use crate::isolation::metadata::Reached;
+use crate::rights::{IN_CONTAINER, SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
     CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
 };
@@ -65,6 +66,10 @@ impl Runtime for DockerRuntime {
 
     fn cache_path(&self, name: &str, _on_node: &Path) -> PathBuf {
         Path::new("/caches").join(name)
+    }
+
+    fn rights_path(&self, _on_node: &Path) -> PathBuf {
+        PathBuf::from(IN_CONTAINER)
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
@@ -158,6 +163,8 @@ impl DockerRuntime {
             ("--label", format!("{LABEL}={}", spec.node_id)),
             ("--volume", format!("{}:{WORK_DIR}", spec.work_dir.display())),
             ("--workdir", WORK_DIR.to_owned()),
+            // As a process: it reaches the other members of its job, and the agent for its credentials.
+            ("--network", "host".to_owned()),
             ("--env-file", "/dev/stdin".to_owned()),
         ];
         if order.needs.memory_mib > 0 {
@@ -178,6 +185,12 @@ impl DockerRuntime {
         if let Some(sandbox) = spec.sandbox {
             options.push(("--pids-limit", sandbox.max_tasks.to_string()));
             options.push(("--cpu-shares", u64::from(order.needs.vcpus).saturating_mul(SHARES_PER_VCPU).to_string()));
+        }
+        for (dir, name) in spec.rights.into_iter().flat_map(|dir| [(dir, TOKEN_FILE), (dir, SECRETS_DIR)]) {
+            let path = dir.join(name);
+            if path.exists() {
+                options.push(("--volume", format!("{}:{IN_CONTAINER}/{name}:ro", path.display())));
+            }
         }
         for (name, path) in spec.caches {
             let mount = format!("{}:{}", path.display(), self.cache_path(name, path).display());
@@ -318,6 +331,7 @@ mod tests {
         let user = JobUser::own(20_000, vec![30_001]);
         let sandbox = Sandbox { mounts: None, cgroup: None, max_tasks: 99 };
         DockerRuntime.invocation(&CommandSpec {
+            rights: None,
             node_id: node_id(),
             order,
             work_dir: Path::new("/a/work"),

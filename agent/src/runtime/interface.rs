@@ -37,6 +37,8 @@ pub struct CommandSpec<'a> {
     pub work_dir: &'a Path,
     /// Name and directory of each cache.
     pub caches: &'a [(String, PathBuf)],
+    /// The directory with the token and the secrets of the job, if it has a role.
+    pub rights: Option<&'a Path>,
     /// The environment of the command.
     pub env: &'a Environment,
     /// The standard input of the command, if it has one.
@@ -156,6 +158,11 @@ pub trait Runtime: Debug + Send + Sync {
 
     /// Where the command finds the cache `name`, which is at `on_node` on the node.
     fn cache_path(&self, name: &str, on_node: &Path) -> PathBuf;
+
+    /// Where the command finds what is in the directory of its alloc, which is at `on_node` on the node: its token and secrets.
+    fn rights_path(&self, on_node: &Path) -> PathBuf {
+        on_node.to_owned()
+    }
 
     /// How this command is started.
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError>;

@@ -85,6 +85,7 @@ pub fn alloc_id(copy: u32) -> AllocId {
 /// An order to run `sh -c script`, placed with the next change.
 pub fn order(copy: u32, script: &str) -> AllocOrder {
     AllocOrder {
+        grant_url: None,
         alloc_id: alloc_id(copy),
         desired: Desired::Run,
         client: ClientStatus::Pending,

@@ -4,11 +4,13 @@
 //! (A function leaves a lost race to its next run, but a command has no next run.)
 //! Does not: decide what is written.
 
-use crate::console::Cluster;
-use model::ActionName;
+use crate::console::{Cluster, Usage};
 use model::events::{Event, Subject};
 use model::policy::{Policy, example_json};
+use model::rights::{role_arn, role_name};
 use model::time::Time;
+use model::{ActionName, JobSpec};
+use std::collections::BTreeSet;
 use store::WriteError;
 use store::transactions::Retention;
 
@@ -26,6 +28,28 @@ pub(crate) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
         Ok((policy, _)) => Retention::of(&policy),
         Err(_) => Retention::of(&Policy::from_json(&example_json())?),
     })
+}
+
+/// The retention times, if the stored policy accepts these jobs: it must list the role of each.
+pub(crate) async fn accepting<'a>(
+    cluster: &Cluster,
+    jobs: impl IntoIterator<Item = &'a JobSpec>,
+) -> anyhow::Result<Retention> {
+    let wanted: BTreeSet<&str> = jobs.into_iter().filter_map(|job| job.work.role.as_deref()).collect();
+    if !wanted.is_empty() {
+        let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
+        let roles = &policy.jobs.roles;
+        if let Some(unlisted) = wanted.into_iter().find(|name| role_arn(roles, name).is_none()) {
+            let names: Vec<&str> = roles.iter().filter_map(|arn| role_name(arn)).collect();
+            let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let said = format!(
+                "the policy lists no role {unlisted}; jobs.roles has {listed}: an operator adds the ARN there, and the tag \
+                 nodekeeper:cluster to the role"
+            );
+            return Err(Usage(said).into());
+        }
+    }
+    retention(cluster).await
 }
 
 /// Runs `attempt`, which reads, changes and writes. Runs it again if another writer changed the row first.

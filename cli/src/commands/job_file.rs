@@ -12,7 +12,7 @@ use super::bulk::{self, Written};
 use super::followed;
 use super::job_line::{self, Follows};
 use super::submit::{self, SubmitArgs};
-use crate::changes::operate::retention;
+use crate::changes::operate::accepting;
 use crate::console::show;
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::find::Finder;
@@ -47,7 +47,7 @@ struct Line {
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let bytes = read(context, file).with_context(|| format!("{shown} cannot be read"))?;
-    let defaults = args.job.spec(&args.command);
+    let defaults = args.job.spec(&args.command)?;
     let lines = understand(&bytes, &defaults, &shown)?;
     // Before anything is written, every job is checked.
     let now = context.now();
@@ -56,7 +56,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     refuse(&shown, mistakes.collect())?;
     let cluster = context.cluster().await?;
     let digest = digest(&bytes, &defaults, args)?;
-    let keep = retention(&cluster).await?;
+    let keep = accepting(&cluster, lines.iter().map(|line| &line.spec)).await?;
     let mut submission = begin_or_go_on(context, args, (&cluster, &lines, &shown), &digest, keep).await?;
     let outside = match submission.outside.take() {
         Some(outside) => outside,

@@ -22,6 +22,7 @@ pub(crate) mod history;
 pub(crate) mod init;
 mod input;
 pub(crate) mod job;
+mod job_env;
 pub(crate) mod job_file;
 mod job_line;
 pub(crate) mod jobs;

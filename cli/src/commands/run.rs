@@ -11,7 +11,7 @@ use super::output_reader::Until;
 use super::output_stream::{MISSING, OutputStream, POLL, tail};
 use super::submit::JobOptions;
 use super::{followed, input};
-use crate::changes::operate::{BY_OPERATOR, retention, retried};
+use crate::changes::operate::{BY_OPERATOR, accepting, retention, retried};
 use crate::console::show;
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::find::{Finder, short};
@@ -107,7 +107,7 @@ pub(super) async fn run_with(
 ) -> anyhow::Result<Outcome> {
     let now = context.now();
     let id = JobId::new(Rng::real().ulid(now));
-    let mut spec = args.job.spec(&args.command);
+    let mut spec = args.job.spec(&args.command)?;
     if args.stdin {
         input::pass_on(context, &mut spec)?;
     }
@@ -115,8 +115,8 @@ pub(super) async fn run_with(
     Job::submit(id, spec.clone(), now).map_err(|e| Usage(e.to_string()))?;
     let cluster = context.cluster().await?;
     spec.after = followed::of_options(&cluster, &mut Finder::new(&cluster), args.job.after()).await?;
+    let keep = accepting(&cluster, [&spec]).await?;
     let job = Job::submit(id, spec, now).map_err(|e| Usage(e.to_string()))?;
-    let keep = retention(&cluster).await?;
     let job = submit_job(&cluster.store, &job, keep, now).await?;
     if !args.quiet {
         writeln!(context.err, "job {} is submitted ({id})", short(id))?;

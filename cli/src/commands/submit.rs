@@ -7,8 +7,9 @@ use super::amounts::{gibibytes, mebibytes, seconds};
 use super::array_numbers::Numbers;
 use super::bulk;
 use super::follow::{Followed, Tells};
+use super::job_env::{Variable, environment, variable};
 use super::{followed, input};
-use crate::changes::operate::retention;
+use crate::changes::operate::accepting;
 use crate::console::show;
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::find::Finder;
@@ -58,9 +59,22 @@ struct WorkOptions {
     /// A cache: a named volume that stays on the node after the job ends; may be given several times
     #[arg(long = "cache", value_name = "NAME", action = ArgAction::Append)]
     caches: Vec<String>,
-    /// A variable of the environment; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append, value_parser = variable)]
-    env: Vec<(String, String)>,
+    /// A variable of the environment; NAME alone takes its value here. May be given several times
+    #[arg(long, value_name = "NAME[=VALUE]", action = ArgAction::Append, value_parser = variable)]
+    env: Vec<Variable>,
+    /// Variables from a file: NAME=VALUE or NAME in each line; # begins a comment. --env comes before it
+    #[arg(long, value_name = "FILE", action = ArgAction::Append)]
+    env_file: Vec<PathBuf>,
+    /// The role of the job in AWS: the name of one that the policy lists in jobs.roles
+    #[arg(long, value_name = "NAME")]
+    role: Option<String>,
+    /// A variable with a secret, which the node reads with the role of the job: the ARN of a secret of Secrets Manager or of a
+    /// parameter, or the name of a parameter, such as /db/password. #FIELD at the end takes a field of a secret in JSON
+    #[arg(long = "secret", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = placed)]
+    secrets: Vec<(String, String)>,
+    /// The same as a file that only the job can read; the variable holds its path
+    #[arg(long = "secret-file", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = placed)]
+    secret_files: Vec<(String, String)>,
     /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
     #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout: u64,
@@ -173,9 +187,9 @@ impl JobOptions {
     }
 
     /// The job with these options and this command, which follows no other job yet.
-    pub(super) fn spec(&self, command: &[String]) -> JobSpec {
+    pub(super) fn spec(&self, command: &[String]) -> anyhow::Result<JobSpec> {
         let Self { needs, work, failures, .. } = self;
-        JobSpec {
+        Ok(JobSpec {
             name: self.name.clone(),
             priority: self.priority,
             array_limit: None,
@@ -195,8 +209,11 @@ impl JobOptions {
                 image: work.image.clone(),
                 caches: work.caches.clone(),
                 timeout_s: work.timeout,
+                role: work.role.clone(),
+                secrets: work.secrets.iter().cloned().collect(),
+                secret_files: work.secret_files.iter().cloned().collect(),
             },
-            env: work.env.iter().cloned().collect(),
+            env: environment(&work.env, &work.env_file)?,
             failure_policy: FailurePolicy {
                 kill_timeout_s: failures.kill_timeout,
                 lost_after_s: failures.lost_after,
@@ -205,17 +222,17 @@ impl JobOptions {
                 retry_failed: failures.retry_failed,
                 retry_lost: failures.retry_lost,
             },
-        }
+        })
     }
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
+fn placed(text: &str) -> Result<(String, String), String> {
+    let (name, place) = text.split_once('=').ok_or("it must be NAME=PLACE")?;
+    Ok((name.to_owned(), place.to_owned()))
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
-    let mut spec = args.job.spec(&args.command);
+    let mut spec = args.job.spec(&args.command)?;
     if args.stdin {
         input::pass_on(context, &mut spec)?;
     }
@@ -232,7 +249,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     let cluster = context.cluster().await?;
     let after = followed::of_options(&cluster, &mut Finder::new(&cluster), args.job.after()).await?;
     let jobs = jobs(&after)?;
-    let keep = retention(&cluster).await?;
+    let keep = accepting(&cluster, [&spec]).await?;
     let written = bulk::write(&cluster, &jobs, false, keep, now).await;
     if let Some(error) = written.error {
         print(context, args, &written.jobs)?;
@@ -288,15 +305,4 @@ async fn wait(context: &mut Context<'_>, cluster: &Cluster, jobs: Vec<Job>, is_j
         }
     }
     Ok(followed.jobs)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_variable_has_a_name_and_a_value() {
-        assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
-        assert!(variable("A").is_err());
-    }
 }

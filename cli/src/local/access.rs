@@ -8,6 +8,8 @@
 //! | DynamoDB | its API | yes | yes | yes |
 //! | EC2 | its API, which can run commands as the owner | yes | yes | yes |
 //! | EC2 | `/_stand-in`: faults and events | yes | yes | no: `curl` uses it, and it runs nothing |
+//! | rights | STS: whoever assumes a role | no: jobs have users of their own | yes | yes: only the owner's count |
+//! | rights | secrets | no | yes | yes: only those of a role's session count |
 //! | functions | Lambda's API | yes | yes | yes |
 //! | functions | function URLs | yes | yes | as `--node-auth` says |
 //! | functions | the Runtime API | yes | yes | no: as in Lambda |
@@ -23,8 +25,10 @@ use aws_sdk_dynamodb::config::SharedCredentialsProvider;
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use guard::{Credentials, Listener, Owner, Refusal, Signatures, origin};
+use rights_stand_in::Rights;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
@@ -90,6 +94,19 @@ impl Access {
     /// A service that answers signed requests of programs only.
     pub(super) fn signed(&self, router: Router, service: &'static str, refusal: Refusal) -> Router {
         programs_only(router.layer(from_fn_with_state(self.signatures(service, refusal), Signatures::check)))
+    }
+
+    /// STS and the secrets in this file.
+    pub(super) fn rights(&self, secrets: PathBuf) -> Router {
+        let (owner, clock) = (Arc::clone(&self.credentials), Arc::clone(&self.clock));
+        programs_only(rights_stand_in::router(Rights::new(REGION, owner, clock, secrets)))
+    }
+
+    /// Serves every program of this machine: jobs have users of their own. The service checks the signatures.
+    pub(super) async fn serve_all(what: &'static str, listener: TcpListener, router: Router) {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "{what} no longer listens: restart");
+        }
     }
 
     /// Serves the owner's programs, until the listener fails or the future is dropped.

@@ -14,7 +14,7 @@ pub struct LocalArgs {
     /// The policy, as TOML or JSON [default: a small fleet with short times]
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
-    /// The page's port. DynamoDB, EC2 and the functions have the second, third and fourth port after it. 0 for any free
+    /// The page's port. DynamoDB, EC2, the functions, and STS with the secrets have the ports from the second after it on. 0 for any free
     /// ports
     #[arg(long, value_name = "PORT", default_value_t = ports::FIRST, value_parser = first_port())]
     pub port: u16,

@@ -23,6 +23,8 @@ pub(super) struct Places {
     pub(super) page: SocketAddr,
     pub(super) dynamo: SocketAddr,
     pub(super) ec2: SocketAddr,
+    /// STS, Secrets Manager and Parameter Store.
+    pub(super) rights: SocketAddr,
     /// The start of the functions' URLs.
     pub(super) functions: String,
     /// The working directory, absolute.
@@ -31,6 +33,21 @@ pub(super) struct Places {
     pub(super) logs: PathBuf,
     /// The environment file.
     pub(super) env_file: PathBuf,
+}
+
+impl Places {
+    /// The secrets of the local system, a JSON object: whoever runs it makes this file.
+    pub(super) fn secrets(&self) -> PathBuf {
+        self.dir.join("secrets.json")
+    }
+
+    /// The variables by which SDKs find the services that jobs use: the same for functions, machines and jobs.
+    pub(super) fn endpoints(&self, s3: Option<&str>) -> Vec<(&'static str, String)> {
+        let rights = format!("http://{}", self.rights);
+        let names = ["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_SECRETS_MANAGER", "AWS_ENDPOINT_URL_SSM"];
+        let all = names.map(|name| (name, rights.clone())).into_iter();
+        all.chain(s3.map(|url| ("AWS_ENDPOINT_URL_S3", url.to_owned()))).collect()
+    }
 }
 
 /// Makes the directory and locks it. The lock lasts as long as the file is open.

@@ -32,14 +32,19 @@ pub(super) fn variables(
         auth,
         ("NODEKEEPER_HEARTBEAT_URL", url("heartbeat")),
         ("NODEKEEPER_SWEEP_URL", url("handles")),
+        ("NODEKEEPER_GRANT_URL", url("credentials")),
         ("AWS_ENDPOINT_URL_DYNAMODB", format!("http://{}", places.dynamo)),
         ("AWS_ENDPOINT_URL_EC2", format!("http://{}", places.ec2)),
         ("AWS_ENDPOINT_URL_LAMBDA", places.functions.clone()),
         ("AWS_REGION", REGION.to_owned()),
         ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
     ];
-    let s3 = s3_endpoint.map(|url| ("AWS_ENDPOINT_URL_S3", url.to_owned()));
-    common.into_iter().chain(access.variables()).chain(s3).map(|(name, value)| (name.to_owned(), value)).collect()
+    common
+        .into_iter()
+        .chain(access.variables())
+        .chain(places.endpoints(s3_endpoint))
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 /// Writes lines that a shell and `cargo lambda watch --env-file` both read.

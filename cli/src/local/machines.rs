@@ -66,8 +66,10 @@ pub struct MachineSettings {
     pub path: Option<String>,
     /// `RUST_LOG` for agents.
     pub rust_log: Option<String>,
-    /// What stands for S3.
-    pub s3_endpoint: Option<String>,
+    /// The variables by which SDKs find what jobs use.
+    pub endpoints: Vec<(&'static str, String)>,
+    /// Whether something stands for S3.
+    pub s3: bool,
 }
 
 /// The machines that are up. Cheap to clone.
@@ -363,8 +365,8 @@ impl Machine {
         command.env_clear().env("HOME", &self.dir);
         let given = [("PATH", &settings.path), ("RUST_LOG", &settings.rust_log)];
         command.envs(given.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
-        if let Some(endpoint) = &settings.s3_endpoint {
-            command.env("AWS_ENDPOINT_URL_S3", endpoint).env("AWS_REGION", REGION);
+        command.env("AWS_REGION", REGION).envs(settings.endpoints.iter().map(|(name, value)| (name, value)));
+        if settings.s3 {
             command.env("AWS_ACCESS_KEY_ID", S3_KEYS).env("AWS_SECRET_ACCESS_KEY", S3_KEYS);
         }
         let log = self.log()?;

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 /// The page's port, and the first port of all. The port after it is the one of `nodekeeper web`.
 pub(super) const FIRST: u16 = 7070;
 /// From the first port to the last one.
-const LAST: u16 = 4;
+const LAST: u16 = 5;
 /// The highest first port.
 pub(super) const HIGHEST_FIRST: u16 = u16::MAX - LAST;
 
@@ -24,6 +24,7 @@ pub(super) struct Ports {
     pub(super) ec2: TcpListener,
     /// Absent if the functions run elsewhere.
     pub(super) lambda: Option<TcpListener>,
+    pub(super) rights: TcpListener,
 }
 
 impl Ports {
@@ -33,9 +34,10 @@ impl Ports {
             dynamo: listen("DynamoDB", first, 2).await?,
             ec2: listen("EC2", first, 3).await?,
             lambda: match functions_url {
-                None => Some(listen("the functions", first, LAST).await?),
+                None => Some(listen("the functions", first, 4).await?),
                 Some(_) => None,
             },
+            rights: listen("STS and the secrets", first, LAST).await?,
         })
     }
 
@@ -48,6 +50,7 @@ impl Ports {
             page: address(&self.page)?,
             dynamo: address(&self.dynamo)?,
             ec2: address(&self.ec2)?,
+            rights: address(&self.rights)?,
             functions,
             env_file: dir.join("env"),
             logs: dir.join("logs"),
@@ -75,10 +78,10 @@ mod tests {
     async fn free() -> u16 {
         for first in (20_000..60_000).step_by(7) {
             let mut bound = Vec::new();
-            for further in [0, 2, 3, 4] {
+            for further in [0, 2, 3, 4, 5] {
                 bound.extend(listen("", first, further).await);
             }
-            if bound.len() == 4 {
+            if bound.len() == 5 {
                 return first;
             }
         }

@@ -74,9 +74,12 @@ impl Stack {
             user_data: !args.no_user_data,
             path: env.path.clone(),
             rust_log: env.rust_log.clone(),
-            s3_endpoint: env.s3_endpoint.clone(),
+            endpoints: places.endpoints(env.s3_endpoint.as_deref()),
+            s3: env.s3_endpoint.is_some(),
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
+        let rights = access.rights(places.secrets());
+        tasks.spawn(async move { Access::serve_all("the stand-in for STS", ports.rights, rights).await });
         let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));
         let lambda = match ports.lambda {
             Some(listener) => {

@@ -43,6 +43,8 @@ pub struct Ingest {
     store: Store,
     credentials: Credentials,
     cluster: ClusterName,
+    /// The base URL of grant-credentials, if the cluster has it.
+    pub(crate) grant_url: Option<String>,
     cached: Mutex<Option<(Time, Arc<Known>)>>,
     summary: Mutex<(Option<Time>, u64)>,
     rate: RateLimit,
@@ -100,7 +102,13 @@ impl Ingest {
     /// The function on these tables.
     pub fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
         let (cached, summary) = (Mutex::new(None), Mutex::new((None, 0)));
-        Self { store, credentials, cluster, cached, summary, rate: RateLimit::default() }
+        Self { store, credentials, cluster, grant_url: None, cached, summary, rate: RateLimit::default() }
+    }
+
+    /// The same with the base URL of grant-credentials, for the orders of jobs with a role.
+    #[must_use]
+    pub fn with_grant_url(self, grant_url: Option<String>) -> Self {
+        Self { grant_url, ..self }
     }
 
     /// Answers one event. Every event gets an HTTP answer.

@@ -52,7 +52,8 @@ impl Ingest {
             }
             let hosts =
                 if alloc.summary.needs.nodes > 1 { self.hosts(alloc).await? } else { host(life).into_iter().collect() };
-            let order = alloc.order(hosts);
+            let grant_url = self.grant_url.clone().filter(|_| alloc.work.role.is_some());
+            let order = AllocOrder { grant_url, ..alloc.order(hosts) };
             bytes += bytes_in_answer(&order);
             if bytes > MAX_LIST_BYTES && !allocs.is_empty() {
                 are_more = true;

@@ -232,6 +232,7 @@ impl Alloc {
             failure_policy: self.summary.failure_policy,
             hosts,
             output_s3: self.output_s3.clone(),
+            grant_url: None,
         }
     }
 }

@@ -52,8 +52,17 @@ pub const SWEEP_DISPATCH: Function = Function {
     purpose: "marks containers and volumes for destruction and tells each node what to destroy",
 };
 
+/// Gives a node the credentials of the role of a job that runs there.
+pub const GRANT_CREDENTIALS: Function = Function {
+    name: "grant-credentials",
+    period: None,
+    routes: &["credentials"],
+    purpose: "gives a node the credentials of the role of a job that it runs",
+};
+
 /// Every function.
-pub const FUNCTIONS: &[Function] = &[POLL_AND_SCALE, CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, SWEEP_DISPATCH];
+pub const FUNCTIONS: &[Function] =
+    &[POLL_AND_SCALE, CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, SWEEP_DISPATCH, GRANT_CREDENTIALS];
 
 /// The function with this name.
 pub fn named(name: &str) -> Option<&'static Function> {

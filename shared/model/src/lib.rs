@@ -58,6 +58,7 @@ pub mod policy;
 pub mod quotas;
 pub mod reason;
 pub mod refusal;
+pub mod rights;
 pub mod rng;
 pub mod spec;
 pub mod stored;

@@ -235,6 +235,35 @@ pub struct AllocOrder {
     /// Where the node stores the whole output; `None`: nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
+    /// For a job with a role: the base URL of grant-credentials, without `/v1/…`. `None` if the cluster has no such function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant_url: Option<String>,
+}
+
+/// `POST /v1/nodes/{node_id}/credentials`: the node asks for the credentials of the role of an alloc that it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CredentialsRequest {
+    /// The incarnation of the asking agent.
+    pub incarnation: String,
+    pub alloc_id: AllocId,
+}
+
+/// The answer to [`CredentialsRequest`]. It is written to no log and to no table.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobCredentials {
+    pub access_key_id: String,
+    pub secret_access_key: String,
+    pub session_token: String,
+    /// When they end.
+    pub expires_at: Time,
+    /// The ARN of the role.
+    pub role_arn: String,
+}
+
+impl std::fmt::Debug for JobCredentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JobCredentials").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
+    }
 }
 
 /// A live alloc without its order.
@@ -439,6 +468,8 @@ pub enum ErrorCode {
     BadRequest,
     /// 401: the credential does not belong to this node. The answer says nothing else.
     Unauthorized,
+    /// 403: the job may not have what the node asks for it; to ask again is of no use.
+    Denied,
     /// 404: the path does not exist.
     NotFound,
     /// 405: the path takes another method.
@@ -467,6 +498,7 @@ impl ErrorCode {
         match self {
             Self::BadRequest => 400,
             Self::Unauthorized => 401,
+            Self::Denied => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::ForeignInstance | Self::WrongIncarnation | Self::StaleReport | Self::NotReady => 409,

@@ -7,7 +7,8 @@
 //! Does not: run anything; the agent does.
 
 use crate::container_env::{Passing, passing};
-use crate::mistakes::Mistakes;
+use crate::mistakes::{Mistakes, shown};
+use crate::rights::{SecretPlace, Secrets, is_role_name};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +38,15 @@ pub struct Work {
     pub caches: Vec<String>,
     /// How long the alloc may run, in seconds; 0 for no limit.
     pub timeout_s: u64,
+    /// The role that the job takes in AWS, by its name; `None` for no rights there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Variables whose values are secrets, each with the place of its secret.
+    #[serde(skip_serializing_if = "Secrets::is_empty")]
+    pub secrets: Secrets,
+    /// Variables that hold the path of a file with a secret, each with the place of its secret.
+    #[serde(skip_serializing_if = "Secrets::is_empty")]
+    pub secret_files: Secrets,
 }
 
 impl Work {
@@ -46,8 +56,7 @@ impl Work {
         mistakes.require(named, || "it has no command: give one after --".into());
         self.check_size(env, mistakes);
         for name in env.keys() {
-            let valid = !name.is_empty() && !name.contains('=') && !name.contains('\0');
-            mistakes.require(valid, || format!("{name:?} is not a name for an environment variable"));
+            mistakes.require(is_variable(name), || format!("{name:?} is not a name for an environment variable"));
         }
         let nul = self.command.iter().chain(env.values()).any(|s| s.contains('\0'));
         mistakes.require(!nul, || "command and environment must not contain a NUL character".into());
@@ -68,6 +77,33 @@ impl Work {
             });
         }
         self.check_caches(mistakes);
+        self.check_rights(env, mistakes);
+    }
+
+    /// Every secret: its variable and its place.
+    pub fn all_secrets(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.secrets.iter().chain(&self.secret_files)
+    }
+
+    fn check_rights(&self, env: &Environment, mistakes: &mut Mistakes) {
+        if let Some(role) = self.role.as_deref() {
+            mistakes.require(is_role_name(role), || {
+                format!("--role {} must be the name of a role: 1 to 64 letters, digits and +=,.@_-", shown(role))
+            });
+        }
+        let (has_secrets, has_role) = (self.all_secrets().next().is_some(), self.role.is_some());
+        mistakes.require(has_role || !has_secrets, || {
+            "a secret is read with the role of the job: give --role NAME, a role that the policy lists in jobs.roles".into()
+        });
+        for (name, place) in self.all_secrets() {
+            mistakes.require(is_variable(name), || format!("{} is not a name for a variable", shown(name)));
+            if let Err(e) = place.parse::<SecretPlace>() {
+                mistakes.require(false, || format!("the place of the secret {name} {e}; it is {}", shown(place)));
+            }
+            let is_twice =
+                env.contains_key(name) || self.secrets.contains_key(name) && self.secret_files.contains_key(name);
+            mistakes.require(!is_twice, || format!("the variable {name} is given twice: as a secret, and otherwise"));
+        }
     }
 
     /// Checks a stored row, which somebody may have put without a check.
@@ -80,7 +116,7 @@ impl Work {
 
     fn check_size(&self, env: &Environment, mistakes: &mut Mistakes) {
         let bytes = self.command.iter().map(String::len).sum::<usize>()
-            + env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+            + env.iter().chain(self.all_secrets()).map(|(k, v)| k.len() + v.len()).sum::<usize>();
         mistakes.require(bytes <= MAX_COMMAND_BYTES, || {
             format!(
                 "command and environment have {bytes} bytes, {MAX_COMMAND_BYTES} are allowed: pass data by a file or a URL"
@@ -99,6 +135,10 @@ impl Work {
         let unique: BTreeSet<_> = self.caches.iter().collect();
         mistakes.require(unique.len() == self.caches.len(), || "a cache is named twice".into());
     }
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
 }
 
 /// Whether this is an image reference. A text that begins with `-` is refused: the docker command would take

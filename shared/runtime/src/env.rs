@@ -27,6 +27,8 @@ pub struct Environment {
     pub heartbeat_url: String,
     /// `NODEKEEPER_SWEEP_URL`, without a slash at the end.
     pub sweep_url: String,
+    /// `NODEKEEPER_GRANT_URL`, without a slash at the end; `None` if it is not set: then no job gets a role.
+    pub grant_url: Option<String>,
 }
 
 /// Everything that is wrong with the environment.
@@ -42,8 +44,11 @@ impl Environment {
         let credentials = reader.credentials();
         let heartbeat_url = reader.url("NODEKEEPER_HEARTBEAT_URL");
         let sweep_url = reader.url("NODEKEEPER_SWEEP_URL");
+        let grant_url = reader.value("NODEKEEPER_GRANT_URL").map(|_| reader.url("NODEKEEPER_GRANT_URL"));
         match cluster {
-            Some(cluster) if reader.wrong.is_empty() => Ok(Self { cluster, credentials, heartbeat_url, sweep_url }),
+            Some(cluster) if reader.wrong.is_empty() => {
+                Ok(Self { cluster, credentials, heartbeat_url, sweep_url, grant_url })
+            }
             _ => Err(BadEnvironment(reader.wrong)),
         }
     }

@@ -6,6 +6,7 @@
 
 use super::{Fallback, KNOBS, Kind, Knob, Policy, SIZE_KNOBS};
 use crate::enums::Market;
+use crate::rights::role_name;
 use crate::stored::{PREFIX_FORM, S3Prefix};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -241,6 +242,10 @@ fn fits(kind: Kind, value: &Value) -> bool {
                 list.iter().filter_map(Value::as_str).filter(|text| is_subnet(text)).collect();
             subnets.len() == list.len()
         }),
+        Kind::Roles => value.as_array().is_some_and(|list| {
+            let names: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter_map(role_name).collect();
+            names.len() == list.len()
+        }),
         Kind::TextTable => value.as_object().is_some_and(|t| {
             let is_line = |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
             let is_key = |key: &str| is_line(key, 128) && !key.is_empty() && key.trim() == key;
@@ -282,6 +287,9 @@ fn allowed(kind: Kind) -> String {
         Kind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
         Kind::Template => TEMPLATE_FORM.into(),
         Kind::Subnets => "a list of subnets, each once, like [\"subnet-0123456789abcdef0\"]".into(),
+        Kind::Roles => {
+            "a list of ARNs of roles, each with another name, like [\"arn:aws:iam::123456789012:role/reader\"]".into()
+        }
         Kind::TextTable => {
             "a table of texts, each on one line: keys of at most 128 bytes without a space at either end, values of at most 256"
                 .into()

@@ -29,6 +29,8 @@ pub enum Kind {
     /// A list of subnets, each once.
     Subnets,
     TextTable,
+    /// A list of ARNs of roles, each with another name.
+    Roles,
     /// A bucket of S3 and perhaps a prefix: see [`crate::stored::S3Prefix`].
     S3Prefix,
     /// A list of minutes: in turn, how long the window is closed and how long it is open.
@@ -268,6 +270,12 @@ pub const KNOBS: &[Knob] = &[
     knob("sweep.cap_min", COUNT, "10", "and more handles than this"),
     knob("history.finished_days", Kind::Whole(1, 3650), "7", "for how many days ended jobs and allocs are kept"),
     knob("history.events_days", Kind::Whole(1, 3650), "14", "for how many days events are kept"),
+    knob(
+        "jobs.roles",
+        Kind::Roles,
+        "[]",
+        "the ARNs of the roles that jobs may take in AWS (submit --role NAME); each must carry the tag nodekeeper:cluster with the name of the cluster, and let grant-credentials assume it",
+    ),
     knob(
         "output.s3",
         Kind::S3Prefix,

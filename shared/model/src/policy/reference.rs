@@ -63,6 +63,7 @@ fn unit(knob: &Knob, name: &str) -> String {
         Kind::Template => "a launch template",
         Kind::Subnets => "a list of subnets",
         Kind::TextTable => "a table of texts",
+        Kind::Roles => "a list of roles",
         Kind::S3Prefix => "a place in S3",
         Kind::Windows => "minutes",
     };

@@ -29,6 +29,7 @@ pub struct Policy {
     pub retry: Retry,
     pub sweep: Sweep,
     pub history: History,
+    pub jobs: Jobs,
     pub output: Output,
     pub watchdog: Watchdog,
 }
@@ -66,6 +67,7 @@ sections! {
         report_s: i64, cap_fraction: f64, cap_min: u32,
     }
     History { finished_days: i64, events_days: i64 }
+    Jobs { roles: Vec<String> }
     Output { s3: Option<S3Prefix> }
     Watchdog { multiplier: f64, reserve_ms: u64 }
 }

@@ -16,7 +16,7 @@ use store::{Item, Row, Table, job_key};
 /// After this time every run can see a node's last change.
 const SETTLED: Span = Span::from_s(90);
 
-/// How long after a refusal its offering is only tried by few.
+/// How long after a refusal its offering is only tried by few, at least. After a longer wait it is as long as the wait.
 const AGAIN: Span = Span::from_s(1800);
 
 /// The sum of the counts of all demand sets, also of those that are over and still have their rows.
@@ -137,7 +137,8 @@ impl Check {
         let (now, policies) = (self.core.now(), self.policies(RUN));
         let refused = |s: &Size| {
             let told = |key: &str| may_be_about(key, s);
-            let lately = |row: &Row| time(row, "until_at").is_none_or(|until| now < until + AGAIN);
+            let again = |row: &Row| AGAIN.max(Span::from_s(count(row, "wait_s")) + RUN);
+            let lately = |row: &Row| time(row, "until_at").is_none_or(|until| now < until + again(row));
             caller.refusals().iter().any(|(key, _)| told(key))
                 || model.rows(Table::Control).any(|row| text(row, "key").is_some_and(told) && lately(row))
         };

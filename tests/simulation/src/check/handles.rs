@@ -31,6 +31,9 @@ impl Check {
         self.invariant_what_is_over_is_not_put_off(model, before, after);
         self.invariant_rows_are_made_for_current_lives(model, before, after);
         self.invariant_rows_go_only_with_their_lives(model, before, after);
+        if let Some(node) = before.or(after).and_then(node_id) {
+            lock(&self.seen).handles_changed_at.insert(node, self.core.now());
+        }
         let (from, to) = (before.and_then(|b| text(b, "state")), after.and_then(|a| text(a, "state")));
         let name = |row: &Item| Some((node_id(row)?, text(row, "handle")?.to_owned()));
         if let (Some("destroying"), true, Some(name)) = (from, from != to, before.and_then(name)) {

@@ -107,6 +107,8 @@ struct Seen {
     wanted: HashMap<(JobId, u32), BTreeSet<AllocId>>,
     machines: BTreeMap<String, Arc<Mutex<Ground>>>,
     by_node: BTreeMap<NodeId, Arc<Mutex<Ground>>>,
+    /// When a row of a handle of each node was last written.
+    handles_changed_at: HashMap<NodeId, Time>,
     /// How many jobs have not ended.
     jobs: usize,
     /// Allocs whose process was started.

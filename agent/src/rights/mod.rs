@@ -1,0 +1,86 @@
+//! What a job may do in AWS: the credentials of its role, and its secrets.
+//!
+//! The agent gives the credentials to the job on a port of this machine, as the SDKs of AWS expect of a container: the job has
+//! the address in `AWS_CONTAINER_CREDENTIALS_FULL_URI`, and a file with its own token. The supervisor takes them there too, and
+//! reads the secrets of the job with them.
+//!
+//! Guarantees: only who has the token of an alloc gets its credentials; no secret is in a file but those that the job asked for,
+//! on a command line or in a log.
+//! Does not: decide who may have which role: grant-credentials does. Nothing here is kept on disk, except the port and the
+//! files of the job.
+
+pub mod port;
+pub mod secrets;
+pub mod service;
+
+use crate::isolation::JobUser;
+use crate::runtime::Environment;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The file with the token, in the directory of the alloc.
+pub const TOKEN_FILE: &str = "aws-token";
+/// The directory with the secrets of `secret_files`, in the directory of the alloc.
+pub const SECRETS_DIR: &str = "secrets";
+/// Where a container finds both.
+pub const IN_CONTAINER: &str = "/run/nodekeeper";
+
+/// Where a job gets its credentials: part of `task.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CredentialsSource {
+    /// The address on this machine.
+    pub url: String,
+    /// The region of the node, if it is known: a job that names none works there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+}
+
+/// The file with the token of the alloc in `dir`.
+pub fn token_file(dir: &Path) -> PathBuf {
+    dir.join(TOKEN_FILE)
+}
+
+/// Makes the token of the alloc in `dir`, for this user only.
+pub fn make_token(dir: &Path, user: Option<&JobUser>) -> io::Result<String> {
+    let mut bytes = [0; 32];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let token = model::auth::hex(&bytes);
+    write_for(&token_file(dir), token.as_bytes(), user)?;
+    Ok(token)
+}
+
+/// The variables by which the SDKs of AWS find the credentials of the job. `seen_at` is where the command finds the directory
+/// of its alloc.
+pub fn variables(source: &CredentialsSource, seen_at: &Path) -> Environment {
+    let token = seen_at.join(TOKEN_FILE).display().to_string();
+    let mut env = Environment::from([
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI".to_owned(), source.url.clone()),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE".to_owned(), token),
+        // The metadata of the instance is closed to jobs. Without this, SDKs ask it, and wait.
+        ("AWS_EC2_METADATA_DISABLED".to_owned(), "true".to_owned()),
+    ]);
+    if let Some(region) = &source.region {
+        env.extend(REGION.map(|name| (name.to_owned(), region.clone())));
+    }
+    env
+}
+
+/// The variables for the region: some SDKs read one of them, some the other.
+const REGION: [&str; 2] = ["AWS_REGION", "AWS_DEFAULT_REGION"];
+
+/// Whether the job may give this variable another value.
+pub fn is_default(name: &str) -> bool {
+    REGION.contains(&name)
+}
+
+/// Makes a file that only this user can read.
+fn write_for(path: &Path, content: &[u8], user: Option<&JobUser>) -> io::Result<()> {
+    fs::File::options().write(true).create_new(true).mode(0o400).open(path)?.write_all(content)?;
+    match user {
+        Some(user) => std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,255 @@
+//! Reads the secrets of a job from Secrets Manager and Parameter Store, with the job's own role.
+//!
+//! Guarantees: a secret that is certainly not to be had is told apart from a service that does not answer at present, and
+//! neither is a failure of the command; a value is in no error.
+//! Does not: use the rights of the node.
+//! Source: GetSecretValue (AWS Secrets Manager API Reference), GetParameter (AWS Systems Manager API Reference).
+
+use super::{CredentialsSource, SECRETS_DIR, write_for};
+use crate::isolation::JobUser;
+use crate::runtime::Environment;
+use crate::signer::{Signed, signature};
+use aws_credential_types::Credentials;
+use jiff::Timestamp;
+use model::EndCause;
+use model::error_chain::error_chain;
+use model::rights::{SecretPlace, SecretService};
+use model::time::Time;
+use model::work::Work;
+use reqwest::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a service may not answer, before the alloc is lost.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The wait before it is asked again.
+const RETRY: Duration = Duration::from_secs(3);
+/// The longest time that a call may take.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How secrets are read.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    pub source: &'a CredentialsSource,
+    /// The token of the alloc.
+    pub token: &'a str,
+    /// `AWS_ENDPOINT_URL` and the like, which stand in place of AWS's addresses.
+    pub endpoints: &'a Environment,
+    /// The node's clock, to sign with.
+    pub clock: &'a Arc<dyn Fn() -> Time + Send + Sync>,
+}
+
+/// Why a secret cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+enum Failure {
+    /// It is not to be had: to ask again is of no use.
+    Final(String),
+    /// It may pass.
+    Passing(String),
+}
+
+impl Reader<'_> {
+    /// The values of all secrets of the job, by their places. `is_stopped` says whether the alloc is to stop meanwhile.
+    pub async fn read(&self, work: &Work, is_stopped: impl Fn() -> bool) -> Result<BTreeMap<String, String>, EndCause> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut values = BTreeMap::new();
+        for (name, place) in work.all_secrets() {
+            if values.contains_key(place) {
+                continue;
+            }
+            let value = loop {
+                match self.one(place).await {
+                    Ok(value) => break value,
+                    Err(Failure::Final(why)) => {
+                        return Err(EndCause::Rejected { why: format!("the secret {name} cannot be read: {why}") });
+                    }
+                    Err(Failure::Passing(why)) if is_stopped() || Instant::now() > deadline => {
+                        return Err(EndCause::Lost { why: format!("the secret {name} could not be read: {why}") });
+                    }
+                    Err(Failure::Passing(why)) => tracing::warn!(name, why, "a secret cannot be read yet"),
+                }
+                tokio::time::sleep(RETRY).await;
+            };
+            values.insert(place.clone(), value);
+        }
+        Ok(values)
+    }
+
+    async fn one(&self, place: &str) -> Result<String, Failure> {
+        let place: SecretPlace = place.parse().map_err(|e| Failure::Final(format!("its place {e}")))?;
+        let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none()).build();
+        let http = http.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        let credentials = self.credentials(&http).await?;
+        let region = place.region.as_deref().or(self.source.region.as_deref());
+        let region = region.ok_or_else(|| Failure::Final("the region is not known: give the ARN".to_owned()))?;
+        let text = self.call(&http, &credentials, &place, region).await?;
+        match &place.field {
+            None => Ok(text),
+            Some(field) => match serde_json::from_str::<Value>(&text) {
+                Ok(Value::Object(mut object)) => match object.remove(field) {
+                    Some(Value::String(text)) => Ok(text),
+                    Some(other) => Ok(other.to_string()),
+                    None => Err(Failure::Final(format!("it has no field {field}"))),
+                },
+                _ => Err(Failure::Final(format!("it is no JSON object, so it has no field {field}"))),
+            },
+        }
+    }
+
+    /// The credentials of the job, from the agent.
+    async fn credentials(&self, http: &reqwest::Client) -> Result<Credentials, Failure> {
+        let request = http.get(&self.source.url).header("Authorization", self.token);
+        let answer = request.send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        if !status.is_success() {
+            let said = serde_json::from_slice::<Refusal>(&body).unwrap_or_default().message;
+            let final_ = matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED);
+            return Err(if final_ { Failure::Final(said) } else { Failure::Passing(said) });
+        }
+        let given: Given = serde_json::from_slice(&body).map_err(|e| Failure::Passing(e.to_string()))?;
+        Ok(Credentials::new(given.access_key_id, given.secret_access_key, Some(given.token), None, "the job's role"))
+    }
+
+    async fn call(
+        &self,
+        http: &reqwest::Client,
+        credentials: &Credentials,
+        place: &SecretPlace,
+        region: &str,
+    ) -> Result<String, Failure> {
+        let (service, variable, target, body) = match place.service {
+            SecretService::SecretsManager => {
+                ("secretsmanager", "SECRETS_MANAGER", "secretsmanager.GetSecretValue", json!({"SecretId": place.id}))
+            }
+            SecretService::ParameterStore => {
+                ("ssm", "SSM", "AmazonSSM.GetParameter", json!({"Name": place.id, "WithDecryption": true}))
+            }
+        };
+        let endpoint = self.endpoints.get(&format!("AWS_ENDPOINT_URL_{variable}"));
+        let endpoint = endpoint.or_else(|| self.endpoints.get("AWS_ENDPOINT_URL")).cloned();
+        let url = endpoint.unwrap_or_else(|| format!("https://{service}.{region}.{}", suffix(region)));
+        let url = format!("{}/", url.trim_end_matches('/'));
+        let body = body.to_string().into_bytes();
+        let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
+        let at = Timestamp::from_millisecond((self.clock)().as_ms()).unwrap_or(Timestamp::UNIX_EPOCH);
+        let signed = Signed { credentials, region, service, url: &url, headers: &headers, body: &body };
+        let signature = signature(&signed, at).map_err(Failure::Passing)?;
+        let mut request = http.post(&url);
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        for (name, value) in signature {
+            request = request.header(name, value);
+        }
+        let answer = request.body(body).send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        let status = answer.status();
+        let bytes = answer.bytes().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        if !status.is_success() {
+            return Err(refusal(status, &bytes));
+        }
+        let answer: Value = serde_json::from_slice(&bytes).map_err(|e| Failure::Passing(e.to_string()))?;
+        let found = ["/SecretString", "/Parameter/Value"].iter().find_map(|path| answer.pointer(path)?.as_str());
+        found.map(str::to_owned).ok_or_else(|| Failure::Final("it is no text".to_owned()))
+    }
+}
+
+/// The end of the names of AWS's hosts in this region.
+fn suffix(region: &str) -> &'static str {
+    if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
+}
+
+/// The credentials in the answer of the agent.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Given {
+    access_key_id: String,
+    secret_access_key: String,
+    token: String,
+}
+
+/// What an answer says that refuses: of the agent, or of a service.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Refusal {
+    #[serde(rename = "__type")]
+    code: String,
+    #[serde(alias = "Message")]
+    message: String,
+}
+
+/// What a service refuses for good, and what passes.
+fn refusal(status: StatusCode, body: &[u8]) -> Failure {
+    let said: Refusal = serde_json::from_slice(body).unwrap_or_default();
+    let code = said.code.rsplit('#').next().unwrap_or_default().to_owned();
+    let why = if said.message.is_empty() { format!("{code} ({status})") } else { format!("{code}: {}", said.message) };
+    let passes = status.is_server_error()
+        || status == StatusCode::TOO_MANY_REQUESTS
+        || ["Throttl", "TooMany", "RequestExpired", "ExpiredToken", "InternalService"].iter().any(|p| code.contains(p));
+    if passes { Failure::Passing(why) } else { Failure::Final(why) }
+}
+
+/// The variables of the job's secrets. What is wanted as a file is written into the directory of the alloc; `seen_at` says where
+/// the command finds this directory.
+pub fn variables(
+    work: &Work,
+    values: &BTreeMap<String, String>,
+    dir: &Path,
+    seen_at: &Path,
+    user: Option<&JobUser>,
+) -> io::Result<Environment> {
+    let value = |place: &String| values.get(place).cloned().unwrap_or_default();
+    let mut env: Environment = work.secrets.iter().map(|(name, place)| (name.clone(), value(place))).collect();
+    if work.secret_files.is_empty() {
+        return Ok(env);
+    }
+    let files = dir.join(SECRETS_DIR);
+    fs::create_dir(&files)?;
+    // The job may read its files, and make none beside them.
+    fs::set_permissions(&files, fs::Permissions::from_mode(0o711))?;
+    for (n, (name, place)) in work.secret_files.iter().enumerate() {
+        // A name of a variable may be no name of a file.
+        let file = n.to_string();
+        write_for(&files.join(&file), value(place).as_bytes(), user)?;
+        env.insert(name.clone(), seen_at.join(SECRETS_DIR).join(file).display().to_string());
+    }
+    Ok(env)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_service_refuses_for_good_is_told_apart() {
+        let of = |status: u16, body: &str| refusal(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+        let denied = r#"{"__type":"AccessDeniedException","Message":"not authorized"}"#;
+        assert_eq!(of(400, denied), Failure::Final("AccessDeniedException: not authorized".into()));
+        let absent = r#"{"__type":"com.amazonaws#ResourceNotFoundException","message":"no such secret"}"#;
+        assert_eq!(of(400, absent), Failure::Final("ResourceNotFoundException: no such secret".into()));
+        for (status, body) in [(400, r#"{"__type":"ThrottlingException"}"#), (500, ""), (503, "<html>"), (429, "")] {
+            assert!(matches!(of(status, body), Failure::Passing(_)), "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_a_variable_or_a_file_that_only_the_job_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = |name: &str| BTreeMap::from([(name.to_owned(), "/a".to_owned())]);
+        let work = Work { secrets: one("PASSWORD"), secret_files: one("KEY"), ..Work::default() };
+        let values = BTreeMap::from([("/a".to_owned(), "s3cret".to_owned())]);
+        let env = variables(&work, &values, dir.path(), Path::new("/run/x"), None).unwrap();
+        assert_eq!((env["PASSWORD"].as_str(), env["KEY"].as_str()), ("s3cret", "/run/x/secrets/0"));
+        let file = dir.path().join("secrets/0");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "s3cret");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o400);
+    }
+}

@@ -1,0 +1,82 @@
+//! The environment of a job, as options: `--env NAME=VALUE`, `--env NAME` and `--env-file`.
+//!
+//! Guarantees: a variable without a value takes that of whoever submits, or is an error; a mistake in a file is told with its
+//! line; what `--env` says comes before what a file says.
+//! Does not: understand quotes or escapes in a file: a value is the rest of its line, as with docker.
+
+use crate::console::Usage;
+use anyhow::Context;
+use model::Environment;
+use std::path::{Path, PathBuf};
+
+/// A variable, perhaps without a value.
+pub(super) type Variable = (String, Option<String>);
+
+/// Understands `NAME=VALUE` or `NAME`.
+pub(super) fn variable(text: &str) -> Result<Variable, String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), Some(value.to_owned()))),
+        None if !text.is_empty() => Ok((text.to_owned(), None)),
+        _ => Err("it must be NAME=VALUE, or NAME for the value that it has here".to_owned()),
+    }
+}
+
+/// All variables of the options.
+pub(super) fn environment(given: &[Variable], files: &[PathBuf]) -> anyhow::Result<Environment> {
+    let mut env = Environment::new();
+    for file in files {
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        for (name, value) in variables(&text, file)? {
+            env.insert(name.clone(), value.map_or_else(|| here(&name), Ok)?);
+        }
+    }
+    for (name, value) in given {
+        env.insert(name.clone(), value.clone().map_or_else(|| here(name), Ok)?);
+    }
+    Ok(env)
+}
+
+fn variables(text: &str, file: &Path) -> Result<Vec<Variable>, Usage> {
+    let lines = text.lines().enumerate().map(|(n, line)| (n + 1, line.trim_start()));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let read = |(n, line): (usize, &str)| {
+        variable(line.strip_prefix("export ").unwrap_or(line))
+            .map_err(|e| Usage(format!("{}:{n}: {e}", file.display())))
+    };
+    lines.map(read).collect()
+}
+
+/// The value that a variable has for whoever submits.
+#[allow(clippy::disallowed_methods, reason = "the person names the variable whose value the job gets")]
+fn here(name: &str) -> Result<String, Usage> {
+    std::env::var(name)
+        .map_err(|e| Usage(format!("--env {name}: the variable has no value here ({e}): give {name}=VALUE")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_has_a_name_and_perhaps_a_value() {
+        assert_eq!(variable("A=b=c"), Ok(("A".into(), Some("b=c".into()))));
+        assert_eq!(variable("A"), Ok(("A".into(), None)));
+        assert!(variable("=b").is_err() && variable("").is_err());
+    }
+
+    #[test]
+    fn a_file_has_one_variable_in_each_line_and_what_is_said_elsewhere_comes_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("env");
+        std::fs::write(&file, "# a comment\n\nA=1 # not a comment\nexport B='x'\nPATH\n").unwrap();
+        let env = environment(&[("A".into(), Some("2".into()))], std::slice::from_ref(&file)).unwrap();
+        assert_eq!((env["A"].as_str(), env["B"].as_str()), ("2", "'x'"));
+        assert!(env["PATH"].contains("bin"));
+        std::fs::write(&file, "A=1\n=2\n").unwrap();
+        let error = environment(&[], std::slice::from_ref(&file)).unwrap_err().to_string();
+        assert!(error.ends_with("env:2: it must be NAME=VALUE, or NAME for the value that it has here"), "{error}");
+        let error = environment(&[("NOT_SET_ANYWHERE".into(), None)], &[]).unwrap_err().to_string();
+        assert!(error.contains("--env NOT_SET_ANYWHERE: the variable has no value here"), "{error}");
+        assert!(environment(&[], &[dir.path().join("absent")]).is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! A stand-in for what jobs need of AWS to have rights: STS gives the credentials of a role, and Secrets Manager and Parameter
+//! Store give secrets to who has them.
+//!
+//! Guarantees: each request must be signed; a role is assumed only by the owner of the local system, and a secret is given only
+//! to the session of a role; credentials end when they say.
+//! Does not: know policies: each role may read each secret. It takes one region only.
+//! Source: AWS Security Token Service API Reference; AWS Secrets Manager API Reference; AWS Systems Manager API Reference.
+
+mod secrets;
+mod state;
+mod sts;
+
+pub use state::Rights;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::Response;
+use axum::routing::post;
+use std::sync::Arc;
+
+/// The API of all three services.
+pub fn router(rights: Rights) -> Router {
+    Router::new().route("/", post(answer)).with_state(Arc::new(rights))
+}
+
+async fn answer(State(rights): State<Arc<Rights>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok());
+    match target {
+        Some(target) => {
+            let service = if target.starts_with("secretsmanager.") { "secretsmanager" } else { "ssm" };
+            secrets::answer(&rights, target, rights.caller(service, &uri, &headers, &body), &body)
+        }
+        None if text(header::CONTENT_TYPE).starts_with("application/x-www-form-urlencoded") => {
+            sts::answer(&rights, rights.caller("sts", &uri, &headers, &body), &body)
+        }
+        None => {
+            sts::refused("InvalidAction", "the request is neither for STS, nor for Secrets Manager or Parameter Store")
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What the services share: who has which credentials, and where the secrets are.
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Uri};
+use guard::Credentials;
+use guard::sigv4::{self, Issued, Issuer, Scope, Signed};
+use model::time::Time;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The stand-in.
+pub struct Rights {
+    region: &'static str,
+    /// Who may assume roles.
+    owner: Arc<Credentials>,
+    pub(crate) clock: Arc<dyn Fn() -> Time + Send + Sync>,
+    /// A JSON object with the secrets: their ARNs or names, and their values. It is read with each request.
+    pub(crate) secrets: PathBuf,
+    /// The sessions of roles, by the ids of their access keys.
+    pub(crate) sessions: Mutex<BTreeMap<String, Issued>>,
+}
+
+impl fmt::Debug for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rights").field("secrets", &self.secrets).finish_non_exhaustive()
+    }
+}
+
+/// The callers of the stand-in.
+#[derive(Debug)]
+struct Callers<'a>(&'a Rights);
+
+impl Issuer for Callers<'_> {
+    fn issued(&self, access_key_id: &str) -> Option<Issued> {
+        let sessions = self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.owner.issued(access_key_id).or_else(|| sessions.get(access_key_id).cloned())
+    }
+}
+
+impl Rights {
+    /// The stand-in with these secrets. `owner` assumes roles.
+    pub fn new(
+        region: &'static str,
+        owner: Arc<Credentials>,
+        clock: Arc<dyn Fn() -> Time + Send + Sync>,
+        secrets: PathBuf,
+    ) -> Self {
+        Self { region, owner, clock, secrets, sessions: Mutex::default() }
+    }
+
+    /// The caller who signed this request for this service.
+    pub(crate) fn caller(
+        &self,
+        service: &str,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Issued, &'static str> {
+        let signed = Signed { method: "POST", path: uri.path(), query: uri.query().unwrap_or_default(), headers, body };
+        sigv4::caller(signed, Scope { region: self.region, service }, &Callers(self), (self.clock)())
+    }
+}

@@ -1,0 +1,224 @@
+//! grant-credentials: a node gets the credentials of the role of a job that it runs.
+//!
+//! Guarantees: credentials are given only to the node on which the alloc is live and wanted, read consistently from the record
+//! and the alloc; only a role that the policy lists is assumed, and AWS lets this function assume only roles with the tag of the
+//! cluster; the session is named after the alloc and tagged with its job.
+//! Does not: write anything, keep a credential, or take one back. What was given lasts until it ends, an hour at most.
+
+pub mod sts;
+
+use model::functions::GRANT_CREDENTIALS;
+use model::ids::{AllocId, ClusterName, NodeId};
+use model::policy::Policy;
+use model::rights::role_arn;
+use model::time::{Span, Time};
+use model::wire::{CredentialsRequest, ErrorCode, JobCredentials};
+use model::{Alloc, ClientStatus, Desired, NodeRecord};
+use runtime::http::{Credentials, Refusal, Request, answer, standing, too_often, wrong_incarnation};
+use runtime::rate::RateLimit;
+use serde_json::Value;
+use std::sync::Arc;
+use store::{DbError, Store};
+use sts::{AssumeRole, Sts, StsError};
+
+/// The name of the function.
+pub const FUNCTION: &str = GRANT_CREDENTIALS.name;
+
+/// How long credentials last: AWS allows no less than the first, and no more than the second for a role that another role
+/// assumes (AssumeRole, "role chaining").
+const SHORTEST: Span = Span::from_s(900);
+const LONGEST: Span = Span::from_s(3600);
+/// No run is longer, in seconds: ten years.
+const LONGEST_RUN_S: i64 = 3653 * 86_400;
+
+/// The function. Between requests it keeps only how often nodes called.
+#[derive(Debug)]
+pub struct Grants {
+    store: Store,
+    sts: Arc<dyn Sts>,
+    credentials: Credentials,
+    cluster: ClusterName,
+    rate: RateLimit,
+}
+
+impl Grants {
+    /// The function on these tables.
+    pub fn new(store: Store, sts: Arc<dyn Sts>, credentials: Credentials, cluster: ClusterName) -> Self {
+        Self { store, sts, credentials, cluster, rate: RateLimit::default() }
+    }
+
+    /// Answers one event. Every event gets an HTTP answer.
+    pub async fn handle(&self, event: &Value, now: Time) -> Value {
+        let Some(request) = Request::from_event(event) else {
+            let message = "this function answers HTTP requests of nodes: POST /v1/nodes/{node_id}/credentials";
+            return answer::<Value>(Err(Refusal::new(ErrorCode::BadRequest, message)));
+        };
+        answer(self.route(&request, now).await)
+    }
+
+    async fn route(&self, request: &Request, now: Time) -> Result<JobCredentials, Refusal> {
+        let (node_id, _) = request.route(GRANT_CREDENTIALS.routes)?;
+        let proven = self.credentials.check(request, &self.cluster, node_id)?;
+        if !self.rate.allows(node_id, now) {
+            return Err(too_often(node_id));
+        }
+        let asked: CredentialsRequest = request.body()?;
+        let record = self.store.node(node_id.slot()).await.map_err(internal)?;
+        let record = standing(record, node_id, &proven)?;
+        if record.contact().is_none_or(|contact| contact.incarnation != asked.incarnation) {
+            return Err(wrong_incarnation("the request is from another incarnation"));
+        }
+        let alloc = self.store.alloc(asked.alloc_id).await.map_err(internal)?;
+        let role = entitled(&record, node_id, asked.alloc_id, alloc.as_ref())?;
+        let control = self.store.ingest_control().await.map_err(internal)?;
+        let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
+        let assume = self.request(&policy, asked.alloc_id, role)?;
+        let lasts = lasts(alloc.as_ref(), now);
+        let given = self.sts.assume(&assume, lasts).await.map_err(|e| refused(&assume.role_arn, &e))?;
+        tracing::info!(%node_id, alloc_id = %asked.alloc_id, role = assume.role_arn, "credentials were given");
+        Ok(given)
+    }
+
+    fn request(&self, policy: &Policy, alloc_id: AllocId, role: &str) -> Result<AssumeRole, Refusal> {
+        let arn = role_arn(&policy.jobs.roles, role).ok_or_else(|| {
+            denied(format!("the policy lists no role {role}: add its ARN to jobs.roles, or submit with another --role"))
+        })?;
+        Ok(AssumeRole {
+            role_arn: arn.to_owned(),
+            session: alloc_id.to_string(),
+            tags: vec![
+                ("nodekeeper:cluster".to_owned(), self.cluster.to_string()),
+                ("nodekeeper:job".to_owned(), alloc_id.job_id.to_string()),
+            ],
+        })
+    }
+}
+
+/// The role of the alloc, if it is live and wanted on this node.
+fn entitled<'a>(
+    record: &NodeRecord,
+    node_id: NodeId,
+    id: AllocId,
+    alloc: Option<&'a Alloc>,
+) -> Result<&'a str, Refusal> {
+    // One answer for all that is not the node's own: it tells nothing about other nodes.
+    let not_here = || denied(format!("the alloc {id} does not run on node {node_id}"));
+    let is_on_record = record.life().is_some_and(|life| life.allocs.contains(&id));
+    let alloc = alloc.filter(|alloc| is_on_record && alloc.summary.node_id == node_id).ok_or_else(not_here)?;
+    let is_live = matches!(alloc.summary.client, ClientStatus::Pending | ClientStatus::Running);
+    if !is_live || alloc.summary.desired != Desired::Run {
+        return Err(denied(format!("the alloc {id} has ended or was told to stop")));
+    }
+    alloc.work.role.as_deref().ok_or_else(|| denied(format!("the job of {id} has no role: submit it with --role")))
+}
+
+/// How long the credentials of an alloc last: to the end of its time limit, if it has one.
+fn lasts(alloc: Option<&Alloc>, now: Time) -> Span {
+    let left = alloc.filter(|alloc| alloc.work.timeout_s > 0).map(|alloc| {
+        let whole_s = alloc.work.timeout_s.saturating_add(alloc.summary.failure_policy.kill_timeout_s);
+        let ran_s = now.since(alloc.summary.started_at.unwrap_or(now)).as_ms() / 1000;
+        Span::from_s(i64::try_from(whole_s).unwrap_or(i64::MAX).min(LONGEST_RUN_S).saturating_sub(ran_s))
+    });
+    left.unwrap_or(LONGEST).clamp(SHORTEST, LONGEST)
+}
+
+fn denied(message: String) -> Refusal {
+    Refusal::new(ErrorCode::Denied, message)
+}
+
+fn refused(role_arn: &str, error: &StsError) -> Refusal {
+    match error {
+        StsError::Denied(why) => denied(format!(
+            "AWS does not let the cluster take the role {role_arn}: {why}; the role must have the tag nodekeeper:cluster with \
+             the name of the cluster, and its trust policy must allow sts:AssumeRole and sts:TagSession to the role of \
+             grant-credentials"
+        )),
+        StsError::Failed(why) => {
+            tracing::error!(role_arn, why, "the role was not assumed");
+            Refusal::new(ErrorCode::Busy, format!("the role {role_arn} was not assumed: {why}"))
+        }
+    }
+}
+
+/// The refusal after a fault of the database. The log has the details; the node only learns to try again.
+fn internal(error: DbError) -> Refusal {
+    tracing::error!(%error, "a request failed");
+    Refusal::new(ErrorCode::Busy, "the database does not answer: try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fixtures::{self, at};
+    use model::{FailurePolicy, Work};
+
+    /// A node with an alloc, and the alloc.
+    fn running(role: Option<&str>) -> (NodeRecord, Alloc) {
+        let mut job = fixtures::job(0);
+        job.work = Work { role: role.map(str::to_owned), ..job.work };
+        let node = fixtures::ready(0);
+        let alloc = Alloc::place(fixtures::alloc_id(0), &job, &node, at(1)).unwrap();
+        let record = node.with_alloc(alloc.id(), at(1)).unwrap();
+        (record, alloc)
+    }
+
+    fn judged(record: &NodeRecord, node: u32, alloc: Option<&Alloc>) -> Result<String, String> {
+        let id = fixtures::alloc_id(0);
+        entitled(record, fixtures::node_id(node), id, alloc).map(str::to_owned).map_err(|refusal| {
+            assert_eq!(refusal.code, ErrorCode::Denied);
+            refusal.message
+        })
+    }
+
+    #[test]
+    fn a_role_is_for_an_alloc_that_is_live_and_wanted_on_the_node_that_asks() {
+        let (record, alloc) = running(Some("reader"));
+        assert_eq!(judged(&record, 0, Some(&alloc)), Ok("reader".to_owned()));
+        let ended = alloc.end(&model::Ending::lost("gone"), Span::from_s(1), at(3));
+        let unknown = Alloc {
+            summary: model::AllocSummary { client: ClientStatus::Unknown, ..alloc.summary.clone() },
+            ..alloc.clone()
+        };
+        for (record, node, alloc, why) in [
+            (&record, 0, None, "does not run on node"),
+            (&record, 1, Some(&alloc), "does not run on node"),
+            (&fixtures::ready(0), 0, Some(&alloc), "does not run on node"),
+            (&record, 0, Some(&alloc.stop(at(2)).unwrap()), "told to stop"),
+            (&record, 0, Some(&ended), "has ended"),
+            (&record, 0, Some(&unknown), "has ended or"),
+            (&record, 0, Some(&running(None).1), "has no role"),
+        ] {
+            let said = judged(record, node, alloc).unwrap_err();
+            assert!(said.contains(why), "{said}");
+        }
+    }
+
+    #[test]
+    fn credentials_last_no_longer_than_the_job_may_run() {
+        let (_, alloc) = running(Some("reader"));
+        let with = |timeout_s, kill_timeout_s, since_s| {
+            let mut alloc = alloc.clone();
+            alloc.work.timeout_s = timeout_s;
+            alloc.summary.failure_policy = FailurePolicy { kill_timeout_s, ..alloc.summary.failure_policy };
+            alloc.summary.started_at = Some(at(0));
+            lasts(Some(&alloc), at(0) + Span::from_s(since_s)).as_ms() / 1000
+        };
+        let lasting = [
+            with(0, 30, 0),
+            with(1800, 30, 0),
+            with(1800, 30, 800),
+            with(60, 30, 0),
+            with(1800, 30, 9999),
+            with(u64::MAX, 30, 0),
+        ];
+        assert_eq!(lasting, [3600, 1830, 1030, 900, 900, 3600]);
+    }
+
+    #[test]
+    fn what_aws_refuses_for_good_is_told_apart_from_what_passes() {
+        let denied = refused("arn", &StsError::Denied("no".into()));
+        assert_eq!(denied.code, ErrorCode::Denied);
+        assert!(denied.message.contains("sts:TagSession"), "{}", denied.message);
+        assert_eq!(refused("arn", &StsError::Failed("throttled".into())).code, ErrorCode::Busy);
+    }
+}

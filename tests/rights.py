@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Jobs with a role and with secrets on a `nodekeeper local`: what boto3 gets in a job, and what nobody else gets.
+
+The service that gives the credentials is tried with each wrong question in `tests/src/rights.rs`, and against moto's STS.
+"""
+
+import json
+import pathlib
+import sys
+
+from local_stack import ROOT, Local, check, wait_until
+
+# What the secrets of the local system are.
+SECRETS = {
+    "/db/password": "correct horse",
+    "arn:aws:secretsmanager:local-1:000000000000:secret:db-AbCdEf": json.dumps({"user": "me", "password": "battery"}),
+}
+# boto3 finds the credentials by itself: nothing here says where they are.
+WHO_AM_I = """
+import boto3, json
+arn = boto3.client('sts').get_caller_identity()['Arn']
+value = boto3.client('ssm').get_parameter(Name='/db/password', WithDecryption=True)['Parameter']['Value']
+print(json.dumps([arn, value]))
+"""
+# Another job tries everything that it can see of the first.
+STEAL = r"""
+import glob, os, re, subprocess, urllib.request
+found = []
+for path in glob.glob('/proc/[0-9]*/environ'):
+    try:
+        found += re.findall(rb'AWS_CONTAINER_CREDENTIALS_FULL_URI=(\S+?)\0', open(path, 'rb').read())
+    except OSError:
+        pass
+uri = os.environ['VICTIM_URI']
+got = []
+for token in ['', '0' * 64, open(os.environ['AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE']).read()]:
+    try:
+        got.append(urllib.request.urlopen(urllib.request.Request(uri, headers={'Authorization': token})).read())
+    except urllib.error.HTTPError as error:
+        found.append(error.code)
+for path in [os.environ['VICTIM_TOKEN'], os.environ['VICTIM_SECRET'], os.path.dirname(os.environ['VICTIM_SECRET'])]:
+    try:
+        got.append(os.listdir(path) if os.path.isdir(path) else open(path).read())
+    except OSError as error:
+        found.append(type(error).__name__)
+print(got, found)
+"""
+PYTHON = ROOT / "target/venv/bin/python"
+
+
+def completes(local, what, *line, wanted=None):
+    ran = local.run("run", "--quiet", *line)
+    check(what, ran.returncode == 0 and (wanted is None or ran.stdout.strip() == wanted), (ran.stdout, ran.stderr))
+    return ran.stdout.strip()
+
+
+def is_rejected(local, what, said, *line):
+    ran = local.run("run", *line)
+    check(what, ran.returncode != 0 and said in ran.stderr, (ran.returncode, ran.stdout, ran.stderr))
+
+
+def main():
+    with Local("--tick-s", "1") as local:
+        pathlib.Path(f"{local.dir.name}/stack/secrets.json").write_text(json.dumps(SECRETS))
+        role = ["--role", "local-job"]
+        arn, value = json.loads(completes(local, "boto3 has the role of its job", *role, "--", str(PYTHON), "-c", WHO_AM_I))
+        check("it is a session of the role, named after the alloc", arn.startswith("arn:aws:sts::000000000000:assumed-role/local-job/01"), arn)
+        check("and reads a secret with it", value == "correct horse", value)
+
+        place = "arn:aws:secretsmanager:local-1:000000000000:secret:db-AbCdEf"
+        script = 'test "$(stat -c %a "$KEY")" = 400; printf "%s %s" "$PASSWORD" "$(cat "$KEY")"'
+        completes(local, "secrets are a variable and a file that only the job reads", *role, "--secret", f"PASSWORD={place}#password",
+                  "--secret-file", "KEY=/db/password", "--", "sh", "-ec", script, wanted="battery correct horse")
+        shown = local.run("jobs", "--all", "--json").stdout + local.run("history", "cluster", "--json").stdout
+        logs = "".join(path.read_text(errors="replace") for path in pathlib.Path(f"{local.dir.name}/stack/logs").glob("*.log"))
+        check("no secret is in a list, an event or a log", "battery" not in shown + logs and "correct horse" not in shown + logs)
+        completes(local, "a job without a role has none", "--", "sh", "-c", "env | grep -c AWS_ || true", wanted="0")
+
+        is_rejected(local, "a secret that is not there", "the secret X cannot be read: ParameterNotFound", *role, "--secret", "X=/absent", "--", "true")
+        is_rejected(local, "a field that is not there", "it has no field colour", *role, "--secret", f"X={place}#colour", "--", "true")
+        is_rejected(local, "a role that the policy does not list", "the policy lists no role admin", "--role", "admin", "--", "true")
+        is_rejected(local, "a secret without a role", "a secret is read with the role of the job", "--secret", "X=/db/password", "--", "true")
+        is_rejected(local, "a place that is none", "the place of the secret X must be the ARN", *role, "--secret", "X=db", "--", "true")
+
+        attacked(local, role)
+    print("Jobs have the rights that they were given, and no others.")
+
+
+def attacked(local, role):
+    """A job of the same node, with a role of its own, tries to get what a running job has."""
+    script = 'echo "$AWS_CONTAINER_CREDENTIALS_FULL_URI $AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE $KEY"; exec sleep 300'
+    victim = local.run("submit", *role, "--secret-file", "KEY=/db/password", "--vcpus", "1", "--", "sh", "-c", script).stdout.strip()
+    shown = wait_until("the victim runs", lambda: local.run("logs", victim).stdout.split())
+    uri, token, secret = shown
+    if "isolated: each runs as a user id of its own" in pathlib.Path(local.log.name).read_text():
+        env = ["--env", f"VICTIM_URI={uri}", "--env", f"VICTIM_TOKEN={token}", "--env", f"VICTIM_SECRET={secret}"]
+        stolen = completes(local, "another job tries", *role, *env, "--", str(PYTHON), "-c", STEAL)
+        check("and gets nothing", stolen == "[] [401, 401, 401, 'PermissionError', 'PermissionError', 'PermissionError']", stolen)
+    else:
+        print("left out: attacks of an isolated job, which need root", flush=True)
+    alloc = uri.rpartition("/")[2]
+    local.run("cancel", victim)
+    wait_until("the victim ends", lambda: json.loads(local.run("job", victim, "--json").stdout)["state"] == "cancelled")
+    check("its token is gone with it", not pathlib.Path(token).exists() and not pathlib.Path(secret).exists(), alloc)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
