@@ -9,7 +9,8 @@ use crate::client::{Clock, ControlPlaneClient, Credential};
 use crate::config::{AgentArgs, AgentConfigError};
 use crate::control;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::guard;
+use crate::gpus::{self, GpuSource};
+use crate::guard::{self, Guard};
 use crate::handles::HandleStore;
 use crate::imds::{Imds, ImdsError};
 use crate::isolation::{JobUsers, OwnIds, cgroup};
@@ -83,6 +84,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
     let file = node_file(node, &args, imds.as_ref()).await?;
     let identity = identity(&args, imds.as_ref()).await?;
+    let source = GpuSource::of(args.gpus_from.as_deref())?;
     let data_dir = DataDir::open(&args.data_dir)?;
     let durable = data_dir.load(file.node_id, &boot_id)?;
     data_dir.save(&durable)?;
@@ -102,9 +104,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let handles = HandleStore::new(&data_dir, args.runtime, outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
-    guard::first(&state, &guard).await;
-    // Runs one round first, so that the first report lists the allocs that are on the machine.
-    reconcile::run_once(&state, &mut runner).await;
+    look_first(&state, &guard, &source, &mut runner).await;
     let uploads =
         Uploads::start(Arc::clone(&state), outputs.clone(), S3Access::new(s3, role, imds.clone(), region, clock));
     let end = tokio::select! {
@@ -114,6 +114,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::Asked,
         () = watch::interruption(&state, imds) => EndReason::Asked,
         () = guard::watch(&state, &guard) => EndReason::Asked,
+        () = gpus::watch(&state, &source) => EndReason::Asked,
         () = watch::other_work(&state, args.busy_check.as_deref(), args.busy_check_every_s) => EndReason::Asked,
         () = shutdown => EndReason::Asked,
     };
@@ -137,6 +138,13 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         cgroup::remove_if_empty(parent);
     }
     Ok(end)
+}
+
+/// Looks at the machine before the first heartbeat. The first report then lists the allocs that are on it.
+async fn look_first(state: &NodeState, guard: &Guard, source: &GpuSource, runner: &mut Runner) {
+    guard::first(state, guard).await;
+    gpus::first(state, source).await;
+    reconcile::run_once(state, runner).await;
 }
 
 /// What the agent knows of its node. An instance that was launched in a batch learns from the metadata which of its nodes

@@ -11,6 +11,7 @@
 //!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
 //!                   exit.json   how the alloc ended: created once
+//!                   container   its container could not be removed, and may still run
 //!                   reserve     disk space for exit.json, while the command runs
 //! ```
 //!
@@ -21,6 +22,7 @@
 use crate::atomic_file::{self, Spare, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
 use crate::output_files::OutputFiles;
+use crate::protocol::Holder;
 use crate::runtime::RuntimeKind;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
@@ -33,6 +35,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// The file of an alloc whose container could not be removed.
+const LEFT: &str = "container";
 
 /// Disk space for the exit record.
 const RESERVE_BYTES: usize = 8 << 10;
@@ -56,6 +61,9 @@ pub struct AllocTask {
     /// Otherwise an incomplete task would run as root.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unisolated: bool,
+    /// The GPUs of the alloc.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
     /// The boot in which the alloc is started.
     pub boot_id: String,
     /// Name and directory of each cache.
@@ -176,7 +184,8 @@ impl AllocDir {
         for path in [self.work(), self.0.join("tmp")].into_iter().filter(|p| p.exists()) {
             isolation::give(&path, 0, 0, 0o700)?;
         }
-        isolation::USER_FILES.iter().try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))
+        let mut of_command = isolation::USER_FILES.into_iter().chain([isolation::CLOSED]);
+        of_command.try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))
     }
 
     /// The content of `task.json`; `None` if there is no such file.
@@ -202,6 +211,19 @@ impl AllocDir {
     /// Why the alloc is to stop; `None` if no stop is written down.
     pub fn stop_reason(&self) -> Option<String> {
         fs::read_to_string(self.0.join("stop")).ok()
+    }
+
+    /// What the directory says of the GPUs of its alloc; `None` if it has none.
+    pub fn holder(&self, boot_id: &str) -> io::Result<Option<Holder>> {
+        let Some(task) = self.task()?.filter(|task| !task.gpus.is_empty()) else { return Ok(None) };
+        let has_ended = self.exit_record()?.is_some() && !self.0.join(LEFT).exists();
+        let is_of_this_boot = task.boot_id == boot_id;
+        Ok(Some(Holder { alloc_id: task.order.alloc_id, uuids: task.gpus, is_of_this_boot, has_ended }))
+    }
+
+    /// Writes down that the container of the alloc may still run. Its GPUs are not free before the directory is removed.
+    pub fn leave_container(&self) -> io::Result<()> {
+        atomic_file::create_once(&self.0.join(LEFT), b"").map(drop)
     }
 
     /// Writes down how the alloc ended. A later record does not replace the first.
@@ -232,7 +254,8 @@ impl AllocDir {
     fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         match fs::read(self.0.join(name)) {
             Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(io::Error::from),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            // Not a directory: a stray file beside the directories of allocs.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(e),
         }
     }

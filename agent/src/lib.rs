@@ -12,6 +12,7 @@
 //! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
 //! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
 //! fitness                     whether the node can start work; otherwise it takes none
+//! gpus                        the GPUs of the machine, and which of them cannot be used
 //! guard                       whether jobs are kept apart as promised; otherwise the node takes no work
 //! node_state                  what the loops share
 //! protocol                    pure: what to say next, and how an answer changes what the node knows
@@ -46,6 +47,7 @@ pub mod config;
 pub mod control;
 pub mod data_dir;
 pub mod fitness;
+pub mod gpus;
 pub mod guard;
 pub mod handles;
 pub mod imds;

@@ -17,9 +17,9 @@ use crate::capture::{Capture, Printers};
 use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
 use crate::memory;
+use crate::output_files::output_tail;
 use crate::process_table;
 use crate::program;
-use crate::runner::output_tail;
 use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -116,7 +116,7 @@ async fn work(
                 capture.finish().await;
             }
             let cause = judge(task, dir, cause, process).await;
-            remove_container(task).await;
+            remove_container(task, dir).await;
             (cause, Some(capture))
         }
         Err(cause) => (cause, None),
@@ -164,12 +164,15 @@ async fn close(dir: &AllocDir) {
 
 /// Removes the container of the alloc, if there is one, because the command may still run in it. If the removal fails
 /// for `REMOVE_TIMEOUT`, the alloc ends without it, and the container is swept later.
-async fn remove_container(task: &AllocTask) {
+async fn remove_container(task: &AllocTask, dir: &AllocDir) {
     let deadline = Instant::now() + REMOVE_TIMEOUT;
     while let Err(error) = task.runtime.remove(&task.order.alloc_id.to_string()).await {
         // Not found: the runtime's program is not installed, so there is no container.
         if error.kind() == io::ErrorKind::NotFound || Instant::now() > deadline {
             tracing::warn!(%error, "the container is left behind");
+            if let Err(error) = dir.leave_container() {
+                tracing::warn!(%error, "cannot write down that the container is left behind");
+            }
             return;
         }
         tracing::warn!(%error, "cannot remove the container: trying again");
@@ -196,6 +199,7 @@ fn start_command(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) 
         order: &task.order,
         work_dir: &dir.work(),
         caches: &task.caches,
+        gpus: &task.gpus,
         env: &env,
         input: input.as_deref(),
         user: user.as_ref(),
@@ -240,6 +244,7 @@ fn user(task: &AllocTask) -> io::Result<Option<JobUser>> {
 /// user when they were made.
 fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&JobUser>) -> io::Result<()> {
     if let (Some(_), Some(user)) = (&task.isolation, user) {
+        isolation::write_closed(dir.path())?;
         return isolation::write_user_files(dir.path(), user, &dir.work());
     }
     let give = |path: &Path| match user {
@@ -254,12 +259,15 @@ fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&JobUser>) -> io::Resu
 /// The restrictions of an alloc with a user id of its own. Makes its control group.
 fn sandbox(task: &AllocTask, dir: &AllocDir) -> io::Result<Option<Sandbox>> {
     let Some(isolation) = &task.isolation else { return Ok(None) };
-    let TaskIsolation { max_tasks, private_mounts, cgroup, .. } = isolation.clone();
+    let TaskIsolation { max_tasks, private_mounts, closed, cgroup, .. } = isolation.clone();
     if let Some(group) = &cgroup {
         let (memory_mib, vcpus) = (task.order.needs.memory_mib, task.order.needs.vcpus);
         cgroup::create(group, cgroup::Limits { memory_mib, max_tasks, vcpus })?;
     }
-    let mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
+    let mut mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
+    if let Some(mounts) = &mut mounts {
+        mounts.binds.extend(isolation::closing(dir.path(), &closed));
+    }
     Ok(Some(Sandbox { mounts, cgroup, max_tasks }))
 }
 
@@ -283,7 +291,16 @@ pub fn environment(task: &AllocTask, agent_env: &Environment, user: Option<&JobU
         ("NODEKEEPER_HOSTS", order.hosts.join(",")),
     ];
     env.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    env.extend(gpu_variables(&task.gpus).map(|(name, value)| (name.to_owned(), value)));
     env
+}
+
+/// The variables by which CUDA, and the container runtime of NVIDIA, give a command its GPUs and no others. Without GPUs it
+/// gets none: an image may ask for all, and a program takes all that it sees.
+fn gpu_variables(uuids: &[String]) -> [(&'static str, String); 2] {
+    let all = uuids.join(",");
+    let visible = if uuids.is_empty() { "void".to_owned() } else { all.clone() };
+    [("CUDA_VISIBLE_DEVICES", all), ("NVIDIA_VISIBLE_DEVICES", visible)]
 }
 
 /// Waits for the command, and ends it when it must end.
@@ -434,6 +451,7 @@ mod tests {
             job_user: None,
             isolation: None,
             unisolated: true,
+            gpus: Vec::new(),
             boot_id: "b".into(),
             caches,
         }
@@ -448,6 +466,18 @@ mod tests {
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
         assert_eq!(env["NODEKEEPER_HOSTS"], "10.0.0.1,10.0.0.2");
         assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/data/caches/m2-repo");
+    }
+
+    #[test]
+    fn a_command_sees_its_own_gpus_and_no_others_whatever_its_job_says() {
+        for (gpus, cuda, nvidia) in [(&[][..], "", "void"), (&["GPU-a", "GPU-b"], "GPU-a,GPU-b", "GPU-a,GPU-b")] {
+            let mut task = task("process");
+            task.gpus = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
+            task.order.env.insert("CUDA_VISIBLE_DEVICES".into(), "0,1,2,3".into());
+            task.order.env.insert("NVIDIA_VISIBLE_DEVICES".into(), "all".into());
+            let env = environment(&task, &Environment::new(), None, Path::new("/a/work"));
+            assert_eq!((&*env["CUDA_VISIBLE_DEVICES"], &*env["NVIDIA_VISIBLE_DEVICES"]), (cuda, nvidia));
+        }
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct CommandSpec<'a> {
     pub work_dir: &'a Path,
     /// Name and directory of each cache.
     pub caches: &'a [(String, PathBuf)],
+    /// The GPUs of the alloc.
+    pub gpus: &'a [String],
     /// The environment of the command.
     pub env: &'a Environment,
     /// The standard input of the command, if it has one.
