@@ -138,6 +138,11 @@ impl AllocDir {
         self.0.join("work")
     }
 
+    /// The directories that only the command writes to.
+    pub fn of_command(&self) -> Vec<PathBuf> {
+        vec![self.work(), self.0.join("tmp")]
+    }
+
     /// The output of the command.
     pub fn output_files(&self) -> OutputFiles {
         OutputFiles::at(self.0.clone())
@@ -181,7 +186,7 @@ impl AllocDir {
     /// running command needs. Call this when no process of the user runs. It takes no longer if the job left much behind:
     /// that is removed with the directory.
     pub fn close(&self) -> io::Result<()> {
-        for path in [self.work(), self.0.join("tmp")].into_iter().filter(|p| p.exists()) {
+        for path in self.of_command().into_iter().filter(|p| p.exists()) {
             isolation::give(&path, 0, 0, 0o700)?;
         }
         let mut of_command = isolation::USER_FILES.into_iter().chain([isolation::CLOSED]);

@@ -20,6 +20,7 @@
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
 //! capture ─ output_files      what a command prints, on its way to the disk
+//! scratch                     what the files of an alloc take up
 //! memory                      what an alloc uses, where no control group counts it
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
@@ -65,6 +66,7 @@ pub mod role_keys;
 pub mod runner;
 pub mod runtime;
 pub mod s3_access;
+mod scratch;
 pub mod signer;
 pub mod supervisor;
 pub mod sweep;

@@ -399,7 +399,10 @@ impl Runner {
     fn learn(&mut self, id: AllocId, cause: &EndCause) {
         match cause {
             EndCause::NotStarted { why } => self.fitness.failed(id, why, Instant::now()),
-            EndCause::Exited { .. } | EndCause::OverTime { .. } | EndCause::OverMemory { .. } => self.fitness.worked(),
+            EndCause::Exited { .. }
+            | EndCause::OverTime { .. }
+            | EndCause::OverMemory { .. }
+            | EndCause::OverScratch { .. } => self.fitness.worked(),
             _ => {}
         }
     }

@@ -4,7 +4,8 @@
 //! what is left, write the rest of the output, take the files away from the job's user, write the exit record.
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
-//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`; the cause of the end says which of these it was, whatever the command did; what
+//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`, and soon after its files take
+//! up more than `scratch_gib`; the cause of the end says which of these it was, whatever the command did; what
 //! the node could not do is never a failure of the command. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
@@ -21,6 +22,7 @@ use crate::output_files::output_tail;
 use crate::process_table;
 use crate::program;
 use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
+use crate::scratch;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::time::Time;
@@ -33,6 +35,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -324,6 +327,7 @@ async fn supervise(
     let mut reason: Option<EndCause> = None;
     let mut check = interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut over_scratch = pin!(over_scratch(task, dir));
     let status = loop {
         let stopping = kill_at < far;
         let stop = tokio::select! {
@@ -333,6 +337,12 @@ async fn supervise(
             () = sleep_until(kill_at), if stopping => {
                 kill_all(task, own_pid, group);
                 kill_at = after(1);
+                None
+            }
+            // A reason stays, and what has come to its end is not asked again.
+            over = &mut over_scratch, if reason.is_none() => {
+                reason = Some(over);
+                kill_all(task, own_pid, group);
                 None
             }
             _ = check.tick() => {
@@ -385,6 +395,16 @@ fn cause(status: io::Result<ExitStatus>, reason: Option<EndCause>, task: &AllocT
         }
         None => own,
     }
+}
+
+/// Waits until the files of the alloc take up more than its scratch space.
+async fn over_scratch(task: &AllocTask, dir: &AllocDir) -> EndCause {
+    let allowed_gib = task.order.needs.scratch_gib;
+    if allowed_gib == 0 {
+        return std::future::pending().await;
+    }
+    let used = scratch::above(allowed_gib.saturating_mul(1 << 30), dir.of_command()).await;
+    EndCause::OverScratch { allowed_gib, used_mib: used >> 20 }
 }
 
 /// Why the command must be killed, if its processes use more memory than the order allows.

@@ -30,7 +30,7 @@ struct NeedsOptions {
     /// Memory for each member: in MiB, or with a unit such as 512M or 1.5G
     #[arg(long, default_value_t = Needs::DEFAULT.memory_mib, value_name = "SIZE", value_parser = mebibytes)]
     memory: u64,
-    /// Scratch space for each member: in GiB, or with a unit such as 100G or 2T
+    /// Scratch space for each member, which is stopped if it writes more: in GiB, or with a unit such as 100G or 2T
     #[arg(long, default_value_t = Needs::DEFAULT.scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
     scratch: u64,
     /// GPUs for each member, which no other job uses meanwhile
