@@ -9,7 +9,8 @@ use crate::client::{Clock, ControlPlaneClient, Credential};
 use crate::config::{AgentArgs, AgentConfigError};
 use crate::control;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::guard;
+use crate::gpus::{self, GpuSource};
+use crate::guard::{self, Guard};
 use crate::handles::HandleStore;
 use crate::imds::{Imds, ImdsError};
 use crate::isolation::{JobUsers, OwnIds, cgroup};
@@ -87,6 +88,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
     let file = node_file(node, &args, imds.as_ref()).await?;
     let identity = identity(&args, imds.as_ref()).await?;
+    let source = GpuSource::of(args.gpus_from.as_deref())?;
     let data_dir = DataDir::open(&args.data_dir)?;
     let durable = data_dir.load(file.node_id, &boot_id)?;
     data_dir.save(&durable)?;
@@ -118,9 +120,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let allocs = data_dir.allocs();
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
     let credentials = CredentialsService::new(Arc::clone(&state), Arc::clone(&client), allocs, clock);
-    guard::first(&state, &guard).await;
-    // Runs one round first, so that the first report lists the allocs that are on the machine.
-    reconcile::run_once(&state, &mut runner).await;
+    look_first(&state, &guard, &source, &mut runner).await;
     let uploads =
         Uploads::start(Arc::clone(&state), outputs.clone(), S3Access::new(s3, role, imds.clone(), region, clock));
     let end = tokio::select! {
@@ -131,6 +131,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         () = credentials.serve(listener) => EndReason::Asked,
         () = watch::interruption(&state, imds) => EndReason::Asked,
         () = guard::watch(&state, &guard) => EndReason::Asked,
+        () = gpus::watch(&state, &source) => EndReason::Asked,
         () = watch::other_work(&state, args.busy_check.as_deref(), args.busy_check_every_s) => EndReason::Asked,
         () = shutdown => EndReason::Asked,
     };
@@ -159,6 +160,13 @@ async fn finish(end: EndReason, args: &AgentArgs, state: &NodeState, runner: &mu
             uploads.finish(LAST_UPLOADS).await;
         }
     }
+}
+
+/// Looks at the machine before the first heartbeat. The first report then lists the allocs that are on it.
+async fn look_first(state: &NodeState, guard: &Guard, source: &GpuSource, runner: &mut Runner) {
+    guard::first(state, guard).await;
+    gpus::first(state, source).await;
+    reconcile::run_once(state, runner).await;
 }
 
 /// What the agent knows of its node. An instance that was launched in a batch learns from the metadata which of its nodes

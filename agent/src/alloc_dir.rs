@@ -13,6 +13,7 @@
 //!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
 //!                   exit.json   how the alloc ended: created once
+//!                   container   its container could not be removed, and may still run
 //!                   reserve     disk space for exit.json, while the command runs
 //! ```
 //!
@@ -23,6 +24,7 @@
 use crate::atomic_file::{self, Spare, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
 use crate::output_files::OutputFiles;
+use crate::protocol::Holder;
 use crate::rights::{CredentialsSource, SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::RuntimeKind;
 use model::EndCause;
@@ -36,6 +38,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// The file of an alloc whose container could not be removed.
+const LEFT: &str = "container";
 
 /// Disk space for the exit record.
 const RESERVE_BYTES: usize = 8 << 10;
@@ -59,6 +64,9 @@ pub struct AllocTask {
     /// Otherwise an incomplete task would run as root.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unisolated: bool,
+    /// The GPUs of the alloc.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
     /// The boot in which the alloc is started.
     pub boot_id: String,
     /// Name and directory of each cache.
@@ -136,6 +144,11 @@ impl AllocDir {
         self.0.join("work")
     }
 
+    /// The directories that only the command writes to.
+    pub fn of_command(&self) -> Vec<PathBuf> {
+        vec![self.work(), self.0.join("tmp")]
+    }
+
     /// The output of the command.
     pub fn output_files(&self) -> OutputFiles {
         OutputFiles::at(self.0.clone())
@@ -179,11 +192,12 @@ impl AllocDir {
     /// running command needs. Call this when no process of the user runs. It takes no longer if the job left much behind:
     /// that is removed with the directory.
     pub fn close(&self) -> io::Result<()> {
-        for path in [self.work(), self.0.join("tmp")].into_iter().filter(|p| p.exists()) {
+        for path in self.of_command().into_iter().filter(|p| p.exists()) {
             isolation::give(&path, 0, 0, 0o700)?;
         }
         self.forget_rights()?;
-        isolation::USER_FILES.iter().try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))
+        let mut of_command = isolation::USER_FILES.into_iter().chain([isolation::CLOSED]);
+        of_command.try_for_each(|name| absent_is_fine(fs::remove_file(self.0.join(name))))
     }
 
     /// Removes the token and the secrets of the job.
@@ -217,6 +231,19 @@ impl AllocDir {
         fs::read_to_string(self.0.join("stop")).ok()
     }
 
+    /// What the directory says of the GPUs of its alloc; `None` if it has none.
+    pub fn holder(&self, boot_id: &str) -> io::Result<Option<Holder>> {
+        let Some(task) = self.task()?.filter(|task| !task.gpus.is_empty()) else { return Ok(None) };
+        let has_ended = self.exit_record()?.is_some() && !self.0.join(LEFT).exists();
+        let is_of_this_boot = task.boot_id == boot_id;
+        Ok(Some(Holder { alloc_id: task.order.alloc_id, uuids: task.gpus, is_of_this_boot, has_ended }))
+    }
+
+    /// Writes down that the container of the alloc may still run. Its GPUs are not free before the directory is removed.
+    pub fn leave_container(&self) -> io::Result<()> {
+        atomic_file::create_once(&self.0.join(LEFT), b"").map(drop)
+    }
+
     /// Writes down how the alloc ended. A later record does not replace the first.
     pub fn write_exit_record(&self, exit: &ExitRecord) -> io::Result<()> {
         atomic_file::create_once(&self.0.join("exit.json"), &to_json(exit)?).map(drop)
@@ -245,7 +272,8 @@ impl AllocDir {
     fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         match fs::read(self.0.join(name)) {
             Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(io::Error::from),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            // Not a directory: a stray file beside the directories of allocs.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(e),
         }
     }

@@ -66,6 +66,10 @@ pub struct AgentArgs {
     /// Take work even if jobs can read the instance metadata, with the credentials of the instance's role.
     #[arg(long)]
     pub allow_metadata: bool,
+    /// Take the GPUs of this machine from this file, and not from `nvidia-smi`: a list in JSON, as in
+    /// [{"uuid": "GPU-0", "model": "A10G", "device": "/dev/nvidia0", "sick": false}]. It is read again each second.
+    #[arg(long, value_name = "FILE")]
+    pub gpus_from: Option<PathBuf>,
     /// How commands are run.
     #[arg(long, value_enum, default_value_t = RuntimeKind::default())]
     pub runtime: RuntimeKind,
@@ -167,6 +171,9 @@ pub enum AgentConfigError {
     /// Neither the command line nor the metadata gives the instance id.
     #[error("the instance id is not known: give --instance-id, or do not give --no-imds")]
     NoInstanceId,
+    /// The file with the GPUs cannot be used.
+    #[error("--gpus-from {path}: {why}; it must be a list like [{{\"uuid\": \"GPU-0\"}}]")]
+    GpuFile { path: PathBuf, why: String },
     /// The node file has no token, and there is no instance role.
     #[error("the node file {0} has no token, and --no-imds is given: the node cannot prove who it is")]
     NoCredential(PathBuf),

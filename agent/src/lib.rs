@@ -12,6 +12,7 @@
 //! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
 //! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
 //! fitness                     whether the node can start work; otherwise it takes none
+//! gpus                        the GPUs of the machine, and which of them cannot be used
 //! guard                       whether jobs are kept apart as promised; otherwise the node takes no work
 //! node_state                  what the loops share
 //! protocol                    pure: what to say next, and how an answer changes what the node knows
@@ -19,6 +20,7 @@
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
 //! capture ─ output_files      what a command prints, on its way to the disk
+//! scratch                     what the files of an alloc take up
 //! memory                      what an alloc uses, where no control group counts it
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
@@ -46,6 +48,7 @@ pub mod config;
 pub mod control;
 pub mod data_dir;
 pub mod fitness;
+pub mod gpus;
 pub mod guard;
 pub mod handles;
 pub mod imds;
@@ -64,6 +67,7 @@ pub mod role_keys;
 pub mod runner;
 pub mod runtime;
 pub mod s3_access;
+mod scratch;
 pub mod signer;
 pub mod supervisor;
 pub mod sweep;

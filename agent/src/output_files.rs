@@ -4,6 +4,7 @@
 //! Does not: say which outputs there are, or how long one is kept (`outputs` does).
 
 use crate::atomic_file::{self, absent_is_fine};
+use crate::protocol::tail;
 use model::output::{Stream, Switches};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
@@ -124,5 +125,49 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<Option<File>> {
         Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// The end of an output as text, at most `limit` bytes, and which of it is standard error.
+pub fn output_tail(files: &OutputFiles, limit: usize) -> io::Result<(String, Switches)> {
+    let size = files.size()?;
+    let start = size.saturating_sub(limit as u64);
+    let bytes = files.bytes_within(start, size)?;
+    // The start may be inside a character: leave out its remaining bytes, three at most.
+    let cut = bytes.iter().take(3).take_while(|b| start > 0 && (0x80..0xC0).contains(*b)).count();
+    let switches = files.switches_within(start.saturating_add(cut as u64), size)?;
+    let (mut text, mut of_text) = (String::new(), Switches::default());
+    for (stream, part) in switches.split(bytes.get(cut..).unwrap_or_default()) {
+        of_text.note(text.len() as u64, stream);
+        text.push_str(&String::from_utf8_lossy(part));
+    }
+    // Each invalid byte became a replacement character of three bytes, so cut again.
+    let kept = tail(&text, limit);
+    let switches = of_text.part(text.len().saturating_sub(kept.len()) as u64, 0);
+    Ok((kept.to_owned(), switches))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::wire::MAX_LOG_TAIL_BYTES;
+
+    #[test]
+    fn the_end_of_the_output_is_short_and_valid_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = OutputFiles::at(dir.path().to_owned());
+        let tail = |output: &[u8], limit| {
+            fs::write(files.output(), output).unwrap();
+            output_tail(&files, limit).unwrap()
+        };
+        assert_eq!(tail("é".repeat(10_000).as_bytes(), 101), ("é".repeat(50), Switches::default()));
+        let (text, _) = tail(&b"\xFF".repeat(10_000), MAX_LOG_TAIL_BYTES);
+        assert!(text.len() <= MAX_LOG_TAIL_BYTES && text.len() > MAX_LOG_TAIL_BYTES - 3);
+        assert_eq!(tail(b"short\n", 100), ("short\n".to_owned(), Switches::default()));
+        // Standard error from the third byte on, and standard output again from the fifth: a replacement character is longer.
+        fs::write(files.switches(), [2u64, 4].map(u64::to_le_bytes).concat()).unwrap();
+        let text = "a\u{fffd}\u{fffd}bcd".to_owned();
+        assert_eq!(tail(b"a\xff\xffbcd", 100), (text, Switches::new(vec![4, 8])));
+        assert_eq!(tail(b"a\xff\xffbcd", 3), ("bcd".to_owned(), Switches::new(vec![0, 1])));
     }
 }

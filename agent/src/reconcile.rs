@@ -43,6 +43,7 @@ pub async fn run_once(state: &NodeState, runner: &mut Runner) {
         }
     }
     guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
+    runner.know(state.read(|n| n.gpus.clone()));
     let refuses = state.read(|n| n.refuses.told().map(str::to_owned));
     for work in state.read(Node::work) {
         match work {

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an alloc is started at most once, even if the agent is killed between any two instructions; a
 //! supervisor that was killed leaves nothing running; two allocs whose files are on the machine never have the same user
-//! id; an alloc that the node cannot start is lost, with the cause, and never failed.
+//! id, and never the same GPU; an alloc that the node cannot start is lost, with the cause, and never failed.
 //! Does not: keep anything outside the alloc directories, except its child processes, the attempts to start an alloc,
 //! exit records that could not be written, and how starts went lately.
 
@@ -11,14 +11,13 @@ use crate::atomic_file;
 use crate::data_dir::DataDir;
 use crate::fitness::{Fitness, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
-use crate::output_files::OutputFiles;
+use crate::output_files::output_tail;
 use crate::process_table;
-use crate::protocol::{Ended, Seen, tail};
+use crate::protocol::{Ended, Gpu, Lacking, Seen, assign};
 use crate::rights::{self, CredentialsSource};
 use crate::runtime::RuntimeKind;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
-use model::output::Switches;
 use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
 use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +82,24 @@ pub struct Runner {
     unwritten: BTreeMap<AllocId, ExitRecord>,
     /// The user id that the last alloc got.
     last_uid: Option<u32>,
+    /// The GPUs of the machine.
+    gpus: Vec<Gpu>,
     fitness: Fitness,
+}
+
+/// Why an alloc cannot be started.
+#[derive(Debug)]
+enum NoStart {
+    /// A step failed. It is tried again.
+    Failed(io::Error),
+    /// The machine lacks what the alloc needs.
+    Lacks(String),
+}
+
+impl From<io::Error> for NoStart {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 impl Runner {
@@ -99,6 +115,7 @@ impl Runner {
             attempts: BTreeMap::new(),
             unwritten: BTreeMap::new(),
             last_uid: None,
+            gpus: Vec::new(),
             fitness: Fitness::default(),
         }
     }
@@ -110,6 +127,11 @@ impl Runner {
             self.fitness.disk_tried(try_disk(&self.allocs), now);
         }
         self.fitness.refusal(now).map(str::to_owned)
+    }
+
+    /// The GPUs of the machine, as they are now.
+    pub fn know(&mut self, gpus: Vec<Gpu>) {
+        self.gpus = gpus;
     }
 
     fn dir(&self, id: AllocId) -> AllocDir {
@@ -141,16 +163,17 @@ impl Runner {
         }
         let prepared = match refuses {
             Some(why) if self.fitness.is_hopeless() => return self.not_started(order, why.to_owned()),
-            Some(why) => Err(no_room(format!("the node takes no work: {why}"))),
+            Some(why) => Err(no_room(format!("the node takes no work: {why}")).into()),
             None => self.prepare(order),
         };
-        match prepared.and_then(|dir| self.spawn(&dir)) {
+        match prepared.and_then(|dir| Ok(self.spawn(&dir)?)) {
             Ok(None) => {}
             Ok(Some(child)) => {
                 self.children.insert(id, child);
                 self.attempts.entry(id).or_default().started += 1;
             }
-            Err(error) => self.start_failed(order, &error),
+            Err(NoStart::Failed(error)) => self.start_failed(order, &error),
+            Err(NoStart::Lacks(why)) => self.give_up(order, why),
         }
     }
 
@@ -185,8 +208,9 @@ impl Runner {
         self.never_start(order, EndCause::NotStarted { why });
     }
 
-    fn prepare(&mut self, order: &AllocOrder) -> io::Result<AllocDir> {
+    fn prepare(&mut self, order: &AllocOrder) -> Result<AllocDir, NoStart> {
         let dir = self.dir(order.alloc_id);
+        let gpus = self.gpus_for(order)?;
         let caches: Vec<_> = order.work.caches.iter().map(|name| (name.clone(), self.caches.join(name))).collect();
         for (name, path) in &caches {
             let label = self.cache_labels.join(name);
@@ -197,7 +221,9 @@ impl Runner {
             }
             self.share_cache(path)?;
         }
-        let mut task = self.task(order, caches);
+        let closed = self.gpus.iter().filter(|gpu| !gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.device.clone());
+        let closed = closed.collect();
+        let mut task = AllocTask { gpus, ..self.task(order, caches) };
         match &self.settings.users {
             JobUsers::Own(ids) => {
                 let uid = self.uid_for(&dir, ids)?;
@@ -207,6 +233,7 @@ impl Runner {
                     reaper: ids.uids.last,
                     max_tasks: ids.max_tasks,
                     private_mounts: ids.private_mounts,
+                    closed,
                     cgroup: ids.cgroups.as_ref().map(|parent| parent.join(order.alloc_id.to_string())),
                 });
             }
@@ -215,6 +242,22 @@ impl Runner {
         }
         dir.create(&task)?;
         Ok(dir)
+    }
+
+    /// The GPUs for this alloc. Other allocs may have to end before there are enough: that counts as a lack of room.
+    fn gpus_for(&self, order: &AllocOrder) -> Result<Vec<String>, NoStart> {
+        let (id, needs) = (order.alloc_id, order.needs.gpus);
+        if needs == 0 {
+            return Ok(Vec::new());
+        }
+        let mut holders = Vec::new();
+        for entry in fs::read_dir(&self.allocs)? {
+            holders.extend(AllocDir::at(entry?.path()).holder(&self.settings.boot_id)?);
+        }
+        assign(id, needs, &self.gpus, &holders).map_err(|lacking| match lacking {
+            Lacking::Now(why) => NoStart::Failed(no_room(why)),
+            Lacking::Always(why) => NoStart::Lacks(why),
+        })
     }
 
     /// The user id of the alloc in `dir`: its files' owner, or the next one that owns nothing on this machine. The ids
@@ -260,6 +303,7 @@ impl Runner {
             job_user: None,
             isolation: None,
             unisolated: false,
+            gpus: Vec::new(),
             boot_id: self.settings.boot_id.clone(),
             caches,
             credentials: order.work.role.is_some().then(|| CredentialsSource {
@@ -311,7 +355,9 @@ impl Runner {
         let dir = self.dir(id);
         let exit = ExitRecord::of(cause);
         let never = StartRecord::never(self.settings.boot_id.clone());
-        let task = self.task(order, Vec::new());
+        // A supervisor may have read the task, and may claim the alloc now: it has its GPUs then.
+        let gpus = dir.holder(&self.settings.boot_id).ok().flatten().map(|holder| holder.uuids).unwrap_or_default();
+        let task = AllocTask { gpus, ..self.task(order, Vec::new()) };
         let written = match dir.create(&task).and_then(|()| dir.claim(&never)) {
             // A supervisor claimed the alloc first: the alloc runs, and the next round stops it.
             Ok(false) => Ok(()),
@@ -362,7 +408,10 @@ impl Runner {
     fn learn(&mut self, id: AllocId, cause: &EndCause) {
         match cause {
             EndCause::NotStarted { why } => self.fitness.failed(id, why, Instant::now()),
-            EndCause::Exited { .. } | EndCause::OverTime { .. } | EndCause::OverMemory { .. } => self.fitness.worked(),
+            EndCause::Exited { .. }
+            | EndCause::OverTime { .. }
+            | EndCause::OverMemory { .. }
+            | EndCause::OverScratch { .. } => self.fitness.worked(),
             _ => {}
         }
     }
@@ -449,25 +498,6 @@ fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
     let log_tail = Some(log_tail).filter(|t| !t.is_empty());
     Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches })
-}
-
-/// The end of an output as text, at most `limit` bytes, and which of it is standard error.
-pub fn output_tail(files: &OutputFiles, limit: usize) -> io::Result<(String, Switches)> {
-    let size = files.size()?;
-    let start = size.saturating_sub(limit as u64);
-    let bytes = files.bytes_within(start, size)?;
-    // The start may be inside a character: leave out its remaining bytes, three at most.
-    let cut = bytes.iter().take(3).take_while(|b| start > 0 && (0x80..0xC0).contains(*b)).count();
-    let switches = files.switches_within(start.saturating_add(cut as u64), size)?;
-    let (mut text, mut of_text) = (String::new(), Switches::default());
-    for (stream, part) in switches.split(bytes.get(cut..).unwrap_or_default()) {
-        of_text.note(text.len() as u64, stream);
-        text.push_str(&String::from_utf8_lossy(part));
-    }
-    // Each invalid byte became a replacement character of three bytes, so cut again.
-    let kept = tail(&text, limit);
-    let switches = of_text.part(text.len().saturating_sub(kept.len()) as u64, 0);
-    Ok((kept.to_owned(), switches))
 }
 
 #[cfg(test)]
@@ -571,24 +601,5 @@ mod tests {
         fs::rename(root.path().join("away"), root.path().join("allocs")).unwrap();
         runner.start(&order, None);
         assert_eq!((runner.children.len(), runner.attempts[&order.alloc_id].failed), (1, 1));
-    }
-
-    #[test]
-    fn the_end_of_the_output_is_short_and_valid_text() {
-        let dir = tempfile::tempdir().unwrap();
-        let files = OutputFiles::at(dir.path().to_owned());
-        let tail = |output: &[u8], limit| {
-            fs::write(files.output(), output).unwrap();
-            output_tail(&files, limit).unwrap()
-        };
-        assert_eq!(tail("é".repeat(10_000).as_bytes(), 101), ("é".repeat(50), Switches::default()));
-        let (text, _) = tail(&b"\xFF".repeat(10_000), MAX_LOG_TAIL_BYTES);
-        assert!(text.len() <= MAX_LOG_TAIL_BYTES && text.len() > MAX_LOG_TAIL_BYTES - 3);
-        assert_eq!(tail(b"short\n", 100), ("short\n".to_owned(), Switches::default()));
-        // Standard error from the third byte on, and standard output again from the fifth: a replacement character is longer.
-        fs::write(files.switches(), [2u64, 4].map(u64::to_le_bytes).concat()).unwrap();
-        let text = "a\u{fffd}\u{fffd}bcd".to_owned();
-        assert_eq!(tail(b"a\xff\xffbcd", 100), (text, Switches::new(vec![4, 8])));
-        assert_eq!(tail(b"a\xff\xffbcd", 3), ("bcd".to_owned(), Switches::new(vec![0, 1])));
     }
 }

@@ -4,7 +4,8 @@
 //! what is left, write the rest of the output, take the files away from the job's user, write the exit record.
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
-//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`; the cause of the end says which of these it was, whatever the command did; what
+//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`, and soon after its files take
+//! up more than `scratch_gib`; the cause of the end says which of these it was, whatever the command did; what
 //! the node could not do is never a failure of the command. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
@@ -17,11 +18,12 @@ use crate::capture::{Capture, Printers};
 use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
 use crate::memory;
+use crate::output_files::output_tail;
 use crate::process_table;
 use crate::program;
 use crate::rights::{self, secrets};
-use crate::runner::output_tail;
 use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
+use crate::scratch;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::time::Time;
@@ -34,6 +36,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +128,7 @@ async fn work(
                 capture.finish().await;
             }
             let cause = judge(task, dir, cause, process).await;
-            remove_container(task).await;
+            remove_container(task, dir).await;
             (cause, Some(capture))
         }
         Err(cause) => (cause, None),
@@ -173,12 +176,15 @@ async fn close(dir: &AllocDir) {
 
 /// Removes the container of the alloc, if there is one, because the command may still run in it. If the removal fails
 /// for `REMOVE_TIMEOUT`, the alloc ends without it, and the container is swept later.
-async fn remove_container(task: &AllocTask) {
+async fn remove_container(task: &AllocTask, dir: &AllocDir) {
     let deadline = Instant::now() + REMOVE_TIMEOUT;
     while let Err(error) = task.runtime.remove(&task.order.alloc_id.to_string()).await {
         // Not found: the runtime's program is not installed, so there is no container.
         if error.kind() == io::ErrorKind::NotFound || Instant::now() > deadline {
             tracing::warn!(%error, "the container is left behind");
+            if let Err(error) = dir.leave_container() {
+                tracing::warn!(%error, "cannot write down that the container is left behind");
+            }
             return;
         }
         tracing::warn!(%error, "cannot remove the container: trying again");
@@ -227,6 +233,7 @@ fn start_command(
         work_dir: &dir.work(),
         caches: &task.caches,
         rights: task.order.work.role.is_some().then(|| dir.path()),
+        gpus: &task.gpus,
         env: &env,
         input: input.as_deref(),
         user: user.as_ref(),
@@ -271,6 +278,7 @@ fn user(task: &AllocTask) -> io::Result<Option<JobUser>> {
 /// user when they were made.
 fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&JobUser>) -> io::Result<()> {
     if let (Some(_), Some(user)) = (&task.isolation, user) {
+        isolation::write_closed(dir.path())?;
         return isolation::write_user_files(dir.path(), user, &dir.work());
     }
     let give = |path: &Path| match user {
@@ -285,12 +293,15 @@ fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&JobUser>) -> io::Resu
 /// The restrictions of an alloc with a user id of its own. Makes its control group.
 fn sandbox(task: &AllocTask, dir: &AllocDir) -> io::Result<Option<Sandbox>> {
     let Some(isolation) = &task.isolation else { return Ok(None) };
-    let TaskIsolation { max_tasks, private_mounts, cgroup, .. } = isolation.clone();
+    let TaskIsolation { max_tasks, private_mounts, closed, cgroup, .. } = isolation.clone();
     if let Some(group) = &cgroup {
         let (memory_mib, vcpus) = (task.order.needs.memory_mib, task.order.needs.vcpus);
         cgroup::create(group, cgroup::Limits { memory_mib, max_tasks, vcpus })?;
     }
-    let mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
+    let mut mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
+    if let Some(mounts) = &mut mounts {
+        mounts.binds.extend(isolation::closing(dir.path(), &closed));
+    }
     Ok(Some(Sandbox { mounts, cgroup, max_tasks }))
 }
 
@@ -327,7 +338,16 @@ pub fn environment(
         ("NODEKEEPER_HOSTS", order.hosts.join(",")),
     ];
     env.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    env.extend(gpu_variables(&task.gpus).map(|(name, value)| (name.to_owned(), value)));
     env
+}
+
+/// The variables by which CUDA, and the container runtime of NVIDIA, give a command its GPUs and no others. Without GPUs it
+/// gets none: an image may ask for all, and a program takes all that it sees.
+fn gpu_variables(uuids: &[String]) -> [(&'static str, String); 2] {
+    let all = uuids.join(",");
+    let visible = if uuids.is_empty() { "void".to_owned() } else { all.clone() };
+    [("CUDA_VISIBLE_DEVICES", all), ("NVIDIA_VISIBLE_DEVICES", visible)]
 }
 
 /// Waits for the command, and ends it when it must end.
@@ -351,6 +371,7 @@ async fn supervise(
     let mut reason: Option<EndCause> = None;
     let mut check = interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut over_scratch = pin!(over_scratch(task, dir));
     let status = loop {
         let stopping = kill_at < far;
         let stop = tokio::select! {
@@ -360,6 +381,12 @@ async fn supervise(
             () = sleep_until(kill_at), if stopping => {
                 kill_all(task, own_pid, group);
                 kill_at = after(1);
+                None
+            }
+            // A reason stays, and what has come to its end is not asked again.
+            over = &mut over_scratch, if reason.is_none() => {
+                reason = Some(over);
+                kill_all(task, own_pid, group);
                 None
             }
             _ = check.tick() => {
@@ -412,6 +439,16 @@ fn cause(status: io::Result<ExitStatus>, reason: Option<EndCause>, task: &AllocT
         }
         None => own,
     }
+}
+
+/// Waits until the files of the alloc take up more than its scratch space.
+async fn over_scratch(task: &AllocTask, dir: &AllocDir) -> EndCause {
+    let allowed_gib = task.order.needs.scratch_gib;
+    if allowed_gib == 0 {
+        return std::future::pending().await;
+    }
+    let used = scratch::above(allowed_gib.saturating_mul(1 << 30), dir.of_command()).await;
+    EndCause::OverScratch { allowed_gib, used_mib: used >> 20 }
 }
 
 /// Why the command must be killed, if its processes use more memory than the order allows.
@@ -478,6 +515,7 @@ mod tests {
             job_user: None,
             isolation: None,
             unisolated: true,
+            gpus: Vec::new(),
             boot_id: "b".into(),
             caches,
             credentials: None,
@@ -493,6 +531,18 @@ mod tests {
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
         assert_eq!(env["NODEKEEPER_HOSTS"], "10.0.0.1,10.0.0.2");
         assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/data/caches/m2-repo");
+    }
+
+    #[test]
+    fn a_command_sees_its_own_gpus_and_no_others_whatever_its_job_says() {
+        for (gpus, cuda, nvidia) in [(&[][..], "", "void"), (&["GPU-a", "GPU-b"], "GPU-a,GPU-b", "GPU-a,GPU-b")] {
+            let mut task = task("process");
+            task.gpus = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
+            task.order.env.insert("CUDA_VISIBLE_DEVICES".into(), "0,1,2,3".into());
+            task.order.env.insert("NVIDIA_VISIBLE_DEVICES".into(), "all".into());
+            let env = environment(&task, &Environment::new(), &Environment::new(), None, Path::new("/a/work"));
+            assert_eq!((&*env["CUDA_VISIBLE_DEVICES"], &*env["NVIDIA_VISIBLE_DEVICES"]), (cuda, nvidia));
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod allocs;
 mod common;
+mod gpus;
 mod handles;
 mod isolation;
 mod output;

@@ -10,6 +10,25 @@ use std::process::Command;
 use std::time::Instant;
 
 #[tokio::test]
+async fn an_alloc_that_writes_more_than_its_scratch_space_is_stopped_with_that_cause() {
+    let mut node = TestNode::new().await;
+    // Space that a file reserves counts as used, as for the file system, and costs no time.
+    let mut fills = order(0, "fallocate -l 1100M big; exec sleep 1000");
+    let mut keeps = order(1, "fallocate -l 100M small; while ! [ -e go ]; do sleep 0.05; done");
+    let unlimited = order(2, "fallocate -l 1100M big; while ! [ -e go ]; do sleep 0.05; done");
+    (fills.needs.scratch_gib, keeps.needs.scratch_gib) = (1, 1);
+    node.with(|p| p.order(vec![fills, keeps, unlimited]));
+    node.start(&[]);
+    let end = node.end_of(0).await;
+    assert!(matches!(end.cause, Some(EndCause::OverScratch { allowed_gib: 1, used_mib: 1025.. })), "{end:?}");
+    assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, Some(137)));
+    for copy in [1, 2] {
+        std::fs::write(node.alloc_dir(copy).join("work/go"), "").unwrap();
+        assert_eq!(node.end_of(copy).await.client, ClientStatus::Complete);
+    }
+}
+
+#[tokio::test]
 async fn a_job_runs_and_its_end_and_output_are_reported() {
     let mut node = TestNode::new().await;
     let mut hello = order(0, "echo $GREETING $NODEKEEPER_MEMBER $NODEKEEPER_HOSTS; pwd; exit 3");

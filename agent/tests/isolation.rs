@@ -86,7 +86,8 @@ const ATTACKS: [(&str, &str); 25] = [
 ];
 
 /// What needs the namespaces of the kernel.
-const MORE_ATTACKS: [(&str, &str); 2] = [
+const MORE_ATTACKS: [(&str, &str); 3] = [
+    ("opens another job's GPU", "cat $GPU && echo GOT"),
     ("becomes root in a user namespace", "unshare -Ur grep -q secret-token $NODE && echo GOT"),
     ("makes mounts", "unshare -m true && echo GOT"),
 ];
@@ -98,15 +99,21 @@ async fn attack(isolation: &[&str]) -> Vec<&'static str> {
     let setuid = node.dir.path().join("setuid-id");
     std::fs::copy("/usr/bin/id", &setuid).unwrap();
     std::fs::set_permissions(&setuid, PermissionsExt::from_mode(0o4755)).unwrap();
+    let gpu = node.dir.path().canonicalize().unwrap().join("gpu");
+    std::fs::write(&gpu, "a GPU\n").unwrap();
+    let listed = node.dir.path().join("gpus.json");
+    std::fs::write(&listed, serde_json::json!([{"uuid": "GPU-0", "device": gpu}]).to_string()).unwrap();
     let script = format!(
-        "echo x > /tmp/{mark}; echo x > /var/tmp/{mark}; echo x > /dev/shm/{mark}; echo x > secret; \
-                          echo $$ > pid; exec sleep 1000"
+        "cat {} || exit 1; echo x > /tmp/{mark}; echo x > /var/tmp/{mark}; echo x > /dev/shm/{mark}; echo x > secret; \
+                          echo $$ > pid; exec sleep 1000",
+        gpu.display()
     );
     let mut victim = order(0, &script);
     victim.env.insert("SECRET".into(), "s3cret".into());
     victim.work.caches = vec!["private".into()];
+    victim.needs.gpus = 1;
     node.with(|p| p.order(vec![victim.clone()]));
-    node.start(isolation);
+    node.start(&[isolation, &["--gpus-from", listed.to_str().unwrap()]].concat());
     let victim_pid = node.line_of(0, "pid").await;
     let attacks: Vec<_> = ATTACKS.into_iter().chain(MORE_ATTACKS).collect();
     let victim_dir = node.alloc_dir(0).canonicalize().unwrap();
@@ -119,6 +126,7 @@ async fn attack(isolation: &[&str]) -> Vec<&'static str> {
         ("VICTIM_FILE", victim_dir.join("work").join("secret").display().to_string()),
         ("VICTIM_PID", victim_pid.clone()),
         ("MARK", mark.clone()),
+        ("GPU", gpu.display().to_string()),
     ];
     let orders = attacks.iter().zip(1..).map(|((_, script), copy)| {
         let mut attacker = order(copy, script);

@@ -273,6 +273,7 @@ async fn of_several_supervisors_one_runs_the_alloc_and_none_if_it_is_never_to_be
             job_user: None,
             isolation: None,
             unisolated: true,
+            gpus: Vec::new(),
             boot_id: "b-1".into(),
             caches: Vec::new(),
         };

@@ -16,8 +16,8 @@ use model::refusal::Scope;
 use model::rng::Rng;
 use model::time::Span;
 use model::{
-    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, Market, Needs, NodeRecord, NodeState, NodeStatus,
-    Version,
+    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, MachineNeed, Market, Needs, NodeRecord, NodeState,
+    NodeStatus, Version,
 };
 use nodekeeper_simulation::database::Plain;
 use poll_and_scale::{Plan, act, plan};
@@ -189,8 +189,11 @@ impl Draw {
                 memory_mib,
                 exclusive: self.is(0.2),
                 nodes: if self.is(0.15) { 2 + self.below(3) } else { 1 },
-                instance_type: self.is(0.2).then(|| size.instance_type.clone()),
-                market: self.is(0.1).then_some(size.market),
+                machine: MachineNeed {
+                    instance_type: self.is(0.2).then(|| size.instance_type.clone()),
+                    market: self.is(0.1).then_some(size.market),
+                    ..MachineNeed::ANY
+                },
                 ..Needs::default()
             },
             ..JobSpec::running(["true"])

@@ -107,6 +107,18 @@ fn no_job_fails_because_machines_can_start_nothing() {
 }
 
 #[test]
+fn no_gpu_has_two_allocs_where_many_share_machines_and_gpus_become_sick() {
+    let mut happened = Happened::default();
+    for seed in 1..=8 {
+        let options = "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02";
+        happened.add(&hold(&world(seed, options), How::default()).happened);
+    }
+    for what in ["an alloc got GPUs beside another one", "an alloc lacked GPUs"] {
+        assert!(happened.counts.contains_key(what), "{what}: {:?}", happened.counts);
+    }
+}
+
+#[test]
 fn every_invariant_holds_where_a_run_reads_a_small_part_of_the_queue() {
     for seed in 1..=8 {
         hold(&world(seed, "--small --hours 1 --queue-rows 4"), How::default());

@@ -172,23 +172,23 @@ async fn after_a_refusal_the_same_run_tries_what_it_does_not_speak_of() {
             json!({"instance_type": "m7a.large"}),
             "no such type",
             5,
-            "on_demand x8g.large subnet-a",
+            "on_demand x2idn.large subnet-a",
         ),
         (
             "InvalidParameterValue",
             json!({"template": "one"}),
             "Invalid IAM Instance Profile name",
             2,
-            "on_demand x8g.large subnet-a",
+            "on_demand x2idn.large subnet-a",
         ),
-        ("InvalidAMIID.Unavailable", json!({"template": "one"}), "", 2, "on_demand x8g.large subnet-a"),
+        ("InvalidAMIID.Unavailable", json!({"template": "one"}), "", 2, "on_demand x2idn.large subnet-a"),
         ("OfTheFuture", json!({"subnet_id": "subnet-a", "market": "spot"}), "", 2, "spot m7a.large subnet-b"),
     ] {
         let mut policy = quick_policy();
         policy["launch"]["template"] = json!("one");
         policy["launch"]["subnets"] = json!(["subnet-a", "subnet-b"]);
         let size = |name: &str, of_type: &str, price: f64| json!({"name": name, "instance_type": of_type, "vcpus": 2, "memory_mib": 4096, "price_per_hour": price});
-        let mut sizes = [size("spot", "m7a.large", 0.05), size("memory", "x8g.large", 0.2)];
+        let mut sizes = [size("spot", "m7a.large", 0.05), size("memory", "x2idn.large", 0.2)];
         (sizes[0]["market"], sizes[0]["fallback"]) = (json!("spot"), json!("on_demand"));
         sizes[1]["template"] = json!("two");
         policy["size"] = json!(sizes);

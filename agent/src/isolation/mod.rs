@@ -6,6 +6,7 @@
 //! | the agent's rights | given up before the job's environment is applied, and never regained |
 //! | other jobs' processes | the user id; `/proc` shows the job only its own |
 //! | `/tmp`, `/var/tmp`, `/dev/shm` | private, and gone with the alloc |
+//! | GPUs of other jobs | their device files cannot be opened, where the machine allows a view of the file system |
 //! | keyrings of the kernel | denied: they outlive the alloc |
 //! | descriptors of whoever starts the agent | closed when the agent starts |
 //! | memory, tasks, CPU | a control group for each alloc; without one, the supervisor measures memory, and the kernel counts tasks for each user id |
@@ -77,6 +78,9 @@ pub struct TaskIsolation {
     pub max_tasks: u64,
     /// Whether the alloc has its own view of the file system.
     pub private_mounts: bool,
+    /// The device files that the alloc must not open: those of the GPUs that it does not have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub closed: Vec<PathBuf>,
     /// The control group of the alloc; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
@@ -135,6 +139,20 @@ impl JobUser {
             home: Some(user.dir),
         }))
     }
+}
+
+/// The file of an alloc that nobody but root may open. It stands in the place of what is closed to the alloc.
+pub const CLOSED: &str = "closed";
+
+/// Makes [`CLOSED`].
+pub fn write_closed(dir: &Path) -> io::Result<()> {
+    std::fs::write(dir.join(CLOSED), "")?;
+    std::fs::set_permissions(dir.join(CLOSED), std::os::unix::fs::PermissionsExt::from_mode(0o000))
+}
+
+/// The mounts that close these files to an alloc. A job has no right to undo them, or to make a device file of its own.
+pub fn closing<'a>(dir: &'a Path, closed: &'a [PathBuf]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+    closed.iter().filter(|path| path.exists()).map(|path| (dir.join(CLOSED), path.clone()))
 }
 
 /// The private mounts of an alloc. `dir` is the directory of the alloc, with the files that [`write_user_files`] made. If a

@@ -4,6 +4,7 @@
 //! durable   what must survive the agent
 //! orders    how a list of orders changes the durable part
 //! handles   reports of handles, and their parts
+//! gpus      which GPUs an alloc gets
 //! node      heartbeats, reports, and what is to be done on the machine
 //! ```
 //!
@@ -15,11 +16,13 @@
 //! Does not: decide when to call; the loops in `control` and `sweep` do.
 
 mod durable;
+mod gpus;
 mod handles;
 mod node;
 pub mod orders;
 
 pub use durable::{Durable, LocalAlloc};
+pub use gpus::{Gpu, Holder, Lacking, assign, sick};
 pub use handles::{HandleList, HandleRound, SettledHandles};
 pub use node::{Ended, Identity, Node, Refusals, Seen, Work, tail};
 

@@ -5,6 +5,7 @@
 //! Does not: start or stop anything, or save itself.
 
 use crate::protocol::durable::{Durable, LocalAlloc};
+use crate::protocol::gpus::{Gpu, sick};
 use crate::protocol::handles::{HandleList, HandleRound, SettledHandles};
 use crate::protocol::orders::{self, Applied, OrderList};
 use model::ids::AllocId;
@@ -105,6 +106,8 @@ pub struct Node {
     pub interrupt_at: Option<Time>,
     /// Why the node takes no work.
     pub refuses: Refusals,
+    /// The GPUs of the machine.
+    pub gpus: Vec<Gpu>,
     /// The handles as the control plane last settled them; `None` if a report is due.
     settled_handles: Option<SettledHandles>,
     /// How often a report was due although the handles had not changed.
@@ -129,6 +132,7 @@ impl Node {
             busy: None,
             interrupt_at: None,
             refuses: Refusals { metadata: None, starts: None },
+            gpus: Vec::new(),
             settled_handles: None,
             handle_turn: 0,
             seen: BTreeMap::new(),
@@ -151,6 +155,8 @@ impl Node {
             address: self.identity.address.clone(),
             interrupt_at: self.interrupt_at,
             refuses: self.refuses.told().map(str::to_owned),
+            gpus_usable: u32::try_from(self.gpus.iter().filter(|gpu| gpu.is_usable()).count()).unwrap_or(u32::MAX),
+            gpus_sick: sick(&self.gpus),
             uptime_ms: None,
             handles: self.settled_handles.as_ref().map(|settled| settled.text.clone()),
         }

@@ -30,6 +30,7 @@ pub(crate) fn task(order: AllocOrder) -> AllocTask {
         job_user: None,
         isolation: None,
         unisolated: true,
+        gpus: Vec::new(),
         boot_id: "boot-1".into(),
         caches: Vec::new(),
     }

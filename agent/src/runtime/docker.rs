@@ -170,11 +170,9 @@ impl DockerRuntime {
         if order.needs.memory_mib > 0 {
             options.push(("--memory", format!("{}m", order.needs.memory_mib)));
         }
-        if order.needs.gpus > 0 {
-            options.push(("--gpus", order.needs.gpus.to_string()));
-        } else {
-            // An image may ask for all GPUs, and the runtime of NVIDIA gives them to it.
-            options.push(("--env", "NVIDIA_VISIBLE_DEVICES=void".to_owned()));
+        if !spec.gpus.is_empty() {
+            // Docker splits the value at its commas, except within quotes.
+            options.push(("--gpus", format!("\"device={}\"", spec.gpus.join(","))));
         }
         if let Some(user) = spec.user {
             options.push(("--user", format!("{}:{}", user.uid, user.gid)));
@@ -326,6 +324,10 @@ mod tests {
     use crate::protocol::testing::{node_id, order};
 
     fn invocation(order: &AllocOrder, env: &Environment) -> Result<Invocation, LaunchError> {
+        with_gpus(order, &[], env)
+    }
+
+    fn with_gpus(order: &AllocOrder, gpus: &[String], env: &Environment) -> Result<Invocation, LaunchError> {
         let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
         let user = JobUser::own(20_000, vec![30_001]);
@@ -336,6 +338,7 @@ mod tests {
             order,
             work_dir: Path::new("/a/work"),
             caches: &caches,
+            gpus,
             env,
             input: None,
             user: Some(&user),
@@ -381,17 +384,15 @@ mod tests {
     }
 
     #[test]
-    fn a_container_gets_as_many_gpus_as_its_job_asked_for() {
-        for (gpus, want, never) in
-            [(0, "--env NVIDIA_VISIBLE_DEVICES=void", "--gpus"), (3, "--gpus 3 ", "NVIDIA_VISIBLE_DEVICES")]
-        {
-            let order = AllocOrder {
-                needs: model::Needs { gpus, ..order(0, 1).needs },
-                work: model::Work { image: Some("cuda".into()), ..order(0, 1).work },
-                ..order(0, 1)
-            };
-            let args = invocation(&order, &Environment::new()).unwrap().args.join(" ");
-            assert!(args.contains(want) && !args.contains(never), "{args}");
+    fn a_container_gets_exactly_the_gpus_of_its_alloc() {
+        let order = AllocOrder { work: model::Work { image: Some("cuda".into()), ..order(0, 1).work }, ..order(0, 1) };
+        let args = |gpus: &[&str]| {
+            let gpus: Vec<String> = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
+            with_gpus(&order, &gpus, &Environment::new()).unwrap().args
+        };
+        assert!(!args(&[]).contains(&"--gpus".to_owned()));
+        for (gpus, want) in [(&["GPU-a"][..], "\"device=GPU-a\""), (&["GPU-a", "GPU-b"], "\"device=GPU-a,GPU-b\"")] {
+            assert!(args(gpus).windows(2).any(|pair| pair == ["--gpus", want]), "{:?}", args(gpus));
         }
     }
 

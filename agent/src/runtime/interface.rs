@@ -39,6 +39,8 @@ pub struct CommandSpec<'a> {
     pub caches: &'a [(String, PathBuf)],
     /// The directory with the token and the secrets of the job, if it has a role.
     pub rights: Option<&'a Path>,
+    /// The GPUs of the alloc.
+    pub gpus: &'a [String],
     /// The environment of the command.
     pub env: &'a Environment,
     /// The standard input of the command, if it has one.

@@ -89,6 +89,7 @@ mod tests {
             order,
             work_dir: Path::new("/a/work"),
             caches: &[],
+            gpus: &[],
             env: &env,
             input: None,
             user,

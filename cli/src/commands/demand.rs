@@ -5,6 +5,7 @@
 //! Does not: launch anything. The next run of poll-and-scale does.
 
 use super::amounts::{gibibytes, mebibytes, seconds};
+use super::machine_options::MachineOptions;
 use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
 use crate::console::show::{self, Rows, moment, one_line};
 use crate::console::{Cluster, Context, Outcome, Usage};
@@ -15,7 +16,7 @@ use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
 use model::events::Subject;
 use model::explain::SetNote;
 use model::time::{Span, Time};
-use model::{ActionName, Capacity, Market};
+use model::{ActionName, Capacity};
 use serde::Serialize;
 
 #[derive(Subcommand, Clone, Debug)]
@@ -38,7 +39,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "N")]
     count: u32,
     /// Each is a whole node of this size of the policy
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["vcpus", "memory", "scratch", "gpus", "instance_type", "market", "exclusive"])]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["vcpus", "memory", "scratch", "gpus", "instance_type", "market", "arch", "gpu_type", "gpu_memory", "require", "exclusive"])]
     size: Option<String>,
     /// vCPUs of each, on any node that has them
     #[arg(long, required_unless_present = "size")]
@@ -49,15 +50,11 @@ pub struct SetArgs {
     /// Scratch space of each: in GiB, or with a unit such as 100G or 2T
     #[arg(long, default_value = "0", value_name = "SIZE", value_parser = gibibytes)]
     scratch: u64,
-    /// GPUs of each; each then has its node alone
+    /// GPUs of each
     #[arg(long, default_value_t = 0)]
     gpus: u32,
-    /// Only on this instance type
-    #[arg(long, value_name = "TYPE")]
-    instance_type: Option<String>,
-    /// Only on this market: on_demand or spot
-    #[arg(long)]
-    market: Option<Market>,
+    #[command(flatten)]
+    machine: MachineOptions,
     /// Each has its node alone
     #[arg(long)]
     exclusive: bool,
@@ -164,6 +161,9 @@ impl SetArgs {
         if self.size.is_none() && self.vcpus == Some(0) {
             wrong.push("--vcpus must be at least 1".to_owned());
         }
+        if self.size.is_none() {
+            wrong.extend(self.machine.need().mistakes(self.gpus));
+        }
         if !wrong.is_empty() {
             return Err(Usage(format!("the demand was not set: {}", wrong.join("; "))));
         }
@@ -174,8 +174,7 @@ impl SetArgs {
         Ok(DemandNeed {
             size: None,
             capacity: Capacity { vcpus, memory_mib: self.memory, scratch_gib: self.scratch, gpus: self.gpus },
-            instance_type: self.instance_type.clone(),
-            market: self.market,
+            machine: self.machine.need(),
             exclusive: self.exclusive,
         })
     }
@@ -326,7 +325,7 @@ fn needs(need: &DemandNeed) -> String {
         return format!("size {size}");
     }
     let mut needs = show::capacity(need.capacity);
-    for narrowed in [need.instance_type.clone(), need.market.map(|m| m.to_string())].into_iter().flatten() {
+    for narrowed in need.machine.words() {
         needs.push_str(&format!(", {narrowed}"));
     }
     if need.exclusive {

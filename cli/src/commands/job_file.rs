@@ -459,7 +459,7 @@ mod tests {
         let error =
             of("{}\n{\"vcpu\": 1}\nx\n{\"memory\": \"lots\"}\n{\"nodes\": \"two\"}\n[]").err().unwrap().to_string();
         for part in [
-            "line 2: \"vcpu\" is not a field of a job: after, after_any, array_limit, ",
+            "line 2: \"vcpu\" is not a field of a job: after, after_any, arch, array_limit, ",
             "line 3: it is not a JSON object",
             "line 4: memory: it must",
             "line 5: nodes: it must",

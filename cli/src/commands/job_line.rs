@@ -5,7 +5,7 @@
 //! Does not: look at other lines, or check what a job may ask for: `JobSpec` does.
 
 use super::{amounts, strict_json};
-use model::{AfterEnd, JobSpec, Market, Reconcile};
+use model::{AfterEnd, Arch, JobSpec, Market, Reconcile};
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 
@@ -21,6 +21,7 @@ enum Form {
     Text,
     Flag,
     Market,
+    Arch,
     Reconcile,
     /// A list of texts, or a line for the shell.
     Command,
@@ -35,11 +36,15 @@ enum Form {
 const FIELDS: &[(&str, Form)] = &[
     ("after", Form::After),
     ("after_any", Form::AfterAny),
+    ("arch", Form::Arch),
     ("array_limit", Form::Whole),
     ("caches", Form::Texts),
     ("command", Form::Command),
     ("env", Form::TextTable),
     ("exclusive", Form::Flag),
+    ("gpu_memory", Form::Measured("gpu_memory_gib", amounts::gibibytes)),
+    ("gpu_memory_gib", Form::Whole),
+    ("gpu_type", Form::Text),
     ("gpus", Form::Whole),
     ("image", Form::Text),
     ("instance_type", Form::Text),
@@ -55,6 +60,7 @@ const FIELDS: &[(&str, Form)] = &[
     ("priority", Form::Whole),
     ("reconcile", Form::Reconcile),
     ("replace", Form::Flag),
+    ("require", Form::Texts),
     ("retry_failed", Form::Whole),
     ("retry_lost", Form::Whole),
     ("role", Form::Text),
@@ -161,6 +167,9 @@ fn formed(form: Form, value: Value) -> Result<Value, String> {
         (Form::Market, Value::String(word)) => {
             word.parse::<Market>().map(|market| market.to_string().into()).map_err(|e| e.to_string())
         }
+        (Form::Arch, Value::String(word)) => {
+            word.parse::<Arch>().map(|arch| arch.to_string().into()).map_err(|e| e.to_string())
+        }
         (Form::Reconcile, Value::String(word)) => {
             word.parse::<Reconcile>().map(|which| which.to_string().into()).map_err(|e| e.to_string())
         }
@@ -174,7 +183,7 @@ const fn wanted(form: Form) -> &'static str {
     match form {
         Form::Whole => "a whole number",
         Form::Measured(..) => "a whole number, or a text with a unit",
-        Form::Text | Form::Market | Form::Reconcile => "a text",
+        Form::Text | Form::Market | Form::Arch | Form::Reconcile => "a text",
         Form::Flag => "true or false",
         Form::Command => "a list of texts, or a line for the shell",
         Form::Texts => "a list of texts",
@@ -238,7 +247,7 @@ mod tests {
     use super::*;
     use crate::console::show;
     use model::fixtures::{self, at};
-    use model::{Alloc, FailurePolicy, Job, Needs, Work};
+    use model::{Alloc, FailurePolicy, Job, MachineNeed, Needs, Work};
 
     fn line(text: &str) -> Result<(JobSpec, Follows), String> {
         let Value::Object(defaults) = serde_json::to_value(JobSpec::default()).unwrap() else { panic!() };
@@ -270,6 +279,9 @@ mod tests {
             (r#"{"name": 7}"#, "name: it must be a text, and not 7"),
             (r#"{"exclusive": "yes"}"#, "exclusive: it must be true or false"),
             (r#"{"market": "gift"}"#, "market: "),
+            (r#"{"arch": "riscv"}"#, "arch: "),
+            (r#"{"require": "nvme"}"#, "require: it must be a list of texts"),
+            (r#"{"gpu_memory": "much"}"#, "gpu_memory: "),
             (r#"{"reconcile": "worst"}"#, "reconcile: "),
             (r#"{"command": ["a", null]}"#, "command: it must be a list of texts"),
             (r#"{"caches": "a"}"#, "caches: it must be a list of texts"),
@@ -298,8 +310,15 @@ mod tests {
             name: Some("x".into()),
             array_limit: serde_json::from_value(2.into()).unwrap(),
             needs: Needs {
-                instance_type: Some("m7a.large".into()),
-                market: Some(Market::Spot),
+                machine: MachineNeed {
+                    instance_type: Some("m7a.large".into()),
+                    market: Some(Market::Spot),
+                    arch: Some(Arch::X86_64),
+                    gpu_type: Some("a10g".into()),
+                    gpu_memory_gib: 24,
+                    require: ["nvme".into()].into(),
+                },
+                gpus: 2,
                 exclusive: true,
                 memory_mib: 5,
                 ..Needs::default()

@@ -163,7 +163,7 @@ pub(super) fn needs(job: &JobSummary) -> String {
     if job.needs.nodes > 1 {
         needs.push_str(&format!(" on each of {} nodes", job.needs.nodes));
     }
-    for narrowed in [job.needs.instance_type.clone(), job.needs.market.map(|m| m.to_string())].into_iter().flatten() {
+    for narrowed in job.needs.machine.words() {
         needs.push_str(&format!(", {narrowed}"));
     }
     if job.needs.exclusive {

@@ -27,6 +27,7 @@ pub(crate) mod job_file;
 mod job_line;
 pub(crate) mod jobs;
 pub(crate) mod logs;
+mod machine_options;
 pub(crate) mod nodes;
 mod output_printer;
 mod output_reader;

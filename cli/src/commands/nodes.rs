@@ -186,7 +186,8 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
         rows.field("node", Some(life.node_id));
         rows.field("intent", Some(life.intent));
         rows.field("drains by", life.drain_by_at.map(|at| moment(at, now)));
-        rows.field("size", Some(format!("{}: {}, {}", o.size, o.instance_type, show::capacity(o.capacity))));
+        let kind = show::kind(o.capacity, &o.kind);
+        rows.field("size", Some(format!("{}: {}, {kind}", o.size, o.instance_type)));
         rows.field("market", Some(format!("{}, {} an hour", o.market, o.price_per_hour)));
         rows.field("zone", o.zone.as_ref());
         rows.field("instance", life.instance_id.as_ref());
@@ -199,7 +200,8 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
         rows.field("last heard from", Some(moment(contact.last_ping_at, now)));
         rows.field("lease ends", Some(moment(contact.lease_expires_at, now)));
         rows.field("busy", contact.busy.then_some("yes: its agent says so"));
-        rows.field("takes no work", contact.refuses.as_deref());
+        rows.field("takes no work", record.refuses());
+        rows.field("GPUs", record.sick_gpus());
         rows.field("since", contact.refuses_since_at.map(|at| moment(at, now)));
         rows.field("idle since", contact.idle_since_at.map(|at| moment(at, now)));
     }

@@ -8,6 +8,7 @@ use super::array_numbers::Numbers;
 use super::bulk;
 use super::follow::{Followed, Tells};
 use super::job_env::{Variable, environment, variable};
+use super::machine_options::MachineOptions;
 use super::{followed, input};
 use crate::changes::operate::accepting;
 use crate::console::show;
@@ -17,7 +18,7 @@ use clap::{ArgAction, Args};
 use model::array::Array;
 use model::ids::JobId;
 use model::rng::Rng;
-use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Market, Needs, Reconcile, Work};
+use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, Work};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -30,18 +31,14 @@ struct NeedsOptions {
     /// Memory for each member: in MiB, or with a unit such as 512M or 1.5G
     #[arg(long, default_value_t = Needs::DEFAULT.memory_mib, value_name = "SIZE", value_parser = mebibytes)]
     memory: u64,
-    /// Scratch space for each member: in GiB, or with a unit such as 100G or 2T
+    /// Scratch space for each member, which is stopped if it writes more: in GiB, or with a unit such as 100G or 2T
     #[arg(long, default_value_t = Needs::DEFAULT.scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
     scratch: u64,
-    /// GPUs for each member; such a job shares its nodes with no other job
+    /// GPUs for each member, which no other job uses meanwhile
     #[arg(long, default_value_t = Needs::DEFAULT.gpus)]
     gpus: u32,
-    /// Run only on this instance type
-    #[arg(long, value_name = "TYPE")]
-    instance_type: Option<String>,
-    /// Run only on this market: on_demand or spot
-    #[arg(long)]
-    market: Option<Market>,
+    #[command(flatten)]
+    machine: MachineOptions,
     /// Share nodes with no other job
     #[arg(long)]
     exclusive: bool,
@@ -199,8 +196,7 @@ impl JobOptions {
                 memory_mib: needs.memory,
                 scratch_gib: needs.scratch,
                 gpus: needs.gpus,
-                instance_type: needs.instance_type.clone(),
-                market: needs.market,
+                machine: needs.machine.need(),
                 exclusive: needs.exclusive,
                 nodes: needs.nodes,
             },

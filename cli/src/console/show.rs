@@ -5,10 +5,10 @@
 
 use crate::console::tone::Tone;
 use comfy_table::{Cell, Color, Table, presets};
-use model::Capacity;
 use model::money::Usd;
 use model::names::is_obeyed;
 use model::time::Time;
+use model::{Arch, Capacity, MachineKind};
 pub(crate) use runtime::signs::say::{one_line, rough, several, when};
 use serde::Serialize;
 use serde_json::Value;
@@ -217,6 +217,16 @@ pub(crate) fn capacity(capacity: Capacity) -> String {
     if gpus > 0 {
         parts.push(format!("{gpus} GPU"));
     }
+    parts.join(", ")
+}
+
+/// What a machine is and has. The usual architecture goes without saying.
+pub(crate) fn kind(has: Capacity, kind: &MachineKind) -> String {
+    let mut parts = vec![capacity(has)];
+    parts.extend(kind.gpu_type.as_ref().map(|name| format!("GPUs of type {name}")));
+    parts.extend((kind.gpu_memory_gib > 0).then(|| format!("{} GiB on each GPU", kind.gpu_memory_gib)));
+    parts.extend((kind.arch != Arch::X86_64).then(|| kind.arch.to_string()));
+    parts.extend(kind.labels.iter().map(|label| format!("label {label}")));
     parts.join(", ")
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Guarantees: when a machine is down, its processes have ended and its directory is removed; its log stays. A daemon
 //! that left its parents and cleared its environment ends only with the whole program (see `processes`).
+//! A machine of a size with GPUs pretends to have so many: they are in a file, which a person may change while it runs.
 //! Does not: start an agent if `launch.user_data` fails, or limit a machine to the size of its instance type.
 
 use super::directory::{self, REGION};
@@ -15,12 +16,14 @@ use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
 use lambda_stand_in::death_signal_wrapper;
+use model::cloud::SIZE_TAG;
 use model::launch::{commands_in, node_file_in};
 use model::rng::Rng;
 use model::time::Time;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use remove_tree::remove_tree;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -31,6 +34,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use store::Store;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 /// How long an agent may take to end its jobs when its machine goes down.
@@ -47,6 +52,9 @@ const S3_KEYS: &str = "local";
 /// off.
 const POWERED_OFF: &str = "powered-off";
 
+/// The file with the GPUs that a machine pretends to have. Whoever changes it sees what follows.
+const GPUS: &str = "gpus.json";
+
 /// The settings that all machines share.
 #[derive(Clone, Debug)]
 pub struct MachineSettings {
@@ -60,6 +68,8 @@ pub struct MachineSettings {
     pub(super) isolation: JobIsolation,
     /// The URL of the metadata service: `{metadata_url}/{instance_id}/latest/…`.
     pub metadata_url: String,
+    /// How many GPUs a machine of a size gets, by the name of the size.
+    pub gpus: GpusOf,
     /// Whether machines run the commands of `launch.user_data`.
     pub user_data: bool,
     /// `PATH` for agents and jobs.
@@ -70,6 +80,26 @@ pub struct MachineSettings {
     pub endpoints: Vec<(&'static str, String)>,
     /// Whether something stands for S3.
     pub s3: bool,
+}
+
+/// How many GPUs machines get, and of which model: by the name of their size, as the stored policy says now.
+#[derive(Clone, Debug)]
+pub struct GpusOf {
+    pub store: Store,
+    /// The machines' threads ask in it.
+    pub runtime: Handle,
+}
+
+impl GpusOf {
+    /// Pretended GPUs for a machine of this size, in the form of `--gpus-from`; `None` if the size has none.
+    fn listed(&self, instance_id: &str, size: &str) -> Option<Value> {
+        let control = self.runtime.block_on(self.store.control()).ok()?;
+        let (policy, _) = control.checked_policy().ok()?;
+        let size = policy.size_named(size).filter(|size| size.capacity.gpus > 0)?;
+        let model = size.kind.gpu_type.as_deref().unwrap_or("pretended");
+        let gpu = |n| json!({"uuid": format!("GPU-{instance_id}-{n}"), "model": model, "sick": false});
+        Some((0..size.capacity.gpus).map(gpu).collect())
+    }
 }
 
 /// The machines that are up. Cheap to clone.
@@ -312,6 +342,10 @@ impl Machine {
         let mut node_file =
             File::options().write(true).create_new(true).mode(0o600).open(self.dir.join("node.json"))?;
         node_file.write_all(&serde_json::to_vec(&file)?)?;
+        let size = self.start.tags.get(SIZE_TAG).map(String::as_str).unwrap_or_default();
+        if let Some(gpus) = settings.gpus.listed(&self.start.instance_id, size) {
+            fs::write(self.dir.join(GPUS), format!("{gpus:#}\n"))?;
+        }
         let commands = commands_in(&self.start.user_data);
         if !settings.user_data || commands.trim().is_empty() {
             return Ok(Booted::Up);
@@ -347,6 +381,9 @@ impl Machine {
         // All machines run on this computer, so they share its loopback address.
         command.args(["--address", "127.0.0.1", "--stop-work-on-exit"]);
         command.args(settings.isolation.agent_options(self.number));
+        if self.dir.join(GPUS).exists() {
+            command.arg("--gpus-from").arg(self.dir.join(GPUS));
+        }
         command.args(["--on-gone", &format!("touch \"$HOME/{POWERED_OFF}\"")]);
         command.spawn()
     }

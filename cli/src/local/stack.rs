@@ -13,7 +13,7 @@ use super::credentials::LocalCredentials;
 use super::directory::{self, Places};
 use super::error::LocalError;
 use super::isolation::JobIsolation;
-use super::machines::{LocalMachines, MachineSettings};
+use super::machines::{GpusOf, LocalMachines, MachineSettings};
 use super::page::{self, Page};
 use super::ports::Ports;
 use super::region::region;
@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
@@ -71,6 +72,7 @@ impl Stack {
             logs: places.logs.clone(),
             isolation: isolation.clone(),
             metadata_url: format!("http://{}/metadata", places.page),
+            gpus: GpusOf { store: store.clone(), runtime: Handle::current() },
             user_data: !args.no_user_data,
             path: env.path.clone(),
             rust_log: env.rust_log.clone(),

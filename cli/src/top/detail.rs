@@ -164,6 +164,7 @@ fn of_node(lines: &mut Lines, node: &NodeDetail, now: Time) {
     lines.field("heard from", row.heard_at.map(|at| moment(at, now)));
     lines.field("busy", row.busy.then_some("yes: its agent says so"));
     lines.field("takes no work", node.record.refuses());
+    lines.field("GPUs", node.record.sick_gpus());
     for work in &row.work {
         let name = work.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
         lines.field("runs", Some(format!("{}{name}", short_alloc(work.alloc_id))));

@@ -61,6 +61,8 @@ fn node(slot: u32, state: &str) -> NodeRow {
         intent: Some(Intent::Run),
         assigned_at: Some(at(200)),
         heard_at: Some(at(990)),
+        gpus: None,
+        gpus_usable: None,
         busy: false,
         reason: "its complete report was taken".into(),
         next: None,

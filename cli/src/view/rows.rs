@@ -88,6 +88,12 @@ pub(crate) struct NodeRow {
     pub(crate) assigned_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heard_at: Option<Time>,
+    /// The GPUs of its size, if it has some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gpus: Option<u32>,
+    /// How many of them work may use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gpus_usable: Option<u32>,
     pub(crate) busy: bool,
     pub(crate) reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,6 +194,7 @@ impl NodeRow {
     /// The row of a node. `names` are those of the jobs that have not ended.
     pub(crate) fn of(record: &NodeRecord, next: Option<&Next>, names: &BTreeMap<JobId, &str>) -> Self {
         let life = record.life();
+        let gpus = life.map(|l| l.offering.capacity.gpus).filter(|gpus| *gpus > 0);
         let named = |id: &AllocId| Work {
             alloc_id: *id,
             job_id: id.job_id,
@@ -205,6 +212,8 @@ impl NodeRow {
             intent: life.map(|l| l.intent),
             assigned_at: life.map(|l| l.assigned_at),
             heard_at: record.contact().map(|c| c.last_ping_at),
+            gpus,
+            gpus_usable: gpus.map(|_| record.usable_gpus()),
             busy: record.contact().is_some_and(|c| c.busy),
             reason: record.why(),
             next: next.and_then(|n| n.of_slot(record.slot)).map(str::to_owned),

@@ -31,9 +31,9 @@ impl Ingest {
         }
         let known = self.known(now).await?;
         let beat = self.beat(&known, now);
-        let busy = heartbeat.busy.unwrap_or(false);
-        let refuses = heartbeat.refuses.as_deref().map(model::short_reason);
-        let (mut pinged_at, mut lease_expires_at) = (now, beat.lease_expires_at);
+        let short = |text: &Option<String>| text.as_deref().map(model::short_reason);
+        let (refuses, gpus_sick) = (short(&heartbeat.refuses), short(&heartbeat.gpus_sick));
+        let (busy, mut pinged_at, mut lease_expires_at) = (heartbeat.busy.unwrap_or(false), now, beat.lease_expires_at);
         for _ in 0..RACES {
             let record = match &heartbeat.incarnation {
                 Some(incarnation) => {
@@ -44,6 +44,8 @@ impl Ingest {
                         boot_id: &heartbeat.boot_id,
                         busy,
                         refuses: refuses.as_deref(),
+                        gpus_usable: heartbeat.gpus_usable,
+                        gpus_sick: gpus_sick.as_deref(),
                         uptime_ms: heartbeat.uptime_ms,
                         now: pinged_at,
                         lease_expires_at,
@@ -91,6 +93,8 @@ impl Ingest {
             busy: heartbeat.busy.unwrap_or(false),
             address: heartbeat.address.as_deref(),
             refuses: heartbeat.refuses.as_deref(),
+            gpus_usable: heartbeat.gpus_usable,
+            gpus_sick: heartbeat.gpus_sick.as_deref(),
             uptime_ms: heartbeat.uptime_ms,
         };
         let impossible = |e: model::NotPossible| Refusal::new(ErrorCode::Internal, e.to_string());
@@ -118,11 +122,14 @@ impl Ingest {
             return Err(wrong_incarnation("the incarnation or boot is not the current one"));
         };
         let lease_is_over = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
-        let refuses = caller.refuses.map(model::short_reason);
+        let [refuses, sick] = [caller.refuses, caller.gpus_sick].map(|text| text.map(model::short_reason));
+        let says_the_same = contact.busy == caller.busy
+            && contact.refuses == refuses
+            && (contact.gpus_usable, &contact.gpus_sick) == (caller.gpus_usable, &sick);
         // A wrong clock or a person wrote these times. No pulse is newer, so the record is written as a whole.
         let is_possible = contact.last_ping_at.max(contact.lease_expires_at) <= now + model::LONGEST_AHEAD
             && contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);
-        if is_possible && !lease_is_over && contact.busy == caller.busy && contact.refuses == refuses {
+        if is_possible && !lease_is_over && says_the_same {
             return Ok(None);
         }
         record.heartbeat(&caller, lease_expires_at, now).map(Some).map_err(impossible)

@@ -17,7 +17,7 @@ const MAX_LINE_CHARS: usize = 200;
 
 /// The exit code of a command that ran longer than it may, as that of `timeout`.
 const TIMED_OUT: i32 = 124;
-/// The exit code of a command that used more memory than it may: as if the kernel had killed it.
+/// The exit code of a command that used more memory or scratch space than it may: as if the kernel had killed it.
 const KILLED: i32 = 137;
 /// The exit code if a program cannot be run, as in a shell.
 const CANNOT_RUN: i32 = 126;
@@ -50,6 +50,13 @@ pub enum EndCause {
         /// How much it used, if that was measured.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         used_mib: Option<u64>,
+    },
+    /// It wrote more than its scratch space.
+    OverScratch {
+        /// The scratch space, in GiB.
+        allowed_gib: u64,
+        /// What its directories took up, in MiB.
+        used_mib: u64,
     },
     /// There is no such program on the node.
     NotFound {
@@ -101,6 +108,7 @@ impl EndCause {
             | Self::Signalled { .. }
             | Self::OverTime { .. }
             | Self::OverMemory { .. }
+            | Self::OverScratch { .. }
             | Self::NotFound { .. }
             | Self::NotExecutable { .. }
             | Self::NoInterpreter { .. }
@@ -111,13 +119,13 @@ impl EndCause {
     }
 
     /// The exit code, as a shell would give it: that of the command; 128 and the number of the signal that ended it; 124 if it
-    /// ran too long; 137 if it used too much memory; 126 or 127 if there was nothing to run. `None` if no command ended.
+    /// ran too long; 137 if it used too much memory or scratch space; 126 or 127 if there was nothing to run. `None` if no command ended.
     pub const fn exit_code(&self) -> Option<i32> {
         match self {
             Self::Exited { code } => Some(*code),
             Self::Signalled { signal } => Some(128_i32.saturating_add(*signal)),
             Self::OverTime { .. } => Some(TIMED_OUT),
-            Self::OverMemory { .. } => Some(KILLED),
+            Self::OverMemory { .. } | Self::OverScratch { .. } => Some(KILLED),
             Self::NotFound { .. } => Some(NO_PROGRAM),
             Self::NotExecutable { .. } | Self::NoInterpreter { .. } => Some(CANNOT_RUN),
             Self::Stopped { code, .. } => *code,
@@ -133,6 +141,7 @@ impl EndCause {
                 | Self::Signalled { .. }
                 | Self::OverTime { .. }
                 | Self::OverMemory { .. }
+                | Self::OverScratch { .. }
         )
     }
 
@@ -169,6 +178,9 @@ impl fmt::Display for EndCause {
             }
             Self::OverMemory { allowed_mib, used_mib: None } => {
                 write!(f, "out of memory: it needed more than the {allowed_mib} MiB that it may use")
+            }
+            Self::OverScratch { allowed_gib, used_mib } => {
+                write!(f, "out of scratch space: its files took up {used_mib} MiB and may take up {allowed_gib} GiB")
             }
             Self::NotFound { program } => write!(f, "program {program:?} not found"),
             Self::NotExecutable { program } => write!(f, "program {program:?} is not executable"),
@@ -300,6 +312,13 @@ mod tests {
                 EndCause::OverMemory { allowed_mib: 64, used_mib: Some(80) },
                 json!({"kind": "over_memory", "allowed_mib": 64, "used_mib": 80}),
                 "out of memory: it used 80 MiB and may use 64 MiB",
+                "failed",
+                Some(137),
+            ),
+            (
+                EndCause::OverScratch { allowed_gib: 1, used_mib: 1030 },
+                json!({"kind": "over_scratch", "allowed_gib": 1, "used_mib": 1030}),
+                "out of scratch space: its files took up 1030 MiB and may take up 1 GiB",
                 "failed",
                 Some(137),
             ),

@@ -113,6 +113,15 @@ string_enum! {
 }
 
 string_enum! {
+    /// The architecture of a machine's processors.
+    Arch {
+        X86_64 = "x86_64",
+        /// Graviton, for example.
+        Arm64 = "arm64",
+    }
+}
+
+string_enum! {
     /// The state of a job.
     JobState {
         /// Waiting to be placed.

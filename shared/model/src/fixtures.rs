@@ -44,6 +44,7 @@ pub fn offering() -> Offering {
         template_version: None,
         price_per_hour: Usd::from_micros(100_000),
         capacity: Capacity { vcpus: 2, memory_mib: 8192, scratch_gib: 0, gpus: 0 },
+        kind: MachineKind::DEFAULT,
     }
 }
 
@@ -52,7 +53,16 @@ pub fn new_life(n: u32) -> NewLife {
 }
 
 pub fn caller(instance_id: &str) -> Caller<'_> {
-    Caller { instance_id, boot_id: "boot-1", busy: false, address: Some("10.0.0.1"), refuses: None, uptime_ms: None }
+    Caller {
+        instance_id,
+        boot_id: "boot-1",
+        busy: false,
+        address: Some("10.0.0.1"),
+        refuses: None,
+        gpus_usable: 0,
+        gpus_sick: None,
+        uptime_ms: None,
+    }
 }
 
 /// Slot `n`, claimed at 0 s; the launch call has no answer yet.

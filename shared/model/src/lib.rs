@@ -5,6 +5,7 @@
 //! | [`ids`], [`time`], [`money`], [`rng`] | names, points in time, amounts, seeded randomness |
 //! | [`enums`], [`names`] | the closed sets of words in tables, requests and policy; what names from outside may be |
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
+//! | [`mod@machine`] | what a machine has and is, what work asks of it, and whether the two fit |
 //! | [`spec`], [`needs`], [`work`], [`failure_policy`] | what a user submits, and its parts, which rows, indexes and orders have too |
 //! | [`summary`], [`mod@array`] | what planning reads of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
@@ -48,6 +49,7 @@ mod instance;
 pub mod job;
 pub mod launch;
 pub mod limits;
+pub mod machine;
 mod mistakes;
 pub mod money;
 pub mod names;
@@ -71,18 +73,19 @@ pub mod work;
 pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
 pub use end_cause::{EndCause, Ending};
 pub use enums::{
-    ActionName, AfterEnd, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState, Market,
-    NodeStateName, NodeStatus, Reconcile, UnknownWord,
+    ActionName, AfterEnd, Arch, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState,
+    Market, NodeStateName, NodeStatus, Reconcile, UnknownWord,
 };
 pub use failure_policy::FailurePolicy;
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
 pub use job::{Job, JobSet};
+pub use machine::{Capacity, MAX_LABELS, Machine, MachineKind, MachineNeed};
 pub use mistakes::BadJob;
 pub use money::{BadAmount, Usd};
 pub use needs::{MAX_NODES, Needs};
 pub use node::{
-    ABSENCE_CONFIRM, Caller, Capacity, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life,
-    MAX_REASON_BYTES, NewLife, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
+    ABSENCE_CONFIRM, Caller, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, MAX_REASON_BYTES,
+    NewLife, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
 };
 pub use spec::{JobSpec, MAX_TRANSACTION_ITEMS};
 pub use summary::{AllocSummary, DEFAULT_PRIORITY, JobSummary, MAX_PRIORITY, counts_for};

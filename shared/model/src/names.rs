@@ -65,6 +65,14 @@ pub fn is_id(text: &str) -> bool {
     (1..=MAX_ID_BYTES).contains(&text.len()) && text.bytes().all(fits)
 }
 
+/// What is allowed as a label of a size, and as a type of GPUs, in words.
+pub const LABEL_FORM: &str = "1 to 32 letters, digits, '-', '_' or '.'";
+
+/// Whether this can be a label of a size, or a type of GPUs.
+pub fn is_label(text: &str) -> bool {
+    text.len() <= 32 && is_instance_type(text)
+}
+
 /// Whether this can be the name of an instance type in EC2, like `m7a.large`.
 pub fn is_instance_type(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');

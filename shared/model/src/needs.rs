@@ -4,12 +4,10 @@
 //! is one attribute, so that a new field takes no room in an index.
 //!
 //! Guarantees: each default stands here, and nowhere else.
-//! Does not: say which node fits; the plan of poll-and-scale does.
+//! Does not: say which node fits; [`crate::machine`] does.
 
-use crate::enums::Market;
-use crate::mistakes::{Mistakes, shown};
-use crate::names::is_instance_type;
-use crate::node::Capacity;
+use crate::machine::{Capacity, MachineNeed};
+use crate::mistakes::Mistakes;
 use serde::{Deserialize, Serialize};
 
 /// The most nodes one job may ask for at once.
@@ -27,12 +25,8 @@ pub struct Needs {
     pub memory_mib: u64,
     pub scratch_gib: u64,
     pub gpus: u32,
-    /// The only instance type that the job accepts; `None` for any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub instance_type: Option<String>,
-    /// The only market that the job accepts; `None` for any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub market: Option<Market>,
+    #[serde(flatten)]
+    pub machine: MachineNeed,
     /// Whether each member gets a node for itself, without allocs of other jobs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
@@ -47,8 +41,7 @@ impl Needs {
         memory_mib: 0,
         scratch_gib: 0,
         gpus: 0,
-        instance_type: None,
-        market: None,
+        machine: MachineNeed::ANY,
         exclusive: false,
         nodes: 1,
     };
@@ -59,17 +52,8 @@ impl Needs {
         Capacity { vcpus, memory_mib, scratch_gib, gpus }
     }
 
-    /// Whether a member has its node alone.
-    pub const fn alone(&self) -> bool {
-        self.exclusive || self.gpus > 0
-    }
-
     pub(crate) fn check(&self, mistakes: &mut Mistakes) {
-        if let Some(asked) = &self.instance_type {
-            mistakes.require(is_instance_type(asked), || {
-                format!("--instance-type {} is not the name of one, like m7a.large", shown(asked))
-            });
-        }
+        self.machine.check(self.gpus, mistakes);
         let nodes = self.nodes;
         mistakes.require(self.vcpus >= 1, || "--vcpus must be at least 1".into());
         mistakes

@@ -8,8 +8,8 @@ use crate::cloud::InstanceState;
 use crate::end_cause::EndCause;
 use crate::enums::{BrakeKind, ClientStatus, JobState, NodeStatus, Reconcile};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
+use crate::machine::Capacity;
 use crate::money::Usd;
-use crate::node::Capacity;
 use crate::time::{Span, Time};
 use std::fmt;
 

@@ -106,6 +106,7 @@ pub(crate) fn check_placing(needs: &Needs, work: &Work, policy: FailurePolicy, m
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::MachineNeed;
     use crate::work::is_image_reference;
 
     #[test]
@@ -130,8 +131,9 @@ mod tests {
     fn names_that_lists_show_are_bounded() {
         let of = |name: &str, asked: &str| {
             let (name, instance_type) = (Some(name.to_owned()), Some(asked.to_owned()));
-            let spec =
-                JobSpec { name, needs: Needs { instance_type, ..Needs::default() }, ..JobSpec::running(["true"]) };
+            let machine = MachineNeed { instance_type, ..MachineNeed::ANY };
+            let needs = Needs { machine, ..Needs::default() };
+            let spec = JobSpec { name, needs, ..JobSpec::running(["true"]) };
             spec.check().map_err(|BadJob(mistakes)| mistakes.join("; "))
         };
         assert_eq!(of("nightly run", "m7a.large"), Ok(()));

@@ -83,6 +83,10 @@ pub struct NodeFile {
     pub sweep_url: String,
 }
 
+const fn is_none_usable(n: &u32) -> bool {
+    *n == 0
+}
+
 /// `POST /v1/nodes/{node_id}/heartbeat`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
@@ -107,6 +111,12 @@ pub struct Heartbeat {
     /// Why the node takes no work, for people; `None` if it does. For example, jobs could read the instance metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
+    /// How many of its GPUs can be used.
+    #[serde(default, skip_serializing_if = "is_none_usable")]
+    pub gpus_usable: u32,
+    /// Which of its GPUs cannot be used, and why, for people; `None` if all can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_sick: Option<String>,
     /// How long the machine has been up when the heartbeat is made, in milliseconds. This number orders the heartbeats of
     /// one boot. A heartbeat that the network delivers late must not replace what a newer heartbeat said.
     #[serde(default, skip_serializing_if = "Option::is_none")]

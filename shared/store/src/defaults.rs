@@ -92,7 +92,7 @@ fn every_default_of_the_contract_counts_when_the_attribute_is_absent() {
     let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(1)).unwrap();
     assert_eq!(check::<Alloc>(Table::Allocs, "### allocs", &row(&alloc), &[]), ["awaiting"].into());
     check::<AllocSummary>(Table::Allocs, "### allocs", &row(&alloc), &[]);
-    for (map, parts) in [("needs", 6), ("work", 1), ("failure_policy", 6)] {
+    for (map, parts) in [("needs", 7), ("work", 1), ("failure_policy", 6)] {
         let part = format!("### {map}");
         let found = check_within::<Job>(Table::Jobs, &part, Some(map), &row(&job), &[]);
         assert_eq!(found, check_within::<Alloc>(Table::Allocs, &part, Some(map), &row(&alloc), &[]));
@@ -107,7 +107,7 @@ fn every_default_of_the_contract_counts_when_the_attribute_is_absent() {
 #[test]
 fn so_do_those_of_the_control_table() {
     let of_run = ["duration_ms", "actions", "left", "failed"];
-    let of_need: BTreeSet<&str> = ["vcpus", "memory_mib", "scratch_gib", "gpus", "exclusive"].into();
+    let of_need: BTreeSet<&str> = ["vcpus", "memory_mib", "scratch_gib", "gpus", "gpu_memory_gib", "exclusive"].into();
     let all: BTreeSet<&str> = defaults("### control").into_iter().map(|(name, _)| name).collect();
     assert_eq!(all, of_run.into_iter().chain(of_need.iter().copied()).collect());
     let run = RunRow::new("poll-and-scale");

@@ -519,6 +519,8 @@ mod tests {
             busy: true,
             address: Some("255.255.255.255"),
             refuses: None,
+            gpus_usable: 8,
+            gpus_sick: None,
             uptime_ms: Some(99_999_999_999),
         };
         let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x")

@@ -59,6 +59,10 @@ pub struct Pulse<'a> {
     pub busy: bool,
     /// Why the node takes no work, as the record has it: at most [`model::MAX_REASON_BYTES`].
     pub refuses: Option<&'a str>,
+    /// How many of its GPUs can be used.
+    pub gpus_usable: u32,
+    /// Which of its GPUs cannot be used, and why, as the record has it: at most [`model::MAX_REASON_BYTES`].
+    pub gpus_sick: Option<&'a str>,
     /// How long the machine had been up when it made the heartbeat, in milliseconds; `None` if the agent does not say.
     pub uptime_ms: Option<u64>,
     pub now: Time,
@@ -420,7 +424,11 @@ impl Store {
             ("last_ping_at".to_owned(), n(pulse.now.as_ms())),
             ("lease_expires_at".to_owned(), n(pulse.lease_expires_at.as_ms())),
         ]);
-        let refuses = pulse.refuses.map_or(Cond::says_nothing("refuses"), |why| Cond::Eq("refuses", s(why)));
+        let text = |name, text: Option<&str>| text.map_or(Cond::says_nothing(name), |text| Cond::Eq(name, s(text)));
+        let gpus = match pulse.gpus_usable {
+            0 => Cond::Any(vec![Cond::says_nothing("gpus_usable"), Cond::Eq("gpus_usable", n(0))]),
+            usable => Cond::Eq("gpus_usable", n(usable)),
+        };
         let busy = if pulse.busy { Cond::Eq("busy", AttributeValue::Bool(true)) } else { Cond::says_nothing("busy") };
         let mut when = vec![
             Cond::Eq("node_id", s(pulse.node_id)),
@@ -428,7 +436,9 @@ impl Store {
             Cond::Eq("incarnation", s(pulse.incarnation)),
             Cond::Eq("boot_id", s(pulse.boot_id)),
             busy,
-            refuses,
+            text("refuses", pulse.refuses),
+            gpus,
+            text("gpus_sick", pulse.gpus_sick),
             Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
             // A heartbeat never shortens the lease.
             Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),

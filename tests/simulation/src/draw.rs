@@ -85,6 +85,7 @@ const fn place(fault: Fault) -> Place {
         | F::NeverReports
         | F::AgentRefuses
         | F::CannotStart
+        | F::GpuSick
         | F::RowUnreadable => Place::Own(Like::Outage),
         F::ListCollapses
         | F::ListLoses
@@ -108,6 +109,7 @@ const fn place(fault: Fault) -> Place {
         | F::OperatorRewritesTimes
         | F::ForeignWork
         | F::ArrayArrives
+        | F::GpusWanted
         | F::JobFollows
         | F::ControllerWants => Place::Own(Like::People),
         F::DbSlow

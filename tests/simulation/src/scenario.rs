@@ -329,6 +329,9 @@ fn pick<'a, T>(dice: &mut Xoshiro256PlusPlus, all: &'a [T]) -> &'a T {
     all.get(n).unwrap_or_else(|| unreachable!("a list without entries"))
 }
 
+/// The GPUs of a machine of the size `gpu`, and of no other.
+pub const GPUS: u32 = 4;
+
 /// The sizes of every world.
 pub fn sizes(spot: bool) -> Value {
     let size = |name: &str, vcpus: u32, memory: u32, gpus: u32, price: f64, market: &str, fallback: &str| {
@@ -339,7 +342,7 @@ pub fn sizes(spot: bool) -> Value {
         size("small", 2, 4096, 0, 0.1, "on_demand", "none"),
         size("medium", 4, 8192, 0, 0.21, "on_demand", "none"),
         size("large", 8, 16384, 0, 0.43, "on_demand", "none"),
-        size("gpu", 8, 32768, 1, 1.5, "on_demand", "none"),
+        size("gpu", 8, 32768, GPUS, 1.5, "on_demand", "none"),
     ];
     if spot {
         all.push(size("spare", 4, 8192, 0, 0.08, "spot", "on_demand"));

@@ -180,7 +180,7 @@ fn in_use(
         shut_down(plan, life, Because::NotNeeded, Reason::SizeLeftPolicy { size: size.clone() });
     } else if let Some(state) = view.leaves_as(life) {
         return Some(Reason::InstanceNotRunning { state });
-    } else if let (NodeStatus::Ready, Some(why)) = (contact.status, &contact.refuses) {
+    } else if let (NodeStatus::Ready, Some(why)) = (contact.status, record.refuses()) {
         return refusing(view, plan, life, contact, why);
     } else if contact.status == NodeStatus::Ready {
         return idle_node(view, plan, life, contact, need);

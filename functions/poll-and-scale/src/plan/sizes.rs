@@ -7,7 +7,7 @@ use super::view::View;
 use model::limits::Limit;
 use model::policy::{Fallback, Policy, Size};
 use model::reason::Reason;
-use model::{Capacity, JobSummary, Market, Offering};
+use model::{Arch, Capacity, JobSummary, Machine, MachineNeed, Market, Offering};
 
 /// The capacity of a machine that jobs get. A share of its memory is for the system.
 pub(super) fn usable(capacity: Capacity, memory_usable: f64) -> Capacity {
@@ -15,17 +15,12 @@ pub(super) fn usable(capacity: Capacity, memory_usable: f64) -> Capacity {
     Capacity { memory_mib, ..capacity }
 }
 
-/// Whether `need` fits into `have`.
-pub(super) const fn fits(need: Capacity, have: Capacity) -> bool {
-    need.vcpus <= have.vcpus
-        && need.memory_mib <= have.memory_mib
-        && need.scratch_gib <= have.scratch_gib
-        && need.gpus <= have.gpus
-}
-
 /// The sizes of a policy, in the order to try them.
 pub(super) struct Sizes<'a> {
+    policy: &'a Policy,
     sorted: Vec<(&'a Size, Capacity)>,
+    /// The architecture of work that names none.
+    pub(super) default_arch: Arch,
 }
 
 impl<'a> Sizes<'a> {
@@ -33,7 +28,7 @@ impl<'a> Sizes<'a> {
         let usable = |size: &Size| usable(size.capacity, policy.nodes.memory_usable);
         let mut sorted: Vec<_> = policy.size.iter().map(|size| (size, usable(size))).collect();
         sorted.sort_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
-        Self { sorted }
+        Self { policy, sorted, default_arch: policy.default_arch() }
     }
 
     pub(super) fn all(&self) -> Vec<&'a Size> {
@@ -42,17 +37,30 @@ impl<'a> Sizes<'a> {
 
     /// The sizes that fit a job, in the order to try them.
     pub(super) fn fitting(&self, job: &JobSummary) -> Vec<&'a Size> {
-        self.offering(job.needs.capacity(), job.needs.instance_type.as_deref(), job.needs.market)
+        self.offering(job.needs.capacity(), &job.needs.machine)
     }
 
     /// The sizes that offer this, in the order to try them.
-    pub(super) fn offering(&self, need: Capacity, of_type: Option<&str>, market: Option<Market>) -> Vec<&'a Size> {
-        let fit = self.sorted.iter().filter(|(size, usable)| {
-            fits(need, *usable)
-                && of_type.is_none_or(|t| *t == size.instance_type)
-                && market.is_none_or(|m| m == size.market)
-        });
+    pub(super) fn offering(&self, takes: Capacity, need: &MachineNeed) -> Vec<&'a Size> {
+        let fit = self.sorted.iter().filter(|(size, usable)| self.machine(size).fits(takes, need, *usable));
         fit.map(|(size, _)| *size).collect()
+    }
+
+    /// A machine of this size.
+    pub(super) fn machine(&self, size: &'a Size) -> Machine<'a> {
+        let Size { instance_type, market, kind, .. } = size;
+        Machine { instance_type, market: *market, kind, default_arch: self.default_arch }
+    }
+
+    /// Why no size fits.
+    pub(super) fn none_fits(&self, takes: Capacity, need: &MachineNeed) -> Reason {
+        let mut words = need.words();
+        // Who names no architecture does not know that a larger size has the other one.
+        if need.arch.is_none() && self.policy.size.iter().any(|size| size.kind.arch != self.default_arch) {
+            words.push(format!("{}, because it names no architecture", self.default_arch));
+        }
+        let narrowed = if words.is_empty() { String::new() } else { format!(" with {}", words.join(", ")) };
+        Reason::NoSizeFits { needs: takes, narrowed, usable: self.policy.nodes.memory_usable }
     }
 }
 
@@ -100,6 +108,7 @@ pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<Market>
                 template_version: version,
                 price_per_hour: size.price_per_hour,
                 capacity: size.capacity,
+                kind: size.kind.clone(),
             });
         }
     }

@@ -4,9 +4,10 @@
 //! Does not: say when a limit begins or grows (`limits` does), or when a brake holds (`brake` does).
 
 use super::key::ControlKey;
-use crate::enums::{BrakeKind, Market};
+use crate::enums::BrakeKind;
 use crate::ids::JobId;
-use crate::node::{Capacity, LONGEST_AHEAD, Version};
+use crate::machine::{Capacity, MachineNeed};
+use crate::node::{LONGEST_AHEAD, Version};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,10 +64,8 @@ pub struct DemandNeed {
     pub size: Option<String>,
     #[serde(flatten)]
     pub capacity: Capacity,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance_type: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub market: Option<Market>,
+    #[serde(flatten)]
+    pub machine: MachineNeed,
     /// Whether each demand gets a node for itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,

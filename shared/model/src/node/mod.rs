@@ -25,6 +25,6 @@ mod types;
 
 pub use transitions::{Caller, NewLife, Seen};
 pub use types::{
-    ABSENCE_CONFIRM, Capacity, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, MAX_REASON_BYTES,
+    ABSENCE_CONFIRM, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, MAX_REASON_BYTES,
     NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
 };

@@ -9,6 +9,9 @@ use crate::ids::NodeId;
 use crate::output::FOLLOW_LASTS;
 use crate::time::Time;
 
+/// Why a machine whose size has GPUs takes no work without one.
+const NO_GPU: &str = "none of its GPUs can be used: is the driver installed, and does `nvidia-smi` list them?";
+
 impl Life {
     /// Whether somebody reads the output of an alloc of this node now. A follow that lasts longer than one can last is not
     /// believed.
@@ -96,14 +99,32 @@ impl NodeRecord {
             && self.contact().is_some_and(|c| c.lease_expires_at >= now)
     }
 
-    /// Why the node's agent takes no work; `None` if it does, or if the node never registered.
+    /// Why the node takes no work; `None` if it does, or if the node never registered. A machine whose size has GPUs, and that
+    /// can use none of them, is of no use to whom its price is paid for: it does not take other work either.
     pub fn refuses(&self) -> Option<&str> {
-        self.contact().and_then(|c| c.refuses.as_deref())
+        let contact = self.contact()?;
+        let has_lost_all = self.life().is_some_and(|life| life.offering.capacity.gpus > 0) && contact.gpus_usable == 0;
+        contact.refuses.as_deref().or_else(|| has_lost_all.then_some(NO_GPU))
     }
 
-    /// What a list says of the node: that it takes no work, otherwise why its record was last changed.
+    /// How many GPUs of the node work may use: those of its size, without those that its agent cannot use.
+    pub fn usable_gpus(&self) -> u32 {
+        let of_size = self.life().map_or(0, |life| life.offering.capacity.gpus);
+        self.contact().map_or(of_size, |contact| contact.gpus_usable.min(of_size))
+    }
+
+    /// Which GPUs of the node cannot be used, and why; `None` if all can.
+    pub fn sick_gpus(&self) -> Option<String> {
+        let (of_size, usable) = (self.life()?.offering.capacity.gpus, self.usable_gpus());
+        let sick = self.contact()?.gpus_sick.as_deref();
+        let why = sick.unwrap_or("its agent finds no more: see the driver");
+        (of_size > usable).then(|| format!("{usable} of its {of_size} GPUs can be used: {why}"))
+    }
+
+    /// What a list says of the node: that it takes no work, or that GPUs are sick, otherwise why its record was last changed.
     pub fn why(&self) -> String {
-        self.refuses().map_or_else(|| self.reason.clone(), |why| format!("it takes no work: {why}"))
+        let refuses = self.refuses().map(|why| format!("it takes no work: {why}"));
+        refuses.or_else(|| self.sick_gpus()).unwrap_or_else(|| self.reason.clone())
     }
 
     /// Whether alloc updates from the node are taken: while it is syncing or ready, and while it is

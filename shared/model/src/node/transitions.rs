@@ -38,6 +38,10 @@ pub struct Caller<'a> {
     pub address: Option<&'a str>,
     /// Why the node takes no work; `None` if it does.
     pub refuses: Option<&'a str>,
+    /// How many of its GPUs can be used.
+    pub gpus_usable: u32,
+    /// Which of its GPUs cannot be used, and why; `None` if all can.
+    pub gpus_sick: Option<&'a str>,
     /// How long the machine had been up when it made the call, in milliseconds; `None` if the agent does not say.
     pub uptime_ms: Option<u64>,
 }
@@ -192,6 +196,8 @@ impl NodeRecord {
             busy: caller.busy,
             refuses: caller.refuses.map(short_reason),
             refuses_since_at: self.refuses_since(caller.refuses, now),
+            gpus_usable: caller.gpus_usable,
+            gpus_sick: caller.gpus_sick.map(short_reason),
             idle_since_at: None,
             idle_seen: 0,
             // A repeated registration keeps this time, because a node that only registers again and again is stuck
@@ -210,8 +216,8 @@ impl NodeRecord {
         Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
     }
 
-    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy` or `refuses`
-    /// differs.
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy`, `refuses` or what the
+    /// agent says of its GPUs differs.
     pub fn heartbeat(&self, caller: &Caller<'_>, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
@@ -236,6 +242,11 @@ impl NodeRecord {
             contact.refuses_since_at = refuses_since_at;
             contact.idle_since_at = None;
             contact.idle_seen = 0;
+        }
+        let gpus_sick = caller.gpus_sick.map(short_reason);
+        if contact.gpus_usable != caller.gpus_usable || contact.gpus_sick != gpus_sick {
+            reason = if gpus_sick.is_some() { "GPUs cannot be used" } else { "its GPUs can be used" };
+            (contact.gpus_usable, contact.gpus_sick) = (caller.gpus_usable, gpus_sick);
         }
         let was_silent = in_use && matches!(contact.status, NodeStatus::Disconnected | NodeStatus::Down);
         if was_silent {

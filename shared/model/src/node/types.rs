@@ -6,6 +6,7 @@
 use crate::batch::Batch;
 use crate::enums::{Intent, Market, NodeStateName, NodeStatus};
 use crate::ids::{AllocId, NodeId, Slot};
+use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
 use crate::output::Follow;
 use crate::time::{Span, Time};
@@ -192,23 +193,8 @@ pub struct Offering {
     pub price_per_hour: Usd,
     #[serde(flatten)]
     pub capacity: Capacity,
-}
-
-/// What a machine offers, or what a job needs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Capacity {
-    #[serde(default = "one")]
-    pub vcpus: u32,
-    #[serde(default)]
-    pub memory_mib: u64,
-    #[serde(default)]
-    pub scratch_gib: u64,
-    #[serde(default)]
-    pub gpus: u32,
-}
-
-const fn one() -> u32 {
-    1
+    #[serde(flatten)]
+    pub kind: MachineKind,
 }
 
 /// What is known from a node's heartbeats.
@@ -250,6 +236,12 @@ pub struct Contact {
     /// Since when the node takes no work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses_since_at: Option<Time>,
+    /// How many GPUs can be used, as the agent says. It does not know how many its size has.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gpus_usable: u32,
+    /// Which GPUs cannot be used, and why, as the agent says; `None` if all can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_sick: Option<String>,
     /// Since when the node has been idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since_at: Option<Time>,

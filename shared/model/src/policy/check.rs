@@ -4,8 +4,10 @@
 //! if every single knob is right.
 //! Does not: know what a knob means; the table does.
 
-use super::{Fallback, KNOBS, Kind, Knob, Policy, SIZE_KNOBS};
-use crate::enums::Market;
+use super::{Fallback, KNOBS, Kind, Knob, Policy, SIZE_KNOBS, Size};
+use crate::enums::{Arch, Market};
+use crate::machine::MAX_LABELS;
+use crate::names::{LABEL_FORM, is_label};
 use crate::rights::role_name;
 use crate::stored::{PREFIX_FORM, S3Prefix};
 use serde_json::{Map, Value};
@@ -181,6 +183,19 @@ impl Checker {
         Value::Object(complete)
     }
 
+    /// Checks what a size says of its kind of machine.
+    fn kind(&mut self, path: &str, size: &Size) {
+        let is_arm = is_graviton(&size.instance_type);
+        if is_arm && size.kind.arch != Arch::Arm64 {
+            let message = format!("{} has arm64 processors: write arch = \"arm64\"", size.instance_type);
+            self.wrong(&format!("{path}.arch"), message);
+        }
+        let about_gpus = [("gpu_type", size.kind.gpu_type.is_some()), ("gpu_memory_gib", size.kind.gpu_memory_gib > 0)];
+        for (knob, _) in about_gpus.into_iter().filter(|(_, is_said)| *is_said && size.capacity.gpus == 0) {
+            self.wrong(&format!("{path}.{knob}"), "says nothing without GPUs: set gpus too");
+        }
+    }
+
     /// Checks what depends on more than one knob.
     fn whole(&mut self, policy: &Policy) {
         if policy.nodes.min > policy.nodes.max {
@@ -197,6 +212,7 @@ impl Checker {
                     "is missing, and so is launch.template: one of them must say what to launch",
                 );
             }
+            self.kind(&format!("size[{n}]"), size);
             if size.market == Market::OnDemand && size.fallback != Fallback::None {
                 self.wrong(&format!("size[{n}].fallback"), "is for market = \"spot\" only");
             }
@@ -235,6 +251,11 @@ fn fits(kind: Kind, value: &Value) -> bool {
             let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
             value.as_str().is_some_and(|t| (1..=64).contains(&t.len()) && t.chars().all(fits))
         }
+        Kind::Label => value.as_str().is_some_and(is_label),
+        Kind::Labels => value.as_array().is_some_and(|list| {
+            let labels: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(|text| is_label(text)).collect();
+            labels.len() == list.len() && labels.len() <= MAX_LABELS
+        }),
         Kind::OneOf(words) => value.as_str().is_some_and(|t| words.contains(&t)),
         Kind::Template => value.as_str().is_some_and(is_template),
         Kind::Subnets => value.as_array().is_some_and(|list| {
@@ -272,6 +293,17 @@ fn is_template(text: &str) -> bool {
     (3..=128).contains(&name.len()) && name.chars().all(is_of_name) && version.is_none_or(is_version)
 }
 
+/// Whether EC2 has this instance type with Graviton processors: a `g` behind the number of the generation, as in m7g.large,
+/// c6gn.xlarge and is4gen.medium, or the family a1 (EC2 User Guide, "Amazon EC2 instance type naming conventions").
+fn is_graviton(instance_type: &str) -> bool {
+    let Some((family, _)) = instance_type.split_once('.') else { return false };
+    let name = family.trim_start_matches(|c: char| c.is_ascii_lowercase());
+    let options = name.trim_start_matches(|c: char| c.is_ascii_digit());
+    let has_generation = name.len() < family.len() && options.len() < name.len();
+    let is_plain = options.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    family == "a1" || (has_generation && is_plain && options.contains('g'))
+}
+
 fn is_subnet(text: &str) -> bool {
     let id = text.strip_prefix("subnet-").unwrap_or_default();
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric())
@@ -284,6 +316,8 @@ fn allowed(kind: Kind) -> String {
         Kind::Number(min, max) => format!("a number from {min} to {max}"),
         Kind::Text(max) => format!("text of at most {max} bytes"),
         Kind::Name => "1 to 64 letters, digits, '-', '_' or '.'".into(),
+        Kind::Label => LABEL_FORM.into(),
+        Kind::Labels => format!("a list of at most {MAX_LABELS} labels, each once, of {LABEL_FORM}"),
         Kind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
         Kind::Template => TEMPLATE_FORM.into(),
         Kind::Subnets => "a list of subnets, each once, like [\"subnet-0123456789abcdef0\"]".into(),

@@ -22,6 +22,10 @@ pub enum Kind {
     Text(usize),
     /// A name: 1 to 64 letters, digits, `-`, `_` or `.`.
     Name,
+    /// A label of a size, or a type of GPUs.
+    Label,
+    /// A list of labels, each once.
+    Labels,
     /// One of these words.
     OneOf(&'static [&'static str]),
     /// A launch template: its id or its name, and perhaps `:7` for a version.
@@ -304,6 +308,25 @@ pub const SIZE_KNOBS: &[Knob] = &[
     required("memory_mib", Kind::Whole(1, 1 << 32), "memory, in MiB"),
     knob("scratch_gib", Kind::Whole(0, 1 << 32), "0", "scratch space, in GiB"),
     knob("gpus", Kind::Whole(0, 1 << 20), "0", "GPUs"),
+    knob(
+        "gpu_type",
+        Kind::Label,
+        "null",
+        "the model of its GPUs, like a10g: jobs may ask for it; not set: no job that asks",
+    ),
+    knob(
+        "gpu_memory_gib",
+        Kind::Whole(0, 1 << 20),
+        "0",
+        "the memory of each GPU, in GiB; 0: no job that asks for some",
+    ),
+    knob(
+        "arch",
+        Kind::OneOf(&["x86_64", "arm64"]),
+        "\"x86_64\"",
+        "its architecture; jobs that name none go to x86_64, or to arm64 if no size is x86_64",
+    ),
+    knob("labels", Kind::Labels, "[]", "what jobs may require of it, like [\"nvme\", \"fast-net\"]"),
     required("price_per_hour", Kind::Number(0.0, 1e6), "the price in US dollars: the cheapest fitting size is taken"),
     knob("market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"", "how it is bought"),
     knob(

@@ -3,9 +3,9 @@
 //! Guarantees: a type for each section, with one field for each knob.
 //! Does not: say what a knob means or allows; [`super::KNOBS`] and [`super::SIZE_KNOBS`] do.
 
-use crate::enums::Market;
+use crate::enums::{Arch, Market};
+use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
-use crate::node::Capacity;
 use crate::stored::S3Prefix;
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,8 @@ pub struct Size {
     pub instance_type: String,
     #[serde(flatten)]
     pub capacity: Capacity,
+    #[serde(flatten)]
+    pub kind: MachineKind,
     pub price_per_hour: Usd,
     pub market: Market,
     pub fallback: Fallback,
@@ -145,6 +147,14 @@ impl Policy {
     /// The document with every default filled in.
     pub fn to_json(&self) -> Value {
         serde_json::to_value(self).unwrap_or(Value::Null)
+    }
+
+    /// The architecture of work that names none: x86_64 if the policy has a size of it, and otherwise arm64. A program that
+    /// was built for one does not run on the other, and most are built for x86_64. In a policy with one architecture, nobody
+    /// has to name it.
+    pub fn default_arch(&self) -> Arch {
+        let has_x86 = self.size.iter().any(|size| size.kind.arch == Arch::X86_64);
+        if has_x86 || self.size.is_empty() { Arch::X86_64 } else { Arch::Arm64 }
     }
 
     /// The size with this name.

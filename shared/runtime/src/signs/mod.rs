@@ -139,6 +139,13 @@ pub const SIGNS: &[Sign] = &[
         alarms: &[],
     },
     Sign {
+        name: "gpus",
+        raised_by: "a node can use fewer GPUs than its size has",
+        ends: "when they can be used again, or the node is gone",
+        raise: nodes::sick_gpus,
+        alarms: &[],
+    },
+    Sign {
         name: "silent",
         raised_by: "an unusual share of the nodes in use (`heartbeat.brake_fraction`, at least 2), or one for longer than `shutdown.down_after_s`, is silent; look: any node is silent for longer than its lease",
         ends: "with their heartbeats, or when they are replaced",

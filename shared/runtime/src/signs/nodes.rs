@@ -50,6 +50,26 @@ pub(super) fn refusing(facts: &Facts<'_>) -> Vec<Raised> {
     raised
 }
 
+/// The nodes that can use fewer GPUs than their sizes have. A node that can use none takes no work, and is told of as such.
+pub(super) fn sick_gpus(facts: &Facts<'_>) -> Vec<Raised> {
+    let takes_work = facts.nodes.iter().filter(|node| node.status().is_some() && node.refuses().is_none());
+    let sick: Vec<_> = takes_work.filter_map(|node| Some((node.slot, node.sick_gpus()?))).collect();
+    let mut raised: Vec<Raised> = sick
+        .iter()
+        .take(LINES)
+        .map(|(slot, why)| {
+            let says = format!("slot {slot}: {}", one_line(why));
+            let to_do = format!("`nodekeeper drain {slot}` has it replaced when what runs there has ended");
+            Raised::new("gpus", Level::Wrong, says, to_do)
+        })
+        .collect();
+    let more = sick.len().saturating_sub(LINES);
+    if more > 0 {
+        raised.push(Raised::new("gpus", Level::Wrong, format!("and {more} more nodes"), ""));
+    }
+    raised
+}
+
 /// The nodes in use whose lease is over, and since when; and how bad that is.
 fn silent_nodes(facts: &Facts<'_>) -> (Vec<(Slot, Time)>, Level) {
     let in_use = || facts.nodes.iter().filter(|n| n.status().is_some());

@@ -2,7 +2,7 @@
 
 use super::{
     Check, RUN, SLACK, alloc_id, count, done, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text,
-    time, within,
+    time, usable_gpus, within,
 };
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
@@ -507,10 +507,12 @@ impl Check {
         let share = self.present_policy().map_or(1.0, |p| p.nodes.memory_usable);
         let there = |name: &str| match name {
             "memory_mib" => (count(after, name) as f64 * share).floor() as i64,
+            "gpus" => usable_gpus(after),
             _ => count(after, name),
         };
-        let room = |name: &str| sum(name) <= there(name);
-        let alone = rows.iter().any(|r| is_true(r, "exclusive") || count(r, "gpus") > 0);
+        // GPUs may have become sick under the allocs that are there.
+        let room = |name: &str| sum(name) <= there(name) || (name == "gpus" && count(alloc, name) == 0);
+        let alone = rows.iter().any(|r| is_true(r, "exclusive"));
         if !["vcpus", "memory_mib", "scratch_gib", "gpus"].into_iter().all(room) || (alone && rows.len() > 1) {
             self.broken(rule, format!("too much on {after:?}: {rows:?}"));
         }
@@ -523,6 +525,7 @@ impl Check {
 
     /// Called when the process of an alloc starts.
     pub fn started(&self, model: &Model, node: NodeId, order: &AllocOrder) {
+        self.invariant_no_gpu_has_two_allocs(node, order);
         let id = order.alloc_id;
         self.core.count("a process started");
         self.invariant_a_node_is_told_what_was_submitted(model, order);

@@ -2,7 +2,7 @@
 
 use super::brakes::MOVED;
 use super::jobs::is_held;
-use super::{Check, INDEX, RUN, SLACK, count, node_id, text, time};
+use super::{Check, INDEX, RUN, SLACK, count, node_id, refuses, text, time, usable_gpus};
 use crate::caller::{Caller, Kind, may_be_about};
 use crate::core::lock;
 use crate::database::Model;
@@ -170,6 +170,8 @@ impl Check {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         // If a size may fall back to another market, some of its nodes are useless for a job that asks for one market.
         let market = model.get(&job).and_then(|job| text(job, "market"));
+        // GPUs that cannot be used are of no use to it either.
+        let gpus = model.get(&job).map_or(0, |job| count(job, "gpus"));
         let now = self.core.now();
         let is_free = |row: &&Row| {
             matches!(text(row, "state"), Some("assigned" | "in_use"))
@@ -180,6 +182,8 @@ impl Check {
                 && super::set(row).is_empty()
                 && !super::is_true(row, "busy")
                 && alike(row, after)
+                && usable_gpus(row) >= gpus
+                && !refuses(row)
                 && self.may_be_there(row)
                 && market.is_none_or(|m| text(row, "market") == Some(m))
                 // A restored table may have forgotten something that keeps this node from taking work.
@@ -211,7 +215,7 @@ impl Check {
             matches!(text(row, "state"), Some("assigned" | "in_use"))
                 && matches!(text(row, "status"), None | Some("ready"))
                 && matches!(text(row, "intent"), None | Some("run"))
-                && text(row, "refuses").is_none()
+                && !refuses(row)
                 && time(row, "modified_at").is_some_and(|at| now.since(at) >= SETTLED)
                 && time(row, "lease_expires_at").is_none_or(|until| until > now)
                 && super::set(row).is_empty()
@@ -315,7 +319,7 @@ impl Check {
             text(row, "state") == Some("in_use")
                 && text(row, "status") == Some("ready")
                 && matches!(text(row, "intent"), None | Some("run"))
-                && text(row, "refuses").is_none()
+                && !refuses(row)
                 && time(row, "modified_at").is_some_and(|at| at + SETTLED < caller.began())
                 && node_id(row).is_some_and(|n| caller.knows(n))
                 && runs(row)

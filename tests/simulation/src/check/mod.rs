@@ -13,6 +13,7 @@ mod brakes;
 pub mod cloud;
 mod demand;
 mod events;
+mod gpus;
 mod handles;
 mod interruptions;
 mod jobs;
@@ -32,8 +33,8 @@ use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::{Span, Time};
 use row::{
-    alloc_id, count, done, is_back, is_ended, is_final, is_true, is_wanted, node_id, number, set, slot, text, time,
-    within,
+    alloc_id, count, done, is_back, is_ended, is_final, is_true, is_wanted, node_id, number, refuses, set, slot, text,
+    time, usable_gpus, within,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Deref;
@@ -73,6 +74,8 @@ pub struct Ground {
     pub known: BTreeSet<AllocId>,
     /// The allocs that run.
     pub running: BTreeSet<AllocId>,
+    /// The GPUs of the allocs that run and have some.
+    pub gpus: BTreeMap<AllocId, Vec<String>>,
     /// The caches that these allocs name.
     pub caches: BTreeSet<String>,
     /// Containers and volumes.
@@ -335,6 +338,7 @@ impl Check {
             node_id,
             known: BTreeSet::new(),
             running: BTreeSet::new(),
+            gpus: BTreeMap::new(),
             caches: BTreeSet::new(),
             handles: BTreeSet::new(),
             next_call_at: None,

@@ -95,6 +95,17 @@ pub(super) fn is_back(row: &Item) -> bool {
         && is_true(row, "awaiting")
 }
 
+/// How many GPUs of a node work may use: those of its size, without those that its agent cannot use.
+pub(super) fn usable_gpus(node: &Item) -> i64 {
+    let of_size = count(node, "gpus");
+    if node.contains_key("first_ping_at") { of_size.min(count(node, "gpus_usable")) } else { of_size }
+}
+
+/// Whether a node takes no work, as its agent says, or because it can use none of its GPUs.
+pub(super) fn refuses(node: &Item) -> bool {
+    text(node, "refuses").is_some() || (count(node, "gpus") > 0 && usable_gpus(node) == 0)
+}
+
 /// Whether a copy counts as the wanted one.
 pub(super) fn is_wanted(row: &Item) -> bool {
     !is_final(row)

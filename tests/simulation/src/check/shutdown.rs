@@ -1,7 +1,7 @@
 //! The invariants of shutdowns: every shutdown has one of the allowed reasons.
 
 use super::jobs::is_held;
-use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, set, text, time};
+use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, refuses, set, text, time, usable_gpus};
 use crate::caller::{Caller, Kind, covers};
 use crate::core::lock;
 use crate::database::Model;
@@ -37,7 +37,7 @@ impl Check {
         }
         self.invariant_a_shutdown_has_its_reason(caller, model, before);
         // A node whose agent takes no work does not count for the minimum.
-        if text(before, "refuses").is_none() {
+        if !refuses(before) {
             self.invariant_the_minimum_stays(caller, model, before);
         }
         self.invariant_the_first_job_keeps_its_nodes(model, before);
@@ -177,7 +177,7 @@ impl Check {
             Why::Idle => {
                 let seen = count(before, "idle_seen") >= i64::from(policy.idle.confirmations);
                 let ready = text(before, "status") == Some("ready");
-                let window = text(before, "refuses").is_some() || self.window(policy, before);
+                let window = refuses(before) || self.window(policy, before);
                 let idle = since("idle_since_at", policy.idle.timeout_s) && seen && window;
                 ready && (idle || unwanted)
             }
@@ -294,7 +294,8 @@ impl Check {
         let memory = |row: &Item| (count(row, "memory_mib") as f64 * policy.nodes.memory_usable).floor() as i64;
         let fits = |row: &Item| {
             set(row).is_empty()
-                && ["vcpus", "gpus", "scratch_gib"].iter().all(|n| count(first, n) <= count(row, n))
+                && ["vcpus", "scratch_gib"].iter().all(|n| count(first, n) <= count(row, n))
+                && count(first, "gpus") <= usable_gpus(row)
                 && count(first, "memory_mib") <= memory(row)
                 && kind(row, "instance_type")
                 && kind(row, "market")
@@ -368,6 +369,7 @@ fn was_short(caller: &Caller, model: &Model, policy: &Policy, size: &Size) -> bo
             template_version: None,
             price_per_hour: size.price_per_hour,
             capacity: size.capacity,
+            kind: size.kind.clone(),
         };
         model.rows(Table::Control).any(|row| {
             let until = time(row, "until_at");

@@ -10,11 +10,15 @@ use crate::check::{Ground, Watch};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
+use crate::scenario::GPUS;
 use model::EndCause;
+use model::cloud::{Instance, SIZE_TAG};
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
-use nodekeeper_agent::protocol::{Durable, Ended, Identity, LocalAlloc, Node as Protocol, Seen, Work};
+use nodekeeper_agent::protocol::{
+    Durable, Ended, Gpu, Holder, Identity, Lacking, LocalAlloc, Node as Protocol, Seen, Work, assign,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,6 +32,8 @@ struct Disk {
     started: BTreeMap<AllocId, (AllocOrder, u32)>,
     /// How each ended alloc ended.
     ended: BTreeMap<AllocId, Ended>,
+    /// The GPUs that an alloc was given.
+    gpus: BTreeMap<AllocId, Vec<String>>,
     /// Containers and volumes, each with its label.
     handles: BTreeMap<String, Option<String>>,
 }
@@ -59,6 +65,10 @@ pub struct Machine {
     /// Until when the machine can start nothing, and what it could not start.
     cannot_start_until: Option<Time>,
     failed_starts: BTreeSet<AllocId>,
+    /// The GPUs of the machine, all in good health.
+    gpus: Vec<Gpu>,
+    /// Which of them is sick, and until when.
+    sick_gpu: Option<(usize, Time)>,
     hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
@@ -111,6 +121,8 @@ impl Machine {
             refuses_until: None,
             cannot_start_until: None,
             failed_starts: BTreeSet::new(),
+            gpus: gpus_of(&real.instance),
+            sick_gpu: None,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
             // work by then.
             hangs_at: core.is_planned(Fault::Hangs).then(|| now + Span::from_s(core.of(Fault::Hangs, -3600, 3600))),
@@ -195,6 +207,8 @@ impl Machine {
         if !ground.running.iter().eq(running.keys()) {
             ground.running = running.keys().copied().collect();
         }
+        let gpus = running.keys().filter_map(|id| Some((*id, self.disk.gpus.get(id)?.clone())));
+        ground.gpus = gpus.collect();
         let order = |id: &AllocId| self.disk.started.get(id).map(|(order, _)| order);
         ground.caches = running.keys().filter_map(order).flat_map(|order| order.work.caches.clone()).collect();
         if !ground.handles.iter().eq(handles.keys()) {
@@ -289,6 +303,18 @@ impl Machine {
             self.protocol.observe(id, Seen::Ended(ended));
             return;
         }
+        match assign(id, order.needs.gpus, &self.protocol.gpus, &self.holders()) {
+            Ok(uuids) if uuids.is_empty() => {}
+            Ok(uuids) => _ = self.disk.gpus.insert(id, uuids),
+            Err(Lacking::Now(why) | Lacking::Always(why)) => {
+                self.core.count("an alloc lacked GPUs");
+                let ended = ended(EndCause::NotStarted { why });
+                self.disk.started.insert(id, (order.clone(), self.boot));
+                self.end(id, ended.clone());
+                self.protocol.observe(id, Seen::Ended(ended));
+                return;
+            }
+        }
         let s = match order.work.command.get(1).and_then(|s| s.parse::<i64>().ok()) {
             _ if self.core.is_healed() => 5,
             Some(s) => s,
@@ -319,6 +345,30 @@ impl Machine {
         self.protocol.observe(id, Seen::Running);
         self.write_ground();
         self.check.started(&self.check.tables(), self.file.node_id, order);
+    }
+
+    /// What the directories of allocs say of their GPUs.
+    fn holders(&self) -> Vec<Holder> {
+        let of = |(id, uuids): (&AllocId, &Vec<String>)| Holder {
+            alloc_id: *id,
+            uuids: uuids.clone(),
+            is_of_this_boot: self.disk.started.get(id).is_some_and(|(_, boot)| *boot == self.boot),
+            has_ended: self.disk.ended.contains_key(id),
+        };
+        self.disk.gpus.iter().map(of).collect()
+    }
+
+    /// Tells the agent which of its GPUs can be used.
+    fn notice_gpus(&mut self, now: Time) {
+        let mut gpus = self.gpus.clone();
+        if let Some((sick, until)) = self.sick_gpu
+            && now < until
+            && !self.core.is_healed()
+            && let Some(gpu) = gpus.get_mut(sick)
+        {
+            gpu.sick = Some("it fell off the bus".to_owned());
+        }
+        self.protocol.gpus = gpus;
     }
 
     /// Whether the machine can start nothing now. The node says so when it has failed twice.
@@ -366,6 +416,7 @@ impl Machine {
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
         let refuses = self.refuses_until.is_some_and(|until| now < until) && !self.core.is_healed();
         self.protocol.refuses.metadata = refuses.then(|| "jobs reach the instance metadata".to_owned());
+        self.notice_gpus(now);
         let unfit = self.failed_starts.len() >= 2 && self.cannot_start_until.is_some_and(|until| now < until);
         self.protocol.refuses.starts = (unfit && !self.core.is_healed()).then(|| "cannot start work".to_owned());
     }
@@ -388,6 +439,11 @@ impl Machine {
         }
         if core.happens(Fault::AgentRefuses) {
             self.refuses_until = Some(now + Span::from_s(core.of(Fault::AgentRefuses, 60, 3600)));
+        }
+        if !self.gpus.is_empty() && core.happens(Fault::GpuSick) {
+            let sick = usize::try_from(core.of(Fault::GpuSick, 0, i64::from(GPUS) - 1)).unwrap_or(0);
+            self.sick_gpu = Some((sick, now + Span::from_s(core.of(Fault::GpuSick, 60, 3600))));
+            self.heartbeat_at = now;
         }
         if core.happens(Fault::CannotStart) {
             self.cannot_start_until = Some(now + Span::from_s(core.of(Fault::CannotStart, 60, 3600)));
@@ -447,6 +503,7 @@ impl Machine {
         let durable = self.load();
         let ids: Vec<AllocId> = durable.allocs.keys().copied().collect();
         self.protocol = Protocol::new(identity(&self.instance_id), durable);
+        self.notice_gpus(now);
         self.save();
         for id in ids {
             let seen = self.look(id);
@@ -488,6 +545,13 @@ impl Machine {
 /// An end without output.
 fn ended(cause: EndCause) -> Ended {
     Ended { cause, log_tail: None, tail_switches: Default::default() }
+}
+
+/// The GPUs of a machine, by the size that it was launched as.
+fn gpus_of(instance: &Instance) -> Vec<Gpu> {
+    let is_gpu = instance.tags.get(SIZE_TAG).is_some_and(|size| size == "gpu");
+    let gpu = |n| Gpu { uuid: format!("GPU-{n}"), model: String::new(), device: None, sick: None };
+    (0..if is_gpu { GPUS } else { 0 }).map(gpu).collect()
 }
 
 fn identity(instance_id: &str) -> Identity {

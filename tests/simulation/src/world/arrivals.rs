@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::core::{Fault, lock};
-use crate::scenario::Arrivals;
+use crate::scenario::{Arrivals, GPUS};
 use model::array::{Array, ArrayLimit};
 use model::ids::JobId;
 use model::time::{Span, Time};
@@ -178,8 +178,8 @@ impl World {
 
     fn add_rare_needs(&self, spec: &mut JobSpec) {
         let core = &self.core;
-        if core.maybe(0.03) {
-            spec.needs.gpus = 1;
+        if core.maybe(0.03) || core.happens(Fault::GpusWanted) {
+            spec.needs.gpus = spec.needs.vcpus.min(GPUS);
         }
         if core.maybe(0.1) {
             spec.work.timeout_s = self.pick(&[60, 600]);
@@ -189,10 +189,10 @@ impl World {
                 vec![["data", "tools"].get(usize::from(core.maybe(0.5))).map_or("data", |c| c).to_owned()];
         }
         if core.maybe(0.02) {
-            spec.needs.instance_type = Some("medium.type".into());
+            spec.needs.machine.instance_type = Some("medium.type".into());
         }
         if core.maybe(0.02) {
-            spec.needs.market = Some(if core.maybe(0.5) { Market::OnDemand } else { Market::Spot });
+            spec.needs.machine.market = Some(if core.maybe(0.5) { Market::OnDemand } else { Market::Spot });
         }
         if core.maybe(0.003) {
             // All nodes of the cluster at once.

@@ -1,9 +1,8 @@
 //! A bin: a node with room for members of jobs.
 
-use super::super::sizes::fits;
 use model::ids::{JobId, NodeId};
 use model::time::Time;
-use model::{Capacity, JobSummary, Market, Usd};
+use model::{Capacity, JobSummary, Machine, Usd};
 
 /// Room for members: on a node that takes work, on one that boots, or on one that would be launched.
 #[derive(Debug)]
@@ -13,8 +12,7 @@ pub(super) struct Bin<'a> {
     pub(super) capacity: Capacity,
     pub(super) free: Capacity,
     pub(super) size: &'a str,
-    pub(super) instance_type: &'a str,
-    pub(super) market: Market,
+    pub(super) machine: Machine<'a>,
     pub(super) price_per_hour: Usd,
     /// When the node was assigned; for a new node, now.
     pub(super) assigned_at: Time,
@@ -40,11 +38,6 @@ pub(super) enum At {
 }
 
 impl Bin<'_> {
-    /// Whether a job that asks for this instance type and market may use the node.
-    pub(super) fn is_kind(&self, instance_type: Option<&str>, market: Option<Market>) -> bool {
-        instance_type.is_none_or(|t| t == self.instance_type) && market.is_none_or(|m| m == self.market)
-    }
-
     /// The node, if it exists.
     pub(super) const fn node(&self) -> Option<NodeId> {
         match self.at {
@@ -65,28 +58,28 @@ impl Bin<'_> {
 
     pub(super) fn fits(&self, job: &JobSummary) -> bool {
         self.is_open()
-            && self.is_kind(job.needs.instance_type.as_deref(), job.needs.market)
-            && (self.empty || !job.needs.alone())
-            && fits(job.needs.capacity(), self.free)
+            && (self.empty || !job.needs.exclusive)
+            && self.machine.fits(job.needs.capacity(), &job.needs.machine, self.free)
     }
 
     /// Whether the node would fit a member of the job if nothing were on it.
     pub(super) fn would_fit(&self, job: &JobSummary) -> bool {
-        fits(job.needs.capacity(), self.capacity) && self.is_kind(job.needs.instance_type.as_deref(), job.needs.market)
+        self.machine.fits(job.needs.capacity(), &job.needs.machine, self.capacity)
     }
 
-    /// The order to fill bins: ready nodes, the fullest first; then booting nodes in the order of their launches; then
+    /// The order to fill bins: ready nodes, the fullest first, by GPUs before vCPUs, so that work without GPUs leaves the nodes
+    /// that have some to those that need them; then booting nodes in the order of their launches; then
     /// new nodes in the order of their launches.
     ///
     /// Nodes that boot are filled in the order of their launches because they were launched for the queue in this order.
     /// So the next run gives each of them to the job that it was launched for. Otherwise an earlier job could take a
     /// node that was launched for a later job, and the later job would ask for another node.
     pub(super) fn preference(&self) -> impl Ord + use<> {
-        let fullest = (self.free.vcpus, self.free.memory_mib);
+        let fullest = (self.free.gpus, self.free.vcpus, self.free.memory_mib);
         match self.at {
             At::Ready(node) => (0, Time::from_ms(0), fullest, node.slot().number() as usize),
-            At::Booting(node) => (1, self.assigned_at, (0, 0), node.slot().number() as usize),
-            At::New(n) => (2, Time::from_ms(0), (0, 0), n),
+            At::Booting(node) => (1, self.assigned_at, (0, 0, 0), node.slot().number() as usize),
+            At::New(n) => (2, Time::from_ms(0), (0, 0, 0), n),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Indexes of the bins: the bins in the order in which jobs try them, so that a job does not look at every bin.
 //!
-//! An index holds the bins for one [`Kind`] of job. Ready nodes are ordered by what is free on them, because a job takes
+//! An index holds the bins for one [`Kind`] of job. Ready nodes are ordered by what is free on them, GPUs first, because a job takes
 //! the fullest one that fits. Booting and new nodes keep the order of their launches. A tree over them has the largest free
 //! vCPUs and the largest free memory of each part of this order.
 //!
@@ -9,16 +9,15 @@
 //! Does not: check the scratch space exactly. The caller does.
 
 use super::bin::Bin;
-use model::{Capacity, JobSummary, Market};
+use model::{Capacity, JobSummary, MachineNeed};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a job asks of a bin besides vCPUs and memory. A plan only fills bins. So a bin that lacks something now lacks it
 /// for the rest of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kind<'a> {
-    instance_type: Option<&'a str>,
-    market: Option<Market>,
-    alone: bool,
+    machine: &'a MachineNeed,
+    exclusive: bool,
     gpus: u32,
     /// The scratch space, rounded down to a power of two, so that there are few kinds.
     scratch_gib: u64,
@@ -27,20 +26,16 @@ pub(super) struct Kind<'a> {
 impl<'a> Kind<'a> {
     pub(super) fn of(job: &'a JobSummary) -> Self {
         Self {
-            instance_type: job.needs.instance_type.as_deref(),
-            market: job.needs.market,
-            alone: job.needs.alone(),
+            machine: &job.needs.machine,
+            exclusive: job.needs.exclusive,
             gpus: job.needs.gpus,
             scratch_gib: job.needs.scratch_gib.checked_ilog2().map_or(0, |power| 1 << power),
         }
     }
 
     fn holds(&self, bin: &Bin<'_>) -> bool {
-        bin.is_open()
-            && (bin.empty || !self.alone)
-            && bin.free.gpus >= self.gpus
-            && bin.free.scratch_gib >= self.scratch_gib
-            && bin.is_kind(self.instance_type, self.market)
+        let takes = Capacity { vcpus: 0, memory_mib: 0, scratch_gib: self.scratch_gib, gpus: self.gpus };
+        bin.is_open() && (bin.empty || !self.exclusive) && bin.machine.fits(takes, self.machine, bin.free)
     }
 }
 
@@ -51,8 +46,8 @@ pub(super) struct BinIndex<'a> {
     pub(super) kind: Kind<'a>,
     /// How many bins are ready nodes.
     ready: usize,
-    /// The ready nodes: by free vCPUs, then by free memory, then by slot.
-    by_room: BTreeMap<u32, BTreeSet<(u64, usize)>>,
+    /// The ready nodes: by free GPUs and free vCPUs, then by free memory, then by slot.
+    by_room: BTreeMap<u32, BTreeMap<u32, BTreeSet<(u64, usize)>>>,
     /// The other bins.
     tree: SegmentTree,
 }
@@ -71,7 +66,10 @@ impl<'a> BinIndex<'a> {
         let holds = self.kind.holds(bin);
         match n.checked_sub(self.ready) {
             Some(at) => self.tree.set(at, holds.then_some(bin.free)),
-            None if holds => _ = self.by_room.entry(bin.free.vcpus).or_default().insert((bin.free.memory_mib, n)),
+            None if holds => {
+                let of_gpus = self.by_room.entry(bin.free.gpus).or_default();
+                of_gpus.entry(bin.free.vcpus).or_default().insert((bin.free.memory_mib, n));
+            }
             None => {}
         }
     }
@@ -88,17 +86,20 @@ impl<'a> BinIndex<'a> {
     pub(super) fn remove(&mut self, n: usize, free: Capacity) {
         if let Some(at) = n.checked_sub(self.ready) {
             self.tree.set(at, None);
-        } else if let Some(bins) = self.by_room.get_mut(&free.vcpus) {
+        } else if let Some(of_gpus) = self.by_room.get_mut(&free.gpus)
+            && let Some(bins) = of_gpus.get_mut(&free.vcpus)
+        {
             bins.remove(&(free.memory_mib, n));
             if bins.is_empty() {
-                self.by_room.remove(&free.vcpus);
+                of_gpus.remove(&free.vcpus);
             }
+            // As many numbers of free GPUs as a machine has are kept, with nothing below them.
         }
     }
 
     /// The bins with this many vCPUs and this much memory, in the order to try them.
     pub(super) fn candidates(&self, need: Capacity) -> impl Iterator<Item = usize> {
-        let with_vcpus = self.by_room.range(need.vcpus..);
+        let with_vcpus = self.by_room.range(need.gpus..).flat_map(move |(_, of_gpus)| of_gpus.range(need.vcpus..));
         let ready = with_vcpus.flat_map(move |(_, bins)| bins.range((need.memory_mib, 0)..)).map(|(_, n)| *n);
         ready.chain(self.tree.candidates(need).map(|at| at + self.ready))
     }

@@ -70,7 +70,7 @@ impl<'a> Bins<'a> {
         self.change(n, |bin| {
             bin.free = minus(bin.free, job.needs.capacity());
             bin.empty = false;
-            bin.taken |= job.needs.alone();
+            bin.taken |= job.needs.exclusive;
             bin.for_job = bin.for_job.or(Some(job.job_id));
         });
     }
@@ -115,7 +115,12 @@ mod tests {
     use model::Job;
     use model::fixtures::{self, at};
     use model::rng::Rng;
-    use model::{Capacity, JobSpec, Market, Needs, Usd};
+    use model::{Arch, Capacity, JobSpec, Machine, MachineKind, MachineNeed, Market, Needs, Usd};
+    use std::collections::BTreeSet;
+
+    static X86: MachineKind = MachineKind::DEFAULT;
+    static ARM: MachineKind =
+        MachineKind { arch: Arch::Arm64, gpu_type: None, gpu_memory_gib: 0, labels: BTreeSet::new() };
 
     struct Draw(Rng);
 
@@ -131,15 +136,19 @@ mod tests {
         fn bin(&self, at: At) -> Bin<'static> {
             let vcpus = self.of(&[2, 4, 16]);
             let (memory_mib, scratch_gib) = (self.below(8) * 1000, self.of(&[0, 100, 130]));
-            let gpus = self.of(&[0, 0, 1]);
+            let gpus = self.of(&[0, 0, 1, 4]);
             let capacity = Capacity { vcpus, memory_mib, scratch_gib, gpus };
             Bin {
                 at,
                 capacity,
-                free: Capacity { vcpus: vcpus - self.below(2) as u32, ..capacity },
+                free: Capacity { vcpus: vcpus - self.below(2) as u32, gpus: gpus / self.of(&[1, 2]), ..capacity },
                 size: "s",
-                instance_type: self.of(&["a", "b"]),
-                market: self.of(&[Market::Spot, Market::OnDemand]),
+                machine: Machine {
+                    instance_type: self.of(&["a", "b"]),
+                    market: self.of(&[Market::Spot, Market::OnDemand]),
+                    kind: self.of(&[&X86, &X86, &ARM]),
+                    default_arch: Arch::X86_64,
+                },
                 price_per_hour: Usd::ZERO,
                 assigned_at: fixtures::at(self.below(3) as i64),
                 empty: self.of(&[true, false]),
@@ -157,10 +166,14 @@ mod tests {
                     vcpus: self.of(&[1, 2, 3, 8]),
                     memory_mib: self.below(5) * 900,
                     scratch_gib: self.of(&[0, 0, 1, 99, 120]),
-                    gpus: self.of(&[0, 0, 0, 1]),
+                    gpus: self.of(&[0, 0, 0, 1, 2]),
                     exclusive: self.below(5) == 0,
-                    instance_type: self.of(&[None, None, Some("a")]).map(str::to_owned),
-                    market: self.of(&[None, None, Some(Market::Spot)]),
+                    machine: MachineNeed {
+                        instance_type: self.of(&[None, None, Some("a")]).map(str::to_owned),
+                        market: self.of(&[None, None, Some(Market::Spot)]),
+                        arch: self.of(&[None, None, None, Some(Arch::Arm64)]),
+                        ..MachineNeed::ANY
+                    },
                     ..Needs::default()
                 },
                 ..JobSpec::running(["true"])

@@ -26,7 +26,7 @@ impl<'a> Packing<'_, 'a> {
         let policy = &self.view.seen.policy;
         let ever = self.sizes.fitting(job);
         // Room does not help a size for which EC2 has no capacity now.
-        let to_be_had = |s: &&Size| !offerings(self.view, s, job.needs.market).is_empty();
+        let to_be_had = |s: &&Size| !offerings(self.view, s, job.needs.machine.market).is_empty();
         let now: Vec<&'a Size> = ever.iter().copied().filter(to_be_had).collect();
         let can_be_had = cheapest(&now, members, |_| 0).is_some_and(|price| is_within_cap(policy, price));
         let kept = self.within_caps(if can_be_had { &now } else { &ever }, &found, members);

@@ -18,7 +18,9 @@ use model::explain::{SetNote, name_of};
 use model::ids::{JobId, NodeId};
 use model::policy::Size;
 use model::reason::Reason;
-use model::{Capacity, Intent, JobSummary, Life, Market, NodeRecord, NodeState, NodeStatus, Offering, Usd};
+use model::{
+    Arch, Capacity, Intent, JobSummary, Life, Machine, Market, NodeRecord, NodeState, NodeStatus, Offering, Usd,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
@@ -109,12 +111,14 @@ impl Blocked {
 
 impl<'v, 'a> Packing<'v, 'a> {
     pub(super) fn new(view: &'v View<'a>, limits: LimitMode) -> Self {
-        let bins =
-            view.lives().filter_map(|(record, life)| Some(of_node(view, place(view, record, life)?, record, life)));
+        let sizes = Sizes::new(&view.seen.policy);
+        let bins = view.lives().filter_map(|(record, life)| {
+            Some(of_node(view, sizes.default_arch, place(view, record, life)?, record, life))
+        });
         Self {
             view,
-            sizes: Sizes::new(&view.seen.policy),
             bins: Bins::new(bins.collect()),
+            sizes,
             counts: Counts::of(view),
             new: Vec::new(),
             found: Findings::default(),
@@ -193,7 +197,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     fn launch(&mut self, job: &JobSummary) -> Result<usize, Blocked> {
         let sizes = self.sizes.fitting(job);
         let reason = Reason::JobNeedsNode { job: name_of(job) };
-        self.launch_one_of(&sizes, job.needs.market, Some(job.job_id), reason)
+        self.launch_one_of(&sizes, job.needs.machine.market, Some(job.job_id), reason)
     }
 
     pub(super) fn launch_one_of(
@@ -219,8 +223,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             capacity,
             free: capacity,
             size: &size.name,
-            instance_type: &size.instance_type,
-            market,
+            machine: Machine { market, ..self.sizes.machine(size) },
             price_per_hour: price,
             assigned_at: self.view.now,
             empty: true,
@@ -432,16 +435,16 @@ fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
 }
 
 /// The bin of an existing node.
-fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {
+fn of_node<'a>(view: &View<'a>, default_arch: Arch, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {
+    let Offering { instance_type, market, kind, .. } = &life.offering;
     let offering = &life.offering;
-    let capacity = for_jobs(view, offering.capacity);
+    let capacity = for_jobs(view, Capacity { gpus: record.usable_gpus(), ..offering.capacity });
     let mut bin = Bin {
         at,
         capacity,
         free: capacity,
         size: &offering.size,
-        instance_type: &offering.instance_type,
-        market: offering.market,
+        machine: Machine { instance_type, market: *market, kind, default_arch },
         price_per_hour: offering.price_per_hour,
         assigned_at: life.assigned_at,
         empty: true,
@@ -454,7 +457,7 @@ fn of_node<'a>(view: &View<'a>, at: At, record: &NodeRecord, life: &'a Life) -> 
     for alloc in view.allocs_on(life.node_id) {
         bin.free = minus(bin.free, alloc.needs.capacity());
         bin.empty = false;
-        bin.taken |= alloc.needs.alone();
+        bin.taken |= alloc.needs.exclusive;
     }
     bin
 }

@@ -7,7 +7,6 @@
 //! for jobs; what a set uses is used by nothing else in this plan.
 //! Does not: know on which nodes the other scheduler works, unless their agents say busy.
 
-use super::super::sizes::fits;
 use super::bin::{At, Bin, minus};
 use super::bins::Bins;
 use super::packing::{Blocked, BlockedBy, Packing};
@@ -41,7 +40,7 @@ impl<'a> Packing<'_, 'a> {
         }
         while note.lacking() > 0 && !sizes.is_empty() {
             let reason = Reason::SetNeedsNode { set: set.name.to_owned() };
-            match self.launch_one_of(&sizes, set.need.market, None, reason) {
+            match self.launch_one_of(&sizes, set.need.machine.market, None, reason) {
                 // What was launched fits, so that this comes to its end.
                 Ok(n) if self.take_for(n, set, &mut note) == 0 => break,
                 Ok(_) => {}
@@ -69,17 +68,14 @@ impl<'a> Packing<'_, 'a> {
     fn sizes_for(&self, need: &DemandNeed) -> Vec<&'a Size> {
         match &need.size {
             Some(name) => self.sizes.all().into_iter().filter(|size| size.name == *name).collect(),
-            None => self.sizes.offering(need.capacity, need.instance_type.as_deref(), need.market),
+            None => self.sizes.offering(need.capacity, &need.machine),
         }
     }
 
     fn no_size(&self, need: &DemandNeed) -> Reason {
         match &need.size {
             Some(size) => Reason::NoSuchSize { size: size.clone() },
-            None => {
-                let usable = self.view.seen.policy.nodes.memory_usable;
-                Reason::NoSizeFits { needs: need.capacity, narrowed: String::new(), usable }
-            }
+            None => self.sizes.none_fits(need.capacity, &need.machine),
         }
     }
 }
@@ -105,24 +101,27 @@ impl<'a> Bins<'a> {
     }
 }
 
+/// Whether each demand has its node alone: a whole node of a size has.
+const fn is_alone(need: &DemandNeed) -> bool {
+    need.exclusive || need.size.is_some()
+}
+
 impl<'a> Bin<'a> {
     fn has_room_for(&self, need: &DemandNeed) -> bool {
-        let alone = need.exclusive || need.capacity.gpus > 0 || need.size.is_some();
         !self.taken
             && !self.blocked
-            && (self.empty || !alone)
+            && (self.empty || !is_alone(need))
             && match &need.size {
                 Some(size) => size == self.size,
                 // A demand that needs nothing would fit without end.
-                None => need.capacity.vcpus > 0 && fits(need.capacity, self.free),
+                None => need.capacity.vcpus > 0 && self.machine.fits(need.capacity, &need.machine, self.free),
             }
-            && self.is_kind(need.instance_type.as_deref(), need.market)
     }
 
     fn take_for_set(&mut self, set: WantedSet<'a>) {
         self.free = minus(self.free, set.need.capacity);
         self.empty = false;
-        self.taken |= set.need.exclusive || set.need.capacity.gpus > 0 || set.need.size.is_some();
+        self.taken |= is_alone(set.need);
         self.for_set = self.for_set.or(Some(set.name));
     }
 }

@@ -6,7 +6,7 @@ use super::super::view::View;
 use super::prices::{cheapest, is_within_cap};
 use model::ids::{AllocId, NodeId};
 use model::reason::Reason;
-use model::{JobSummary, Market, Usd};
+use model::{JobSummary, Usd};
 use std::rc::Rc;
 
 /// One demand for places: all members of a queued job, or a copy of an unknown alloc.
@@ -64,15 +64,10 @@ impl<'a> Want<'a> {
 
 /// Why a job can never run with this policy; `None` if it can.
 pub(super) fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Option<Reason> {
-    let policy = &view.seen.policy;
-    let sizes = sizes.fitting(job);
+    let (policy, all) = (&view.seen.policy, sizes);
+    let sizes = all.fitting(job);
     if sizes.is_empty() {
-        let narrowed = match (&job.needs.instance_type, job.needs.market) {
-            (None, None) => String::new(),
-            (t, m) => format!(" with {} {}", t.as_deref().unwrap_or("any type"), m.map_or("", Market::as_str)),
-        };
-        let usable = policy.nodes.memory_usable;
-        return Some(Reason::NoSizeFits { needs: job.needs.capacity(), narrowed, usable });
+        return Some(all.none_fits(job.needs.capacity(), &job.needs.machine));
     }
     // A maximum of 0 pauses the cluster: jobs wait.
     if job.needs.nodes > policy.nodes.max && policy.nodes.max > 0 {

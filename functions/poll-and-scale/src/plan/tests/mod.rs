@@ -6,6 +6,7 @@ mod after;
 mod arrays;
 mod caps;
 mod explained;
+mod machines;
 mod outage;
 mod reconnects;
 mod retries;

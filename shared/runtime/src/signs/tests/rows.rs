@@ -32,6 +32,15 @@ pub(super) struct Row {
 
 pub(super) use Level::{Look, Well, Wrong};
 
+/// Slot 0 has a size with 4 GPUs, and so many can be used.
+fn gpus(state: &mut State, usable: u32, sick: Option<&str>) {
+    state.nodes = vec![heard(0, 10)];
+    if let NodeState::InUse(node) = &mut state.nodes[0].state {
+        node.life.offering.capacity.gpus = 4;
+        (node.contact.gpus_usable, node.contact.gpus_sick) = (usable, sick.map(str::to_owned));
+    }
+}
+
 const fn row(
     (sign, level): (&'static str, Level),
     raised: Change,
@@ -150,6 +159,20 @@ pub(super) const ROWS: &[Row] = &[
         },
         &["slot 0 takes no work: jobs reach the metadata", "mend the image"],
         (|_| (), Well),
+        |s| s.nodes.clear(),
+    ),
+    row(
+        ("gpus", Wrong),
+        |s| gpus(s, 3, Some("GPU-1 (A10G): fell off the bus")),
+        &["slot 0: 3 of its 4 GPUs can be used: GPU-1 (A10G): fell off the bus", "nodekeeper drain 0"],
+        (|s| gpus(s, 4, None), Well),
+        |s| s.nodes.clear(),
+    ),
+    row(
+        ("node", Wrong),
+        |s| gpus(s, 0, None),
+        &["slot 0 takes no work: none of its GPUs can be used", "mend the image"],
+        (|s| gpus(s, 4, None), Well),
         |s| s.nodes.clear(),
     ),
     row(

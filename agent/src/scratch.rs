@@ -1,0 +1,108 @@
+//! The scratch space of an alloc: what its own directories take up on the disk.
+//!
+//! A quota of the file system would be exact. Few machines have one switched on, and a container has layers that it does not count.
+//! So the directories are looked at: soon after the start, and then every half a minute, but never for more than a twentieth of
+//! the time.
+//!
+//! Guarantees: no more counts than the alloc has: a file with several names counts once, a hole of a file does not count, and
+//! neither does what another file system has; no look takes longer than ten seconds.
+//! Does not: stop a write, so that a fast job is over its limit for up to half a minute; count files that have no name any more, or
+//! the layers of a container; enforce anything if a look does not come to its end and what it found is within the limit.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The waits between looks: each is twice the one before.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// The longest look.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How many times as long as a look the wait after it is, at least.
+const REST: u32 = 20;
+
+/// The unit of `st_blocks`.
+const BLOCK: u64 = 512;
+
+/// Waits until these directories take up more than so many bytes, and returns how many. Without an end, if they never do.
+pub(crate) async fn above(allowed: u64, dirs: Vec<PathBuf>) -> u64 {
+    let mut wait = FIRST_WAIT;
+    loop {
+        tokio::time::sleep(wait).await;
+        let (dirs, began) = (dirs.clone(), Instant::now());
+        let used = tokio::task::spawn_blocking(move || used(&dirs, began + LOOK, allowed)).await.unwrap_or(0);
+        if used > allowed {
+            return used;
+        }
+        wait = wait.saturating_mul(2).min(LONGEST_WAIT).max(began.elapsed().saturating_mul(REST));
+    }
+}
+
+/// How many bytes these directories take up, as far as that is found out by `until`. Ends early above `enough`.
+fn used(dirs: &[PathBuf], until: Instant, enough: u64) -> u64 {
+    let mut found = Found { bytes: 0, linked: BTreeSet::new() };
+    for dir in dirs {
+        let Ok(root) = fs::symlink_metadata(dir) else { continue };
+        let mut left = vec![dir.clone()];
+        while let Some(next) = left.pop() {
+            if found.bytes > enough || Instant::now() > until {
+                return found.bytes;
+            }
+            // What vanishes meanwhile, or may not be read, takes up nothing.
+            let entries = fs::read_dir(&next).into_iter().flatten().flatten();
+            left.extend(entries.filter_map(|entry| found.add(&entry.path(), root.dev())));
+        }
+    }
+    found.bytes
+}
+
+struct Found {
+    bytes: u64,
+    /// The files that have several names and were counted.
+    linked: BTreeSet<u64>,
+}
+
+impl Found {
+    /// Counts a file or a directory of this file system. Returns the directory, to look into it.
+    fn add(&mut self, path: &Path, device: u64) -> Option<PathBuf> {
+        let file = fs::symlink_metadata(path).ok().filter(|file| file.dev() == device)?;
+        if file.is_dir() || file.nlink() == 1 || self.linked.insert(file.ino()) {
+            self.bytes = self.bytes.saturating_add(file.blocks().saturating_mul(BLOCK));
+        }
+        file.is_dir().then(|| path.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_the_directories_counts_once_and_by_what_it_takes_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let (work, tmp) = (dir.path().join("work"), dir.path().join("tmp"));
+        fs::create_dir_all(work.join("a/b")).unwrap();
+        fs::create_dir(&tmp).unwrap();
+        let look = || used(&[work.clone(), tmp.clone(), dir.path().join("absent")], Instant::now() + LOOK, u64::MAX);
+        let empty = look();
+        let file = work.join("a/b/file");
+        fs::write(&file, vec![b'x'; 1 << 20]).unwrap();
+        let with_file = look() - empty;
+        assert!((1 << 20..2 << 20).contains(&with_file), "{with_file}");
+        // Another name, a link that leads elsewhere, and a hole take up nothing more to speak of.
+        fs::hard_link(&file, tmp.join("again")).unwrap();
+        std::os::unix::fs::symlink("/usr", work.join("usr")).unwrap();
+        std::os::unix::fs::symlink("..", work.join("a/up")).unwrap();
+        fs::File::create(tmp.join("hole")).unwrap().set_len(1 << 40).unwrap();
+        assert!(look() - empty < with_file + (64 << 10), "{}", look() - empty);
+        assert!(
+            used(std::slice::from_ref(&work), Instant::now() + LOOK, 10) > 10,
+            "it ends early, and above the limit"
+        );
+        assert_eq!(used(&[work], Instant::now() - Duration::from_secs(1), u64::MAX), 0, "there was no time");
+    }
+}

@@ -1,0 +1,172 @@
+//! GPUs from a file: who gets which, and when they are free again.
+
+use crate::common::{TestNode, alloc_id, cause, is_alive, order};
+use model::wire::AllocOrder;
+use model::{ClientStatus, Desired};
+use serde_json::{Value, json};
+
+/// Says which GPUs it has, and runs until it is let go.
+const SAYS: &str =
+    "echo \"$CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES\" > gpus; while ! [ -e go ]; do sleep 0.05; done";
+
+fn with_gpus(copy: u32, gpus: u32, script: &str) -> AllocOrder {
+    let mut order = order(copy, script);
+    order.needs.gpus = gpus;
+    order
+}
+
+/// A node with GPUs, of which those that are named are sick.
+struct GpuNode(TestNode);
+
+impl GpuNode {
+    async fn new(gpus: usize, sick: &[usize]) -> Self {
+        let node = Self(TestNode::new().await);
+        node.write(gpus, sick);
+        node
+    }
+
+    fn write(&self, gpus: usize, sick: &[usize]) {
+        let gpu = |n| json!({"uuid": format!("GPU-{n}"), "model": "A10G", "sick": sick.contains(&n)});
+        let all: Vec<Value> = (0..gpus).map(gpu).collect();
+        // In one step: the agent reads it again and again.
+        let new = self.0.dir.path().join("new");
+        std::fs::write(&new, Value::from(all).to_string()).unwrap();
+        std::fs::rename(new, self.file()).unwrap();
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.0.dir.path().join("gpus.json")
+    }
+
+    fn start(&mut self) {
+        let file = self.file();
+        self.0.start(&["--gpus-from", file.to_str().unwrap()]);
+    }
+
+    fn order(&self, orders: Vec<AllocOrder>) {
+        self.0.with(|plane| plane.order(orders));
+    }
+
+    /// What an alloc sees.
+    async fn sees(&self, copy: u32) -> String {
+        self.0.line_of(copy, "gpus").await
+    }
+
+    fn let_go(&self, copy: u32) {
+        std::fs::write(self.0.alloc_dir(copy).join("work/go"), "").unwrap();
+    }
+
+    /// The last heartbeat: how many can be used, and what is said of the others.
+    async fn says(&self, usable: u32) -> Option<String> {
+        let said = |node: &TestNode| {
+            node.with(|plane| {
+                plane.beats.last().filter(|beat| beat.gpus_usable == usable).map(|beat| beat.gpus_sick.clone())
+            })
+        };
+        self.0.until("a heartbeat says so", said).await
+    }
+}
+
+#[tokio::test]
+async fn each_alloc_sees_its_own_gpus_and_one_without_sees_none() {
+    let mut node = GpuNode::new(4, &[1]).await;
+    node.start();
+    let sick = "GPU-1 (A10G): the file says that it is sick".to_owned();
+    assert_eq!(
+        node.0.until("it registers", |n| n.with(|p| p.beats.first().cloned())).await.gpus_sick,
+        Some(sick.clone())
+    );
+    assert_eq!(node.says(3).await, Some(sick));
+    let mut first = vec![with_gpus(0, 1, SAYS), with_gpus(1, 2, SAYS), with_gpus(2, 0, SAYS)];
+    node.order(first.clone());
+    let seen = [node.sees(0).await, node.sees(1).await, node.sees(2).await];
+    // Orders are carried out in the order of their ids.
+    assert_eq!(seen, ["GPU-0 GPU-0", "GPU-2,GPU-3 GPU-2,GPU-3", "void"]);
+    // The next one waits for the end of one of them, and gets what is free then.
+    first.push(with_gpus(3, 1, SAYS));
+    node.order(first);
+    node.0.beats(3).await;
+    assert!(!node.0.with(|plane| plane.was_reported(alloc_id(3), ClientStatus::Running)));
+    node.let_go(0);
+    assert_eq!(node.sees(3).await, "GPU-0 GPU-0");
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_again_knows_who_has_which_gpu_even_without_its_state() {
+    let mut node = GpuNode::new(3, &[]).await;
+    let mut orders = vec![with_gpus(0, 1, SAYS), with_gpus(1, 1, SAYS)];
+    node.order(orders.clone());
+    node.start();
+    assert_eq!([node.sees(0).await, node.sees(1).await], ["GPU-0 GPU-0", "GPU-1 GPU-1"]);
+    for (copy, is_state_lost) in [(2, false), (3, true)] {
+        node.0.kill_agent();
+        if is_state_lost {
+            std::fs::remove_file(node.0.data().join("state.json")).unwrap();
+        }
+        orders.push(with_gpus(copy, 1, SAYS));
+        node.order(orders.clone());
+        node.start();
+        if !is_state_lost {
+            assert_eq!(node.sees(copy).await, "GPU-2 GPU-2");
+            continue;
+        }
+        node.0.beats(4).await;
+        assert!(!node.0.alloc_dir(copy).join("work/gpus").exists(), "all three are taken");
+        node.let_go(1);
+        assert_eq!(node.sees(copy).await, "GPU-1 GPU-1");
+    }
+}
+
+#[tokio::test]
+async fn a_gpu_is_free_only_when_nothing_of_its_alloc_runs() {
+    let mut node = GpuNode::new(1, &[]).await;
+    // It ignores TERM, and so does what it leaves behind.
+    let stubborn = "trap '' TERM; (setsid sh -c \"trap '' TERM; while :; do sleep 0.1; done\" & echo $! > pid); while :; do sleep 0.1; done";
+    let mut first = with_gpus(0, 1, stubborn);
+    first.failure_policy.kill_timeout_s = 2;
+    node.order(vec![first.clone()]);
+    node.start();
+    let pid = node.0.line_of(0, "pid").await;
+    node.0.running(0).await;
+    first.desired = Desired::Stop;
+    let next = with_gpus(1, 1, &format!("kill -0 {pid} 2> /dev/null && echo both > gpus || echo alone > gpus"));
+    node.order(vec![first, next]);
+    assert_eq!(node.sees(1).await, "alone");
+    assert!(!is_alive(&pid));
+}
+
+#[tokio::test]
+async fn an_order_for_more_gpus_than_can_be_used_is_the_nodes_fault_and_at_once() {
+    let mut node = GpuNode::new(2, &[]).await;
+    node.order(vec![with_gpus(0, 1, SAYS)]);
+    node.start();
+    assert_eq!(node.sees(0).await, "GPU-0 GPU-0");
+    // A GPU fell off the bus after the control plane had placed the job.
+    node.write(1, &[]);
+    assert_eq!(node.says(1).await.as_deref(), Some("GPU-1 (A10G): the file does not list it any more"));
+    node.order(vec![with_gpus(0, 1, SAYS), with_gpus(1, 2, SAYS)]);
+    let end = node.0.end_of(1).await;
+    assert_eq!(end.client, ClientStatus::Lost);
+    let why = "its node could not start it: it needs 2 GPUs and 1 of this machine can be used (GPU-1 (A10G): the file does not \
+               list it any more)";
+    assert_eq!(cause(&end), why);
+    // It comes back, and what ran meanwhile goes on.
+    node.write(2, &[]);
+    assert_eq!(node.says(2).await, None);
+    node.let_go(0);
+    assert_eq!(node.0.end_of(0).await.client, ClientStatus::Complete);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_an_error_at_the_start_and_later_makes_all_sick() {
+    let mut node = GpuNode::new(1, &[]).await;
+    let file = node.file();
+    std::fs::write(&file, "[{}]").unwrap();
+    node.start();
+    assert_eq!(node.0.agent_exit_code().await, Some(1));
+    node.write(1, &[]);
+    node.start();
+    assert_eq!(node.says(1).await, None);
+    std::fs::remove_file(&file).unwrap();
+    assert!(node.says(0).await.is_some_and(|sick| sick.contains("No such file")));
+}

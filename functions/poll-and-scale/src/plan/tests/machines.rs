@@ -1,0 +1,211 @@
+//! Tests of the plan: GPUs, which are packed as vCPUs are, and which machine work may use.
+
+use super::*;
+use model::control::{ControlKey, DemandNeed, DemandSet, Entry, EntryRow};
+use model::{Arch, MachineKind, MachineNeed};
+
+fn sizes() -> Value {
+    json!([
+        {"name": "small", "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "four", "instance_type": "g5.12xlarge", "vcpus": 48, "memory_mib": 196608, "gpus": 4, "gpu_type": "a10g",
+         "gpu_memory_gib": 24, "labels": ["nvme"], "price_per_hour": 4}])
+}
+
+fn one_gpu(spec: &mut JobSpec) {
+    spec.needs.gpus = 1;
+}
+
+/// A ready node of the size `four`, of whose GPUs so many can be used.
+fn four(n: u32, usable: u32) -> NodeRecord {
+    let mut record = idle_long(n);
+    if let NodeState::InUse(node) = &mut record.state {
+        let offering = &mut node.life.offering;
+        (offering.size, offering.instance_type) = ("four".into(), "g5.12xlarge".into());
+        offering.capacity = Capacity { vcpus: 48, memory_mib: 196_608, scratch_gib: 0, gpus: 4 };
+        offering.price_per_hour = Usd::from_micros(4_000_000);
+        offering.kind = MachineKind {
+            gpu_type: Some("a10g".into()),
+            gpu_memory_gib: 24,
+            labels: ["nvme".to_owned()].into(),
+            ..MachineKind::DEFAULT
+        };
+        node.contact.gpus_usable = usable;
+    }
+    record
+}
+
+fn launches(given: &Given) -> Vec<String> {
+    given.actions(at(100)).into_iter().filter(|action| action.starts_with("launch")).collect()
+}
+
+/// Why jobs are rejected.
+fn rejected(given: &Given) -> Vec<String> {
+    let plan = plan(&given.seen, at(100));
+    let rejected = plan.actions.iter().filter(|planned| matches!(planned.action, Action::Reject(_)));
+    rejected.map(|planned| planned.reason.to_string()).collect()
+}
+
+#[test]
+fn four_jobs_with_a_gpu_each_share_one_machine_with_four() {
+    let jobs = |policy: Value, jobs: u32, change: fn(&mut JobSpec)| {
+        (5..5 + jobs).fold(given(policy), |given, n| given.job(n, change))
+    };
+    let policy = |price: f64| json!({"size": sizes(), "nodes": {"max_price_per_hour": price}});
+    assert_eq!(launches(&jobs(policy(0.0), 4, one_gpu)), ["launch slot#0 four"]);
+    assert_eq!(launches(&jobs(policy(0.0), 5, one_gpu)), ["launch slot#0 four", "launch slot#1 four"]);
+    // The price of one machine is enough for four jobs, and not for the fifth.
+    assert_eq!(launches(&jobs(policy(4.0), 4, one_gpu)).len(), 1);
+    let fifth = plan(&jobs(policy(4.0), 5, one_gpu).seen, at(100));
+    assert_eq!(fifth.wanted, [("four".to_owned(), 1)].into());
+    // Who wants a machine alone says so.
+    let alone = |spec: &mut JobSpec| (spec.needs.gpus, spec.needs.exclusive) = (1, true);
+    assert_eq!(launches(&jobs(policy(0.0), 4, alone)).len(), 4);
+    // The members of one job have different machines.
+    let two = |spec: &mut JobSpec| (spec.needs.gpus, spec.needs.nodes) = (2, 2);
+    assert_eq!(launches(&jobs(policy(0.0), 2, two)).len(), 2);
+}
+
+#[test]
+fn work_is_placed_on_the_gpus_that_can_be_used_beside_work_that_is_there() {
+    let policy = || json!({"size": sizes()});
+    let (placed, launched) = (|given: &Given| given.count(at(100), "place"), |given: &Given| launches(given).len());
+    let jobs = |usable: u32, jobs: u32| {
+        (5..5 + jobs).fold(given(policy()).node(four(0, usable)), |given, n| given.job(n, one_gpu))
+    };
+    for (usable, of, places, more) in [(4, 4, 4, 0), (3, 4, 3, 1), (1, 2, 1, 1), (9, 5, 4, 1)] {
+        let given = jobs(usable, of);
+        assert_eq!((placed(&given), launched(&given)), (places, more), "{usable} usable, {of} jobs");
+    }
+    // What runs there has its GPU.
+    let mut given = given(policy()).node(four(1, 4));
+    let job = Job::submit(
+        fixtures::job_id(1),
+        {
+            let mut spec = JobSpec::running(["true"]);
+            spec.needs.gpus = 3;
+            spec
+        },
+        at(0),
+    )
+    .unwrap();
+    let alloc = Alloc::place(fixtures::alloc_id(1), &job, &given.seen.nodes[0], at(70)).unwrap();
+    given.seen.nodes[0] = given.seen.nodes[0].with_alloc(alloc.id(), at(70)).unwrap();
+    given.seen.allocs.push(alloc.summary.clone());
+    given.seen.jobs.push(job.with_placed(&[alloc.id()]).unwrap().summary);
+    assert_eq!(placed(&given.clone().job(5, one_gpu)), 1);
+    let two = given.job(5, |spec| spec.needs.gpus = 2);
+    assert_eq!((placed(&two), launched(&two)), (0, 1));
+}
+
+#[test]
+fn a_machine_that_can_use_none_of_its_gpus_is_a_failed_start() {
+    let given = given(json!({"size": sizes()})).node(four(0, 0)).job(5, one_gpu).job(6, |_| ());
+    let actions = given.actions(at(100));
+    assert!(!actions.iter().any(|action| action.starts_with("place")), "{actions:?}");
+    assert_eq!(launches(&given), ["launch slot#1 four"], "the other job fits on it too");
+    let late = plan(&given.seen, at(900));
+    let shut_down = late.actions.iter().find_map(|planned| match &planned.action {
+        Action::ShutDown { because, .. } => Some((*because, planned.reason.to_string())),
+        _ => None,
+    });
+    let (because, why) = shut_down.unwrap();
+    assert!(because == Because::FailedStart && why.contains("none of its GPUs can be used"), "{why}");
+}
+
+#[test]
+fn work_without_gpus_leaves_the_machines_that_have_some_to_those_that_need_them() {
+    // The machine with GPUs is the fuller one.
+    let mut full = four(0, 4);
+    if let NodeState::InUse(node) = &mut full.state {
+        node.life.offering.capacity.vcpus = 1;
+    }
+    let given = given(json!({"size": sizes()})).node(full).node(idle_long(1)).job(5, |_| ());
+    let on = plan(&given.seen, at(100)).actions.into_iter().find_map(|planned| match planned.action {
+        Action::Place { on, .. } => Some(on[0].1),
+        _ => None,
+    });
+    assert_eq!(on, Some(fixtures::node_id(1)));
+}
+
+#[test]
+fn a_demand_set_counts_gpus_as_the_queue_does() {
+    let set = |count: u32, gpus: u32| {
+        let capacity = Capacity { vcpus: 1, gpus, ..Capacity::default() };
+        let need = DemandNeed { capacity, ..DemandNeed::default() };
+        let mut given = given(json!({"size": sizes()})).node(four(0, 3));
+        let empty = DemandSet::from_row(EntryRow::new(&ControlKey::Demand("a".into())));
+        given.seen.control.put(empty.wanted(need, count, at(1000), at(0)).row().clone());
+        let sets = plan(&given.seen, at(100)).explained.sets;
+        (sets[0].ready, sets[0].coming, launches(&given).len())
+    };
+    assert_eq!(
+        [set(3, 1), set(4, 1), set(7, 1), set(2, 2), set(1, 4)],
+        [(3, 0, 0), (3, 1, 1), (3, 4, 1), (1, 1, 1), (0, 1, 1)]
+    );
+}
+
+/// What jobs say of the architecture × the sizes of the policy: which size is launched, if any.
+#[test]
+fn a_job_runs_on_the_architecture_that_it_names_or_on_the_default_of_the_policy() {
+    let size = |name: &str, kind: &str, arch: &str, price: f64| json!({"name": name, "instance_type": kind, "vcpus": 2, "memory_mib": 8192, "arch": arch, "price_per_hour": price});
+    let (intel, arm) = (|price| size("intel", "m7a.large", "x86_64", price), size("arm", "m7g.large", "arm64", 0.08));
+    let policies = [json!([intel(0.1)]), json!([arm]), json!([intel(0.1), arm])];
+    for (asked, launched) in [
+        (None, [Some("intel"), Some("arm"), Some("intel")]),
+        (Some(Arch::X86_64), [Some("intel"), None, Some("intel")]),
+        (Some(Arch::Arm64), [None, Some("arm"), Some("arm")]),
+    ] {
+        for (sizes, wanted) in policies.iter().zip(launched) {
+            let given = given(json!({"size": sizes})).job(5, |spec| spec.needs.machine.arch = asked);
+            let found = launches(&given);
+            let found = found.first().and_then(|launch| launch.split(' ').next_back());
+            assert_eq!(found, wanted, "{asked:?} with {sizes}");
+            assert_eq!(rejected(&given).len(), usize::from(wanted.is_none()));
+        }
+    }
+    // A ready node of the other architecture is of no use to it, although it is there.
+    let mut node = idle_long(0);
+    if let NodeState::InUse(node) = &mut node.state {
+        node.life.offering.kind.arch = Arch::Arm64;
+        node.life.offering.size = "arm".into();
+    }
+    let there = given(json!({"size": policies[2]})).node(node);
+    assert_eq!(there.clone().job(5, |_| ()).count(at(100), "place"), 0);
+    assert_eq!(there.job(5, |spec| spec.needs.machine.arch = Some(Arch::Arm64)).count(at(100), "place"), 1);
+    // Only the other one is large enough.
+    let large = json!([intel(0.1), size("arm", "m7g.large", "arm64", 1.0)]);
+    let mut large = large;
+    large[1]["vcpus"] = json!(64);
+    let given = given(json!({"size": large})).job(5, |spec| spec.needs.vcpus = 64);
+    let why = "no size fits: it needs 64 vCPUs, 0 MiB memory, 0 GiB scratch, 0 GPUs with x86_64, because it names no \
+               architecture; 0.95 of a size's memory is usable";
+    assert_eq!(rejected(&given), [why]);
+}
+
+#[test]
+fn what_no_size_is_leads_to_a_rejection_that_says_what_was_asked_for() {
+    let asks = |machine: MachineNeed, gpus: u32| {
+        given(json!({"size": sizes()})).job(5, |spec| (spec.needs.machine, spec.needs.gpus) = (machine, gpus))
+    };
+    let any = || MachineNeed::ANY;
+    let label = |label: &str| [label.to_owned()].into();
+    for (machine, gpus) in [
+        (MachineNeed { gpu_type: Some("A10G".into()), ..any() }, 1),
+        (MachineNeed { gpu_memory_gib: 24, ..any() }, 4),
+        (MachineNeed { require: label("nvme"), ..any() }, 0),
+    ] {
+        assert_eq!(launches(&asks(machine.clone(), gpus)), ["launch slot#0 four"], "{machine:?}");
+        let there = asks(machine, gpus).node(four(0, 4));
+        assert_eq!((there.count(at(100), "place"), launches(&there).len()), (1, 0));
+    }
+    for (machine, gpus, says) in [
+        (MachineNeed { gpu_type: Some("h100".into()), ..any() }, 1, "1 GPUs with GPUs of type h100;"),
+        (MachineNeed { gpu_memory_gib: 80, ..any() }, 1, "with 80 GiB on each GPU;"),
+        (MachineNeed { require: label("fast-net"), ..any() }, 0, "with label fast-net;"),
+        (MachineNeed { arch: Some(Arch::Arm64), require: label("nvme"), ..any() }, 0, "with arm64, label nvme;"),
+        (any(), 5, "5 GPUs;"),
+    ] {
+        let why = rejected(&asks(machine, gpus));
+        assert!(why.len() == 1 && why[0].contains(says), "{says}: {why:?}");
+    }
+}
