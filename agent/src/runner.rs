@@ -439,7 +439,7 @@ fn is_lack_of_room(error: &io::Error) -> bool {
 fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
     let log_tail = Some(log_tail).filter(|t| !t.is_empty());
-    Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches })
+    Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches, usage: exit.usage })
 }
 
 /// The end of an output as text, at most `limit` bytes, and which of it is standard error.

@@ -44,3 +44,4 @@ pub(crate) mod teardown;
 #[cfg(test)]
 pub(crate) mod tests;
 mod watch;
+mod what_if;

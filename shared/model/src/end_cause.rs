@@ -6,6 +6,8 @@
 
 use crate::enums::ClientStatus;
 use crate::output::Switches;
+use crate::signals;
+use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -159,8 +161,8 @@ impl fmt::Display for EndCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited { code } => write!(f, "exit code {code}"),
-            Self::Signalled { signal } => match signal_name(*signal) {
-                Some(name) => write!(f, "killed by signal {signal} ({name})"),
+            Self::Signalled { signal } => match signals::name_of(*signal) {
+                Some(name) => write!(f, "killed by signal {signal} (SIG{name})"),
                 None => write!(f, "killed by signal {signal}"),
             },
             Self::OverTime { limit_s } => write!(f, "it ran longer than its time limit of {limit_s} s"),
@@ -192,12 +194,14 @@ pub struct Ending {
     pub log_tail: Option<String>,
     /// Which bytes of `log_tail` are standard error.
     pub tail_switches: Switches,
+    /// What its processes used, if its node said so.
+    pub usage: Option<Usage>,
 }
 
 impl Ending {
     /// An end for this cause, without output.
     pub const fn new(cause: EndCause) -> Self {
-        Self { cause, log_tail: None, tail_switches: Switches::new(Vec::new()) }
+        Self { cause, log_tail: None, tail_switches: Switches::new(Vec::new()), usage: None }
     }
 
     /// The command ended with this exit code.
@@ -220,45 +224,6 @@ impl Ending {
 pub fn last_line(output: &str) -> Option<String> {
     let visible = |line: &str| line.chars().filter(|c| !c.is_control()).take(MAX_LINE_CHARS).collect::<String>();
     output.lines().rev().map(visible).find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
-}
-
-/// The names of the signals of Linux, from 1 on.
-const SIGNALS: [&str; 31] = [
-    "SIGHUP",
-    "SIGINT",
-    "SIGQUIT",
-    "SIGILL",
-    "SIGTRAP",
-    "SIGABRT",
-    "SIGBUS",
-    "SIGFPE",
-    "SIGKILL",
-    "SIGUSR1",
-    "SIGSEGV",
-    "SIGUSR2",
-    "SIGPIPE",
-    "SIGALRM",
-    "SIGTERM",
-    "SIGSTKFLT",
-    "SIGCHLD",
-    "SIGCONT",
-    "SIGSTOP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGXCPU",
-    "SIGXFSZ",
-    "SIGVTALRM",
-    "SIGPROF",
-    "SIGWINCH",
-    "SIGIO",
-    "SIGPWR",
-    "SIGSYS",
-];
-
-fn signal_name(signal: i32) -> Option<&'static str> {
-    SIGNALS.get(usize::try_from(signal).ok()?.checked_sub(1)?).copied()
 }
 
 /// At most `max` bytes from the front of `s`, on a character boundary.

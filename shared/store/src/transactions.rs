@@ -59,7 +59,8 @@ impl Retention {
         }
     }
 
-    fn of_jobs(self) -> JobTimes {
+    /// The times that a job needs when one of its allocs ends.
+    pub fn of_jobs(self) -> JobTimes {
         JobTimes { keep: self.finished, pause: self.retry.0, most: self.retry.1 }
     }
 }
