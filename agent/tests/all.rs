@@ -7,4 +7,5 @@ mod handles;
 mod isolation;
 mod output;
 mod restarts;
+mod stops;
 mod uploads;

@@ -9,6 +9,7 @@ use crate::console::{Cluster, Context, Outcome};
 use crate::view::find::{Finder, no_job, short_alloc};
 use crate::view::retries::retry_rules;
 use crate::view::story::{self, Happening};
+use crate::view::usage::{self, Used};
 use clap::Args;
 use model::events::Subject;
 use model::time::Time;
@@ -62,6 +63,10 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         writeln!(context.out)?;
         alloc_rows(&allocs, now).colours(context.colours).print(context.out)?;
         writeln!(context.out)?;
+        if allocs.iter().any(|alloc| alloc.usage.is_some()) {
+            usage_rows(&allocs).print(context.out)?;
+            writeln!(context.out)?;
+        }
         if allocs.iter().any(|alloc| alloc.output_s3.is_some()) {
             place_rows(&allocs).print(context.out)?;
             writeln!(context.out)?;
@@ -152,6 +157,18 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
             or_blank(alloc.exit_code),
             or_blank(alloc.cause.as_ref()),
         ]);
+    }
+    rows
+}
+
+/// What each alloc used of what it asked for.
+fn usage_rows(allocs: &[Alloc]) -> Rows {
+    let mut rows = Rows::new(&["ALLOC"].into_iter().chain(usage::HEADS).collect::<Vec<_>>());
+    for alloc in allocs {
+        if let Some(usage) = alloc.usage {
+            let used = Used { usage, asked: alloc.summary.needs.capacity() };
+            rows.row([short_alloc(alloc.id())].into_iter().chain(used.cells()));
+        }
     }
     rows
 }

@@ -36,7 +36,8 @@ pub struct PlanArgs {
     /// Say what would follow for this job if its alloc ended now, for the cause of --if or --if-exit
     #[arg(long, value_name = "JOB", conflicts_with_all = ["state", "policy", "at", "function"], requires = "cause")]
     job: Option<String>,
-    /// The cause: exit:CODE, signal:NAME, memory, timeout, lost or node (it could not start it)
+    /// The cause: exit:CODE, signal:NAME, memory, timeout, lost, spot (interrupted) or node (it could not
+    /// start it)
     #[arg(long = "if", value_name = "CAUSE", group = "cause", requires = "job")]
     named: Option<what_if::Named>,
     /// The exit code: as --if exit:CODE

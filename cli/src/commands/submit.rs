@@ -91,8 +91,8 @@ struct FailureOptions {
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.reconcile)]
     reconcile: Reconcile,
     /// When to run it again, and how: CAUSE[,CAUSE…]=DO[,DO…]; may be given several times, and the first rule that names the
-    /// cause decides. CAUSE is exit:75, exit:75-78, exit:*, signal:9, signal:*, memory, timeout, failed, lost or node (it could
-    /// not start it). DO is fail, or again*N (again*any: as often as it takes) with any of pause=30s, elsewhere, on-demand,
+    /// cause decides. CAUSE is exit:75, exit:75-78, exit:*, signal:9, signal:*, memory, timeout, failed, lost, spot (its instance was
+    /// interrupted) or node (it could not start it). DO is fail, or again*N (again*any: as often as it takes) with any of pause=30s, elsewhere, on-demand,
     /// memory*1.5 and max-memory=64G
     #[arg(long = "retry", value_name = "RULE", action = ArgAction::Append)]
     retry: Vec<RetryRule>,

@@ -20,6 +20,7 @@ pub(super) enum Named {
     Memory,
     Timeout,
     Lost,
+    Spot,
     Node,
 }
 
@@ -45,10 +46,11 @@ impl std::str::FromStr for Named {
             ("memory", _) => Self::Memory,
             ("timeout", _) => Self::Timeout,
             ("lost", _) => Self::Lost,
+            ("spot", _) => Self::Spot,
             ("node", _) => Self::Node,
             (_, Some(("exit", number))) => Self::Exit(code(number).ok_or("an exit code is a number from 0 to 255")?),
             (_, Some(("signal", signal))) => Self::Signal(signal.parse().map_err(|e| format!("{e}"))?),
-            _ => return Err("it must be exit:CODE, signal:NAME, memory, timeout, lost or node".to_owned()),
+            _ => return Err("it must be exit:CODE, signal:NAME, memory, timeout, lost, spot or node".to_owned()),
         })
     }
 }
@@ -62,6 +64,7 @@ impl Named {
             Self::Memory => EndCause::OverMemory { allowed_mib: job.summary.needs.memory_mib, used_mib: None },
             Self::Timeout => EndCause::OverTime { limit_s: job.work.timeout_s },
             Self::Lost => EndCause::Lost { why: "its node is gone".to_owned() },
+            Self::Spot => EndCause::Interrupted { why: "its node drains".to_owned() },
             Self::Node => EndCause::NotStarted { why: "the node says why".to_owned() },
         }
     }

@@ -13,6 +13,7 @@
 //! | `next`, `status` | what the next run would do and why not; whether all is well |
 //! | `story` | what happened to a job |
 //! | `retries` | when a job is tried again |
+//! | `usage` | what an alloc or a job used |
 //!
 //! Guarantees: it changes nothing; it never shows the environment of a job; nothing is read while nobody looks.
 //! Does not: know how it is shown.
@@ -28,6 +29,7 @@ pub(crate) mod retries;
 mod rows;
 pub(crate) mod status;
 pub(crate) mod story;
+pub(crate) mod usage;
 
 pub(crate) use detail::{JobDetail, NodeDetail};
 pub(crate) use list::{Searched, Wanted, holds, words};

@@ -329,6 +329,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_node_says_of_usage_is_bounded_and_spoils_no_end() {
+        let told = |usage: serde_json::Value| {
+            let alloc_id = fixtures::alloc_id(0);
+            let cause = EndCause::Exited { code: 0 };
+            let said = serde_json::json!({"alloc_id": alloc_id, "client": "complete", "cause": cause, "usage": usage});
+            let update: AllocUpdate = serde_json::from_value(said).unwrap();
+            match running().reported(&update, fixtures::node_id(0), at(4)) {
+                ReportOutcome::Ends(ending) => ending.usage.map(|usage| (usage.cpu_ms, usage.memory_mib)),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(told(serde_json::json!({"ran_ms": 1, "cpu_ms": 2, "memory_mib": 3, "more": 4})), Some((2, Some(3))));
+        for lie in [
+            serde_json::json!(null),
+            serde_json::json!("much"),
+            serde_json::json!([1, 2]),
+            serde_json::json!({"ran_ms": -1, "cpu_ms": 2}),
+            serde_json::json!({"ran_ms": 1}),
+            serde_json::json!({"ran_ms": 1, "cpu_ms": u64::MAX}),
+            serde_json::json!({"ran_ms": 1, "cpu_ms": 1e99}),
+        ] {
+            assert_eq!(told(lie.clone()), None, "{lie}");
+        }
+    }
+
+    #[test]
     fn a_long_output_is_clipped_on_a_character_boundary() {
         let mut update = AllocUpdate { cause: Some(EndCause::Exited { code: 1 }), ..says(ClientStatus::Failed) };
         update.log_tail = Some("é".repeat(MAX_LOG_TAIL_BYTES));

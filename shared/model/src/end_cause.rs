@@ -87,6 +87,11 @@ pub enum EndCause {
         /// What happened.
         why: String,
     },
+    /// EC2 took its spot instance away.
+    Interrupted {
+        /// What happened then.
+        why: String,
+    },
     /// It can never run.
     Rejected { why: String },
     /// The operator cancelled the job.
@@ -98,7 +103,7 @@ impl EndCause {
     pub const fn client(&self) -> ClientStatus {
         match self {
             Self::Exited { code: 0 } | Self::Stopped { code: Some(0), .. } => ClientStatus::Complete,
-            Self::NotStarted { .. } | Self::Lost { .. } => ClientStatus::Lost,
+            Self::NotStarted { .. } | Self::Lost { .. } | Self::Interrupted { .. } => ClientStatus::Lost,
             Self::Exited { .. }
             | Self::Signalled { .. }
             | Self::OverTime { .. }
@@ -123,7 +128,11 @@ impl EndCause {
             Self::NotFound { .. } => Some(NO_PROGRAM),
             Self::NotExecutable { .. } | Self::NoInterpreter { .. } => Some(CANNOT_RUN),
             Self::Stopped { code, .. } => *code,
-            Self::NotStarted { .. } | Self::Lost { .. } | Self::Rejected { .. } | Self::Cancelled => None,
+            Self::NotStarted { .. }
+            | Self::Lost { .. }
+            | Self::Interrupted { .. }
+            | Self::Rejected { .. }
+            | Self::Cancelled => None,
         }
     }
 
@@ -151,6 +160,7 @@ impl EndCause {
             Self::Stopped { why, code } => Self::Stopped { why: clip(why), code },
             Self::NotStarted { why } => Self::NotStarted { why: clip(why) },
             Self::Lost { why } => Self::Lost { why: clip(why) },
+            Self::Interrupted { why } => Self::Interrupted { why: clip(why) },
             Self::Rejected { why } => Self::Rejected { why: clip(why) },
             numbers => numbers,
         }
@@ -178,6 +188,7 @@ impl fmt::Display for EndCause {
                 write!(f, "interpreter {interpreter:?} of program {program:?} not found")
             }
             Self::Stopped { why, code: Some(code) } => write!(f, "{why} (exit code {code})"),
+            Self::Interrupted { why } => write!(f, "its spot instance was interrupted: {why}"),
             Self::NotStarted { why } => write!(f, "its node could not start it: {why}"),
             Self::Stopped { why, code: None } | Self::Lost { why } | Self::Rejected { why } => f.write_str(why),
             Self::Cancelled => f.write_str("cancelled by the operator"),
@@ -304,6 +315,13 @@ mod tests {
                 None,
             ),
             (EndCause::Lost { why: why.clone() }, json!({"kind": "lost", "why": why.clone()}), &*why, "lost", None),
+            (
+                EndCause::Interrupted { why: why.clone() },
+                json!({"kind": "interrupted", "why": why.clone()}),
+                "its spot instance was interrupted: the disk is full",
+                "lost",
+                None,
+            ),
             (EndCause::Rejected { why: why.clone() }, json!({"kind": "rejected", "why": why}), &*why, "failed", None),
             (EndCause::Cancelled, json!({"kind": "cancelled"}), "cancelled by the operator", "failed", None),
         ] {

@@ -286,7 +286,8 @@ impl Job {
     /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
     fn reason_of(&self, id: AllocId, ending: &Ending, retries: &str) -> String {
         let member = if self.summary.needs.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
-        let lost = if matches!(ending.cause, EndCause::Lost { .. }) { "lost: " } else { "" };
+        let lost =
+            if matches!(ending.cause, EndCause::Lost { .. } | EndCause::Interrupted { .. }) { "lost: " } else { "" };
         let line = self.summary.tries.last_line.as_ref();
         let line = line.map(|line| format!("; the last line of its output: {line}")).unwrap_or_default();
         format!("{member}{lost}{}; {retries}{line}", ending.cause)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rule    CAUSE[,CAUSE…]=DO[,DO…]
-//! CAUSE   exit:75  exit:75-78  exit:*  signal:9  signal:*  memory  timeout  failed  lost  node
+//! CAUSE   exit:75  exit:75-78  exit:*  signal:9  signal:*  memory  timeout  failed  lost  spot  node
 //! DO      fail | again | again*3 | again*any, and with `again`: pause=30s  elsewhere  on-demand  memory*1.5  max-memory=64G
 //! ```
 //!
@@ -51,6 +51,8 @@ pub(crate) enum Cause {
     Failed,
     /// Its node is gone, or what ran there was lost.
     Lost,
+    /// EC2 took its spot instance away.
+    Spot,
     /// Its node could not start it.
     Node,
 }
@@ -163,7 +165,8 @@ impl Cause {
             Self::Memory => matches!(cause, EndCause::OverMemory { .. }),
             Self::Timeout => matches!(cause, EndCause::OverTime { .. }),
             Self::Failed => cause.client() == crate::enums::ClientStatus::Failed,
-            Self::Lost => matches!(cause, EndCause::Lost { .. }),
+            Self::Lost => matches!(cause, EndCause::Lost { .. } | EndCause::Interrupted { .. }),
+            Self::Spot => matches!(cause, EndCause::Interrupted { .. }),
             Self::Node => matches!(cause, EndCause::NotStarted { .. }),
         }
     }
@@ -187,6 +190,7 @@ impl FromStr for Cause {
             ("timeout", _) => Self::Timeout,
             ("failed", _) => Self::Failed,
             ("lost", _) => Self::Lost,
+            ("spot", _) => Self::Spot,
             ("node", _) => Self::Node,
             (_, Some(("exit", codes))) => {
                 let (first, last) = codes.split_once('-').unwrap_or((codes, codes));
@@ -198,7 +202,7 @@ impl FromStr for Cause {
             }
             (_, Some(("signal", signal))) => Self::Signal(signal.parse().map_err(|e| format!("is wrong: {e}, or *"))?),
             _ => {
-                let causes = "exit:CODE, signal:NAME, memory, timeout, failed, lost and node are";
+                let causes = "exit:CODE, signal:NAME, memory, timeout, failed, lost, spot and node are";
                 return Err(format!("has {}, which is no cause ({causes})", shown(text)));
             }
         })
@@ -217,6 +221,7 @@ impl fmt::Display for Cause {
             Self::Timeout => f.write_str("timeout"),
             Self::Failed => f.write_str("failed"),
             Self::Lost => f.write_str("lost"),
+            Self::Spot => f.write_str("spot"),
             Self::Node => f.write_str("node"),
         }
     }
@@ -486,10 +491,11 @@ mod tests {
             (EndCause::OverTime { limit_s: 1 }, vec!["timeout", "failed"]),
             (EndCause::Rejected { why: why.clone() }, vec!["failed"]),
             (EndCause::Lost { why: why.clone() }, vec!["lost"]),
+            (EndCause::Interrupted { why: why.clone() }, vec!["lost", "spot"]),
             (EndCause::NotStarted { why }, vec!["node"]),
         ] {
             let names = |word: &&str| rule(&format!("{word}=fail")).names(&cause);
-            let found: Vec<&str> = words.into_iter().chain(["node"]).filter(names).collect();
+            let found: Vec<&str> = words.into_iter().chain(["spot", "node"]).filter(names).collect();
             assert_eq!(found, named, "{cause:?}");
         }
     }

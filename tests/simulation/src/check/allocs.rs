@@ -297,7 +297,7 @@ impl Check {
             Some("complete" | "failed") => is_as_seen,
             _ if is_of_kind("not_started") => is_as_seen,
             // The control plane lost it.
-            client => client == Some("lost") && is_of_kind("lost"),
+            client => client == Some("lost") && (is_of_kind("lost") || is_of_kind("interrupted")),
         };
         if !right {
             self.broken("invariant_an_end_is_as_it_was", format!("its node saw {saw:?}: {after:?}"));

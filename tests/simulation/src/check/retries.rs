@@ -45,6 +45,7 @@ fn words(cause: &Value) -> Vec<String> {
         Some("over_memory") => "memory".to_owned(),
         Some("over_time") => "timeout".to_owned(),
         Some("lost") => return vec!["lost".to_owned()],
+        Some("interrupted") => return vec!["spot".to_owned(), "lost".to_owned()],
         Some("not_started") => return vec!["node".to_owned()],
         _ => "failed".to_owned(),
     };

@@ -177,7 +177,12 @@ impl World {
         };
         if policy.retry_failed == 3 {
             let grows = "memory=again*2,memory*1.5,max-memory=3000M";
-            let rules = ["exit:75-78=again*2,pause=45s,elsewhere", "memory=fail", "lost=again*2,elsewhere"];
+            let rules = [
+                "exit:75-78=again*2,pause=45s,elsewhere",
+                "memory=fail",
+                "spot=again*1,pause=1s",
+                "lost=again*2,elsewhere",
+            ];
             let rules =
                 rules.map(|rule| if rule == "memory=fail" && (1..3000).contains(&memory_mib) { grows } else { rule });
             policy.retry = rules.iter().filter_map(|rule| rule.parse().ok()).collect();
