@@ -19,7 +19,7 @@ use crate::output;
 use crate::outputs::Outputs;
 use crate::protocol::{Identity, Node};
 use crate::reconcile;
-use crate::rights::{port, service::CredentialsService};
+use crate::rights::{CredentialsPort, port, service::CredentialsService};
 use crate::role_keys::RoleKeys;
 use crate::runner::{Runner, RunnerSettings};
 use crate::s3_access::{S3Access, S3Environment};
@@ -110,8 +110,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         runtime: args.runtime,
         users,
         program: OWN_PROGRAM.into(),
-        credentials_port,
-        region: region_of_jobs,
+        credentials: CredentialsPort { port: credentials_port, region: region_of_jobs },
     };
     let mut runner = Runner::new(settings, &data_dir);
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);

@@ -27,10 +27,10 @@ use crate::output_files::OutputFiles;
 use crate::protocol::Holder;
 use crate::rights::{CredentialsSource, SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::RuntimeKind;
-use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::time::Time;
 use model::wire::AllocOrder;
+use model::{EndCause, Usage};
 use remove_tree::remove_tree;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -110,12 +110,15 @@ pub struct ExitRecord {
     /// When the alloc ended, by the node's own clock. Only people read this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
+    /// What the command and everything that it started used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
 }
 
 impl ExitRecord {
     /// An end for this cause.
     pub const fn of(cause: EndCause) -> Self {
-        Self { cause, started_at: None, finished_at: None }
+        Self { cause, started_at: None, finished_at: None, usage: None }
     }
 }
 

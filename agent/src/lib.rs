@@ -22,6 +22,8 @@
 //! capture ─ output_files      what a command prints, on its way to the disk
 //! scratch                     what the files of an alloc take up
 //! memory                      what an alloc uses, where no control group counts it
+//! stops                       when an alloc hears of its stop, is asked to stop, and is killed
+//! usage ─ process_table       what an alloc used
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
 //! isolation                   what keeps a job apart from the node, from the agent, and from other jobs
@@ -69,7 +71,9 @@ pub mod runtime;
 pub mod s3_access;
 mod scratch;
 pub mod signer;
+mod stops;
 pub mod supervisor;
 pub mod sweep;
 pub mod uploads;
+mod usage;
 pub mod watch;

@@ -74,8 +74,8 @@ fn apply(state: &NodeState, id: AllocId, seen: Seen) {
 /// Stops every alloc and waits until all have ended. Each gets TERM, and KILL after its kill timeout.
 pub async fn stop_everything(state: &NodeState, runner: &mut Runner, why: &str) {
     state.stop_all(why);
-    let longest = state.read(|n| n.durable.allocs.values().map(|a| a.order.failure_policy.kill_timeout_s).max());
-    let longest = Duration::from_secs(longest.unwrap_or(0).min(86_400));
+    let longest = state.read(|n| n.durable.allocs.values().map(|a| a.order.failure_policy.stop_time().as_ms()).max());
+    let longest = Duration::from_millis(u64::try_from(longest.unwrap_or(0)).unwrap_or(0).min(86_400_000));
     let deadline = Instant::now() + longest + runner.settings().runtime.end_grace() + STOP_ALL_GRACE;
     loop {
         run_once(state, runner).await;

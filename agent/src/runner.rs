@@ -14,7 +14,7 @@ use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
 use crate::output_files::output_tail;
 use crate::process_table;
 use crate::protocol::{Ended, Gpu, Lacking, Seen, assign};
-use crate::rights::{self, CredentialsSource};
+use crate::rights::CredentialsPort;
 use crate::runtime::RuntimeKind;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
@@ -62,10 +62,8 @@ pub struct RunnerSettings {
     pub users: JobUsers,
     /// This program, to start supervisors with.
     pub program: PathBuf,
-    /// The port on which jobs get their credentials.
-    pub credentials_port: u16,
-    /// The region of the node, if it is known.
-    pub region: Option<String>,
+    /// Where jobs get their credentials.
+    pub credentials: CredentialsPort,
 }
 
 /// Starts and stops supervisors, and reads the state of their allocs.
@@ -306,10 +304,7 @@ impl Runner {
             gpus: Vec::new(),
             boot_id: self.settings.boot_id.clone(),
             caches,
-            credentials: order.work.role.is_some().then(|| CredentialsSource {
-                url: rights::service::url(self.settings.credentials_port, order.alloc_id),
-                region: self.settings.region.clone(),
-            }),
+            credentials: self.settings.credentials.source(order),
         }
     }
 
@@ -497,7 +492,7 @@ fn is_lack_of_room(error: &io::Error) -> bool {
 fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
     let log_tail = Some(log_tail).filter(|t| !t.is_empty());
-    Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches })
+    Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches, usage: exit.usage })
 }
 
 #[cfg(test)]
@@ -515,8 +510,7 @@ mod tests {
             runtime: RuntimeKind::default(),
             users: JobUsers::Agent,
             program,
-            credentials_port: 1,
-            region: None,
+            credentials: CredentialsPort::default(),
         };
         Runner::new(settings, &data)
     }

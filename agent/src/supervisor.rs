@@ -4,8 +4,9 @@
 //! what is left, write the rest of the output, take the files away from the job's user, write the exit record.
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
-//! `timeout_s`, is killed `kill_timeout_s` after it was asked to stop, and is killed above `memory_mib`, and soon after its files take
-//! up more than `scratch_gib`; the cause of the end says which of these it was, whatever the command did; what
+//! `timeout_s`, hears of that `stop_notice_s` before, is killed `kill_timeout_s` after it was asked to stop, and is killed above
+//! `memory_mib`, and soon after its files take up more than `scratch_gib`; the cause of the end says which of these it was,
+//! whatever the command did; what
 //! the node could not do is never a failure of the command. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
@@ -19,11 +20,13 @@ use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
 use crate::memory;
 use crate::output_files::output_tail;
-use crate::process_table;
+use crate::process_table::{self, ProcessEntry};
 use crate::program;
 use crate::rights::{self, secrets};
 use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
 use crate::scratch;
+use crate::stops::{Step, Stops};
+use crate::usage::Meter;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::time::Time;
@@ -88,12 +91,15 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     }
     let reserve = dir.reserve();
     let started_at = (context.clock)();
-    let (mut cause, capture) = work(&task, &dir, context, &mut term).await;
+    let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
+    let mut meter = Meter::new(group, Instant::now());
+    let (mut cause, capture) = work(&task, &dir, context, &mut meter, &mut term).await;
     kill_descendants(own_pid).await;
+    let usage = meter.usage();
     if let Some(isolation) = &task.isolation {
         isolation.end(&context.program).await;
         // What ended just now may have become our child.
-        reap_adopted_children(own_pid, 0);
+        reap_adopted_children(&process_table::descendants(own_pid), own_pid, 0);
         close(&dir).await;
     } else if let Err(error) = dir.forget_rights() {
         tracing::warn!(%error, "what the job proved itself with is left behind");
@@ -105,7 +111,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         // Whoever reads the output of a command that ended by itself takes it for whole.
         cause = EndCause::Lost { why };
     }
-    let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some((context.clock)()) };
+    let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some((context.clock)()), usage };
     write_exit_record(&dir, &exit, &reserve).await
 }
 
@@ -114,6 +120,7 @@ async fn work(
     task: &AllocTask,
     dir: &AllocDir,
     context: &SupervisorContext,
+    meter: &mut Meter,
     term: &mut tokio::signal::unix::Signal,
 ) -> (EndCause, Option<Capture>) {
     let rights = match rights(task, dir, context).await {
@@ -122,10 +129,11 @@ async fn work(
     };
     match start_command(task, dir, context, &rights) {
         Ok((child, mut capture, process)) => {
-            let cause = supervise(task, dir, child, &capture, term).await;
+            let cause = supervise(task, dir, child, (&capture, meter), term).await;
             if matches!(process, Process::Client) {
-                // What the client said is judged.
+                // What the client said is judged. What it used is not what the command used.
                 capture.finish().await;
+                meter.forget();
             }
             let cause = judge(task, dir, cause, process).await;
             remove_container(task, dir).await;
@@ -225,6 +233,7 @@ fn start_command(
     let captured = Capture::start(&dir.output_files(), user.as_ref());
     let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
     let mut env = environment(task, &context.env, rights, user.as_ref(), &dir.work());
+    env.extend(stop_at(task, (context.clock)()));
     let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
     let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
     let invocation = task.runtime.invocation(&CommandSpec {
@@ -350,37 +359,44 @@ fn gpu_variables(uuids: &[String]) -> [(&'static str, String); 2] {
     [("CUDA_VISIBLE_DEVICES", all), ("NVIDIA_VISIBLE_DEVICES", visible)]
 }
 
+/// The variable that says when the command is asked to stop, in seconds since the epoch by the node's clock: a time limit is
+/// known when it starts.
+fn stop_at(task: &AllocTask, now: Time) -> Option<(String, String)> {
+    let limit_s = i64::try_from(task.order.work.timeout_s).ok().filter(|s| *s > 0)?;
+    Some(("NODEKEEPER_STOP_AT".to_owned(), now.as_epoch_s().saturating_add(limit_s).to_string()))
+}
+
 /// Waits for the command, and ends it when it must end.
 async fn supervise(
     task: &AllocTask,
     dir: &AllocDir,
     mut child: Child,
-    capture: &Capture,
+    (capture, meter): (&Capture, &mut Meter),
     term: &mut tokio::signal::unix::Signal,
 ) -> EndCause {
     let order = &task.order;
     let own_pid = std::process::id() as i32;
     let group = child.id().map_or(0, |pid| pid as i32);
-    let far = Instant::now() + Duration::from_secs(100 * 365 * 86_400);
-    let after = |s: u64| Instant::now().checked_add(Duration::from_secs(s)).unwrap_or(far).min(far);
-    let timeout_at = if order.work.timeout_s > 0 { after(order.work.timeout_s) } else { far };
-    let over_time = || EndCause::OverTime { limit_s: order.work.timeout_s };
-    let stopped = |why: String| EndCause::Stopped { why, code: None };
-    let mut kill_at = far;
+    let mut stops = Stops::new(&order.failure_policy, order.work.timeout_s, task.runtime.stop_grace(), Instant::now());
     // Only the first reason is kept, because a later one is its consequence.
     let mut reason: Option<EndCause> = None;
+    let mut is_ordered = false;
     let mut check = interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut over_scratch = pin!(over_scratch(task, dir));
     let status = loop {
-        let stopping = kill_at < far;
-        let stop = tokio::select! {
+        let order_to_stop = tokio::select! {
             status = child.wait() => break status,
-            _ = term.recv(), if !stopping => Some(stopped(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned()))),
-            () = sleep_until(timeout_at), if !stopping => Some(over_time()),
-            () = sleep_until(kill_at), if stopping => {
-                kill_all(task, own_pid, group);
-                kill_at = after(1);
+            _ = term.recv(), if !is_ordered => Some(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned())),
+            () = sleep_until(stops.next_at()) => {
+                match stops.take(Instant::now()) {
+                    Step::Notify => notify(task, group),
+                    Step::Ask => {
+                        reason.get_or_insert(EndCause::OverTime { limit_s: order.work.timeout_s });
+                        task.runtime.begin_stop(stop_request(task, group));
+                    }
+                    Step::Kill => kill_all(task, own_pid, group),
+                }
                 None
             }
             // A reason stays, and what has come to its end is not asked again.
@@ -390,23 +406,47 @@ async fn supervise(
                 None
             }
             _ = check.tick() => {
-                reap_adopted_children(own_pid, group);
-                if let Some(over) = over_memory_limit(task, own_pid).or_else(|| lost_output(capture)) {
+                let found = process_table::descendants(own_pid);
+                reap_adopted_children(&found, own_pid, group);
+                let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
+                meter.look(&pids, Instant::now());
+                if let Some(over) = over_memory_limit(task, &pids).or_else(|| lost_output(capture)) {
                     reason.get_or_insert(over);
                     kill_all(task, own_pid, group);
                 }
                 // The stop may have been ordered before we could receive the signal.
-                dir.stop_reason().filter(|_| !stopping).map(stopped)
+                dir.stop_reason().filter(|_| !is_ordered)
             }
         };
-        if let Some(stop) = stop {
-            reason.get_or_insert(stop);
-            let (alloc_id, kill_timeout_s) = (order.alloc_id, order.failure_policy.kill_timeout_s);
-            kill_at = after(kill_timeout_s) + task.runtime.stop_grace();
-            task.runtime.begin_stop(StopRequest { alloc_id, process_group: group, kill_timeout_s });
+        if let Some(why) = order_to_stop {
+            is_ordered = true;
+            // What was asked to stop for its time limit is over its time, whoever stops it then.
+            if !stops.is_asked() {
+                reason.get_or_insert(EndCause::Stopped { why, code: None });
+                stops.order(Instant::now());
+            }
         }
     };
+    meter.end(Instant::now());
     cause(status, reason, task)
+}
+
+/// How the runtime stops the command.
+fn stop_request(task: &AllocTask, process_group: i32) -> StopRequest {
+    let policy = &task.order.failure_policy;
+    StopRequest {
+        alloc_id: task.order.alloc_id,
+        process_group,
+        kill_timeout_s: policy.kill_timeout_s,
+        // After a notice, TERM says that the time is over.
+        signal: policy.stop_signal.filter(|_| policy.stop_notice_s == 0),
+    }
+}
+
+/// Tells the command that it will be asked to stop.
+fn notify(task: &AllocTask, process_group: i32) {
+    let signal = task.order.failure_policy.stop_signal.unwrap_or(model::Signal::TERM);
+    task.runtime.notify(stop_request(task, process_group), signal);
 }
 
 /// The node could not write what the command prints.
@@ -452,14 +492,13 @@ async fn over_scratch(task: &AllocTask, dir: &AllocDir) -> EndCause {
 }
 
 /// Why the command must be killed, if its processes use more memory than the order allows.
-fn over_memory_limit(task: &AllocTask, own_pid: i32) -> Option<EndCause> {
+fn over_memory_limit(task: &AllocTask, pids: &[i32]) -> Option<EndCause> {
     let allowed_mib = task.order.needs.memory_mib;
     let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
     if allowed_mib == 0 || task.runtime.enforces_memory_limit() || group.is_some_and(cgroup::limits_memory) {
         return None;
     }
-    let pids: Vec<i32> = process_table::descendants(own_pid).iter().map(|p| p.pid).collect();
-    let used_mib = memory::above_mib(allowed_mib, &pids)?;
+    let used_mib = memory::above_mib(allowed_mib, pids)?;
     Some(EndCause::OverMemory { allowed_mib, used_mib: Some(used_mib) })
 }
 
@@ -473,10 +512,10 @@ fn kill_all(task: &AllocTask, own_pid: i32, group: i32) {
     }
 }
 
-/// Reaps adopted children: processes that became ours when their parents ended. Tokio reaps the command itself.
-fn reap_adopted_children(own_pid: i32, command_pid: i32) {
+/// Reaps adopted children among these processes: they became ours when their parents ended. Tokio reaps the command itself.
+fn reap_adopted_children(found: &[ProcessEntry], own_pid: i32, command_pid: i32) {
     let adopted = |pid: i32, parent: i32| parent == own_pid && pid != command_pid;
-    for p in process_table::descendants(own_pid).iter().filter(|p| p.zombie && adopted(p.pid, p.parent)) {
+    for p in found.iter().filter(|p| p.zombie && adopted(p.pid, p.parent)) {
         let _ended_is_fine = waitpid(Pid::from_raw(p.pid), Some(WaitPidFlag::WNOHANG));
     }
 }
@@ -484,7 +523,7 @@ fn reap_adopted_children(own_pid: i32, command_pid: i32) {
 /// Kills all descendants until none is left, however fast they fork.
 async fn kill_descendants(own_pid: i32) {
     loop {
-        reap_adopted_children(own_pid, 0);
+        reap_adopted_children(&process_table::descendants(own_pid), own_pid, 0);
         let left = process_table::descendants(own_pid);
         if left.is_empty() {
             return;

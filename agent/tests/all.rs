@@ -8,4 +8,5 @@ mod handles;
 mod isolation;
 mod output;
 mod restarts;
+mod stops;
 mod uploads;

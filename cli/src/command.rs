@@ -3,8 +3,8 @@
 //! Does not: contain a command. `commands`, `top` and `web` do, side by side.
 
 use crate::commands::{
-    cancel, cost, demand, handles, history, init, job, job_file, jobs, logs, nodes, plan, policy, run, status, submit,
-    teardown,
+    advise, cancel, cost, demand, handles, history, init, job, job_file, jobs, logs, nodes, plan, policy, run, status,
+    submit, teardown,
 };
 use crate::console::{Context, Outcome};
 use crate::{top, web};
@@ -57,6 +57,8 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Reckon what the nodes cost, and for whom, from the list prices in the policy
     Cost(cost::CostArgs),
+    /// Say what jobs of a name asked for, what they used, and what is enough
+    Advise(advise::AdviseArgs),
     /// Watch the cluster in this terminal: nodes, jobs, why each one waits; cancel and drain by a key
     #[command(after_help = top::HELP)]
     Top(top::TopArgs),
@@ -94,6 +96,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::History(args) => history::run(context, &args).await,
         Command::Status(args) => status::run(context, &args).await,
         Command::Cost(args) => cost::run(context, &args).await,
+        Command::Advise(args) => advise::run(context, &args).await,
         Command::Top(args) => top::run(context, &args).await,
         Command::Web(args) => web::command::run(context, &args).await,
         Command::Teardown(args) => teardown::run(context, &args).await,

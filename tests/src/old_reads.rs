@@ -107,6 +107,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
         cause: None,
         log_tail: None,
         tail_switches: Default::default(),
+        usage: None,
     };
     let replaced = look.alloc(original).await.unwrap().unwrap();
     let ReportOutcome::Changed(back) = replaced.reported(&update, node, now) else {

@@ -15,7 +15,7 @@ use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
     HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,
 };
-use model::{ClientStatus, EndCause};
+use model::{ClientStatus, EndCause, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,
@@ -46,6 +46,8 @@ pub struct Ended {
     pub log_tail: Option<String>,
     /// Which bytes of `log_tail` are standard error.
     pub tail_switches: Switches,
+    /// What its processes used, if that is known.
+    pub usage: Option<Usage>,
 }
 
 /// Why a node takes no work.
@@ -253,8 +255,8 @@ impl Node {
     fn judged(&self, id: AllocId, seen: Seen) -> Seen {
         let own = self.durable.allocs.get(&id).and_then(|alloc| alloc.stop.as_ref());
         match (seen, own) {
-            (Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail, tail_switches }), Some(_)) => {
-                Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail, tail_switches })
+            (Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail, tail_switches, usage }), Some(_)) => {
+                Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail, tail_switches, usage })
             }
             (seen, _) => seen,
         }
@@ -318,12 +320,14 @@ impl Node {
             cause: None,
             log_tail: None,
             tail_switches: Switches::default(),
+            usage: None,
         };
         if let Seen::Ended(end) = seen {
             let mut end = end.clone();
             shorten(&mut end, tail_limit);
             (update.cause, update.log_tail, update.tail_switches) =
                 (Some(end.cause.clipped()), end.log_tail, end.tail_switches);
+            update.usage = end.usage;
         }
         update
     }

@@ -44,7 +44,7 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
 
 fn ended(code: i32) -> Seen {
     let cause = EndCause::Exited { code };
-    Seen::Ended(Ended { cause, log_tail: Some("the end\n".into()), tail_switches: Default::default() })
+    Seen::Ended(Ended { cause, log_tail: Some("the end\n".into()), tail_switches: Default::default(), usage: None })
 }
 
 /// A registered node with alloc 0 ordered at seq 5, whose complete report is delivered.
@@ -243,7 +243,10 @@ fn many_long_log_tails_fit_in_one_body() {
     for n in 0..400 {
         let log_tail = Some("\u{1}".repeat(MAX_LOG_TAIL_BYTES));
         let cause = EndCause::Exited { code: 1 };
-        node.observe(alloc_id(n), Seen::Ended(Ended { cause, log_tail, tail_switches: Default::default() }));
+        node.observe(
+            alloc_id(n),
+            Seen::Ended(Ended { cause, log_tail, tail_switches: Default::default(), usage: None }),
+        );
     }
     let report = node.report().unwrap();
     let body = serde_json::to_vec(&report).unwrap();

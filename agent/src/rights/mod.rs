@@ -15,6 +15,8 @@ pub mod service;
 
 use crate::isolation::JobUser;
 use crate::runtime::Environment;
+use model::ids::AllocId;
+use model::wire::AllocOrder;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Read, Write};
@@ -36,6 +38,33 @@ pub struct CredentialsSource {
     /// The region of the node, if it is known: a job that names none works there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
+}
+
+/// The path, before the id of the alloc.
+const PATH: &str = "/v1/credentials/";
+
+/// The address of the service for this alloc.
+fn url(port: u16, id: AllocId) -> String {
+    format!("http://127.0.0.1:{port}{PATH}{id}")
+}
+
+/// Where this agent gives jobs their credentials.
+#[derive(Clone, Debug, Default)]
+pub struct CredentialsPort {
+    pub port: u16,
+    /// The region of the node, if it is known.
+    pub region: Option<String>,
+}
+
+impl CredentialsPort {
+    /// Where the job of this order gets its credentials; `None` if it has no role.
+    pub fn source(&self, order: &AllocOrder) -> Option<CredentialsSource> {
+        order
+            .work
+            .role
+            .is_some()
+            .then(|| CredentialsSource { url: url(self.port, order.alloc_id), region: self.region.clone() })
+    }
 }
 
 /// The file with the token of the alloc in `dir`.

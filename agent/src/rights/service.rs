@@ -5,7 +5,7 @@
 //! Does not: say more to a caller without the token than that it is wrong.
 //! Source: "Container credential provider", AWS SDKs and Tools Reference Guide.
 
-use super::token_file;
+use super::{PATH, token_file};
 use crate::alloc_dir::AllocDir;
 use crate::client::{CallError, ControlPlaneClient};
 use crate::node_state::NodeState;
@@ -26,14 +26,6 @@ use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
-
-/// The path, before the id of the alloc.
-pub const PATH: &str = "/v1/credentials/";
-
-/// The address of the service for this alloc.
-pub fn url(port: u16, id: AllocId) -> String {
-    format!("http://127.0.0.1:{port}{PATH}{id}")
-}
 
 /// Credentials, and when they are asked for again.
 #[derive(Clone, Debug)]

@@ -13,10 +13,10 @@ use crate::rights::{IN_CONTAINER, SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
     CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
 };
-use model::EndCause;
 use model::container_env::{Passing, passing};
 use model::wire::AllocOrder;
 use model::work::is_image_reference;
+use model::{EndCause, Signal};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -89,8 +89,18 @@ impl Runtime for DockerRuntime {
         Ok(Invocation { program: "docker".into(), args, env, stdin, process: Process::Client })
     }
 
+    fn notify(&self, request: StopRequest, signal: Signal) {
+        tokio::spawn(async move {
+            let args = ["kill", "--signal", &signal.to_string(), &request.alloc_id.to_string()];
+            docker(&args, TIMEOUT).await.map(drop)
+        });
+    }
+
     fn begin_stop(&self, request: StopRequest) {
-        tokio::spawn(stop(request.alloc_id.to_string(), request.kill_timeout_s));
+        match request.signal {
+            Some(signal) => self.notify(request, signal),
+            None => _ = tokio::spawn(stop(request.alloc_id.to_string(), request.kill_timeout_s)),
+        }
     }
 
     /// The wait for the docker command to answer, and 5 s more.

@@ -7,9 +7,9 @@
 
 use crate::isolation::JobUser;
 use crate::isolation::helper::{Sandbox, Verdict};
-use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
+use model::{EndCause, Signal};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::future::ready;
@@ -136,6 +136,8 @@ pub struct StopRequest {
     pub process_group: i32,
     /// Seconds between TERM and KILL.
     pub kill_timeout_s: u64,
+    /// What asks the command to stop, in place of TERM.
+    pub signal: Option<Signal>,
 }
 
 /// A container on this machine.
@@ -168,6 +170,9 @@ pub trait Runtime: Debug + Send + Sync {
 
     /// How this command is started.
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError>;
+
+    /// Sends a signal to a command, and returns at once: the command hears that it will be stopped, and goes on.
+    fn notify(&self, request: StopRequest, signal: Signal);
 
     /// Asks a command to stop, and returns at once. The supervisor kills a command that does not stop in time.
     fn begin_stop(&self, request: StopRequest);

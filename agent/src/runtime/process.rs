@@ -65,8 +65,14 @@ impl Runtime for ProcessRuntime {
         Ok(Invocation { program: spec.agent_program.to_owned(), args, env, stdin, process: Process::Helper(verdict) })
     }
 
+    fn notify(&self, request: StopRequest, signal: model::Signal) {
+        if let Ok(signal) = Signal::try_from(signal.number()) {
+            process_table::send_group(request.process_group, signal);
+        }
+    }
+
     fn begin_stop(&self, request: StopRequest) {
-        process_table::send_group(request.process_group, Signal::SIGTERM);
+        self.notify(request, request.signal.unwrap_or(model::Signal::TERM));
     }
 }
 

@@ -62,7 +62,7 @@ impl Filter {
 }
 
 /// Whether a name fits a pattern, in which `*` stands for any characters.
-fn fits(pattern: &str, name: &str) -> bool {
+pub(super) fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };

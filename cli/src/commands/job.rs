@@ -7,11 +7,13 @@ use super::jobs::needs;
 use crate::console::show::{self, Rows, Screen, moment, or_blank, when, when_known};
 use crate::console::{Cluster, Context, Outcome};
 use crate::view::find::{Finder, no_job, short_alloc};
+use crate::view::retries::retry_rules;
 use crate::view::story::{self, Happening};
+use crate::view::usage::{self, Used};
 use clap::Args;
 use model::events::Subject;
 use model::time::Time;
-use model::{AfterEnd, Alloc, EndCause, Job, JobState};
+use model::{AfterEnd, Alloc, EndCause, FailurePolicy, Job, JobState, Signal};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -61,6 +63,10 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         writeln!(context.out)?;
         alloc_rows(&allocs, now).colours(context.colours).print(context.out)?;
         writeln!(context.out)?;
+        if allocs.iter().any(|alloc| alloc.usage.is_some()) {
+            usage_rows(&allocs).print(context.out)?;
+            writeln!(context.out)?;
+        }
         if allocs.iter().any(|alloc| alloc.output_s3.is_some()) {
             place_rows(&allocs).print(context.out)?;
             writeln!(context.out)?;
@@ -109,11 +115,15 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("priority", Some(summary.priority));
     rows.field("submitted", Some(moment(summary.submitted_at, now)));
     rows.field("ended", job.finished_at.map(|at| moment(at, now)));
-    rows.field("failed", Some(retries(job.failed_count, job.failure_policy.retry_failed)));
-    rows.field("lost", Some(retries(job.lost_count, job.failure_policy.retry_lost)));
+    rows.field("failed", Some(show::several(job.failed_count, "time")));
+    rows.field("lost", Some(show::several(job.lost_count, "time")));
+    for (n, rule) in retry_rules(job).into_iter().enumerate() {
+        rows.field(if n == 0 { "retries" } else { "" }, Some(rule.line()));
+    }
     let next_try = summary.retry_at(now).map(|at| format!("not before {}", moment(at, now)));
     rows.field("next try", next_try);
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
+    rows.field("stop", Some(stop(failure_policy)));
     let replace = if failure_policy.replace {
         format!(", with a copy meanwhile ({})", failure_policy.reconcile)
     } else {
@@ -123,8 +133,14 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows
 }
 
-fn retries(count: u32, allowed: u32) -> String {
-    format!("{}, {allowed} allowed before the job fails", show::several(count, "time"))
+/// How its allocs are stopped.
+fn stop(policy: &FailurePolicy) -> String {
+    let signal = policy.stop_signal.unwrap_or(Signal::TERM);
+    let kill = format!("KILL after {} s", policy.kill_timeout_s);
+    match policy.stop_notice_s {
+        0 => format!("{signal}, {kill}"),
+        notice_s => format!("{signal}, TERM after {notice_s} s, {kill} more"),
+    }
 }
 
 fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
@@ -141,6 +157,18 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
             or_blank(alloc.exit_code),
             or_blank(alloc.cause.as_ref()),
         ]);
+    }
+    rows
+}
+
+/// What each alloc used of what it asked for.
+fn usage_rows(allocs: &[Alloc]) -> Rows {
+    let mut rows = Rows::new(&["ALLOC"].into_iter().chain(usage::HEADS).collect::<Vec<_>>());
+    for alloc in allocs {
+        if let Some(usage) = alloc.usage {
+            let used = Used { usage, asked: alloc.summary.needs.capacity() };
+            rows.row([short_alloc(alloc.id())].into_iter().chain(used.cells()));
+        }
     }
     rows
 }

@@ -61,6 +61,7 @@ const FIELDS: &[(&str, Form)] = &[
     ("reconcile", Form::Reconcile),
     ("replace", Form::Flag),
     ("require", Form::Texts),
+    ("retry", Form::Texts),
     ("retry_failed", Form::Whole),
     ("retry_lost", Form::Whole),
     ("role", Form::Text),
@@ -68,6 +69,9 @@ const FIELDS: &[(&str, Form)] = &[
     ("scratch_gib", Form::Whole),
     ("secret_files", Form::TextTable),
     ("secrets", Form::TextTable),
+    ("stop_notice", Form::Measured("stop_notice_s", amounts::seconds)),
+    ("stop_notice_s", Form::Whole),
+    ("stop_signal", Form::Text),
     ("timeout", Form::Measured("timeout_s", amounts::seconds)),
     ("timeout_s", Form::Whole),
     ("vcpus", Form::Whole),
@@ -290,6 +294,9 @@ mod tests {
             (r#"{"after": 7}"#, "after: it must be the name or the id of a job"),
             (r#"{"after": {"a": "never"}}"#, "after: "),
             (r#"{"array_limit": 0}"#, "array_limit: "),
+            (r#"{"retry": ["oom=again"]}"#, "retry: the retry rule \"oom=again\" has \"oom\", which is no cause"),
+            (r#"{"retry": "lost=fail"}"#, "retry: it must be a list of texts"),
+            (r#"{"stop_signal": "STOPP"}"#, "stop_signal: \"STOPP\" is not a signal"),
             (r#"{"vcpu": 1}"#, "\"vcpu\" is not a field of a job: after, after_any, "),
             (r#"{"memory": 5, "memory_mib": 5}"#, "memory and memory_mib are the same field"),
             (r#"{"timeout_s": 5, "timeout": "1h"}"#, "are the same field"),
@@ -332,7 +339,14 @@ mod tests {
                 secrets: [("S".into(), "/s".into())].into(),
                 secret_files: [("F".into(), "/f#a".into())].into(),
             },
-            failure_policy: FailurePolicy { replace: true, retry_failed: 1, ..FailurePolicy::default() },
+            failure_policy: FailurePolicy {
+                replace: true,
+                retry: vec!["exit:75=again*2,pause=30s".parse().unwrap()],
+                retry_failed: 1,
+                stop_signal: Some("USR1".parse().unwrap()),
+                stop_notice_s: 5,
+                ..FailurePolicy::default()
+            },
             ..JobSpec::default()
         };
         let followed = fixtures::job(7).summary.job_id;

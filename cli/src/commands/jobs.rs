@@ -13,6 +13,7 @@ use crate::view::JobRow;
 use crate::view::find::short;
 use crate::view::next::{self, Next};
 use crate::view::present::Present;
+use crate::view::usage::{self, Used};
 use clap::Args;
 use model::JobSummary;
 use model::time::Time;
@@ -30,6 +31,9 @@ pub struct JobsArgs {
     all: bool,
     #[command(flatten)]
     filter: Filter,
+    /// Show what jobs used: CPU time and memory, beside what they asked for. With the jobs that have ended
+    #[arg(long, conflicts_with = "queue")]
+    usage: bool,
     /// Show at most so many jobs
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: usize,
@@ -76,7 +80,7 @@ struct Found {
 async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<Found> {
     let most = if !args.queue || !args.filter.is_empty() { READ } else { args.limit };
     let mut present = Present::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
-    let (mut jobs, more): (Vec<Listed>, bool) = if args.all || args.filter.wants_ended() {
+    let (mut jobs, more): (Vec<Listed>, bool) = if args.all || args.usage || args.filter.wants_ended() {
         let stored = cluster.store.jobs_listed().await?;
         show::unreadable(&mut page.err, &stored.unreadable)?;
         (stored.rows.into_iter().map(|job| Listed { row: JobRow::of(&job), summary: job.summary }).collect(), false)
@@ -109,13 +113,15 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
     if args.json {
         show::json(&mut page.out, &jobs.iter().map(|job| &job.row).collect::<Vec<_>>())?;
     } else if jobs.is_empty() {
-        let none = match (args.filter.is_empty(), args.all) {
+        let none = match (args.filter.is_empty(), args.all || args.usage) {
             (false, true) => "no stored job is like that",
             (false, false) => "no job is like that (--all looks at those that have ended too)",
             (true, true) => "no jobs",
             (true, false) => "no jobs are queued or placed (--all shows those that have ended)",
         };
         writeln!(page.out, "{none}")?;
+    } else if args.usage {
+        usage_table(&jobs).colours(page.colours).print(&mut page.out)?;
     } else {
         table(&jobs, now).colours(page.colours).print(&mut page.out)?;
     }
@@ -141,6 +147,17 @@ fn table(jobs: &[Listed], now: Time) -> Rows {
     for Listed { summary, row } in jobs {
         let ended = has_ended.then(|| when_known(row.finished_at, now));
         rows.row(cells(summary, now).into_iter().chain(ended).chain([or_blank(row.why())]));
+    }
+    rows
+}
+
+/// What the jobs used.
+fn usage_table(jobs: &[Listed]) -> Rows {
+    let mut rows = Rows::new(&["JOB", "NAME", "STATE"].into_iter().chain(usage::HEADS).collect::<Vec<_>>());
+    for Listed { summary, row } in jobs {
+        let used = row.usage.map(|usage| Used { usage, asked: row.capacity }.cells()).unwrap_or_default();
+        let job = [short(row.job_id), or_blank(row.name.as_ref()), summary.state.to_string()];
+        rows.row(job.into_iter().chain(used));
     }
     rows
 }

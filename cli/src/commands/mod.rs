@@ -8,6 +8,7 @@
 //! Does not: read the clock or the environment (`main.rs` does), or do the work of the functions: their next run acts
 //! on what a command wrote.
 
+pub(crate) mod advise;
 mod amounts;
 mod array_numbers;
 mod bulk;
@@ -46,3 +47,4 @@ pub(crate) mod teardown;
 #[cfg(test)]
 pub(crate) mod tests;
 mod watch;
+mod what_if;

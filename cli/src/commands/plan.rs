@@ -5,7 +5,7 @@
 //! answers.
 //! Does not: decide. The planning code of the functions decides, from the same observation.
 
-use super::policy;
+use super::{policy, what_if};
 use crate::console::show::{self, Rows, counted};
 use crate::console::{Context, Outcome};
 use anyhow::Context as _;
@@ -33,6 +33,16 @@ pub struct PlanArgs {
     /// Plan as if it were this time: milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Time>,
+    /// Say what would follow for this job if its alloc ended now, for the cause of --if or --if-exit
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["state", "policy", "at", "function"], requires = "cause")]
+    job: Option<String>,
+    /// The cause: exit:CODE, signal:NAME, memory, timeout, lost, spot (interrupted) or node (it could not
+    /// start it)
+    #[arg(long = "if", value_name = "CAUSE", group = "cause", requires = "job")]
+    named: Option<what_if::Named>,
+    /// The exit code: as --if exit:CODE
+    #[arg(long, value_name = "CODE", group = "cause", requires = "job", value_parser = clap::value_parser!(i32).range(0..=255))]
+    if_exit: Option<i32>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -67,6 +77,10 @@ fn moment(text: &str) -> Result<Time, String> {
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Outcome> {
+    let named = args.named.clone().or(args.if_exit.map(what_if::Named::Exit));
+    if let (Some(job), Some(named)) = (&args.job, named) {
+        return what_if::run(context, job, &named, args.json).await;
+    }
     let policy = args.policy.as_deref().map(policy::read).transpose()?;
     match &args.state {
         None => live(context, args, policy).await,

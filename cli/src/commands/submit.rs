@@ -18,7 +18,9 @@ use clap::{ArgAction, Args};
 use model::array::Array;
 use model::ids::JobId;
 use model::rng::Rng;
-use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, Work};
+use model::{
+    AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal, Work,
+};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -83,6 +85,12 @@ struct FailureOptions {
     /// The time between TERM and KILL
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.kill_timeout_s, value_name = "TIME", value_parser = seconds)]
     kill_timeout: u64,
+    /// The signal that says a stop is near, such as USR1; all its processes get it. By default TERM, which asks it to stop
+    #[arg(long, value_name = "SIGNAL")]
+    stop_signal: Option<Signal>,
+    /// How long before TERM it gets the signal, also before its time-out
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.stop_notice_s, value_name = "TIME", value_parser = seconds)]
+    stop_notice: u64,
     /// How long to wait for a silent node before its alloc is lost; 0 for no wait
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.lost_after_s, value_name = "TIME", value_parser = seconds)]
     lost_after: u64,
@@ -92,10 +100,16 @@ struct FailureOptions {
     /// Which copy is kept when the silent node comes back: best, keep_original or keep_replacement
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.reconcile)]
     reconcile: Reconcile,
-    /// How often to run it again after it failed by itself
+    /// When to run it again, and how: CAUSE[,CAUSE…]=DO[,DO…]; may be given several times, and the first rule that names the
+    /// cause decides. CAUSE is exit:75, exit:75-78, exit:*, signal:9, signal:*, memory, timeout, failed, lost, spot (its instance was
+    /// interrupted) or node (it could not start it). DO is fail, or again*N (again*any: as often as it takes) with any of pause=30s, elsewhere, on-demand,
+    /// memory*1.5 and max-memory=64G
+    #[arg(long = "retry", value_name = "RULE", action = ArgAction::Append)]
+    retry: Vec<RetryRule>,
+    /// How often to run it again after it failed by itself, where no rule says it: as --retry failed=again*N behind the rules
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_failed, value_name = "N")]
     retry_failed: u32,
-    /// How often to run it again after its node was lost; 0 for never
+    /// How often to run it again after its node was lost, where no rule says it; 0 for never
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_lost, value_name = "N")]
     retry_lost: u32,
 }
@@ -212,9 +226,12 @@ impl JobOptions {
             env: environment(&work.env, &work.env_file)?,
             failure_policy: FailurePolicy {
                 kill_timeout_s: failures.kill_timeout,
+                stop_signal: failures.stop_signal,
+                stop_notice_s: failures.stop_notice,
                 lost_after_s: failures.lost_after,
                 replace: failures.replace,
                 reconcile: failures.reconcile,
+                retry: failures.retry.clone(),
                 retry_failed: failures.retry_failed,
                 retry_lost: failures.retry_lost,
             },

@@ -9,6 +9,7 @@ use super::state::{Detail, Opened, Selection};
 use crate::console::show::{Screen, capacity, moment, one_line, output, several, when};
 use crate::console::tone::Tone;
 use crate::view::find::{short, short_alloc};
+use crate::view::usage::Used;
 use crate::view::{JobDetail, NodeDetail};
 use model::JobState;
 use model::time::Time;
@@ -88,9 +89,12 @@ fn of_job(lines: &mut Lines, job: &JobDetail, now: Time) {
     lines.field("priority", Some(row.priority));
     lines.field("submitted", Some(moment(row.submitted_at, now)));
     lines.field("ended", row.finished_at.map(|at| moment(at, now)));
-    let tried = |n: u32, allowed: u32| format!("{}, {allowed} allowed before the job fails", several(n, "time"));
-    lines.field("failed", Some(tried(job.failed_count, job.retry_failed)));
-    lines.field("lost", Some(tried(job.lost_count, job.retry_lost)));
+    lines.field("used", row.usage.map(|usage| Used { usage, asked: row.capacity }.line()));
+    lines.field("failed", Some(several(job.failed_count, "time")));
+    lines.field("lost", Some(several(job.lost_count, "time")));
+    for (n, rule) in job.rules.iter().enumerate() {
+        lines.field(if n == 0 { "retries" } else { "" }, Some(rule.line()));
+    }
     lines.title("what happened");
     for happening in &job.story {
         let reason = one_line(&happening.reason);

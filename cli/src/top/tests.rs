@@ -43,6 +43,7 @@ fn job(n: u32, name: &str, state: JobState) -> JobRow {
         waits_because: None,
         cause: None,
         exit_code: None,
+        usage: None,
         command: Some(format!("train --run {n}")),
         slots: Vec::new(),
     }

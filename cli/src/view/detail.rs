@@ -3,6 +3,7 @@
 //! Guarantees: it never has the values of a job's environment, only their names.
 
 use super::live::Live;
+use super::retries::{RuleRow, retry_rules};
 use super::rows::{JobRow, NodeRow};
 use super::story::{self, Happening};
 use crate::console::show;
@@ -11,7 +12,7 @@ use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::stored::S3Place;
 use model::time::Time;
-use model::{Alloc, Desired, EndCause, Job, NodeRecord};
+use model::{Alloc, Desired, EndCause, Job, NodeRecord, Usage};
 use serde::Serialize;
 use store::{DbError, Store};
 
@@ -32,8 +33,8 @@ pub(crate) struct JobDetail {
     pub(crate) caches: Vec<String>,
     pub(crate) timeout_s: u64,
     pub(crate) exclusive: bool,
-    pub(crate) retry_failed: u32,
-    pub(crate) retry_lost: u32,
+    /// The rules for retries, in order.
+    pub(crate) rules: Vec<RuleRow>,
     pub(crate) failed_count: u32,
     pub(crate) lost_count: u32,
     pub(crate) lost_after_s: u64,
@@ -66,6 +67,8 @@ pub(crate) struct AllocRow {
     /// The end of its output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_tail: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Usage>,
     /// Where its whole output is stored after the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) output_s3: Option<S3Place>,
@@ -91,8 +94,7 @@ impl JobDetail {
             caches: work.caches.clone(),
             timeout_s: work.timeout_s,
             exclusive: job.summary.needs.exclusive,
-            retry_failed: job.failure_policy.retry_failed,
-            retry_lost: job.failure_policy.retry_lost,
+            rules: retry_rules(job),
             failed_count: job.failed_count,
             lost_count: job.lost_count,
             lost_after_s: job.failure_policy.lost_after_s,
@@ -119,6 +121,7 @@ impl AllocRow {
             message: alloc.cause.as_ref().map(ToString::to_string),
             cause: alloc.cause,
             log_tail: alloc.log_tail,
+            usage: alloc.usage,
             output_s3: alloc.output_s3,
         }
     }

@@ -12,6 +12,8 @@
 //! | `find` | the job or node that a person names |
 //! | `next`, `status` | what the next run would do and why not; whether all is well |
 //! | `story` | what happened to a job |
+//! | `retries` | when a job is tried again |
+//! | `usage` | what an alloc or a job used |
 //!
 //! Guarantees: it changes nothing; it never shows the environment of a job; nothing is read while nobody looks.
 //! Does not: know how it is shown.
@@ -23,9 +25,11 @@ mod list;
 mod live;
 pub(crate) mod next;
 pub(crate) mod present;
+pub(crate) mod retries;
 mod rows;
 pub(crate) mod status;
 pub(crate) mod story;
+pub(crate) mod usage;
 
 pub(crate) use detail::{JobDetail, NodeDetail};
 pub(crate) use list::{Searched, Wanted, holds, words};

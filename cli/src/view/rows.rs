@@ -11,7 +11,7 @@ use crate::console::show;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::money::Usd;
 use model::time::{Span, Time};
-use model::{Capacity, EndCause, Intent, Job, JobState, JobSummary, Market, NodeRecord};
+use model::{Capacity, EndCause, Intent, Job, JobState, JobSummary, Market, NodeRecord, Usage};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -48,6 +48,9 @@ pub(crate) struct JobRow {
     pub(crate) cause: Option<EndCause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
+    /// What its last try used: of several members, what the hungriest used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<String>,
     /// Where its allocs are.
@@ -130,6 +133,7 @@ impl JobRow {
             waits_because: None,
             cause: job.tries.cause.clone(),
             exit_code: job.tries.cause.as_ref().and_then(EndCause::exit_code),
+            usage: job.tries.usage,
             command: None,
             slots: Vec::new(),
         }

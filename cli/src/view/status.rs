@@ -11,7 +11,6 @@ use model::events::Subject;
 use model::functions;
 use model::handle::STUCK_AFTER;
 use model::money::Usd;
-use model::time::Span;
 use model::{AllocSummary, Handle, JobSummary, NodeRecord};
 use runtime::observation::ObserveError;
 use runtime::signs::{self, BadRow, Facts, Stopping};
@@ -84,12 +83,11 @@ impl Status {
 /// The allocs that were told to stop.
 fn stopping(next: &Result<Next, ObserveError>) -> Vec<Stopping> {
     let stopping = |alloc: &AllocSummary| {
-        let kill_timeout = i64::try_from(alloc.failure_policy.kill_timeout_s).unwrap_or(i64::MAX);
         Some(Stopping {
             alloc_id: alloc.alloc_id,
             slot: alloc.slot,
             since: alloc.stopping_since_at?,
-            kill_timeout: Span::from_s(kill_timeout),
+            stop_time: alloc.failure_policy.stop_time(),
         })
     };
     next.iter().flat_map(|next| &next.allocs).filter_map(stopping).collect()

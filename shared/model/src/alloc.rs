@@ -16,6 +16,7 @@ use crate::output::Switches;
 use crate::stored::S3Place;
 use crate::summary::AllocSummary;
 use crate::time::{Span, Time};
+use crate::usage::Usage;
 use crate::wire::{AllocOrder, AllocStatus, AllocUpdate, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES};
 use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,9 @@ pub struct Alloc {
     /// Which bytes of `log_tail` are standard error.
     #[serde(default, skip_serializing_if = "Switches::is_empty")]
     pub tail_switches: Switches,
+    /// What its processes used, as its node says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     /// When the alloc became final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -98,7 +102,7 @@ impl Alloc {
                 replaces: None,
                 replaced_by: None,
                 needs: job.summary.needs.clone(),
-                failure_policy: job.failure_policy,
+                failure_policy: job.failure_policy.of_alloc(),
             },
             work: job.work.clone(),
             env: job.env.clone(),
@@ -107,6 +111,7 @@ impl Alloc {
             exit_code: None,
             log_tail: None,
             tail_switches: Switches::default(),
+            usage: None,
             finished_at: None,
             expires_at: None,
         })
@@ -142,7 +147,8 @@ impl Alloc {
             ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => match &update.cause {
                 Some(cause) if cause.client() == update.client => {
                     let (log_tail, tail_switches) = tail_of(update);
-                    ReportOutcome::Ends(Ending { cause: cause.clone().clipped(), log_tail, tail_switches })
+                    let usage = update.usage.and_then(Usage::possible);
+                    ReportOutcome::Ends(Ending { cause: cause.clone().clipped(), log_tail, tail_switches, usage })
                 }
                 _ => ReportOutcome::Refused(format!("the report has no cause for which an alloc is {}", update.client)),
             },
@@ -175,6 +181,7 @@ impl Alloc {
         new.exit_code = ending.cause.exit_code();
         new.log_tail = ending.log_tail.clone().filter(|t| !t.is_empty());
         new.tail_switches = ending.tail_switches.clone();
+        new.usage = ending.usage;
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
         new
@@ -229,7 +236,7 @@ impl Alloc {
             needs: self.summary.needs.clone(),
             work: self.work.clone(),
             env: self.env.clone(),
-            failure_policy: self.summary.failure_policy,
+            failure_policy: self.summary.failure_policy.clone(),
             hosts,
             output_s3: self.output_s3.clone(),
             grant_url: None,
@@ -272,7 +279,7 @@ mod tests {
 
     fn says(client: ClientStatus) -> AllocUpdate {
         let (cause, log_tail, tail_switches) = (None, None, Switches::default());
-        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause, log_tail, tail_switches }
+        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause, log_tail, tail_switches, usage: None }
     }
 
     #[test]
@@ -319,6 +326,32 @@ mod tests {
         ] {
             let outcome = report(client, cause.clone());
             assert!(matches!(outcome, ReportOutcome::Refused(_)), "{client} {cause:?}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_node_says_of_usage_is_bounded_and_spoils_no_end() {
+        let told = |usage: serde_json::Value| {
+            let alloc_id = fixtures::alloc_id(0);
+            let cause = EndCause::Exited { code: 0 };
+            let said = serde_json::json!({"alloc_id": alloc_id, "client": "complete", "cause": cause, "usage": usage});
+            let update: AllocUpdate = serde_json::from_value(said).unwrap();
+            match running().reported(&update, fixtures::node_id(0), at(4)) {
+                ReportOutcome::Ends(ending) => ending.usage.map(|usage| (usage.cpu_ms, usage.memory_mib)),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(told(serde_json::json!({"ran_ms": 1, "cpu_ms": 2, "memory_mib": 3, "more": 4})), Some((2, Some(3))));
+        for lie in [
+            serde_json::json!(null),
+            serde_json::json!("much"),
+            serde_json::json!([1, 2]),
+            serde_json::json!({"ran_ms": -1, "cpu_ms": 2}),
+            serde_json::json!({"ran_ms": 1}),
+            serde_json::json!({"ran_ms": 1, "cpu_ms": u64::MAX}),
+            serde_json::json!({"ran_ms": 1, "cpu_ms": 1e99}),
+        ] {
+            assert_eq!(told(lie.clone()), None, "{lie}");
         }
     }
 

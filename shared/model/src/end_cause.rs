@@ -6,6 +6,8 @@
 
 use crate::enums::ClientStatus;
 use crate::output::Switches;
+use crate::signals;
+use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -92,6 +94,11 @@ pub enum EndCause {
         /// What happened.
         why: String,
     },
+    /// EC2 took its spot instance away.
+    Interrupted {
+        /// What happened then.
+        why: String,
+    },
     /// It can never run.
     Rejected { why: String },
     /// The operator cancelled the job.
@@ -103,7 +110,7 @@ impl EndCause {
     pub const fn client(&self) -> ClientStatus {
         match self {
             Self::Exited { code: 0 } | Self::Stopped { code: Some(0), .. } => ClientStatus::Complete,
-            Self::NotStarted { .. } | Self::Lost { .. } => ClientStatus::Lost,
+            Self::NotStarted { .. } | Self::Lost { .. } | Self::Interrupted { .. } => ClientStatus::Lost,
             Self::Exited { .. }
             | Self::Signalled { .. }
             | Self::OverTime { .. }
@@ -129,7 +136,11 @@ impl EndCause {
             Self::NotFound { .. } => Some(NO_PROGRAM),
             Self::NotExecutable { .. } | Self::NoInterpreter { .. } => Some(CANNOT_RUN),
             Self::Stopped { code, .. } => *code,
-            Self::NotStarted { .. } | Self::Lost { .. } | Self::Rejected { .. } | Self::Cancelled => None,
+            Self::NotStarted { .. }
+            | Self::Lost { .. }
+            | Self::Interrupted { .. }
+            | Self::Rejected { .. }
+            | Self::Cancelled => None,
         }
     }
 
@@ -158,6 +169,7 @@ impl EndCause {
             Self::Stopped { why, code } => Self::Stopped { why: clip(why), code },
             Self::NotStarted { why } => Self::NotStarted { why: clip(why) },
             Self::Lost { why } => Self::Lost { why: clip(why) },
+            Self::Interrupted { why } => Self::Interrupted { why: clip(why) },
             Self::Rejected { why } => Self::Rejected { why: clip(why) },
             numbers => numbers,
         }
@@ -168,8 +180,8 @@ impl fmt::Display for EndCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited { code } => write!(f, "exit code {code}"),
-            Self::Signalled { signal } => match signal_name(*signal) {
-                Some(name) => write!(f, "killed by signal {signal} ({name})"),
+            Self::Signalled { signal } => match signals::name_of(*signal) {
+                Some(name) => write!(f, "killed by signal {signal} (SIG{name})"),
                 None => write!(f, "killed by signal {signal}"),
             },
             Self::OverTime { limit_s } => write!(f, "it ran longer than its time limit of {limit_s} s"),
@@ -188,6 +200,7 @@ impl fmt::Display for EndCause {
                 write!(f, "interpreter {interpreter:?} of program {program:?} not found")
             }
             Self::Stopped { why, code: Some(code) } => write!(f, "{why} (exit code {code})"),
+            Self::Interrupted { why } => write!(f, "its spot instance was interrupted: {why}"),
             Self::NotStarted { why } => write!(f, "its node could not start it: {why}"),
             Self::Stopped { why, code: None } | Self::Lost { why } | Self::Rejected { why } => f.write_str(why),
             Self::Cancelled => f.write_str("cancelled by the operator"),
@@ -204,12 +217,14 @@ pub struct Ending {
     pub log_tail: Option<String>,
     /// Which bytes of `log_tail` are standard error.
     pub tail_switches: Switches,
+    /// What its processes used, if its node said so.
+    pub usage: Option<Usage>,
 }
 
 impl Ending {
     /// An end for this cause, without output.
     pub const fn new(cause: EndCause) -> Self {
-        Self { cause, log_tail: None, tail_switches: Switches::new(Vec::new()) }
+        Self { cause, log_tail: None, tail_switches: Switches::new(Vec::new()), usage: None }
     }
 
     /// The command ended with this exit code.
@@ -232,45 +247,6 @@ impl Ending {
 pub fn last_line(output: &str) -> Option<String> {
     let visible = |line: &str| line.chars().filter(|c| !c.is_control()).take(MAX_LINE_CHARS).collect::<String>();
     output.lines().rev().map(visible).find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
-}
-
-/// The names of the signals of Linux, from 1 on.
-const SIGNALS: [&str; 31] = [
-    "SIGHUP",
-    "SIGINT",
-    "SIGQUIT",
-    "SIGILL",
-    "SIGTRAP",
-    "SIGABRT",
-    "SIGBUS",
-    "SIGFPE",
-    "SIGKILL",
-    "SIGUSR1",
-    "SIGSEGV",
-    "SIGUSR2",
-    "SIGPIPE",
-    "SIGALRM",
-    "SIGTERM",
-    "SIGSTKFLT",
-    "SIGCHLD",
-    "SIGCONT",
-    "SIGSTOP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGXCPU",
-    "SIGXFSZ",
-    "SIGVTALRM",
-    "SIGPROF",
-    "SIGWINCH",
-    "SIGIO",
-    "SIGPWR",
-    "SIGSYS",
-];
-
-fn signal_name(signal: i32) -> Option<&'static str> {
-    SIGNALS.get(usize::try_from(signal).ok()?.checked_sub(1)?).copied()
 }
 
 /// At most `max` bytes from the front of `s`, on a character boundary.
@@ -358,6 +334,13 @@ mod tests {
                 None,
             ),
             (EndCause::Lost { why: why.clone() }, json!({"kind": "lost", "why": why.clone()}), &*why, "lost", None),
+            (
+                EndCause::Interrupted { why: why.clone() },
+                json!({"kind": "interrupted", "why": why.clone()}),
+                "its spot instance was interrupted: the disk is full",
+                "lost",
+                None,
+            ),
             (EndCause::Rejected { why: why.clone() }, json!({"kind": "rejected", "why": why}), &*why, "failed", None),
             (EndCause::Cancelled, json!({"kind": "cancelled"}), "cancelled by the operator", "failed", None),
         ] {

@@ -1,18 +1,29 @@
-//! How failures of a job are treated: how its allocs are stopped, what happens when a node is silent, and how often it is
-//! tried again.
+//! How failures of a job are treated: how its allocs are stopped, what happens when a node is silent, and when it is tried
+//! again.
 //!
-//! Guarantees: each default stands here, and nowhere else.
+//! Guarantees: each default stands here, and nowhere else; every end that is not a success is named by a rule.
 //! Does not: carry anything out. `job` and the plan of poll-and-scale do.
 
+use crate::end_cause::EndCause;
 use crate::enums::Reconcile;
+use crate::mistakes::Mistakes;
+use crate::needs::Needs;
+use crate::retry::{Cause, MAX_RULES, RetryRule, Verdict};
+use crate::signals::Signal;
+use crate::time::Span;
 use serde::{Deserialize, Serialize};
 
-/// Copied from the job to each of its allocs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Copied from the job to each of its allocs, without the rules for retries: the job's row has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FailurePolicy {
     /// The time from TERM to KILL, in seconds.
     pub kill_timeout_s: u64,
+    /// The signal that tells an alloc that it will be stopped; `None`: it hears of it by TERM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<Signal>,
+    /// How long before TERM an alloc hears of its stop, in seconds.
+    pub stop_notice_s: u64,
     /// How long the job waits for a running alloc on a silent node, in seconds; 0 for not at all.
     pub lost_after_s: u64,
     /// Whether a copy is placed on another node while the job waits.
@@ -20,9 +31,12 @@ pub struct FailurePolicy {
     pub replace: bool,
     /// Which copy stays if the node comes back and both run.
     pub reconcile: Reconcile,
-    /// How often the job is retried after a process of the job failed.
+    /// The rules for retries, in order: the first one that names the cause of an end decides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub retry: Vec<RetryRule>,
+    /// How often the job is retried after a process of the job failed, if no rule of `retry` names the cause.
     pub retry_failed: u32,
-    /// How often the job is retried after it lost a node.
+    /// How often the job is retried after it lost a node, if no rule of `retry` names the cause.
     pub retry_lost: u32,
 }
 
@@ -30,16 +44,145 @@ impl FailurePolicy {
     /// What counts where nothing is said.
     pub const DEFAULT: Self = Self {
         kill_timeout_s: 30,
+        stop_signal: None,
+        stop_notice_s: 0,
         lost_after_s: 600,
         replace: false,
         reconcile: Reconcile::Best,
+        retry: Vec::new(),
         retry_failed: 0,
         retry_lost: 3,
     };
+
+    /// All rules for retries, in order: those of the job, and behind them what counts where they say nothing. What its node
+    /// could not start has never run, so it may run as often as it takes.
+    pub fn rules(&self) -> impl Iterator<Item = RetryRule> {
+        let short =
+            [(Cause::Failed, Some(self.retry_failed)), (Cause::Lost, Some(self.retry_lost)), (Cause::Node, None)];
+        self.retry.iter().cloned().chain(short.map(|(cause, times)| RetryRule::of(cause, times)))
+    }
+
+    /// What follows from an end for a job with these needs, whose rules were used so often, each. `None` for a success.
+    pub fn judge(&self, cause: &EndCause, uses: &[u32], needs: &Needs) -> Option<Verdict> {
+        let (place, rule) = self.rules().enumerate().find(|(_, rule)| rule.names(cause))?;
+        let follows = rule.follows(uses.get(place).copied().unwrap_or(0), needs);
+        Some(Verdict { rule: place, text: rule.to_string(), is_own: place < self.retry.len(), follows })
+    }
+
+    /// How long an alloc may take to stop, from the order to KILL.
+    pub fn stop_time(&self) -> Span {
+        let s = self.stop_notice_s.saturating_add(self.kill_timeout_s);
+        Span::from_s(i64::try_from(s).unwrap_or(i64::MAX))
+    }
+
+    /// What an alloc has of the policy.
+    #[must_use]
+    pub fn of_alloc(&self) -> Self {
+        Self { retry: Vec::new(), ..self.clone() }
+    }
+
+    pub(crate) fn check(&self, needs: &Needs, timeout_s: u64, mistakes: &mut Mistakes) {
+        let rules = self.retry.len();
+        mistakes
+            .require(rules <= MAX_RULES, || format!("it has {rules} retry rules, at most {MAX_RULES} are possible"));
+        for wrong in self.retry.iter().filter_map(|rule| rule.contradiction(needs)) {
+            mistakes.require(false, || wrong);
+        }
+        if let Some(signal) = self.stop_signal {
+            mistakes.require(signal.is_heard(), || {
+                format!(
+                    "--stop-signal {signal} ends or halts a command before it can do anything: use USR1, for example"
+                )
+            });
+        }
+        let notice_s = self.stop_notice_s;
+        mistakes.require(timeout_s == 0 || notice_s < timeout_s, || {
+            format!("--stop-notice ({notice_s} s) must be shorter than --timeout ({timeout_s} s)")
+        });
+    }
 }
 
 impl Default for FailurePolicy {
     fn default() -> Self {
         Self::DEFAULT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::enums::Market;
+    use crate::retry::{Follows, Retry, WhyNot};
+
+    fn policy(rules: &[&str]) -> FailurePolicy {
+        let retry = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        FailurePolicy { retry, retry_failed: 1, ..FailurePolicy::DEFAULT }
+    }
+
+    const AGAIN: Retry =
+        Retry { used: 1, times: Some(1), pause_s: None, elsewhere: false, market: None, memory_mib: None };
+
+    #[test]
+    fn the_first_rule_that_names_a_cause_decides() {
+        let policy = policy(&[
+            "exit:1=fail",
+            "exit:*,signal:SEGV=again*2,pause=30s,elsewhere",
+            "memory=again*3,memory*1.5,max-memory=4G",
+            "lost=again*5,on-demand",
+            "exit:3,timeout=fail",
+        ]);
+        let needs = Needs { memory_mib: 1000, ..Needs::default() };
+        let why = || "x".to_owned();
+        let paused = Retry { times: Some(2), pause_s: Some(30), elsewhere: true, ..AGAIN };
+        for (cause, rule, follows) in [
+            (EndCause::Exited { code: 1 }, 0, Follows::Fails(WhyNot::Rule)),
+            (EndCause::Exited { code: 3 }, 1, Follows::Again(paused)),
+            (EndCause::NotFound { program: why() }, 1, Follows::Again(paused)),
+            (EndCause::Signalled { signal: 11 }, 1, Follows::Again(paused)),
+            (
+                EndCause::OverMemory { allowed_mib: 1000, used_mib: None },
+                2,
+                Follows::Again(Retry { times: Some(3), memory_mib: Some(1500), ..AGAIN }),
+            ),
+            (
+                EndCause::Lost { why: why() },
+                3,
+                Follows::Again(Retry { times: Some(5), market: Some(Market::OnDemand), ..AGAIN }),
+            ),
+            (EndCause::OverTime { limit_s: 1 }, 4, Follows::Fails(WhyNot::Rule)),
+            // Behind the rules of the job: what counts where they say nothing.
+            (EndCause::Signalled { signal: 9 }, 5, Follows::Again(AGAIN)),
+            (EndCause::Rejected { why: why() }, 5, Follows::Again(AGAIN)),
+            (EndCause::NotStarted { why: why() }, 7, Follows::Again(Retry { times: None, ..AGAIN })),
+        ] {
+            let verdict = policy.judge(&cause, &[], &needs).unwrap();
+            assert_eq!((verdict.rule, verdict.follows, verdict.is_own), (rule, follows, rule < 5), "{cause:?}");
+        }
+        assert_eq!(policy.judge(&EndCause::Exited { code: 0 }, &[], &needs), None);
+        let lost = EndCause::Lost { why: why() };
+        let used_up = policy.judge(&lost, &[9, 9, 9, 5], &needs).unwrap();
+        assert_eq!(used_up.follows, Follows::Fails(WhyNot::UsedUp { times: 5 }));
+        let left = policy.judge(&lost, &[9, 9, 9, 4], &needs).unwrap();
+        assert_eq!(
+            left.follows,
+            Follows::Again(Retry { used: 5, times: Some(5), market: Some(Market::OnDemand), ..AGAIN })
+        );
+    }
+
+    #[test]
+    fn a_submission_that_contradicts_itself_is_refused() {
+        let wrong = |policy: FailurePolicy, timeout_s| {
+            let mut mistakes = Mistakes::default();
+            policy.check(&Needs::default(), timeout_s, &mut mistakes);
+            mistakes.found().unwrap_or_default().join("; ")
+        };
+        assert_eq!(wrong(FailurePolicy { stop_notice_s: 9, ..policy(&["exit:*=again*2"]) }, 10), "");
+        assert!(
+            wrong(FailurePolicy { stop_notice_s: 10, ..policy(&[]) }, 10).contains("must be shorter than --timeout")
+        );
+        let kill = FailurePolicy { stop_signal: Some("KILL".parse().unwrap()), ..policy(&[]) };
+        assert!(wrong(kill, 0).contains("--stop-signal KILL ends or halts a command"));
+        assert!(wrong(policy(&["memory=again,memory*2"]), 0).contains("give --memory"));
+        assert!(wrong(policy(&["lost=fail"; MAX_RULES + 1]), 0).contains("17 retry rules, at most 16"));
     }
 }

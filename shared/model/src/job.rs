@@ -11,7 +11,7 @@
 //!
 //! Guarantees: the end of an alloc counts only for a placed job; an ended job never changes its state; an
 //! ended job expires only after its last alloc has ended.
-//! Does not: decide where a job runs or which allocs stop: the plan of poll-and-scale derives both in
+//! Does not: know which end is tried again (`failure_policy` does), decide where a job runs or which allocs stop: the plan of poll-and-scale derives both in
 //! each run.
 //! Rules: `docs/rules.md#section-6`.
 
@@ -19,11 +19,12 @@ use crate::after::MAX_AFTER;
 use crate::end_cause::{EndCause, Ending, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
 use crate::failure_policy::FailurePolicy;
-use crate::ids::{AllocId, JobId};
+use crate::ids::{AllocId, JobId, NodeId};
 use crate::mistakes::{BadJob, Mistakes};
 use crate::names::MAX_NAME_CHARS;
 use crate::needs::MAX_NODES;
 use crate::node::Version;
+use crate::retry::{Follows, Retry, Verdict};
 use crate::spec::{JobSpec, check_placing};
 use crate::summary::{AllocSummary, JobSummary, counts_for};
 use crate::time::{Span, Time};
@@ -45,7 +46,7 @@ pub struct Job {
     pub env: Environment,
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// How often a process of the job failed.
+    /// How often a process of the job failed. The rules count their own uses.
     #[serde(default)]
     pub failed_count: u32,
     /// How often the job lost a node.
@@ -117,6 +118,9 @@ impl Job {
             return None;
         }
         let mut new = self.clone();
+        if self.summary.state == JobState::Queued {
+            new.summary.tries.usage = None;
+        }
         new.summary.state = JobState::Placed;
         new.summary.after.clear();
         for alloc in allocs {
@@ -135,7 +139,9 @@ impl Job {
 
     /// Rejected, because no node could ever run it; `None` if it is not queued.
     pub fn reject(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
-        let cause = EndCause::Rejected { why: reason.to_owned() };
+        // A job that has run, and needs more for its next try, says what it needs more for.
+        let last = self.cause().map(|cause| format!("; its last try ended: {cause}")).unwrap_or_default();
+        let cause = EndCause::Rejected { why: format!("{reason}{last}") };
         (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, &cause, keep, now)).flatten()
     }
 
@@ -224,49 +230,64 @@ impl Job {
         let tries = &mut self.summary.tries;
         tries.cause = Some(cause.clone());
         tries.last_line = ending.log_tail.as_deref().and_then(last_line).filter(|_| cause.is_of_the_command());
-        let (count, allowed) = match client {
-            ClientStatus::Complete => {
-                self.summary.done.insert(id.member);
-                if self.summary.done.len() >= self.summary.needs.nodes as usize {
-                    self.summary.state = JobState::Complete;
-                    self.reason = None;
-                    self.finished_at = Some(now);
-                }
-                return;
+        tries.usage = ending.usage.map(|used| tries.usage.map_or(used, |other| other.most(used))).or(tries.usage);
+        // A rule names every cause but a success.
+        let Some(verdict) = self.judge(cause) else {
+            self.summary.done.insert(id.member);
+            if self.summary.done.len() >= self.summary.needs.nodes as usize {
+                self.summary.state = JobState::Complete;
+                self.reason = None;
+                self.finished_at = Some(now);
             }
-            ClientStatus::Failed => (&mut self.failed_count, self.failure_policy.retry_failed),
-            _ => {
-                tries.note_lost_on(alloc.node_id);
-                (&mut self.lost_count, self.failure_policy.retry_lost)
-            }
+            return;
         };
-        // What has never run may run as often as it takes.
-        let (may_retry, retries) = if matches!(cause, EndCause::NotStarted { .. }) {
-            (true, "it is tried again".to_owned())
-        } else {
-            *count = count.saturating_add(1);
-            let retries = match allowed.checked_sub(*count) {
-                Some(left) => format!("retry {count} of {allowed}, {left} left"),
-                None if allowed == 0 => "no retry is allowed".to_owned(),
-                None => format!("none of {allowed} retries is left"),
-            };
-            (*count <= allowed, retries)
-        };
-        let reason = self.reason_of(id, ending, &retries);
-        if may_retry {
-            self.summary.tries.pause(times, now);
-            self.wait_again(&reason);
-        } else {
-            self.summary.state = JobState::Failed;
-            self.reason = Some(reason);
-            self.finished_at = Some(now);
+        if client == ClientStatus::Lost {
+            self.summary.tries.avoid(alloc.node_id);
         }
+        match cause {
+            // What has never run was neither lost nor failed.
+            EndCause::NotStarted { .. } => {}
+            _ if client == ClientStatus::Failed => self.failed_count = self.failed_count.saturating_add(1),
+            _ => self.lost_count = self.lost_count.saturating_add(1),
+        }
+        let reason = self.reason_of(id, ending, &verdict.to_string());
+        match verdict.follows {
+            Follows::Again(retry) => {
+                self.summary.tries.count_use(verdict.rule, retry.used);
+                self.change_for(retry, alloc.node_id);
+                self.summary.tries.pause(retry.pause_s, times, now);
+                self.wait_again(&reason);
+            }
+            Follows::Fails(_) => {
+                self.summary.state = JobState::Failed;
+                self.reason = Some(reason);
+                self.finished_at = Some(now);
+            }
+        }
+    }
+
+    /// What follows if an alloc of the job ends for this cause now. `None` for a success.
+    pub fn judge(&self, cause: &EndCause) -> Option<Verdict> {
+        let JobSummary { tries, needs, .. } = &self.summary;
+        self.failure_policy.judge(cause, &tries.rule_uses, needs)
+    }
+
+    /// What a retry changes: it stays so for the retries after it.
+    fn change_for(&mut self, retry: Retry, node_id: NodeId) {
+        let JobSummary { tries, needs, .. } = &mut self.summary;
+        if retry.elsewhere {
+            tries.elsewhere = true;
+            tries.avoid(node_id);
+        }
+        needs.memory_mib = retry.memory_mib.unwrap_or(needs.memory_mib);
+        needs.machine.market = retry.market.or(needs.machine.market);
     }
 
     /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
     fn reason_of(&self, id: AllocId, ending: &Ending, retries: &str) -> String {
         let member = if self.summary.needs.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
-        let lost = if matches!(ending.cause, EndCause::Lost { .. }) { "lost: " } else { "" };
+        let lost =
+            if matches!(ending.cause, EndCause::Lost { .. } | EndCause::Interrupted { .. }) { "lost: " } else { "" };
         let line = self.summary.tries.last_line.as_ref();
         let line = line.map(|line| format!("; the last line of its output: {line}")).unwrap_or_default();
         format!("{member}{lost}{}; {retries}{line}", ending.cause)
@@ -300,7 +321,7 @@ impl Job {
         work.check_stored(&self.env, &mut mistakes);
         let name_chars = summary.name.as_deref().map_or(0, |name| name.chars().count());
         mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
-        check_placing(&summary.needs, work, self.failure_policy, &mut mistakes);
+        check_placing(&summary.needs, work, &self.failure_policy, &mut mistakes);
         mistakes.found().map(|all| all.join("; "))
     }
 
@@ -313,9 +334,10 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::enums::AfterEnd;
+    use crate::enums::{AfterEnd, Market};
     use crate::fixtures::{self, at};
     use crate::needs::Needs;
+    use crate::usage::Usage;
 
     const KEEP: Span = Span::from_s(7 * 86_400);
 
@@ -362,6 +384,49 @@ mod tests {
     }
 
     #[test]
+    fn each_rule_counts_its_own_uses_and_says_how_the_next_try_differs() {
+        let (mut job, allocs) = placed(1, 0, 3);
+        job.summary.needs.memory_mib = 1000;
+        let rules = ["exit:75=again*2,pause=30s,elsewhere", "memory=again*2,memory*1.5,on-demand"];
+        job.failure_policy.retry = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let times = JobTimes { keep: KEEP, pause: Span::from_s(10), most: Span::from_s(60) };
+        let over = EndCause::OverMemory { allowed_mib: 1000, used_mib: None };
+        for (cause, uses, wait, memory_mib) in [
+            (EndCause::Exited { code: 75 }, vec![1], 30, 1000),
+            (over.clone(), vec![1, 1], 20, 1500),
+            (EndCause::Lost { why: "x".into() }, vec![1, 1, 0, 1], 40, 1500),
+            (over.clone(), vec![1, 2, 0, 1], 60, 2250),
+            (EndCause::Exited { code: 75 }, vec![2, 2, 0, 1], 30, 2250),
+        ] {
+            let ended = job.after_end(&allocs[0], &Ending::new(cause.clone()), &[], JobSet::Leaves, times, at(5));
+            let JobSummary { tries, needs, state, .. } = &ended.summary;
+            assert_eq!((*state, &tries.rule_uses), (JobState::Queued, &uses), "{cause}");
+            assert_eq!((ended.summary.retry_at(at(5)), needs.memory_mib), (Some(at(5 + wait)), memory_mib), "{cause}");
+            job = ended.with_placed(&[allocs[0].alloc_id]).unwrap();
+        }
+        let JobSummary { tries, needs, .. } = &job.summary;
+        assert_eq!((needs.machine.market, tries.elsewhere, tries.avoids.len()), (Some(Market::OnDemand), true, 1));
+        let failed = job.after_end(&allocs[0], &Ending::new(over), &[], JobSet::Leaves, times, at(9));
+        let spent = "none of 2 retries by the rule memory=again*2,on-demand,memory*1.5 is left";
+        assert!(failed.reason.unwrap().ends_with(spent) && failed.summary.state == JobState::Failed);
+    }
+
+    #[test]
+    fn a_job_says_what_its_last_try_used() {
+        let (job, allocs) = placed(2, 1, 0);
+        let used = |cpu_ms| Some(Usage { ran_ms: 9, cpu_ms, memory_mib: None, read_bytes: None, written_bytes: None });
+        let end = |job: &Job, n: usize, code, usage| {
+            let ending = Ending { usage, ..Ending::exited(code) };
+            job.after_end(&allocs[n], &ending, &[], JobSet::Leaves, KEEP.into(), at(5))
+        };
+        let both = end(&end(&job, 0, 0, used(7)), 1, 0, used(3));
+        assert_eq!((both.summary.state, both.summary.tries.usage), (JobState::Complete, used(7)));
+        let again = end(&end(&job, 0, 0, used(7)), 1, 1, None);
+        assert_eq!(again.summary.tries.usage, used(7));
+        assert_eq!(again.with_placed(&[allocs[0].alloc_id]).unwrap().summary.tries.usage, None, "a new try");
+    }
+
+    #[test]
     fn what_its_node_could_not_start_is_no_failure_of_a_job_and_costs_no_retry() {
         let (mut job, allocs) = placed(1, 0, 0);
         let times = JobTimes { keep: KEEP, pause: Span::from_s(10), most: Span::from_s(60) };
@@ -375,7 +440,7 @@ mod tests {
             assert_eq!(job.summary.retry_at(at(5 + wait)), None);
             job = job.with_placed(&[alloc.alloc_id]).unwrap();
         }
-        assert_eq!(job.summary.tries.lost_on, [3, 4, 5].map(fixtures::node_id), "the last ones");
+        assert_eq!(job.summary.tries.avoids, [3, 4, 5].map(fixtures::node_id), "the last ones");
         assert_eq!(job.summary.retry_at(at(5)), None, "it is placed");
     }
 

@@ -2,11 +2,12 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | [`ids`], [`time`], [`money`], [`rng`] | names, points in time, amounts, seeded randomness |
+//! | [`ids`], [`time`], [`money`], [`amounts`], [`signals`], [`rng`] | names, points in time, amounts, signals, seeded randomness |
 //! | [`enums`], [`names`] | the closed sets of words in tables, requests and policy; what names from outside may be |
 //! | [`node`], [`job`], [`alloc`], [`handle`] | the records, each with its state machine |
 //! | [`mod@machine`] | what a machine has and is, what work asks of it, and whether the two fit |
 //! | [`spec`], [`needs`], [`work`], [`failure_policy`] | what a user submits, and its parts, which rows, indexes and orders have too |
+//! | [`retry`], [`tries`], [`usage`] | when a job is tried again, what came of its tries, and what they used |
 //! | [`summary`], [`mod@array`] | what planning reads of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
 //! | [`wire`], [`auth`], [`output`], [`stored`] | HTTP bodies, node credentials, the output of allocs on its way to a reader, and where it is stored |
@@ -26,6 +27,7 @@
 pub mod action;
 pub mod after;
 pub mod alloc;
+pub mod amounts;
 pub mod announced;
 pub mod array;
 pub mod auth;
@@ -60,13 +62,16 @@ pub mod policy;
 pub mod quotas;
 pub mod reason;
 pub mod refusal;
+pub mod retry;
 pub mod rights;
 pub mod rng;
+pub mod signals;
 pub mod spec;
 pub mod stored;
 pub mod summary;
 pub mod time;
 pub mod tries;
+pub mod usage;
 pub mod wire;
 pub mod work;
 
@@ -87,7 +92,10 @@ pub use node::{
     ABSENCE_CONFIRM, Caller, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, MAX_REASON_BYTES,
     NewLife, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
 };
+pub use retry::RetryRule;
+pub use signals::Signal;
 pub use spec::{JobSpec, MAX_TRANSACTION_ITEMS};
 pub use summary::{AllocSummary, DEFAULT_PRIORITY, JobSummary, MAX_PRIORITY, counts_for};
 pub use tries::{JobTimes, Tries};
+pub use usage::Usage;
 pub use work::{Environment, INPUT_VARIABLE, MAX_COMMAND_BYTES, Work};

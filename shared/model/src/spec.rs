@@ -73,8 +73,8 @@ impl JobSpec {
         let priority = self.priority;
         mistakes
             .require(priority <= MAX_PRIORITY, || format!("--priority must be 0 to {MAX_PRIORITY}, it is {priority}"));
-        let policy = self.failure_policy;
-        let longest = self.work.timeout_s.max(policy.kill_timeout_s).max(policy.lost_after_s);
+        let policy = &self.failure_policy;
+        let longest = self.work.timeout_s.max(policy.kill_timeout_s).max(policy.lost_after_s).max(policy.stop_notice_s);
         mistakes.require(longest <= MAX_TIMEOUT_S, || "time-outs must be at most a year".into());
         let follows = self.after.len();
         mistakes.require(follows <= MAX_AFTER, || {
@@ -83,6 +83,7 @@ impl JobSpec {
                  one follow that job"
             )
         });
+        policy.check(&self.needs, self.work.timeout_s, &mut mistakes);
         self.work.check(&self.env, &mut mistakes);
         check_placing(&self.needs, &self.work, policy, &mut mistakes);
         mistakes.found().map_or(Ok(()), |all| Err(BadJob(all)))
@@ -90,7 +91,7 @@ impl JobSpec {
 }
 
 /// Checks that one transaction can place all members.
-pub(crate) fn check_placing(needs: &Needs, work: &Work, policy: FailurePolicy, mistakes: &mut Mistakes) {
+pub(crate) fn check_placing(needs: &Needs, work: &Work, policy: &FailurePolicy, mistakes: &mut Mistakes) {
     let (nodes, caches) = (needs.nodes, work.caches.len());
     // When a replacement is placed, the transaction also writes the alloc that it replaces.
     let original = usize::from(policy.replace && nodes == 1);

@@ -1,11 +1,12 @@
 //! The tries to run a job: what came of them, and when the next one may begin.
 //!
-//! Guarantees: each wait before a retry is twice the one before, up to a bound; a job that is placed waits for nothing.
+//! Guarantees: each wait before a retry is as long as its rule says, or twice the one before, up to a bound; a job that is placed waits for nothing.
 //! Does not: count failures and losses against what is allowed (`job` does).
 
 use crate::end_cause::EndCause;
 use crate::ids::NodeId;
 use crate::time::{Span, Time};
+use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
 
 /// What the policy says about the time after an end.
@@ -38,39 +39,65 @@ pub struct Tries {
     /// The job is not placed before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before_at: Option<Time>,
-    /// The last nodes on which the job was lost, the newest last. Another node is preferred.
+    /// The last nodes on which the job was lost, or failed by a rule with `elsewhere`; the newest last. Another node is preferred.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lost_on: Vec<NodeId>,
+    pub avoids: Vec<NodeId>,
+    /// Whether a new node is preferred to those too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
+    /// How often each rule for retries was used, in their order. What is absent was not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rule_uses: Vec<u32>,
     /// Why the job ended, or why its last try did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<EndCause>,
     /// The last line of the output of the try that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_line: Option<String>,
+    /// What its last try used: of several members, what the hungriest used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
 }
 
-/// How many nodes a job keeps in [`Tries::lost_on`].
-const MAX_LOST_ON: usize = 3;
+/// How many nodes a job keeps in [`Tries::avoids`].
+const MAX_AVOIDED: usize = 3;
 
 impl Tries {
     pub(crate) fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Lets the next try wait.
-    pub(crate) fn pause(&mut self, times: JobTimes, now: Time) {
+    /// How long the next try waits: as long as its rule says, or by the policy.
+    pub fn next_pause(&self, own_s: Option<u64>, times: JobTimes) -> Span {
         let factor = 1_i64.checked_shl(self.pauses.min(30)).unwrap_or(i64::MAX);
-        let pause = Span::from_ms(times.pause.as_ms().saturating_mul(factor)).min(times.most);
+        let usual = Span::from_ms(times.pause.as_ms().saturating_mul(factor)).min(times.most);
+        let own = own_s.map(|s| Span::from_s(i64::try_from(s).unwrap_or(i64::MAX)));
+        own.unwrap_or(usual)
+    }
+
+    /// Lets the next try wait.
+    pub(crate) fn pause(&mut self, own_s: Option<u64>, times: JobTimes, now: Time) {
+        let pause = self.next_pause(own_s, times);
         self.pauses = self.pauses.saturating_add(1);
         self.not_before_at = (pause > Span::ZERO).then(|| now + pause);
     }
 
-    /// Notes a node on which the job was lost.
-    pub(crate) fn note_lost_on(&mut self, node_id: NodeId) {
-        self.lost_on.retain(|known| *known != node_id);
-        self.lost_on.push(node_id);
-        let excess = self.lost_on.len().saturating_sub(MAX_LOST_ON);
-        self.lost_on.drain(..excess);
+    /// Notes a node that the next try keeps away from.
+    pub(crate) fn avoid(&mut self, node_id: NodeId) {
+        self.avoids.retain(|known| *known != node_id);
+        self.avoids.push(node_id);
+        let excess = self.avoids.len().saturating_sub(MAX_AVOIDED);
+        self.avoids.drain(..excess);
+    }
+
+    /// Counts the use of a rule.
+    pub(crate) fn count_use(&mut self, rule: usize, used: u32) {
+        if self.rule_uses.len() <= rule {
+            self.rule_uses.resize(rule.saturating_add(1), 0);
+        }
+        if let Some(uses) = self.rule_uses.get_mut(rule) {
+            *uses = used;
+        }
     }
 }
 

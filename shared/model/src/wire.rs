@@ -14,6 +14,7 @@ use crate::needs::Needs;
 use crate::output::{Switches, Then};
 use crate::stored::S3Place;
 use crate::time::Time;
+use crate::usage::{self, Usage};
 use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -327,6 +328,9 @@ pub struct AllocUpdate {
     /// Which bytes of `log_tail` are standard error.
     #[serde(default, skip_serializing_if = "Switches::is_empty")]
     pub tail_switches: Switches,
+    /// What the processes of an ended alloc used. What is not a measurement is none: it costs the alloc nothing else.
+    #[serde(default, deserialize_with = "usage::lenient", skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
 }
 
 /// The answer to an alloc report.

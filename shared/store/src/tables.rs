@@ -213,6 +213,7 @@ const ALLOCS_WITHOUT_ENV: &[&str] = &[
     "stopping_since_at",
     "tail_switches",
     "unknown_since_at",
+    "usage",
     "version",
     "work",
 ];

@@ -59,7 +59,8 @@ impl Retention {
         }
     }
 
-    fn of_jobs(self) -> JobTimes {
+    /// The times that a job needs when one of its allocs ends.
+    pub fn of_jobs(self) -> JobTimes {
         JobTimes { keep: self.finished, pause: self.retry.0, most: self.retry.1 }
     }
 }
@@ -171,7 +172,7 @@ pub async fn stop_and_count_lost(
 ) -> Result<NodeRecord, WriteError> {
     let stopped = alloc.stop(now).ok_or(WriteError::CONFLICT)?;
     let mut writes = vec![change(Some(alloc), &stopped).0];
-    writes.extend(count_member(store, alloc, &Ending::lost(reason), JobSet::Stays, keep, now).await?.0);
+    writes.extend(count_member(store, alloc, &node.loses(reason), JobSet::Stays, keep, now).await?.0);
     let told = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
     let (write, told) = change(Some(node), &told);
     writes.push(write);
@@ -480,7 +481,7 @@ pub async fn clean_node(
         let live = rows.get(id).filter(|a| !a.summary.client.is_final() && a.summary.node_id == life.node_id);
         record = match live {
             Some(alloc) => {
-                let ending = Ending::lost(reason);
+                let ending = record.loses(reason);
                 match end_alloc_if(store, Some(&record), alloc, &ending, &more, keep, now).await {
                     Ok(after) => after.unwrap_or(record),
                     // The alloc stays as it is, and so does the slot. The other allocs end, so that their jobs run again.

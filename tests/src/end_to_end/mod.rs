@@ -232,7 +232,8 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
 
 #[test]
 fn a_bad_start_is_one_clear_line_and_exit_1() {
-    for function in ["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch"] {
+    for function in ["poll-and-scale", "clean-stale-records", "heartbeat-ingest", "sweep-dispatch", "grant-credentials"]
+    {
         let start = |env: &[(&str, &str)]| {
             let output = Command::new(program(function))
                 .env_clear()

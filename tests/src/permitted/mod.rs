@@ -501,6 +501,7 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("ReaderPolicy", &["history", "cluster"], true),
     ("ReaderPolicy", &["policy", "show"], true),
     ("ReaderPolicy", &["cost"], true),
+    ("ReaderPolicy", &["advise"], false),
     // Whole rows have environments. Which attributes a call names, only DynamoDB knows.
     ("ReaderPolicy", &["jobs", "--all"], false),
     ("ReaderPolicy", &["jobs", "--state", "failed"], false),

@@ -25,6 +25,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Demand(DemandCommand::Show(_))
         | Command::History(_)
         | Command::Status(_)
+        | Command::Advise(_)
         | Command::Cost(_)
         | Command::Top(_)
         | Command::Web(_) => Some("reader"),
@@ -141,6 +142,8 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["history", "cluster"],
         &["status"],
         &["cost"],
+        &["advise"],
+        &["plan", "--job", &job, "--if-exit", "1"],
         &["submit", "--", "true"],
         &["submit", "--file", &file_of_jobs],
         &["cancel", "--name", "none", "--yes"],

@@ -141,7 +141,7 @@ fn special_jobs(results: &Path) -> Vec<Task> {
     let daemon =
         "setsid env -i /bin/sh -c 'cd /; exec sleep 900' > /dev/null 2>&1 & sleep 0.5; echo left a daemon behind";
     let cache = r#"echo "$NODEKEEPER_JOB_ID" >> "$NODEKEEPER_CACHE_DEMO/seen" && [ -s "$NODEKEEPER_CACHE_DEMO/seen" ]"#;
-    let failure_policy = FailurePolicy { kill_timeout_s: 2, ..FailurePolicy::default() };
+    let quick = || FailurePolicy { kill_timeout_s: 2, ..FailurePolicy::default() };
     vec![
         fails("fail", 3, 0),
         fails("fail-twice", 7, 1),
@@ -152,7 +152,13 @@ fn special_jobs(results: &Path) -> Vec<Task> {
             JobSpec { failure_policy: FailurePolicy { retry_failed: 2, ..FailurePolicy::default() }, ..plain() },
             Expect::SecondTime { exit_code: 9, result: at("second-time") },
         ),
-        task("to-cancel", "echo asleep; sleep 600", &[], JobSpec { failure_policy, ..plain() }, Expect::Cancelled),
+        task(
+            "to-cancel",
+            "echo asleep; sleep 600",
+            &[],
+            JobSpec { failure_policy: quick(), ..plain() },
+            Expect::Cancelled,
+        ),
         task(
             "too-large",
             "true",
@@ -167,7 +173,7 @@ fn special_jobs(results: &Path) -> Vec<Task> {
             JobSpec { priority: 700, needs: Needs { nodes: 2, ..Needs::default() }, ..plain() },
             Expect::Together { members: 2, result: at("together") },
         ),
-        task("daemon", daemon, &[], JobSpec { failure_policy, ..plain() }, Expect::Completes),
+        task("daemon", daemon, &[], JobSpec { failure_policy: quick(), ..plain() }, Expect::Completes),
         task(
             "cached",
             cache,

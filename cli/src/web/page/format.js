@@ -41,6 +41,11 @@ export function moment(at) {
 
 export const dollars = usd => usd === 0 || usd >= 0.1 ? `$${usd.toFixed(2)}` : `$${usd.toFixed(4)}`;
 export const several = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+export function bytes(n) {
+  let unit = 0;
+  for (; n >= 1024 && unit < 4; unit++) n /= 1024;
+  return `${unit ? n.toFixed(1) : n} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
+}
 export const memory = mib => mib % 1024 === 0 ? `${mib / 1024} GiB` : `${mib} MiB`;
 
 export function needs(job) {

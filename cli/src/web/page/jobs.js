@@ -1,7 +1,7 @@
 // The list of jobs, and one job.
 
 import { el } from "./dom.js";
-import { action, ago, chip, id, jobLink, moment, needs, nodeLink, sentence, several, span } from "./format.js";
+import { action, ago, bytes, chip, id, jobLink, moment, needs, nodeLink, sentence, several, span } from "./format.js";
 import { facts, filters, hash, pager, SIZE, table } from "./table.js";
 
 const STATES = [["", "all"], ["placed,regrouping", "running"], ["failed,rejected", "failed and rejected"], ["queued", "waiting"],
@@ -41,12 +41,23 @@ function output(alloc) {
   return el("p", { class: "soft" }, ended ? "Its node reported no output." : "Its output is on its node until it ends.");
 }
 
-function alloc(a) {
+// What was used of what was asked for.
+function used(usage, j) {
+  if (!usage) return null;
+  const share = usage.ran_ms ? `, ${Math.round(100 * usage.cpu_ms / (usage.ran_ms * j.vcpus))} % of ${j.vcpus} vCPU` : "";
+  const asked = j.memory_mib ? ` of ${bytes(j.memory_mib * 2 ** 20)}` : "";
+  return [`${span(usage.cpu_ms)} of CPU in ${span(usage.ran_ms)}${share}`,
+    usage.memory_mib === undefined ? null : `${bytes(usage.memory_mib * 2 ** 20)}${asked} memory`,
+    usage.read_bytes === undefined ? null : `${bytes(usage.read_bytes)} read`,
+    usage.written_bytes === undefined ? null : `${bytes(usage.written_bytes)} written`].filter(part => part !== null).join(", ");
+}
+
+function alloc(a, j) {
   const ran = a.started_at ? span((a.finished_at ?? Date.now()) - a.started_at) : null;
   return el("article", { class: "card", "data-key": a.alloc_id },
     el("h3", null, chip(a.client), ` on `, nodeLink(a.slot)),
     facts([["Alloc", id(a.alloc_id)], ["Node", id(a.node_id)], ["Placed", ago(a.placed_at)], ["Ran", a.finished_at ? ran : null],
-      ["Ended", ago(a.finished_at)], ["Exit code", a.exit_code], ["Message", a.message], ["Told to", a.desired === "stop" ? "stop" : null],
+      ["Ended", ago(a.finished_at)], ["Exit code", a.exit_code], ["Used", used(a.usage, j)], ["Message", a.message], ["Told to", a.desired === "stop" ? "stop" : null],
       ["Whole output", a.output_s3 ? el("code", { class: "wrap" }, a.output_s3) : null]]),
     output(a));
 }
@@ -67,11 +78,13 @@ export const job = {
         ["Priority", j.priority], ["Submitted", ago(j.submitted_at)], ["Ended", ago(j.finished_at)], ["Image", j.image],
         ["Caches", (j.caches ?? []).join(", ")], ["Environment", j.env_names ? `${j.env_names.join(", ")} (values are not shown)` : null],
         ["Time-out", j.timeout_s ? span(j.timeout_s * 1000) : null],
-        ["Failed", `${several(j.failed_count, "time")}, ${j.retry_failed} allowed`], ["Lost", `${several(j.lost_count, "time")}, ${j.retry_lost} allowed`],
+        ["Used", used(j.usage, j)],
+        ["Failed", several(j.failed_count, "time")], ["Lost", several(j.lost_count, "time")],
+        ["Retries", j.rules.map(r => el("div", null, el("code", { class: "wrap" }, r.rule), ` used ${several(r.used, "time")}`))],
         ["Silent node", `waited for ${span(j.lost_after_s * 1000)}${j.replace ? ", with a copy meanwhile" : ""}`],
       ])),
       el("section", null, el("h2", null, "Allocs and their output"),
-        j.all_allocs.length ? j.all_allocs.map(alloc) : el("p", { class: "soft" }, "Nothing has run yet.")),
+        j.all_allocs.length ? j.all_allocs.map(a => alloc(a, j)) : el("p", { class: "soft" }, "Nothing has run yet.")),
       el("section", null, el("h2", null, "Story"), story.length ? table("What happened, the oldest first", [
         ["When", h => moment(h.at), "nowrap"], ["After", h => span(h.at - begin), "n"], ["What", h => action(h.action)],
         ["Of", h => h.subject.startsWith("alloc#") ? h.subject.slice(-3) : "the job"], ["Reason", h => h.reason, "text"],

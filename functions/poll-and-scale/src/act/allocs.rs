@@ -21,7 +21,7 @@ impl Acting<'_> {
         }
         let record = self.run.locks.record_of(node_id);
         let alloc = self.reading().lost(id, node_id, record.as_ref(), self.run.now()).await?;
-        let ending = Ending::lost(reason);
+        let ending = record.as_ref().map_or_else(|| Ending::lost(reason), |record| record.loses(reason));
         let written = transactions::end_alloc(self.run.store, record.as_ref(), &alloc, &ending, self.keep, now).await?;
         if let Some(written) = written {
             self.run.locks.wrote(written);

@@ -157,12 +157,11 @@ fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     }
 }
 
-/// Whether this is the last run that leaves the alloc its kill time-out before the drain's deadline.
+/// Whether this is the last run that leaves the alloc the time that its stop takes before the drain's deadline.
 fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<Reason> {
     let life = record.life().filter(|l| l.intent == Intent::Drain)?;
     let by = life.drain_by_at?;
-    let kill = Span::from_s(i64::try_from(alloc.failure_policy.kill_timeout_s).unwrap_or(i64::MAX));
-    (now + Span::from_s(PERIOD_S) >= by - kill).then_some(Reason::DrainEnds { by })
+    (now + Span::from_s(PERIOD_S) >= by - alloc.failure_policy.stop_time()).then_some(Reason::DrainEnds { by })
 }
 
 /// Whether this plan has no doubt that the alloc goes on: its node is heard and its instance runs, and this plan decides

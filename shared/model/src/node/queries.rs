@@ -4,7 +4,8 @@
 //! Does not: change a record; `transitions` does.
 
 use super::{Contact, Life, NodeRecord, NodeState};
-use crate::enums::{Intent, NodeStateName, NodeStatus};
+use crate::end_cause::{EndCause, Ending};
+use crate::enums::{Intent, Market, NodeStateName, NodeStatus};
 use crate::ids::NodeId;
 use crate::output::FOLLOW_LASTS;
 use crate::time::Time;
@@ -28,6 +29,15 @@ impl NodeRecord {
             NodeState::Assigned(_) => NodeStateName::Assigned,
             NodeState::InUse(_) => NodeStateName::InUse,
             NodeState::ShuttingDown(_) => NodeStateName::ShuttingDown,
+        }
+    }
+
+    /// The end of an alloc that is lost with this node. Of a spot node that EC2 announced to take away, the cause says so.
+    pub fn loses(&self, why: &str) -> Ending {
+        let is_interrupted = |l: &&Life| l.offering.market == Market::Spot && l.interrupt_at.is_some();
+        match self.life().filter(is_interrupted) {
+            Some(_) => Ending::new(EndCause::Interrupted { why: why.to_owned() }),
+            None => Ending::lost(why),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Tests of the node record.
 
 use super::*;
-use crate::enums::NodeStatus;
+use crate::end_cause::EndCause;
+use crate::enums::{Intent, Market, NodeStatus};
 use crate::fixtures::{self, at};
 
 #[test]
@@ -107,4 +108,21 @@ fn a_node_has_a_few_readers_each_once_and_only_until_their_time_is_over() {
     assert_eq!(full.without_follow(Some("nobody"), at(100)), None);
     assert_eq!(ids(&full.without_follow(Some("f3"), at(100)).unwrap()).len(), MAX_FOLLOWS - 1);
     assert!(!ids(&full.without_follow(None, at(130)).unwrap()).contains(&"f0".to_owned()));
+}
+
+#[test]
+fn what_is_lost_with_an_interrupted_spot_node_says_so() {
+    let by = at(200);
+    let lost = |record: &NodeRecord| record.loses("its node drains").cause;
+    let why = || "its node drains".to_owned();
+    let on_demand = fixtures::ready(0);
+    assert_eq!(lost(&on_demand.interrupted(by, at(80)).unwrap()), EndCause::Lost { why: why() }, "a retirement");
+    let mut spot = fixtures::ready(0);
+    let NodeState::InUse(node) = &mut spot.state else { panic!() };
+    node.life.offering.market = Market::Spot;
+    let drained = spot.with_intent(Intent::Drain, Some(by), at(80)).unwrap();
+    assert_eq!(lost(&drained), EndCause::Lost { why: why() }, "an operator");
+    let interrupted = spot.interrupted(by, at(80)).unwrap();
+    assert_eq!(lost(&interrupted), EndCause::Interrupted { why: why() });
+    assert_eq!(interrupted.interrupted(by, at(90)), None, "it is known");
 }

@@ -83,6 +83,7 @@ impl NodeRecord {
             seq: 0,
             intent: Intent::Run,
             drain_by_at: None,
+            interrupt_at: None,
             absent_since_at: None,
             allocs: BTreeSet::new(),
             follows: Vec::new(),
@@ -379,7 +380,9 @@ impl NodeRecord {
     /// or earlier, or is shutting down.
     pub fn interrupted(&self, by: Time, now: Time) -> Option<Self> {
         let drains = self.life().is_some_and(|l| l.intent == Intent::Drain && l.drain_by_at.is_some_and(|at| at <= by));
-        if drains { None } else { self.with_intent(Intent::Drain, Some(by), now).ok() }
+        let mut new = self.with_intent(Intent::Drain, Some(by), now).ok().filter(|_| !drains)?;
+        new.life_mut()?.interrupt_at = Some(by);
+        Some(new)
     }
 
     /// Adds a live alloc. Raises `seq`: the agent must know of it.

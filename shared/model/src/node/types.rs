@@ -140,6 +140,9 @@ pub struct Life {
     /// When a drain no longer waits for the node's allocs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_by_at: Option<Time>,
+    /// When EC2 takes the instance away, as it announced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupt_at: Option<Time>,
     /// Since when the instance is unlisted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent_since_at: Option<Time>,

@@ -65,7 +65,7 @@ pub struct Stopping {
     pub slot: Slot,
     /// When it was told.
     pub since: Time,
-    pub kill_timeout: Span,
+    pub stop_time: Span,
 }
 
 /// What the next run of poll-and-scale would do, as far as the reader knows.

@@ -267,7 +267,7 @@ pub const SIGNS: &[Sign] = &[
     },
     Sign {
         name: "stopping",
-        raised_by: "an alloc was told to stop, its node is heard, and it still runs after `kill_timeout_s` and two heartbeats",
+        raised_by: "an alloc was told to stop, its node is heard, and it still runs after `stop_notice_s`, `kill_timeout_s` and two heartbeats",
         ends: "when it ends",
         raise: work::stopping,
         alarms: &[],

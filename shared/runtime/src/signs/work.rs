@@ -83,7 +83,7 @@ pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
     // What a silent node still runs cannot be known, and the node has a sign of its own.
     let heard = heard(facts);
     let late = facts.stopping.iter().filter(|alloc| {
-        let within = alloc.kill_timeout + Span::from_s(every.saturating_mul(2).saturating_add(heartbeat.grace_s));
+        let within = alloc.stop_time + Span::from_s(every.saturating_mul(2).saturating_add(heartbeat.grace_s));
         heard.contains(&alloc.slot) && facts.now.since(alloc.since) > within
     });
     let line = |alloc: &Stopping| {

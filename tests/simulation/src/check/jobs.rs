@@ -70,6 +70,7 @@ impl Check {
         self.invariant_a_jobs_set_is_its_live_allocs(model, before, after);
         if let (Some(before), Some(after)) = (before, after) {
             self.invariant_retries_are_counted(before, after, changes);
+            self.invariant_rules_bound_the_retries(before, after);
             self.invariant_complete_means_every_member(before, after, changes);
             if text(before, "state") != text(after, "state") {
                 self.core.count(match text(after, "state") {
@@ -204,6 +205,7 @@ impl Check {
         let failed = count(after, "failed_count") - count(before, "failed_count");
         let used_up = count(after, "lost_count") > count(after, "retry_lost")
             || count(after, "failed_count") > count(after, "retry_failed");
+        let has_rules = !super::retries::rules(after).is_empty();
         let not_started = super::within(after, "tries", "cause").get("kind").is_some_and(|kind| kind == "not_started");
         let early = super::within(before, "tries", "not_before_at").as_i64().is_some_and(|at| {
             // (The clocks of two functions may differ.)
@@ -215,8 +217,8 @@ impl Check {
         let right = match (from, to) {
             (Some("placed"), Some("queued" | "regrouping")) if not_started => lost + failed == 0,
             (Some("placed"), Some("failed")) if not_started => false,
-            (Some("placed"), Some("queued" | "regrouping")) => lost + failed == 1 && !used_up,
-            (Some("placed"), Some("failed")) => lost + failed == 1 && used_up,
+            (Some("placed"), Some("queued" | "regrouping")) => lost + failed == 1 && (!used_up || has_rules),
+            (Some("placed"), Some("failed")) => lost + failed == 1 && (used_up || has_rules),
             _ => lost + failed == 0,
         };
         // If a restore took away a job's allocs, the job is queued again without a count.

@@ -19,6 +19,7 @@ mod interruptions;
 mod jobs;
 mod left;
 mod nodes;
+mod retries;
 mod row;
 mod shutdown;
 mod unreadable;

@@ -124,6 +124,7 @@ impl Machine {
                     cause: Some(model::EndCause::Exited { code: 0 }),
                     log_tail: None,
                     tail_switches: Default::default(),
+                    usage: None,
                 };
                 report.allocs.push(lie);
             }

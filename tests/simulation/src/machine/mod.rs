@@ -324,7 +324,10 @@ impl Machine {
         let fails = self.core.happens(Fault::WorkFails);
         let (s, cause) = match (timeout > 0 && s > timeout, fails) {
             (true, _) => (timeout, EndCause::OverTime { limit_s: order.work.timeout_s }),
-            (false, true) => (self.core.of(Fault::WorkFails, 0, s.min(86_400)), EndCause::Exited { code: 1 }),
+            (false, true) => {
+                let s = self.core.of(Fault::WorkFails, 0, s.min(86_400));
+                (s, failure(s, order.needs.memory_mib))
+            }
             (false, false) => (s, EndCause::Exited { code: 0 }),
         };
         self.core.tell(|| self.name(), || format!("starts {id} for {s} s"));
@@ -390,7 +393,7 @@ impl Machine {
         if let Some(process) = self.processes.get_mut(&id) {
             if !process.stopping {
                 let stubborn = self.core.happens(Fault::IgnoresTerm);
-                let s = if stubborn { i64::try_from(order.failure_policy.kill_timeout_s).unwrap_or(30) } else { 1 };
+                let s = if stubborn { order.failure_policy.stop_time().as_ms() / 1000 } else { 1 };
                 process.stopping = true;
                 let code = Some(if stubborn { 137 } else { process.told_code });
                 process.cause = EndCause::Stopped { why: "stopped as ordered".into(), code };
@@ -543,8 +546,17 @@ impl Machine {
 }
 
 /// An end without output.
+/// How work fails after so many seconds: in several ways, so that the rules for retries tell them apart.
+fn failure(s: i64, allowed_mib: u64) -> EndCause {
+    match s % 3 {
+        0 if allowed_mib > 0 => EndCause::OverMemory { allowed_mib, used_mib: None },
+        1 => EndCause::Exited { code: 75 },
+        _ => EndCause::Exited { code: 1 },
+    }
+}
+
 fn ended(cause: EndCause) -> Ended {
-    Ended { cause, log_tail: None, tail_switches: Default::default() }
+    Ended { cause, log_tail: None, tail_switches: Default::default(), usage: None }
 }
 
 /// The GPUs of a machine, by the size that it was launched as.

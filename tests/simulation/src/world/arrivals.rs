@@ -117,7 +117,7 @@ impl World {
             exclusive: core.maybe(0.05),
             ..Needs::default()
         };
-        let failure_policy = self.failure_policy();
+        let failure_policy = self.failure_policy(needs.memory_mib);
         let mut spec = JobSpec { priority, needs, failure_policy, ..JobSpec::running(["work".to_owned(), length]) };
         self.add_rare_needs(&mut spec);
         if core.scenario.plain_jobs {
@@ -162,8 +162,8 @@ impl World {
         after
     }
 
-    fn failure_policy(&self) -> FailurePolicy {
-        FailurePolicy {
+    fn failure_policy(&self, memory_mib: u64) -> FailurePolicy {
+        let mut policy = FailurePolicy {
             kill_timeout_s: self.pick(&[10, 30, 120]),
             lost_after_s: self.pick(&[0, 60, 600, 600, 1800, 14_400]),
             replace: self.core.maybe(0.3),
@@ -173,7 +173,22 @@ impl World {
                 .unwrap_or(&Reconcile::Best),
             retry_failed: u32::try_from(self.pick(&[0, 0, 1, 3])).unwrap_or(0),
             retry_lost: u32::try_from(self.pick(&[0, 3, 3, 10])).unwrap_or(3),
+            ..FailurePolicy::DEFAULT
+        };
+        if policy.retry_failed == 3 {
+            let grows = "memory=again*2,memory*1.5,max-memory=3000M";
+            let rules = [
+                "exit:75-78=again*2,pause=45s,elsewhere",
+                "memory=fail",
+                "spot=again*1,pause=1s",
+                "lost=again*2,elsewhere",
+            ];
+            let rules =
+                rules.map(|rule| if rule == "memory=fail" && (1..3000).contains(&memory_mib) { grows } else { rule });
+            policy.retry = rules.iter().filter_map(|rule| rule.parse().ok()).collect();
+            policy.stop_notice_s = 20;
         }
+        policy
     }
 
     fn add_rare_needs(&self, spec: &mut JobSpec) {

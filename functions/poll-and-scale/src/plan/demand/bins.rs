@@ -18,6 +18,14 @@ pub(super) struct Bins<'a> {
     indexes: Vec<BinIndex<'a>>,
 }
 
+/// The bins that a job may have.
+#[derive(Default)]
+pub(super) struct Fitting {
+    pub(super) chosen: Vec<usize>,
+    /// Nodes that the job avoids so much that it takes a new node before them.
+    pub(super) spare: Vec<usize>,
+}
+
 impl<'a> Bins<'a> {
     pub(super) fn new(mut all: Vec<Bin<'a>>) -> Self {
         let order = |bin: &Bin<'_>| match bin.at {
@@ -81,23 +89,25 @@ impl<'a> Bins<'a> {
     }
 
     /// The bins for members of the job, at most so many: those that fit, in the order of [`Bin::preference`], but with the
-    /// nodes on which the job was lost behind the others.
-    pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Vec<usize> {
+    /// nodes that the job avoids behind the others.
+    pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Fitting {
         let kind = Kind::of(job);
         let known = self.indexes.iter().position(|index| index.kind == kind).unwrap_or_else(|| {
             self.indexes.push(BinIndex::new(kind, &self.all, self.ready));
             self.indexes.len() - 1
         });
-        let Some(index) = self.indexes.get(known) else { return Vec::new() };
+        let Some(index) = self.indexes.get(known) else { return Fitting::default() };
         let fits = |n: &usize| self.all.get(*n).is_some_and(|bin| bin.fits(job));
-        let lost_on = &job.tries.lost_on;
-        let mut fitting: Vec<usize> =
-            index.candidates(job.needs.capacity()).filter(fits).take(most.saturating_add(lost_on.len())).collect();
-        // Another ready node comes before one on which the job was lost, and such a node comes before one that boots.
-        let was_lost_on = |n: usize| self.all.get(n).and_then(Bin::node).is_some_and(|id| lost_on.contains(&id));
-        fitting.sort_by_key(|n| (*n >= self.ready, was_lost_on(*n)));
-        fitting.truncate(most);
-        fitting
+        let avoids = &job.tries.avoids;
+        let mut chosen: Vec<usize> =
+            index.candidates(job.needs.capacity()).filter(fits).take(most.saturating_add(avoids.len())).collect();
+        // Another ready node comes before one that the job avoids, and such a node comes before one that boots.
+        let is_avoided = |n: usize| self.all.get(n).and_then(Bin::node).is_some_and(|id| avoids.contains(&id));
+        chosen.sort_by_key(|n| (*n >= self.ready, is_avoided(*n)));
+        let (spare, mut chosen): (Vec<_>, Vec<_>) =
+            chosen.into_iter().partition(|n| job.tries.elsewhere && is_avoided(*n));
+        chosen.truncate(most);
+        Fitting { chosen, spare }
     }
 
     /// The bins that `helps` accepts, in the order in which they are kept free for a job that waits. Bins that fit the job
@@ -210,7 +220,7 @@ mod tests {
                 let mut every: Vec<usize> = (0..bins.len()).filter(|n| bins.all[*n].fits(job)).collect();
                 every.sort_by_key(|n| bins.all[*n].preference());
                 every.truncate(most);
-                let fitting = bins.fitting(job, most);
+                let fitting = bins.fitting(job, most).chosen;
                 assert_eq!(fitting, every, "seed {seed}: {job:?}");
                 found += fitting.len();
                 fitting.into_iter().for_each(|n| bins.take(n, job));

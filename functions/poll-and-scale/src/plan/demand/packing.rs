@@ -11,7 +11,7 @@ use super::super::sizes::{Sizes, every_offering, offerings, refusals, usable};
 use super::super::view::View;
 use super::bin::{At, Bin, minus};
 use super::bin_index::Kind;
-use super::bins::Bins;
+use super::bins::{Bins, Fitting};
 use super::counts::{Counts, by_size};
 use model::control::ControlKey;
 use model::explain::{SetNote, name_of};
@@ -142,12 +142,17 @@ impl<'v, 'a> Packing<'v, 'a> {
         if let Some(why) = known {
             return Err(why);
         }
-        let mut fitting = self.bins.fitting(job, members as usize);
+        let Fitting { chosen: mut fitting, spare } = self.bins.fitting(job, members as usize);
+        let mut spare = spare.into_iter();
         let before = self.bins.len();
         while fitting.len() < members as usize {
             match self.launch(job) {
                 Ok(n) => fitting.push(n),
                 Err(Blocked { wait, mut why }) => {
+                    if let Some(n) = spare.next() {
+                        fitting.push(n);
+                        continue;
+                    }
                     self.found.held_up |= wait == BlockedBy::Backoff;
                     let kept = match wait {
                         // An earlier job waits already, so nothing is kept for this one.

@@ -495,8 +495,8 @@ fn entry(key: &str, is_known: bool) -> UnreadableEntry {
 }
 
 fn told_to_stop(ago: i64) -> Stopping {
-    let kill_timeout = Span::from_s(30);
-    Stopping { alloc_id: alloc_id(0), slot: slot(0), since: at(NOW - ago), kill_timeout }
+    let stop_time = Span::from_s(30);
+    Stopping { alloc_id: alloc_id(0), slot: slot(0), since: at(NOW - ago), stop_time }
 }
 
 fn marked(ago: i64) -> Handle {

@@ -1,0 +1,129 @@
+//! When an alloc hears of its stop, is asked to stop, and is killed.
+//!
+//! ```text
+//! a stop is ordered ─▶ notice ─ stop_notice_s ─▶ asked ─ kill_timeout_s ─▶ killed, again and again
+//! a time limit             notice ─ stop_notice_s ─▶ the limit: asked ─ kill_timeout_s ─▶ killed
+//! ```
+//!
+//! Guarantees: each step comes once, in this order, and killing is repeated; an order never makes a step later than the time limit does;
+//! without a notice an alloc is asked at once.
+//! Does not: send signals, or know why an alloc stops.
+
+use model::FailurePolicy;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The wait before everything is killed again.
+const KILL_AGAIN: Duration = Duration::from_secs(1);
+
+/// Far more than any alloc runs.
+const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// What is done to an alloc that stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It hears that it will be asked to stop.
+    Notify,
+    /// It is asked to stop.
+    Ask,
+    /// It is killed.
+    Kill,
+}
+
+/// The steps that are ahead.
+#[derive(Debug)]
+pub(crate) struct Stops {
+    notice: Duration,
+    /// From asking to killing.
+    patience: Duration,
+    next: Step,
+    /// When it is asked to stop; `None`: nobody knows yet.
+    ask_at: Option<Instant>,
+    kill_at: Instant,
+}
+
+impl Stops {
+    /// The steps of an alloc that starts now. `timeout_s` is its time limit, 0 for none; `grace` is what its runtime needs
+    /// beyond its kill timeout.
+    pub(crate) fn new(policy: &FailurePolicy, timeout_s: u64, grace: Duration, now: Instant) -> Self {
+        let seconds = |s: u64| Duration::from_secs(s).min(FAR);
+        let notice = seconds(policy.stop_notice_s);
+        Self {
+            notice,
+            patience: seconds(policy.kill_timeout_s) + grace,
+            next: if notice.is_zero() { Step::Ask } else { Step::Notify },
+            ask_at: (timeout_s > 0).then(|| now + seconds(timeout_s)),
+            kill_at: now + FAR,
+        }
+    }
+
+    /// A stop was ordered.
+    pub(crate) fn order(&mut self, now: Instant) {
+        let ask_at = now + self.notice;
+        self.ask_at = Some(self.ask_at.map_or(ask_at, |at| at.min(ask_at)));
+    }
+
+    /// Whether the alloc was asked to stop.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.next == Step::Kill
+    }
+
+    /// When the next step comes.
+    pub(crate) fn next_at(&self) -> Instant {
+        let far = self.kill_at;
+        match self.next {
+            Step::Notify => self.ask_at.map_or(far, |at| at.checked_sub(self.notice).unwrap_or(at)),
+            Step::Ask => self.ask_at.unwrap_or(far),
+            Step::Kill => self.kill_at,
+        }
+    }
+
+    /// Takes the next step.
+    pub(crate) fn take(&mut self, now: Instant) -> Step {
+        let step = self.next;
+        match step {
+            Step::Notify => self.next = Step::Ask,
+            Step::Ask => (self.next, self.kill_at) = (Step::Kill, now + self.patience),
+            Step::Kill => self.kill_at = now + KILL_AGAIN,
+        }
+        step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The steps with their seconds, if a stop is ordered at the second of `order`.
+    fn steps(stop_notice_s: u64, timeout_s: u64, order: Option<u64>) -> Vec<(Step, u64)> {
+        let policy = FailurePolicy { kill_timeout_s: 5, stop_notice_s, ..FailurePolicy::DEFAULT };
+        let (now, mut found) = (Instant::now(), Vec::new());
+        let mut stops = Stops::new(&policy, timeout_s, Duration::ZERO, now);
+        for s in 0..400 {
+            let at = now + Duration::from_secs(s);
+            if order == Some(s) {
+                stops.order(at);
+            }
+            while found.len() < 5 && stops.next_at() <= at {
+                found.push((stops.take(at), s));
+            }
+        }
+        found.truncate(found.iter().position(|(step, _)| *step == Step::Kill).map_or(5, |n| n + 2));
+        found
+    }
+
+    #[test]
+    fn an_alloc_hears_of_its_stop_before_it_is_asked_and_is_asked_before_it_is_killed() {
+        use Step::{Ask, Kill, Notify};
+        assert_eq!(steps(0, 0, None), []);
+        assert_eq!(steps(60, 0, None), []);
+        assert_eq!(steps(0, 0, Some(7)), [(Ask, 7), (Kill, 12), (Kill, 13)]);
+        assert_eq!(steps(60, 0, Some(7)), [(Notify, 7), (Ask, 67), (Kill, 72), (Kill, 73)]);
+        assert_eq!(steps(0, 100, None), [(Ask, 100), (Kill, 105), (Kill, 106)]);
+        assert_eq!(steps(60, 100, None), [(Notify, 40), (Ask, 100), (Kill, 105), (Kill, 106)]);
+        // An order while the time limit is near changes nothing, and an earlier one comes first.
+        assert_eq!(steps(60, 100, Some(70)), [(Notify, 40), (Ask, 100), (Kill, 105), (Kill, 106)]);
+        assert_eq!(steps(60, 100, Some(10)), [(Notify, 10), (Ask, 70), (Kill, 75), (Kill, 76)]);
+        assert_eq!(steps(60, 100, Some(102)), [(Notify, 40), (Ask, 100), (Kill, 105), (Kill, 106)]);
+    }
+}

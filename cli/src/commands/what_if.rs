@@ -1,0 +1,199 @@
+//! `plan --job --if`: what would follow for a job if its alloc ended now, for a given cause.
+//!
+//! Guarantees: the answer comes from the code that counts a real end; nothing is written.
+//! Does not: say on which node the next try runs, or whether a size has the memory that it then needs.
+
+use crate::changes::operate::retention;
+use crate::console::show::{self, memory, several};
+use crate::console::{Context, Outcome};
+use crate::view::find::{Finder, no_job};
+use model::retry::{Follows, Retry};
+use model::time::Span;
+use model::{EndCause, Job, JobTimes, Signal};
+use serde::Serialize;
+
+/// The cause of an end, as a person names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    Exit(i32),
+    Signal(Signal),
+    Memory,
+    Timeout,
+    Lost,
+    Spot,
+    Node,
+}
+
+/// What follows, in JSON.
+#[derive(Serialize)]
+struct Answer<'a> {
+    job_id: String,
+    cause: &'a EndCause,
+    /// The rule that decides; absent after a success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    /// Whether the job is tried again.
+    again: bool,
+    /// What follows, line by line.
+    lines: Vec<String>,
+}
+
+impl std::str::FromStr for Named {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let code = |code: &str| code.parse().ok().filter(|code| (0..=255).contains(code));
+        Ok(match (text, text.split_once(':')) {
+            ("memory", _) => Self::Memory,
+            ("timeout", _) => Self::Timeout,
+            ("lost", _) => Self::Lost,
+            ("spot", _) => Self::Spot,
+            ("node", _) => Self::Node,
+            (_, Some(("exit", number))) => Self::Exit(code(number).ok_or("an exit code is a number from 0 to 255")?),
+            (_, Some(("signal", signal))) => Self::Signal(signal.parse().map_err(|e| format!("{e}"))?),
+            _ => return Err("it must be exit:CODE, signal:NAME, memory, timeout, lost, spot or node".to_owned()),
+        })
+    }
+}
+
+impl Named {
+    /// The end of an alloc of this job for this cause.
+    fn of(&self, job: &Job) -> EndCause {
+        match self {
+            Self::Exit(code) => EndCause::Exited { code: *code },
+            Self::Signal(signal) => EndCause::Signalled { signal: signal.number() },
+            Self::Memory => EndCause::OverMemory { allowed_mib: job.summary.needs.memory_mib, used_mib: None },
+            Self::Timeout => EndCause::OverTime { limit_s: job.work.timeout_s },
+            Self::Lost => EndCause::Lost { why: "its node is gone".to_owned() },
+            Self::Spot => EndCause::Interrupted { why: "its node drains".to_owned() },
+            Self::Node => EndCause::NotStarted { why: "the node says why".to_owned() },
+        }
+    }
+}
+
+pub(super) async fn run(
+    context: &mut Context<'_>,
+    given: &str,
+    named: &Named,
+    is_json: bool,
+) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    let id = Finder::new(&cluster).job(given).await?;
+    let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+    let times = retention(&cluster).await?.of_jobs();
+    let cause = named.of(&job);
+    let verdict = job.judge(&cause);
+    let lines = lines(&job, &cause, times);
+    if is_json {
+        let again = verdict.as_ref().is_some_and(|verdict| matches!(verdict.follows, Follows::Again(_)));
+        let rule = verdict.map(|verdict| verdict.text);
+        show::json(context.out, &Answer { job_id: id.to_string(), cause: &cause, rule, again, lines })?;
+        return Ok(Outcome::Done);
+    }
+    for line in lines {
+        writeln!(context.out, "{}", show::one_line(&line))?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// What follows, line by line.
+fn lines(job: &Job, cause: &EndCause, times: JobTimes) -> Vec<String> {
+    let state = job.summary.state;
+    if state.is_ended() {
+        return vec![format!("nothing follows: the job is {state}")];
+    }
+    let Some(verdict) = job.judge(cause) else {
+        return vec!["the member is done; when all are, the job is complete".to_owned()];
+    };
+    let (tries, needs) = (&job.summary.tries, &job.summary.needs);
+    let used = tries.rule_uses.get(verdict.rule).copied().unwrap_or(0);
+    let from = if verdict.is_own { "" } else { " (no rule of the job names this cause)" };
+    let mut lines = vec![
+        format!("cause: {cause}"),
+        format!("rule: {}, used {}{from}", verdict.text, several(used, "time")),
+        format!("what follows: {verdict}"),
+    ];
+    let Follows::Again(Retry { pause_s, elsewhere, market, memory_mib, .. }) = verdict.follows else {
+        lines.push("the job is failed then".to_owned());
+        return lines;
+    };
+    let pause = tries.next_pause(pause_s, times);
+    let by = if pause_s.is_some() { "the rule says it" } else { "the policy says it" };
+    lines.push(if pause > Span::ZERO {
+        format!("pause: {} s ({by})", pause.as_ms() / 1000)
+    } else {
+        format!("pause: none ({by})")
+    });
+    if elsewhere {
+        lines.push("node: another than those of its last tries, a new one if need be".to_owned());
+    }
+    if let Some(market) = market {
+        let before = needs.machine.market.map_or_else(|| "any market".to_owned(), |market| market.to_string());
+        lines.push(format!("market: {market}, and before it was {before}"));
+    }
+    if let Some(mib) = memory_mib {
+        let before = memory(needs.memory_mib);
+        lines.push(format!(
+            "memory: {}, and before it was {before}; if no size has that, the job is rejected",
+            memory(mib)
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fixtures::{self, at};
+    use model::{FailurePolicy, JobSpec, Needs};
+
+    #[test]
+    fn a_cause_is_named_as_in_a_rule() {
+        assert_eq!("exit:137".parse(), Ok(Named::Exit(137)));
+        assert_eq!("signal:KILL".parse(), "signal:9".parse::<Named>());
+        assert_eq!("memory".parse(), Ok(Named::Memory));
+        for bad in ["", "exit:", "exit:256", "exit:*", "oom", "signal:x"] {
+            assert!(bad.parse::<Named>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn it_says_which_rule_decides_and_what_changes() {
+        let rules =
+            ["exit:137,memory=again*2,memory*1.5,on-demand", "exit:1=again,pause=30s,elsewhere", "timeout=fail"];
+        let spec = JobSpec {
+            needs: Needs { memory_mib: 1024, ..Needs::default() },
+            failure_policy: FailurePolicy {
+                retry: rules.iter().map(|rule| rule.parse().unwrap()).collect(),
+                ..FailurePolicy::DEFAULT
+            },
+            ..JobSpec::running(["true"])
+        };
+        let mut job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+        let times = JobTimes { keep: Span::ZERO, pause: Span::from_s(10), most: Span::from_s(60) };
+        let said = |job: &Job, text: &str| lines(job, &text.parse::<Named>().unwrap().of(job), times).join("\n");
+        assert_eq!(
+            said(&job, "exit:137"),
+            "cause: exit code 137\n\
+             rule: exit:137,memory=again*2,on-demand,memory*1.5, used 0 times\n\
+             what follows: retry 1 of 2 by the rule exit:137,memory=again*2,on-demand,memory*1.5, 1 left; from now on with \
+             1536 MiB of memory; from now on only on nodes of the market on_demand\n\
+             pause: 10 s (the policy says it)\n\
+             market: on_demand, and before it was any market\n\
+             memory: 1536 MiB, and before it was 1 GiB; if no size has that, the job is rejected"
+        );
+        job.summary.tries.rule_uses = vec![2];
+        assert!(said(&job, "memory").ends_with(
+            "2 retries by the rule exit:137,memory=again*2,on-demand,memory*1.5 is left\nthe job is failed then"
+        ));
+        assert!(said(&job, "exit:1").ends_with(
+            "pause: 30 s (the rule says it)\nnode: another than those of its last tries, a new one if need be"
+        ));
+        assert!(said(&job, "timeout").contains("what follows: no retry by the rule timeout=fail\n"));
+        let lost = said(&job, "lost");
+        assert!(lost.contains("rule: lost=again*3, used 0 times (no rule of the job names this cause)\nwhat follows: retry 1 of 3, 2 left"), "{lost}");
+        assert!(said(&job, "node").contains("what follows: it is tried again\n"));
+        assert_eq!(said(&job, "exit:0"), "the member is done; when all are, the job is complete");
+        let ended = job.cancel(Span::ZERO, at(1)).unwrap();
+        assert_eq!(said(&ended, "lost"), "nothing follows: the job is cancelled");
+    }
+}

@@ -1,0 +1,105 @@
+//! What an alloc or a job used, in words.
+//!
+//! Guarantees: what is not known is blank, and never 0.
+//! Does not: measure; the nodes do.
+
+use crate::console::show::memory;
+use model::{Capacity, Usage};
+
+/// The cells of a table: CPU time, CPU efficiency, memory, what was read and written.
+pub(crate) const HEADS: [&str; 5] = ["CPU TIME", "CPU EFFICIENCY", "MEMORY", "READ", "WRITTEN"];
+
+/// What was used of what was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Used {
+    pub(crate) usage: Usage,
+    pub(crate) asked: Capacity,
+}
+
+impl Used {
+    /// As [`HEADS`] say.
+    pub(crate) fn cells(self) -> [String; 5] {
+        let bytes = |n: Option<u64>| n.map(bytes).unwrap_or_default();
+        let Usage { cpu_ms, read_bytes, written_bytes, .. } = self.usage;
+        [cpu_time(cpu_ms), self.efficiency(), self.memory(), bytes(read_bytes), bytes(written_bytes)]
+    }
+
+    /// `12.3 s of CPU in 10.0 s, 61 % of 2 vCPU; 300 MiB of 1 GiB memory; 4.0 MiB read, 7.0 MiB written`
+    pub(crate) fn line(self) -> String {
+        let Usage { ran_ms, cpu_ms, read_bytes, written_bytes, .. } = self.usage;
+        let mut parts = vec![format!("{} of CPU in {}", cpu_time(cpu_ms), cpu_time(ran_ms))];
+        let efficiency = self.efficiency();
+        if !efficiency.is_empty() {
+            parts.push(format!("{efficiency} of {} vCPU", self.asked.vcpus));
+        }
+        let used = self.memory();
+        if !used.is_empty() {
+            parts.push(format!("{used} memory"));
+        }
+        parts.extend(read_bytes.map(|n| format!("{} read", bytes(n))));
+        parts.extend(written_bytes.map(|n| format!("{} written", bytes(n))));
+        parts.join(", ")
+    }
+
+    /// The CPU time in hundredths of what the vCPUs could have done.
+    fn efficiency(self) -> String {
+        let share = self.usage.busy_vcpus().map(|busy| busy / f64::from(self.asked.vcpus.max(1)));
+        share.map(|share| format!("{:.0} %", share * 100.0)).unwrap_or_default()
+    }
+
+    fn memory(self) -> String {
+        let Some(used) = self.usage.memory_mib else { return String::new() };
+        match self.asked.memory_mib {
+            0 => memory(used),
+            asked => format!("{} of {}", memory(used), memory(asked)),
+        }
+    }
+}
+
+/// Seconds, minutes or hours with a digit behind the point.
+fn cpu_time(ms: u64) -> String {
+    let s = ms as f64 / 1000.0;
+    match ms {
+        0..120_000 => format!("{s:.1} s"),
+        120_000..7_200_000 => format!("{:.1} min", s / 60.0),
+        _ => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+/// An amount of bytes with a digit behind the point.
+fn bytes(n: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut amount, mut unit) = (n as f64, 0);
+    while amount >= 1024.0 && unit + 1 < units.len() {
+        (amount, unit) = (amount / 1024.0, unit + 1);
+    }
+    let unit_name = units.get(unit).copied().unwrap_or_default();
+    if unit == 0 { format!("{n} {unit_name}") } else { format!("{amount:.1} {unit_name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_is_told_beside_what_was_asked_for() {
+        let usage = Usage {
+            ran_ms: 10_000,
+            cpu_ms: 12_300,
+            memory_mib: Some(300),
+            read_bytes: Some(5 << 20),
+            written_bytes: Some(512),
+        };
+        let asked = Capacity { vcpus: 2, memory_mib: 1024, ..Capacity::default() };
+        let used = Used { usage, asked };
+        assert_eq!(used.cells(), ["12.3 s", "62 %", "300 MiB of 1 GiB", "5.0 MiB", "512 B"]);
+        assert_eq!(
+            used.line(),
+            "12.3 s of CPU in 10.0 s, 62 % of 2 vCPU, 300 MiB of 1 GiB memory, 5.0 MiB read, 512 B written"
+        );
+        let unknown = Usage { ran_ms: 0, memory_mib: None, read_bytes: None, written_bytes: None, ..usage };
+        assert_eq!(Used { usage: unknown, asked }.cells(), ["12.3 s", "", "", "", ""]);
+        assert_eq!(Used { usage, asked: Capacity::default() }.cells()[2], "300 MiB");
+        assert_eq!([cpu_time(300_000), cpu_time(9_000_000)], ["5.0 min", "2.5 h"]);
+    }
+}

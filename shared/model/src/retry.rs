@@ -1,0 +1,518 @@
+//! Retries by cause: what an end says, and what follows from it.
+//!
+//! ```text
+//! rule    CAUSE[,CAUSE…]=DO[,DO…]
+//! CAUSE   exit:75  exit:75-78  exit:*  signal:9  signal:*  memory  timeout  failed  lost  spot  node
+//! DO      fail | again | again*3 | again*any, and with `again`: pause=30s  elsewhere  on-demand  memory*1.5  max-memory=64G
+//! ```
+//!
+//! Guarantees: the first rule that names a cause decides; a rule is one text in rows, in JSON and on the command line, and what
+//! is written is read as the same rule; the refusal of a wrong text says what to write.
+//! Does not: know which rules count where a job says none (`failure_policy` does), or queue a job again (`job` does).
+
+use crate::amounts;
+use crate::end_cause::EndCause;
+use crate::enums::Market;
+use crate::mistakes::shown;
+use crate::needs::Needs;
+use crate::signals::Signal;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The most rules of a job.
+pub const MAX_RULES: usize = 16;
+/// The longest rule, in bytes.
+const MAX_RULE_BYTES: usize = 256;
+/// The longest pause of a rule, in seconds: a week.
+const MAX_PAUSE_S: u64 = 7 * 86_400;
+/// By how much memory may grow, in hundredths.
+const GROWTH: std::ops::RangeInclusive<u64> = 101..=1600;
+
+const FORM: &str = "write CAUSES=fail or CAUSES=again*N, such as exit:75-78=again*3,pause=30s or \
+                    memory=again*2,memory*1.5,max-memory=64G";
+
+/// Which ends a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The command ended with an exit code from the first to the last.
+    Exit(i32, i32),
+    /// It ended with any exit code but 0, or there was nothing to run.
+    AnyExit,
+    /// This signal ended it.
+    Signal(Signal),
+    /// Any signal ended it.
+    AnySignal,
+    /// It needed more memory than it may use.
+    Memory,
+    /// It ran longer than it may.
+    Timeout,
+    /// It failed, for whatever cause.
+    Failed,
+    /// Its node is gone, or what ran there was lost.
+    Lost,
+    /// EC2 took its spot instance away.
+    Spot,
+    /// Its node could not start it.
+    Node,
+}
+
+/// What follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    Fail,
+    Again(Again),
+}
+
+/// How a job is tried again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Again {
+    /// How often; `None` for as often as it takes.
+    pub(crate) times: Option<u32>,
+    /// The wait before, in seconds; `None` for that of the policy.
+    pause_s: Option<u64>,
+    /// Whether it keeps away from the nodes of its last tries.
+    elsewhere: bool,
+    /// Whether it accepts only nodes that are bought on demand from now on.
+    on_demand: bool,
+    memory: Option<MoreMemory>,
+}
+
+/// How the memory grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MoreMemory {
+    hundredths: u64,
+    most_mib: Option<u64>,
+}
+
+/// When a job is tried again, and how: one rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RetryRule {
+    causes: Vec<Cause>,
+    then: Then,
+}
+
+/// The text is not a rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the retry rule {rule} {what}: {FORM}")]
+pub struct BadRule {
+    rule: String,
+    what: String,
+}
+
+/// What follows from an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The place of the rule that decides, among all rules of the job.
+    pub rule: usize,
+    /// The rule.
+    pub text: String,
+    /// Whether the job itself says the rule. Otherwise it follows from how often the job may be tried again at all.
+    pub is_own: bool,
+    pub follows: Follows,
+}
+
+/// Whether a job is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follows {
+    Again(Retry),
+    Fails(WhyNot),
+}
+
+/// A try that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// How often the rule was used, this time included.
+    pub used: u32,
+    /// How often it may be used; `None` for as often as it takes.
+    pub times: Option<u32>,
+    /// The wait before, in seconds; `None` for that of the policy.
+    pub pause_s: Option<u64>,
+    /// Whether it keeps away from the nodes of its last tries.
+    pub elsewhere: bool,
+    /// The market that it accepts from now on; `None`: as before.
+    pub market: Option<Market>,
+    /// The memory of each member from now on; `None`: as before.
+    pub memory_mib: Option<u64>,
+}
+
+/// Why a job is not tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyNot {
+    /// The rule says so.
+    Rule,
+    /// The rule was used as often as it may be.
+    UsedUp { times: u32 },
+    /// It had all the memory that the rule allows.
+    AllMemory { memory_mib: u64 },
+}
+
+impl Cause {
+    fn names(self, cause: &EndCause) -> bool {
+        let code = match cause {
+            EndCause::Exited { .. }
+            | EndCause::NotFound { .. }
+            | EndCause::NotExecutable { .. }
+            | EndCause::NoInterpreter { .. } => cause.exit_code(),
+            _ => None,
+        };
+        match self {
+            Self::Exit(first, last) => code.is_some_and(|code| (first..=last).contains(&code)),
+            Self::AnyExit => code.is_some(),
+            Self::Signal(one) => *cause == EndCause::Signalled { signal: one.number() },
+            Self::AnySignal => matches!(cause, EndCause::Signalled { .. }),
+            Self::Memory => matches!(cause, EndCause::OverMemory { .. }),
+            Self::Timeout => matches!(cause, EndCause::OverTime { .. }),
+            Self::Failed => cause.client() == crate::enums::ClientStatus::Failed,
+            Self::Lost => matches!(cause, EndCause::Lost { .. } | EndCause::Interrupted { .. }),
+            Self::Spot => matches!(cause, EndCause::Interrupted { .. }),
+            Self::Node => matches!(cause, EndCause::NotStarted { .. }),
+        }
+    }
+}
+
+impl FromStr for Cause {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let code = |text: &str| {
+            text.parse::<i32>().ok().filter(|code| (1..=255).contains(code)).ok_or_else(|| {
+                format!(
+                    "has {}, which is no exit code of a failure: 1 to 255, a range such as 75-78, or *",
+                    shown(text)
+                )
+            })
+        };
+        Ok(match (text, text.split_once(':')) {
+            ("exit:*", _) => Self::AnyExit,
+            ("signal:*", _) => Self::AnySignal,
+            ("memory", _) => Self::Memory,
+            ("timeout", _) => Self::Timeout,
+            ("failed", _) => Self::Failed,
+            ("lost", _) => Self::Lost,
+            ("spot", _) => Self::Spot,
+            ("node", _) => Self::Node,
+            (_, Some(("exit", codes))) => {
+                let (first, last) = codes.split_once('-').unwrap_or((codes, codes));
+                let (first, last) = (code(first)?, code(last)?);
+                if first > last {
+                    return Err(format!("has the range {}, which ends before it begins", shown(codes)));
+                }
+                Self::Exit(first, last)
+            }
+            (_, Some(("signal", signal))) => Self::Signal(signal.parse().map_err(|e| format!("is wrong: {e}, or *"))?),
+            _ => {
+                let causes = "exit:CODE, signal:NAME, memory, timeout, failed, lost, spot and node are";
+                return Err(format!("has {}, which is no cause ({causes})", shown(text)));
+            }
+        })
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exit(first, last) if first == last => write!(f, "exit:{first}"),
+            Self::Exit(first, last) => write!(f, "exit:{first}-{last}"),
+            Self::AnyExit => f.write_str("exit:*"),
+            Self::Signal(signal) => write!(f, "signal:{signal}"),
+            Self::AnySignal => f.write_str("signal:*"),
+            Self::Memory => f.write_str("memory"),
+            Self::Timeout => f.write_str("timeout"),
+            Self::Failed => f.write_str("failed"),
+            Self::Lost => f.write_str("lost"),
+            Self::Spot => f.write_str("spot"),
+            Self::Node => f.write_str("node"),
+        }
+    }
+}
+
+/// The parts of what a rule says to do, as they are read.
+#[derive(Default)]
+struct Said {
+    fails: bool,
+    again: Option<Option<u32>>,
+    more: Again,
+    max_memory_mib: Option<u64>,
+}
+
+impl Said {
+    fn read(&mut self, part: &str) -> Result<(), String> {
+        let once = |is_new: bool| if is_new { Ok(()) } else { Err(format!("says {} twice", shown(part))) };
+        match (part, part.split_once('*'), part.split_once('=')) {
+            ("fail", ..) => once(!std::mem::replace(&mut self.fails, true)),
+            ("again", ..) => once(self.again.replace(Some(1)).is_none()),
+            ("again*any", ..) => once(self.again.replace(None).is_none()),
+            ("elsewhere", ..) => once(!std::mem::replace(&mut self.more.elsewhere, true)),
+            ("on-demand", ..) => once(!std::mem::replace(&mut self.more.on_demand, true)),
+            (_, Some(("again", times)), _) => {
+                let times = times.parse().ok().filter(|times| *times > 0);
+                let wrong = || format!("has {}: how often is a number from 1 on, or any", shown(part));
+                once(self.again.replace(Some(times.ok_or_else(wrong)?)).is_none())
+            }
+            (_, Some(("memory", factor)), _) => {
+                let hundredths = hundredths(factor).filter(|h| GROWTH.contains(h));
+                let wrong = || format!("has {}: memory grows by a factor from 1.01 to 16", shown(part));
+                let grown = MoreMemory { hundredths: hundredths.ok_or_else(wrong)?, most_mib: None };
+                once(self.more.memory.replace(grown).is_none())
+            }
+            (_, _, Some(("pause", pause))) => {
+                let pause = amounts::seconds(pause).ok().filter(|s| *s <= MAX_PAUSE_S);
+                let wrong = || format!("has {}: a pause is a time of at most a week, such as 30s or 10m", shown(part));
+                once(self.more.pause_s.replace(pause.ok_or_else(wrong)?).is_none())
+            }
+            (_, _, Some(("max-memory", size))) => {
+                let size = amounts::mebibytes(size).map_err(|e| format!("has {}: {e}", shown(part)))?;
+                once(self.max_memory_mib.replace(size).is_none())
+            }
+            _ => Err(format!("has {}, which is nothing to do", shown(part))),
+        }
+    }
+
+    fn then(self) -> Result<Then, String> {
+        let Self { fails, again, mut more, max_memory_mib } = self;
+        if let (Some(growth), Some(most)) = (&mut more.memory, max_memory_mib) {
+            growth.most_mib = Some(most);
+        } else if max_memory_mib.is_some() {
+            return Err("has max-memory without a growth such as memory*1.5".to_owned());
+        }
+        match again {
+            Some(_) if fails => Err("says both fail and again".to_owned()),
+            Some(times) => Ok(Then::Again(Again { times, ..more })),
+            None if fails && more == Again::default() => Ok(Then::Fail),
+            None if fails => Err("says fail, and how to try again".to_owned()),
+            None => Err("says neither fail nor again".to_owned()),
+        }
+    }
+}
+
+/// `1.5` as 150.
+fn hundredths(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) || fraction.len() > 2 {
+        return None;
+    }
+    let fraction: u64 = format!("{fraction:0<2}").parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(100)?.checked_add(fraction)
+}
+
+impl FromStr for RetryRule {
+    type Err = BadRule;
+    fn from_str(text: &str) -> Result<Self, BadRule> {
+        let bad = |what: String| BadRule { rule: shown(text), what };
+        if text.len() > MAX_RULE_BYTES {
+            return Err(bad(format!("has more than {MAX_RULE_BYTES} bytes")));
+        }
+        let (causes, acts) = text.split_once('=').ok_or_else(|| bad("has no =".to_owned()))?;
+        let causes = causes.split(',').map(str::parse).collect::<Result<_, _>>().map_err(bad)?;
+        let mut said = Said::default();
+        acts.split(',').try_for_each(|part| said.read(part)).map_err(bad)?;
+        Ok(Self { causes, then: said.then().map_err(bad)? })
+    }
+}
+
+impl TryFrom<String> for RetryRule {
+    type Error = BadRule;
+    fn try_from(text: String) -> Result<Self, BadRule> {
+        text.parse()
+    }
+}
+
+impl From<RetryRule> for String {
+    fn from(rule: RetryRule) -> Self {
+        rule.to_string()
+    }
+}
+
+impl fmt::Display for RetryRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let causes: Vec<String> = self.causes.iter().map(ToString::to_string).collect();
+        write!(f, "{}=", causes.join(","))?;
+        let Then::Again(again) = self.then else { return f.write_str("fail") };
+        match again.times {
+            Some(times) => write!(f, "again*{times}")?,
+            None => f.write_str("again*any")?,
+        }
+        if let Some(pause_s) = again.pause_s {
+            write!(f, ",pause={pause_s}s")?;
+        }
+        f.write_str(if again.elsewhere { ",elsewhere" } else { "" })?;
+        f.write_str(if again.on_demand { ",on-demand" } else { "" })?;
+        let Some(growth) = again.memory else { return Ok(()) };
+        let (whole, fraction) = (growth.hundredths / 100, growth.hundredths % 100);
+        let fraction =
+            if fraction == 0 { String::new() } else { format!(".{fraction:02}").trim_end_matches('0').into() };
+        write!(f, ",memory*{whole}{fraction}")?;
+        growth.most_mib.map_or(Ok(()), |most| write!(f, ",max-memory={most}M"))
+    }
+}
+
+impl RetryRule {
+    pub(crate) fn of(cause: Cause, times: Option<u32>) -> Self {
+        let then = if times == Some(0) { Then::Fail } else { Then::Again(Again { times, ..Again::default() }) };
+        Self { causes: vec![cause], then }
+    }
+
+    pub(crate) fn names(&self, cause: &EndCause) -> bool {
+        self.causes.iter().any(|one| one.names(cause))
+    }
+
+    /// What is wrong with the rule for a job with these needs.
+    pub(crate) fn contradiction(&self, needs: &Needs) -> Option<String> {
+        let Then::Again(Again { memory: Some(growth), .. }) = self.then else { return None };
+        if needs.memory_mib == 0 {
+            return Some(format!("the retry rule {self} raises the memory, and the job asks for none: give --memory"));
+        }
+        let most = growth.most_mib.filter(|most| *most <= needs.memory_mib)?;
+        Some(format!("max-memory of the retry rule {self} must be above --memory, and {most} MiB is not"))
+    }
+
+    /// What the rule says of a job that used it `used` times, and has these needs.
+    pub(crate) fn follows(&self, used: u32, needs: &Needs) -> Follows {
+        let Then::Again(again) = self.then else { return Follows::Fails(WhyNot::Rule) };
+        if let Some(times) = again.times.filter(|times| used >= *times) {
+            return Follows::Fails(WhyNot::UsedUp { times });
+        }
+        let memory_mib = again.memory.map(|growth| {
+            let grown = needs.memory_mib.saturating_mul(growth.hundredths).div_ceil(100);
+            grown.min(growth.most_mib.unwrap_or(u64::MAX))
+        });
+        if memory_mib.is_some_and(|grown| grown <= needs.memory_mib) {
+            return Follows::Fails(WhyNot::AllMemory { memory_mib: needs.memory_mib });
+        }
+        Follows::Again(Retry {
+            used: used.saturating_add(1),
+            times: again.times,
+            pause_s: again.pause_s,
+            elsewhere: again.elsewhere,
+            market: again.on_demand.then_some(Market::OnDemand),
+            memory_mib,
+        })
+    }
+}
+
+impl fmt::Display for Verdict {
+    /// `retry 1 of 3 by the rule exit:75=again*3, 2 left; from now on with 1536 MiB of memory`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = if self.is_own { format!(" by the rule {}", self.text) } else { String::new() };
+        match self.follows {
+            Follows::Fails(WhyNot::Rule) if self.is_own => write!(f, "no retry{by}"),
+            Follows::Fails(WhyNot::Rule) => f.write_str("no retry is allowed"),
+            Follows::Fails(WhyNot::UsedUp { times }) => write!(f, "none of {times} retries{by} is left"),
+            Follows::Fails(WhyNot::AllMemory { memory_mib }) => {
+                write!(f, "no retry{by}: its {memory_mib} MiB are all the memory that the rule allows")
+            }
+            Follows::Again(Retry { used, times, market, memory_mib, .. }) => {
+                match times {
+                    Some(times) => {
+                        write!(f, "retry {used} of {times}{by}, {} left", times.saturating_sub(used))?;
+                    }
+                    None => write!(f, "it is tried again{by}")?,
+                }
+                memory_mib.map_or(Ok(()), |mib| write!(f, "; from now on with {mib} MiB of memory"))?;
+                market.map_or(Ok(()), |market| write!(f, "; from now on only on nodes of the market {market}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(text: &str) -> RetryRule {
+        text.parse().unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn a_rule_is_read_as_it_is_written() {
+        for (text, written) in [
+            ("exit:1=fail", "exit:1=fail"),
+            ("exit:75-78,signal:9=again", "exit:75-78,signal:KILL=again*1"),
+            ("lost,node=again*any,elsewhere", "lost,node=again*any,elsewhere"),
+            ("memory=memory*2,again*2", "memory=again*2,memory*2"),
+            (
+                "memory,exit:137=again*3,memory*1.5,max-memory=64G,on-demand,elsewhere,pause=1m30s",
+                "memory,exit:137=again*3,pause=90s,elsewhere,on-demand,memory*1.5,max-memory=65536M",
+            ),
+            ("failed=again*1,memory*1.05", "failed=again*1,memory*1.05"),
+            ("exit:*,signal:*,timeout=again*4294967295", "exit:*,signal:*,timeout=again*4294967295"),
+        ] {
+            assert_eq!(rule(text).to_string(), written, "{text}");
+            assert_eq!(rule(written), rule(text));
+            assert_eq!(serde_json::from_value::<RetryRule>(written.into()).unwrap(), rule(text));
+        }
+    }
+
+    #[test]
+    fn a_wrong_rule_says_what_to_write() {
+        for (text, says) in [
+            ("", "has no ="),
+            ("exit:1", "has no ="),
+            ("=fail", "has \"\", which is no cause"),
+            ("oom=again", "has \"oom\", which is no cause (exit:CODE, signal:NAME, memory"),
+            ("exit:0=again", "has \"0\", which is no exit code of a failure: 1 to 255"),
+            ("exit:9-7=again", "ends before it begins"),
+            ("exit:1-256=again", "has \"256\""),
+            ("signal:FOO=again", "\"FOO\" is not a signal"),
+            ("lost=", "has \"\", which is nothing to do"),
+            ("lost=again*0", "how often is a number from 1 on, or any"),
+            ("lost=again,again*2", "says \"again*2\" twice"),
+            ("lost=elsewhere", "says neither fail nor again"),
+            ("lost=fail,again", "says both fail and again"),
+            ("lost=fail,pause=1s", "says fail, and how to try again"),
+            ("lost=again,pause=soon", "a pause is a time of at most a week"),
+            ("lost=again,pause=8d", "a pause is a time of at most a week"),
+            ("memory=again,memory*1", "memory grows by a factor from 1.01 to 16"),
+            ("memory=again,memory*1.555", "memory grows by a factor"),
+            ("memory=again,max-memory=64G", "max-memory without a growth"),
+            ("memory=again,memory*2,max-memory=lots", "it must be a number of MiB"),
+        ] {
+            let error = text.parse::<RetryRule>().unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains("such as exit:75-78=again*3,pause=30s"), "{text}: {error}");
+        }
+        let long = format!("{}=fail", "lost,".repeat(1000));
+        assert!(long.parse::<RetryRule>().unwrap_err().to_string().len() < 400);
+    }
+
+    #[test]
+    fn every_cause_is_named_by_its_words_and_by_no_others() {
+        let (why, program) = (String::new(), String::new());
+        let words = ["exit:3", "exit:126-127", "exit:*", "signal:9", "signal:*", "memory", "timeout", "failed", "lost"];
+        for (cause, named) in [
+            (EndCause::Exited { code: 3 }, vec!["exit:3", "exit:*", "failed"]),
+            (EndCause::Exited { code: 137 }, vec!["exit:*", "failed"]),
+            (EndCause::NotFound { program: program.clone() }, vec!["exit:126-127", "exit:*", "failed"]),
+            (EndCause::NotExecutable { program }, vec!["exit:126-127", "exit:*", "failed"]),
+            (EndCause::Signalled { signal: 9 }, vec!["signal:9", "signal:*", "failed"]),
+            (EndCause::Signalled { signal: 11 }, vec!["signal:*", "failed"]),
+            (EndCause::OverMemory { allowed_mib: 1, used_mib: None }, vec!["memory", "failed"]),
+            (EndCause::OverTime { limit_s: 1 }, vec!["timeout", "failed"]),
+            (EndCause::Rejected { why: why.clone() }, vec!["failed"]),
+            (EndCause::Lost { why: why.clone() }, vec!["lost"]),
+            (EndCause::Interrupted { why: why.clone() }, vec!["lost", "spot"]),
+            (EndCause::NotStarted { why }, vec!["node"]),
+        ] {
+            let names = |word: &&str| rule(&format!("{word}=fail")).names(&cause);
+            let found: Vec<&str> = words.into_iter().chain(["spot", "node"]).filter(names).collect();
+            assert_eq!(found, named, "{cause:?}");
+        }
+    }
+
+    #[test]
+    fn memory_grows_up_to_its_bound_and_then_the_job_fails() {
+        let growing = rule("memory=again*5,memory*1.5,max-memory=4000M");
+        let mut needs = Needs { memory_mib: 1000, ..Needs::default() };
+        for (used, grown) in [(0, 1500), (1, 2250), (2, 3375), (3, 4000)] {
+            let Follows::Again(retry) = growing.follows(used, &needs) else { panic!("{used}") };
+            assert_eq!((retry.used, retry.memory_mib), (used + 1, Some(grown)));
+            needs.memory_mib = grown;
+        }
+        assert_eq!(growing.follows(4, &needs), Follows::Fails(WhyNot::AllMemory { memory_mib: 4000 }));
+        assert_eq!(growing.follows(5, &needs), Follows::Fails(WhyNot::UsedUp { times: 5 }));
+        assert!(growing.contradiction(&needs).unwrap().contains("must be above --memory"));
+        assert!(growing.contradiction(&Needs::default()).unwrap().contains("give --memory"));
+        assert_eq!(rule("memory=again").contradiction(&Needs::default()), None);
+    }
+}
