@@ -24,13 +24,8 @@ print(json.dumps([arn, value]))
 """
 # Another job tries everything that it can see of the first.
 STEAL = r"""
-import glob, os, re, subprocess, urllib.request
+import os, urllib.error, urllib.request
 found = []
-for path in glob.glob('/proc/[0-9]*/environ'):
-    try:
-        found += re.findall(rb'AWS_CONTAINER_CREDENTIALS_FULL_URI=(\S+?)\0', open(path, 'rb').read())
-    except OSError:
-        pass
 uri = os.environ['VICTIM_URI']
 got = []
 for token in ['', '0' * 64, open(os.environ['AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE']).read()]:
@@ -59,14 +54,20 @@ def is_rejected(local, what, said, *line):
     check(what, ran.returncode != 0 and said in ran.stderr, (ran.returncode, ran.stdout, ran.stderr))
 
 
-def main():
-    with Local("--tick-s", "1") as local:
+def boto3_finds_its_way(role):
+    """In jobs of the own user, because others may not reach the Python environment of the tests."""
+    with Local("--tick-s", "1", "--unisolated") as local:
         pathlib.Path(f"{local.dir.name}/stack/secrets.json").write_text(json.dumps(SECRETS))
-        role = ["--role", "local-job"]
         arn, value = json.loads(completes(local, "boto3 has the role of its job", *role, "--", str(PYTHON), "-c", WHO_AM_I))
         check("it is a session of the role, named after the alloc", arn.startswith("arn:aws:sts::000000000000:assumed-role/local-job/01"), arn)
         check("and reads a secret with it", value == "correct horse", value)
 
+
+def main():
+    role = ["--role", "local-job"]
+    boto3_finds_its_way(role)
+    with Local("--tick-s", "1") as local:
+        pathlib.Path(f"{local.dir.name}/stack/secrets.json").write_text(json.dumps(SECRETS))
         place = "arn:aws:secretsmanager:local-1:000000000000:secret:db-AbCdEf"
         script = 'test "$(stat -c %a "$KEY")" = 400; printf "%s %s" "$PASSWORD" "$(cat "$KEY")"'
         completes(local, "secrets are a variable and a file that only the job reads", *role, "--secret", f"PASSWORD={place}#password",
@@ -94,14 +95,12 @@ def attacked(local, role):
     uri, token, secret = shown
     if "isolated: each runs as a user id of its own" in pathlib.Path(local.log.name).read_text():
         env = ["--env", f"VICTIM_URI={uri}", "--env", f"VICTIM_TOKEN={token}", "--env", f"VICTIM_SECRET={secret}"]
-        stolen = completes(local, "another job tries", *role, *env, "--", str(PYTHON), "-c", STEAL)
+        stolen = completes(local, "another job tries", *role, *env, "--", "python3", "-c", STEAL)
         check("and gets nothing", stolen == "[] [401, 401, 401, 'PermissionError', 'PermissionError', 'PermissionError']", stolen)
     else:
         print("left out: attacks of an isolated job, which need root", flush=True)
-    alloc = uri.rpartition("/")[2]
     local.run("cancel", victim)
-    wait_until("the victim ends", lambda: json.loads(local.run("job", victim, "--json").stdout)["state"] == "cancelled")
-    check("its token is gone with it", not pathlib.Path(token).exists() and not pathlib.Path(secret).exists(), alloc)
+    wait_until("its token and its secret are gone with its alloc", lambda: not any(pathlib.Path(file).exists() for file in (token, secret)))
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(measured(None, own.path()), None);
         write(own.path(), &[("stat", STAT)]);
         let usage = measured(None, own.path()).unwrap();
-        let cpu_only = Usage { ran_ms: 3000, cpu_ms: 340, memory_mib: None, read_bytes: None, written_bytes: None };
+        let cpu_only = Usage { ran_ms: 3000, cpu_ms: 1540, memory_mib: None, read_bytes: None, written_bytes: None };
         assert_eq!(usage, cpu_only, "this kernel does not count storage");
         for bad in ["", "42 (a", "42 (a) S 1 2", "42 (a) S 7 42 41 0 -1 4194560 1 2 3 4 5 6 -1 x"] {
             assert_eq!(children_cpu_ms(bad), None, "{bad}");

@@ -304,7 +304,10 @@ async fn a_job_user_gets_the_jobs_environment_and_no_standard_input() {
     node.start(&["--job-user", "nobody", "--allow-metadata"]);
     let tail = node.end_of(0).await.log_tail.unwrap();
     let group = nix::unistd::User::from_name("nobody").unwrap().unwrap().gid;
-    assert_eq!(tail, format!("GREETING HOME LANG LOGNAME LONG PATH USER {group}\n"));
+    assert_eq!(
+        tail,
+        format!("CUDA_VISIBLE_DEVICES GREETING HOME LANG LOGNAME LONG NVIDIA_VISIBLE_DEVICES PATH USER {group}\n")
+    );
 }
 
 #[test]

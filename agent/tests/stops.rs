@@ -16,7 +16,7 @@ fn noticed(script: &str, stop_notice_s: u64, timeout_s: u64) -> AllocOrder {
 async fn a_stop_comes_with_its_signal_and_the_command_may_save_its_work() {
     let mut node = TestNode::new().await;
     // TERM would end it with another code, and comes only after a minute.
-    let script = "trap 'echo saved; exit 75' USR1; trap 'exit 3' TERM; echo ready > ready; while :; do sleep 0.1; done";
+    let script = "exec 2>/dev/null; trap 'echo saved; exit 75' USR1; trap 'exit 3' TERM; echo ready > ready; while :; do sleep 0.1; done";
     node.with(|p| p.order(vec![noticed(script, 60, 0)]));
     node.start(&[]);
     node.line_of(0, "ready").await;
@@ -41,7 +41,7 @@ async fn without_a_notice_the_signal_stands_in_place_of_term() {
 #[tokio::test]
 async fn the_signal_comes_before_the_time_limit_and_the_command_knows_when_that_is() {
     let mut node = TestNode::new().await;
-    let script = "echo $((NODEKEEPER_STOP_AT - $(date +%s))); trap 'echo noticed' USR1; trap 'echo asked; exit 0' TERM; \
+    let script = "exec 2>/dev/null; echo $((NODEKEEPER_STOP_AT - $(date +%s))); trap 'echo noticed' USR1; trap 'echo asked; exit 0' TERM; \
                   while :; do sleep 0.1; done";
     node.with(|p| p.order(vec![noticed(script, 2, 4)]));
     node.start(&[]);

@@ -41,11 +41,6 @@ const RARE: &[(&str, &str, &str)] = &[
     ),
     (
         "clean-stale-records",
-        "dynamodb:ConditionCheckItem allocs",
-        "permissions::an_end_checks_the_copy_that_lives_with_the_rights_of_clean_stale_records",
-    ),
-    (
-        "clean-stale-records",
         "dynamodb:ConditionCheckItem jobs",
         "permissions::a_lost_row_needs_only_what_the_roles_allow",
     ),
@@ -211,37 +206,4 @@ async fn a_lost_row_needs_only_what_the_roles_allow() {
     for function in [HEARTBEAT_INGEST, CLEAN_STALE_RECORDS, POLL_AND_SCALE] {
         assert!(made[function.name].contains("dynamodb:ConditionCheckItem jobs"), "{}", function.name);
     }
-}
-
-/// The instance of a silent node is gone while a copy of its alloc runs elsewhere.
-#[tokio::test]
-async fn an_end_checks_the_copy_that_lives_with_the_rights_of_clean_stale_records() {
-    let mut policy = patient_policy();
-    policy["nodes"] = serde_json::json!({"max": 6});
-    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
-    let waits = FailurePolicy { replace: true, ..Default::default() };
-    world.submit(JobSpec { failure_policy: waits, ..lonely_job() }).await;
-    for _ in 0..9 {
-        world.step().await;
-    }
-    let first: Vec<String> = world.nodes.keys().cloned().collect();
-    world.nodes.values_mut().for_each(|node| node.silent = true);
-    for _ in 0..40 {
-        world.step().await;
-    }
-    let live = world.look.live_allocs().await.unwrap();
-    assert_eq!(live.len(), 2, "{live:#?}");
-    model::cloud::Cloud::terminate(&*world.cloud, &first).await.unwrap();
-    world.machines();
-    for _ in 0..2 {
-        world.pass(120);
-        world.clean().await;
-    }
-    let made = world.switch.made();
-    let (_, listed) = listed();
-    let call = "dynamodb:ConditionCheckItem allocs";
-    assert!(
-        made[CLEAN_STALE_RECORDS.name].contains(call) && listed[CLEAN_STALE_RECORDS.name].contains(call),
-        "{made:#?}"
-    );
 }

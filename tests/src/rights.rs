@@ -33,18 +33,19 @@ impl Scene {
         let mut policy = quick_policy();
         policy["jobs"] = json!({"roles": [ROLE]});
         let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+        let mut jobs = Vec::new();
         for role in [Some("reader"), Some("reader"), Some("unlisted"), None] {
             let mut spec: JobSpec = job(&["forever"]);
             spec.needs.exclusive = true;
             spec.work.role = role.map(str::to_owned);
-            world.submit(spec).await;
+            jobs.push(world.submit(spec).await.summary.job_id);
         }
         for _ in 0..40 {
             world.step().await;
         }
         let mut live: Vec<AllocSummary> = world.look.live_allocs().await.unwrap();
         assert!(live.iter().filter(|a| a.client == ClientStatus::Running).count() == 4, "{live:#?}");
-        live.sort_by_key(|a| a.alloc_id);
+        live.sort_by_key(|a| jobs.iter().position(|job| *job == a.alloc_id.job_id));
         let mut parties = Vec::new();
         for alloc in live {
             let record = world.look.node(alloc.node_id.slot()).await.unwrap().unwrap();

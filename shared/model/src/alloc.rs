@@ -345,7 +345,7 @@ mod tests {
         for lie in [
             serde_json::json!(null),
             serde_json::json!("much"),
-            serde_json::json!([1, 2]),
+            serde_json::json!([1]),
             serde_json::json!({"ran_ms": -1, "cpu_ms": 2}),
             serde_json::json!({"ran_ms": 1}),
             serde_json::json!({"ran_ms": 1, "cpu_ms": u64::MAX}),

@@ -157,6 +157,8 @@ impl Cause {
             | EndCause::NoInterpreter { .. } => cause.exit_code(),
             _ => None,
         };
+        // A success is no cause to be tried again.
+        let code = code.filter(|code| *code != 0);
         match self {
             Self::Exit(first, last) => code.is_some_and(|code| (first..=last).contains(&code)),
             Self::AnyExit => code.is_some(),

@@ -98,7 +98,7 @@ async fn a_bad_submission_is_wrong_usage_and_writes_nothing() {
         &["submit", "--memory", "4X", "--", "true"],
         &["submit", "--count", "0", "--", "true"],
         &["submit", "--market", "cheap", "--", "true"],
-        &["submit", "--env", "A", "--", "true"],
+        &["submit", "--env", "=A", "--", "true"],
         &["hold"],
         &["node"],
         &["job"],
@@ -211,7 +211,9 @@ async fn a_job_shows_its_allocs_and_their_ends() {
     world.store().write(Some(&alloc), &end, Vec::new()).await.unwrap();
     let out = world.run(&["job", &id(1)]).await.done();
     assert!(
-        out.contains("command      true\n") && out.contains("failed       0 times, 0 allowed before the job fails\n"),
+        out.contains("command      true\n")
+            && out.contains("failed       0 times\n")
+            && out.contains("retries      failed=fail: used 0 times\n"),
         "{out}"
     );
     let row = out.lines().find(|l| l.starts_with(&alloc.id().to_string()[18..])).unwrap();
