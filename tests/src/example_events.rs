@@ -5,12 +5,12 @@ use crate::turns::NoEc2;
 use crate::world::EveryRole;
 use grant_credentials::Grants;
 use model::control::PolicyRow;
-use model::fixtures::{self, at, caller, offering, slot};
+use model::fixtures::{at, caller, offering, slot};
 use model::functions::{FUNCTIONS, Function};
-use model::ids::{ClusterName, NodeId};
+use model::ids::{AllocId, ClusterName, NodeId};
 use model::launch::LaunchSettings;
 use model::policy::{Policy, example_json};
-use model::{Alloc, NewLife, NodeRecord};
+use model::{Alloc, Job, JobSpec, NewLife, NodeRecord, Work};
 use nodekeeper_simulation::database::Plain;
 use runtime::answer::Ran;
 use runtime::clock::RunClock;
@@ -65,9 +65,14 @@ impl Bench {
         let registered = store.write(Some(&bound), &registered, Vec::new()).await.unwrap();
         let ready = registered.open_gate(at(60)).unwrap();
         let ready = store.write(Some(&registered), &ready, Vec::new()).await.unwrap();
-        let mut job = fixtures::job(0);
-        job.work.role = Some("reader".into());
-        let alloc = Alloc::place(ALLOC.parse().unwrap(), &job, &ready, at(60)).unwrap();
+        let id: AllocId = ALLOC.parse().unwrap();
+        let spec = JobSpec {
+            work: Work { role: Some("reader".into()), ..JobSpec::running(["true"]).work },
+            ..JobSpec::default()
+        };
+        let job = Job::submit(id.job_id, spec, at(0)).unwrap();
+        store.write(None, &job, Vec::new()).await.unwrap();
+        let alloc = Alloc::place(id, &job, &ready, at(60)).unwrap();
         store.write(None, &alloc, Vec::new()).await.unwrap();
         store.write(Some(&ready), &ready.with_alloc(alloc.id(), at(60)).unwrap(), Vec::new()).await.unwrap();
         Self { store, cluster: CLUSTER.parse().unwrap() }

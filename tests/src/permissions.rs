@@ -47,6 +47,7 @@ const RARE: &[(&str, &str, &str)] = &[
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem jobs", "permissions::a_lost_row_needs_only_what_the_roles_allow"),
     ("grant-credentials", "dynamodb:BatchGetItem control", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem allocs", "rights::the_function_makes_the_calls_that_its_role_allows"),
+    ("grant-credentials", "dynamodb:GetItem jobs", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem nodes", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "sts:AssumeRole", "rights::a_role_is_assumed_as_sts_expects"),
     ("grant-credentials", "sts:TagSession", "rights::a_role_is_assumed_as_sts_expects"),

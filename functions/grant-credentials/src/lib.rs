@@ -1,7 +1,7 @@
 //! grant-credentials: a node gets the credentials of the role of a job that it runs.
 //!
-//! Guarantees: credentials are given only to the node on which the alloc is live and wanted, read consistently from the record
-//! and the alloc; only a role that the policy lists is assumed, and AWS lets this function assume only roles with the tag of the
+//! Guarantees: credentials are given only to the node on which the alloc is live and wanted, read consistently from the record,
+//! the alloc and the job; only a role that the policy lists is assumed, and AWS lets this function assume only roles with the tag of the
 //! cluster; the session is named after the alloc and tagged with its job.
 //! Does not: write anything, keep a credential, or take one back. What was given lasts until it ends, an hour at most.
 
@@ -70,6 +70,11 @@ impl Grants {
         }
         let alloc = self.store.alloc(asked.alloc_id).await.map_err(internal)?;
         let role = entitled(&record, node_id, asked.alloc_id, alloc.as_ref())?;
+        // A cancelled job has ended before a run tells its allocs to stop.
+        let job = self.store.job(asked.alloc_id.job_id).await.map_err(internal)?;
+        if job.is_none_or(|job| job.summary.state.is_ended()) {
+            return Err(denied(format!("the job of {} has ended", asked.alloc_id)));
+        }
         let control = self.store.ingest_control().await.map_err(internal)?;
         let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
         let assume = self.request(&policy, asked.alloc_id, role)?;
