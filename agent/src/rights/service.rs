@@ -1,7 +1,7 @@
 //! Gives each job the credentials of its role, on a port of this machine.
 //!
-//! Guarantees: an answer with credentials needs the token of their alloc; credentials are asked for again when two thirds of
-//! their time are over; nothing is given after an order to stop, even if credentials are known that still count.
+//! Guarantees: an answer with credentials needs the token of their alloc; the service asks for new ones when two thirds of
+//! their time are over; it gives nothing after an order to stop, even if it knows credentials that still count.
 //! Does not: say more to a caller without the token than that it is wrong.
 //! Source: "Container credential provider", AWS SDKs and Tools Reference Guide.
 
