@@ -52,6 +52,7 @@ ROLE = "arn:aws:iam::123456789012:role/node"
 TEMPLATE_ARN = "arn:aws:ec2:eu-west-1:123456789012:launch-template/lt-0123456789abcdef0"
 OUTPUT = "demo-logs/nodes"
 OUTPUT_ARN = f"arn:aws:s3:::{OUTPUT}/{CLUSTER}/*"
+FILES_ARN = f"arn:aws:s3:::{OUTPUT}/{CLUSTER}/files/*"
 KEY_ARN = "arn:aws:kms:eu-west-1:123456789012:key/00000000-0000-0000-0000-000000000000"
 PSEUDO = {
     "AWS::AccountId": "123456789012",
@@ -1107,8 +1108,9 @@ def check_grant(
         yield f"{role}: {action}: on {granted}, must be {ec2_arns(TAGGED)}"
     if action == "ec2:CreateTags" and equals.get("ec2:CreateAction") != "RunInstances":
         yield f"{role}: {action}: needs the condition ec2:CreateAction = RunInstances"
-    if service == "s3" and role != "NodeRole" and granted != [OUTPUT_ARN]:
-        yield f"{role}: {action}: only the stored outputs of this cluster, {OUTPUT_ARN}"
+    stored = FILES_ARN if action == "s3:PutObject" else OUTPUT_ARN
+    if service == "s3" and role != "NodeRole" and granted != [stored]:
+        yield f"{role}: {action}: only what is stored of this cluster, {stored}"
     log = role.removesuffix("Role")
     name = "-".join(word.lower() for word in re.findall("[A-Z][a-z]+", log))
     if service == "logs" and granted != [f"arn:aws:logs:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:log-group:/aws/lambda/{CLUSTER}-{name}:*"]:
@@ -1174,8 +1176,9 @@ def check_nodes(resources: dict[str, Any], mode: str) -> Iterator[str]:
     allowed = [statement for policy in role.get("Policies", []) for statement in policy["PolicyDocument"]["Statement"]]
     if MODES[mode].get("OutputS3"):
         fetch.append({"Sid": "Output", "Effect": "Allow", "Action": "s3:PutObject", "Resource": OUTPUT_ARN})
+        fetch.append({"Sid": "Files", "Effect": "Allow", "Action": "s3:GetObject", "Resource": FILES_ARN})
     if set(role) - {"AssumeRolePolicyDocument", "Description", "Policies"} or allowed != fetch:
-        yield "NodeRole: must allow nothing but to fetch the agent and to store outputs: a job may get to its credentials"
+        yield "NodeRole: must allow nothing but to fetch the agent, to store outputs and to read inputs: a job may get to its credentials"
     yield from check_bucket(resources, bucket)
     group = resources.get("NodeSecurityGroup", {}).get("Properties", {})
     if group.keys() - {"GroupDescription", "VpcId"}:

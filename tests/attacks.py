@@ -48,15 +48,17 @@ REQUESTS = {
         ("POST", "/", "Action=AssumeRole&Version=2011-06-15&RoleArn=arn:aws:iam::000000000000:role/local-job&RoleSessionName=x1", 403),
         ("POST", "/", '{"Name": "/secret"}', 403),
     ],
+    "s3": [("GET", "/local/local/files/x", "", 403), ("POST", "/local?delete", "<Delete><Object><Key>x</Key></Object></Delete>", 403)],
 }
-# Jobs use this port, and have users of their own: they are answered, and refused without a role's signature.
-FOR_JOBS = "rights"
+# Jobs use these ports, and have users of their own: they are answered, and refused without a role's signature.
+FOR_JOBS = ("rights", "s3")
 
 
 def addresses(local):
     env = local.environment()
     urls = {"page": local.page, "dynamo": env["AWS_ENDPOINT_URL_DYNAMODB"], "ec2": env["AWS_ENDPOINT_URL_EC2"],
-            "functions": env["AWS_ENDPOINT_URL_LAMBDA"], "rights": env["AWS_ENDPOINT_URL_STS"]}
+            "functions": env["AWS_ENDPOINT_URL_LAMBDA"], "rights": env["AWS_ENDPOINT_URL_STS"],
+            "s3": env["AWS_ENDPOINT_URL_S3"]}
     return {name: url.rstrip("/") for name, url in urls.items()}
 
 
@@ -103,7 +105,7 @@ def every_port_is_attacked(local):
 
 def answer_of_others(local, url):
     """What programs of other users get: nothing, but where jobs must ask."""
-    return "403" if url.startswith(addresses(local)[FOR_JOBS]) else "000"
+    return "403" if url.startswith(tuple(addresses(local)[name] for name in FOR_JOBS)) else "000"
 
 
 def curl(method, url, body, *more):

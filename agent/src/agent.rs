@@ -14,6 +14,8 @@ use crate::guard::{self, Guard};
 use crate::handles::HandleStore;
 use crate::imds::{Imds, ImdsError};
 use crate::isolation::{JobUsers, OwnIds, cgroup};
+use crate::job_files::FilesSource;
+use crate::job_files::cache::Cache;
 use crate::node_state::NodeState;
 use crate::output;
 use crate::outputs::Outputs;
@@ -111,7 +113,9 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         users,
         program: OWN_PROGRAM.into(),
         credentials: CredentialsPort { port: credentials_port, region: region_of_jobs },
+        files: files_source(&args, &data_dir, region.clone()),
     };
+    let inputs = Cache::at(data_dir.inputs()).sweep(args.keep_inputs_mib << 20, clock);
     let mut runner = Runner::new(settings, &data_dir);
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
     let handles = HandleStore::new(&data_dir, args.runtime, outputs.clone());
@@ -128,6 +132,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         () = output::run(&state, &client, &file.heartbeat_url, &outputs) => EndReason::Gone,
         () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::Asked,
         () = credentials.serve(listener) => EndReason::Asked,
+        () = inputs => EndReason::Asked,
         () = watch::interruption(&state, imds) => EndReason::Asked,
         () = guard::watch(&state, &guard) => EndReason::Asked,
         () = gpus::watch(&state, &source) => EndReason::Asked,
@@ -139,6 +144,12 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
         cgroup::remove_if_empty(parent);
     }
     Ok(end)
+}
+
+/// What supervisors need for the files of jobs.
+fn files_source(args: &AgentArgs, data_dir: &DataDir, region: Option<String>) -> FilesSource {
+    let imds_url = (!args.no_imds).then(|| args.imds_url.clone());
+    FilesSource { cache: data_dir.inputs(), imds_url, region }
 }
 
 /// Stops the work if the node is gone, or if the agent takes its work with it. Stores what outputs it can.

@@ -9,6 +9,7 @@
 //!                   tmp/        what the command sees as /tmp
 //!                   aws-token   what the job proves itself with to the agent, if it has a role
 //!                   secrets/    the secrets that the job wants as files
+//!                   archive     an output that is a folder, while it is stored
 //!                   passwd      the users that the command sees, and group the groups
 //!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
@@ -23,6 +24,7 @@
 
 use crate::atomic_file::{self, Spare, absent_is_fine};
 use crate::isolation::{self, TaskIsolation};
+use crate::job_files::FilesSource;
 use crate::output_files::OutputFiles;
 use crate::protocol::Holder;
 use crate::rights::{CredentialsSource, SECRETS_DIR, TOKEN_FILE};
@@ -30,7 +32,7 @@ use crate::runtime::RuntimeKind;
 use model::ids::{AllocId, NodeId};
 use model::time::Time;
 use model::wire::AllocOrder;
-use model::{EndCause, Usage};
+use model::{EndCause, StoredOutput, Usage};
 use remove_tree::remove_tree;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -74,6 +76,9 @@ pub struct AllocTask {
     /// Where the job gets the credentials of its role, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<CredentialsSource>,
+    /// Where its supervisor finds S3, if the job has inputs or outputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<FilesSource>,
 }
 
 /// Which supervisor runs the alloc: the content of `started`.
@@ -113,12 +118,15 @@ pub struct ExitRecord {
     /// What the command and everything that it started used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// What is kept of its work directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<StoredOutput>,
 }
 
 impl ExitRecord {
     /// An end for this cause.
     pub const fn of(cause: EndCause) -> Self {
-        Self { cause, started_at: None, finished_at: None, usage: None }
+        Self { cause, started_at: None, finished_at: None, usage: None, kept: Vec::new() }
     }
 }
 

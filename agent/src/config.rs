@@ -86,6 +86,10 @@ pub struct AgentArgs {
     /// in S3, in MiB. The oldest that needs no storing goes first.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
     pub keep_output_mib: u64,
+    /// How much of the inputs of jobs is kept on the node for other jobs that want the same, in MiB. The longest unused goes
+    /// first, and all goes that was not used for a day.
+    #[arg(long, value_name = "MIB", default_value_t = 20_480, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
+    pub keep_inputs_mib: u64,
     /// How long to wait for one destroy before going on with the others, in seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
     pub destroy_timeout_s: Duration,

@@ -88,6 +88,11 @@ impl DataDir {
         self.root.join("cache-labels")
     }
 
+    /// The directory that has the inputs of jobs, by their digests.
+    pub fn inputs(&self) -> PathBuf {
+        self.root.join("inputs")
+    }
+
     /// The directory that has the output of ended allocs whose own directories were destroyed.
     pub fn outputs(&self) -> PathBuf {
         self.root.join("outputs")

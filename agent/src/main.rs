@@ -9,9 +9,10 @@ use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
 use nodekeeper_agent::alloc_dir::AllocDir;
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
 use nodekeeper_agent::isolation::{end, helper, metadata, probe};
+use nodekeeper_agent::provision::SupervisorContext;
 use nodekeeper_agent::runtime::Environment;
 use nodekeeper_agent::s3_access::S3Environment;
-use nodekeeper_agent::supervisor::{self, SupervisorContext};
+use nodekeeper_agent::supervisor;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -127,7 +128,9 @@ fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let is_endpoint = |name: &str| name.starts_with("AWS_ENDPOINT_URL");
     let endpoints = std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
     let endpoints = endpoints.filter(|(name, value)| is_endpoint(name) && !value.is_empty()).collect();
-    let context = SupervisorContext { env, endpoints, program: OWN_PROGRAM.into(), clock: Arc::new(Time::now) };
+    let (s3, timestamp) = (s3_environment(), jiff::Timestamp::now);
+    let clock = Arc::new(Time::now);
+    let context = SupervisorContext { env, endpoints, program: OWN_PROGRAM.into(), s3, timestamp, clock };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(supervisor::run(AllocDir::at(dir), &context))?)
 }

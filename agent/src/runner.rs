@@ -9,8 +9,9 @@
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
 use crate::data_dir::DataDir;
-use crate::fitness::{Fitness, try_disk};
+use crate::fitness::{Fitness, is_lack_of_room, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
+use crate::job_files::FilesSource;
 use crate::output_files::output_tail;
 use crate::process_table;
 use crate::protocol::{Ended, Gpu, Lacking, Seen, assign};
@@ -64,6 +65,8 @@ pub struct RunnerSettings {
     pub program: PathBuf,
     /// Where jobs get their credentials.
     pub credentials: CredentialsPort,
+    /// Where supervisors find S3 and the contents of the node.
+    pub files: FilesSource,
 }
 
 /// Starts and stops supervisors, and reads the state of their allocs.
@@ -305,6 +308,7 @@ impl Runner {
             boot_id: self.settings.boot_id.clone(),
             caches,
             credentials: self.settings.credentials.source(order),
+            files: order.work.has_files().then(|| self.settings.files.clone()),
         }
     }
 
@@ -479,20 +483,10 @@ fn no_room(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, what)
 }
 
-/// Whether the machine has no room at this moment: no memory, disk space, processes or file handles, a read-only disk, or a
-/// program file that is still being written. This may pass, so the start is tried again for a while.
-fn is_lack_of_room(error: &io::Error) -> bool {
-    use io::ErrorKind::{ExecutableFileBusy, OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull, WouldBlock};
-    let no_files = [nix::libc::EMFILE, nix::libc::ENFILE];
-    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
-        || matches!(error.kind(), OutOfMemory | WouldBlock | ExecutableFileBusy)
-        || error.raw_os_error().is_some_and(|code| no_files.contains(&code))
-}
-
 fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
     let log_tail = Some(log_tail).filter(|t| !t.is_empty());
-    Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches, usage: exit.usage })
+    Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches, usage: exit.usage, kept: exit.kept })
 }
 
 #[cfg(test)]
@@ -511,6 +505,7 @@ mod tests {
             users: JobUsers::Agent,
             program,
             credentials: CredentialsPort::default(),
+            files: FilesSource { cache: data.inputs(), imds_url: None, region: None },
         };
         Runner::new(settings, &data)
     }

@@ -1,7 +1,8 @@
 //! The supervisor of one alloc: a process of its own, which survives the agent.
 //!
-//! Flow: leave the agent's session, claim the alloc, start the command in a process group of its own, wait, kill
-//! what is left, write the rest of the output, take the files away from the job's user, write the exit record.
+//! Flow: leave the agent's session, claim the alloc, fetch its inputs, start the command in a process group of its own, wait, kill
+//! what is left, write the rest of the output, store what is to be kept, take the files away from the job's user, write the exit
+//! record.
 //! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
 //! record is written, no process that the command started is running, not even a daemon; the command is ended after
 //! `timeout_s`, hears of that `stop_notice_s` before, is killed `kill_timeout_s` after it was asked to stop, and is killed above
@@ -22,7 +23,8 @@ use crate::memory;
 use crate::output_files::output_tail;
 use crate::process_table::{self, ProcessEntry};
 use crate::program;
-use crate::rights::{self, secrets};
+use crate::provision::{Provided, SupervisorContext, keep, provide, user};
+use crate::rights;
 use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
 use crate::scratch;
 use crate::stops::{Step, Stops};
@@ -36,12 +38,11 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::process::ExitStatus;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -58,18 +59,6 @@ const REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How much of the output is read to find out what a runtime says, in bytes.
 const SAID_BYTES: usize = 4096;
-
-/// What `main` passes to a supervisor.
-pub struct SupervisorContext {
-    /// `PATH`, `HOME` and `LANG`, as far as they are set.
-    pub env: Environment,
-    /// This program. It is started again to become the job's user.
-    pub program: PathBuf,
-    /// `AWS_ENDPOINT_URL` and the like, as far as they are set: for jobs with a role.
-    pub endpoints: Environment,
-    /// The clock, for the times that people read.
-    pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
-}
 
 /// Runs the alloc in `dir` to its end.
 pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
@@ -93,16 +82,19 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     let started_at = (context.clock)();
     let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
     let mut meter = Meter::new(group, Instant::now());
-    let (mut cause, capture) = work(&task, &dir, context, &mut meter, &mut term).await;
+    let (mut cause, capture, role) = match provide(&task, &dir, context).await {
+        Ok(Provided { env, role }) => {
+            let (cause, capture) = work(&task, &dir, context, &env, (&mut meter, &mut term)).await;
+            (cause, capture, role)
+        }
+        Err(cause) => (cause, None, None),
+    };
     kill_descendants(own_pid).await;
     let usage = meter.usage();
     if let Some(isolation) = &task.isolation {
         isolation.end(&context.program).await;
         // What ended just now may have become our child.
         reap_adopted_children(&process_table::descendants(own_pid), own_pid, 0);
-        close(&dir).await;
-    } else if let Err(error) = dir.forget_rights() {
-        tracing::warn!(%error, "what the job proved itself with is left behind");
     }
     if let Some(mut capture) = capture
         && let Some(why) = capture.finish().await
@@ -111,7 +103,13 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         // Whoever reads the output of a command that ended by itself takes it for whole.
         cause = EndCause::Lost { why };
     }
-    let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some((context.clock)()), usage };
+    let (cause, kept) = keep(&task, &dir, context, role, cause).await;
+    if task.isolation.is_some() {
+        close(&dir).await;
+    } else if let Err(error) = dir.forget_rights() {
+        tracing::warn!(%error, "what the job proved itself with is left behind");
+    }
+    let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some((context.clock)()), usage, kept };
     write_exit_record(&dir, &exit, &reserve).await
 }
 
@@ -120,14 +118,10 @@ async fn work(
     task: &AllocTask,
     dir: &AllocDir,
     context: &SupervisorContext,
-    meter: &mut Meter,
-    term: &mut tokio::signal::unix::Signal,
+    rights: &Environment,
+    (meter, term): (&mut Meter, &mut tokio::signal::unix::Signal),
 ) -> (EndCause, Option<Capture>) {
-    let rights = match rights(task, dir, context).await {
-        Ok(rights) => rights,
-        Err(cause) => return (cause, None),
-    };
-    match start_command(task, dir, context, &rights) {
+    match start_command(task, dir, context, rights) {
         Ok((child, mut capture, process)) => {
             let cause = supervise(task, dir, child, (&capture, meter), term).await;
             if matches!(process, Process::Client) {
@@ -203,22 +197,6 @@ async fn remove_container(task: &AllocTask, dir: &AllocDir) {
 /// A command that was started, what it prints, and what its process is.
 type Started = (Child, Capture, Process);
 
-/// What a job with a role finds in its environment: where its credentials are, and its secrets.
-async fn rights(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Environment, EndCause> {
-    let (work, mut env) = (&task.order.work, Environment::new());
-    let (Some(source), Some(_)) = (&task.credentials, &work.role) else { return Ok(env) };
-    let cannot = |e: io::Error| EndCause::NotStarted { why: format!("cannot give the job its rights: {e}") };
-    let user = user(task).map_err(cannot)?;
-    let seen_at = task.runtime.rights_path(dir.path());
-    let token = rights::make_token(dir.path(), user.as_ref()).map_err(cannot)?;
-    let reader = secrets::Reader { source, token: &token, endpoints: &context.endpoints, clock: &context.clock };
-    let values = reader.read(work, || dir.stop_reason().is_some()).await?;
-    env.extend(secrets::variables(work, &values, dir.path(), &seen_at, user.as_ref()).map_err(cannot)?);
-    env.extend(context.endpoints.clone());
-    env.extend(rights::variables(source, &seen_at));
-    Ok(env)
-}
-
 /// Starts the command. If that fails, returns why.
 fn start_command(
     task: &AllocTask,
@@ -263,23 +241,6 @@ fn start_command(
         (Err(e), Process::Helper(_) | Process::Client) => {
             Err(cannot(&format!("start {}", invocation.program.display()), &e))
         }
-    }
-}
-
-/// Who runs the command; `None` for the agent's own user.
-fn user(task: &AllocTask) -> io::Result<Option<JobUser>> {
-    if let Some(isolation) = &task.isolation {
-        let group = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.gid());
-        let groups = task.caches.iter().map(|(_, path)| group(path)).collect::<io::Result<_>>()?;
-        return Ok(Some(JobUser::own(isolation.uid, groups)));
-    }
-    match &task.job_user {
-        Some(name) => match JobUser::named(name)? {
-            Some(user) => Ok(Some(user)),
-            None => Err(io::Error::other(format!("there is no user {name:?} on the node"))),
-        },
-        None if task.unisolated => Ok(None),
-        None => Err(io::Error::other("the task names no user")),
     }
 }
 
@@ -540,6 +501,7 @@ mod tests {
     use super::*;
     use crate::protocol::testing::{node_id, order};
     use crate::runtime::RuntimeKind;
+    use std::path::PathBuf;
 
     fn task(runtime: &str) -> AllocTask {
         let mut order = order(0, 1);
@@ -558,6 +520,7 @@ mod tests {
             boot_id: "b".into(),
             caches,
             credentials: None,
+            files: None,
         }
     }
 

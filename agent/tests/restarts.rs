@@ -267,6 +267,7 @@ async fn of_several_supervisors_one_runs_the_alloc_and_none_if_it_is_never_to_be
     for (copy, never) in [(0, false), (1, true)] {
         let task = AllocTask {
             credentials: None,
+            files: None,
             node_id: crate::common::NODE_ID.parse().unwrap(),
             order: order(copy, "echo run >> runs"),
             runtime: RuntimeKind::default(),

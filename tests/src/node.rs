@@ -186,7 +186,13 @@ impl Node {
 
     pub fn end(&mut self, order: &AllocOrder, exit_code: i32) {
         let cause = model::EndCause::Exited { code: exit_code };
-        let ended = Ended { cause, log_tail: Some("the end\n".into()), tail_switches: Default::default(), usage: None };
+        let ended = Ended {
+            cause,
+            log_tail: Some("the end\n".into()),
+            tail_switches: Default::default(),
+            usage: None,
+            kept: Vec::new(),
+        };
         self.protocol.observe(order.alloc_id, Seen::Ended(ended));
     }
 }

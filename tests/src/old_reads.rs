@@ -100,7 +100,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let other = nodes.iter().find(|n| n.node_id().is_some_and(|id| id != node)).unwrap();
     let before = look.job(original.job_id).await.unwrap().unwrap();
     let keep = Retention::of(&world.policy);
-    transactions::place(look, &before, &[(0, other)], Some(&unknown), |_| None, keep, now).await.unwrap();
+    transactions::place(look, &before, &[(0, other)], Some(&unknown), |_| (), keep, now).await.unwrap();
     let update = AllocUpdate {
         alloc_id: original,
         client: ClientStatus::Running,
@@ -108,6 +108,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
         log_tail: None,
         tail_switches: Default::default(),
         usage: None,
+        kept: Vec::new(),
     };
     let replaced = look.alloc(original).await.unwrap().unwrap();
     let ReportOutcome::Changed(back) = replaced.reported(&update, node, now) else {

@@ -132,10 +132,8 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     let node = tables.ready(0).await;
     let cached = || JobSpec { work: Work { caches: vec!["data".into()], ..spec().work }, ..spec() };
     let (first, second) = (tables.job(0, cached()).await, tables.job(1, cached()).await);
-    let node = transactions::place(&tables.store, &first, &[(0, &node)], None, |_| None, KEEP, at(80))
-        .await
-        .unwrap()
-        .remove(0);
+    let node =
+        transactions::place(&tables.store, &first, &[(0, &node)], None, |_| (), KEEP, at(80)).await.unwrap().remove(0);
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let failed = Ending::exited(1);
     // The first look at the container's handle was due at 680 s. The handle of a failed alloc is kept for
@@ -149,7 +147,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     for (state, placed) in [(HandleState::Destroying, false), (HandleState::Gone, true)] {
         let row = cache().await.unwrap().unwrap();
         tables.store.apply(&change_handle(&row, &Handle { state, ..row.clone() })).await.unwrap();
-        let result = transactions::place(&tables.store, &second, &[(0, &node)], None, |_| None, KEEP, at(100)).await;
+        let result = transactions::place(&tables.store, &second, &[(0, &node)], None, |_| (), KEEP, at(100)).await;
         assert_eq!(result.is_ok(), placed, "{state}");
     }
     let anew = cache().await.unwrap().unwrap();
@@ -270,16 +268,13 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     let before = tables.all().await;
     let members = [(0, &a), (1, &b)];
     assert!(
-        transactions::place(&tables.store, &job, &members, None, |_| None, KEEP, at(80))
-            .await
-            .unwrap_err()
-            .is_conflict()
+        transactions::place(&tables.store, &job, &members, None, |_| (), KEEP, at(80)).await.unwrap_err().is_conflict()
     );
     assert_eq!(tables.all().await, before);
     let resumed = held.with_intent(model::Intent::Run, None, at(81)).unwrap();
     let b = tables.store.write(Some(&held), &resumed, Vec::new()).await.unwrap();
     let members = [(0, &a), (1, &b)];
-    transactions::place(&tables.store, &job, &members, None, |_| None, KEEP, at(82)).await.unwrap();
+    transactions::place(&tables.store, &job, &members, None, |_| (), KEEP, at(82)).await.unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     let ids: Vec<AllocId> = jobs[0].summary.allocs.iter().copied().collect();
     assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Placed, 2));
@@ -296,7 +291,7 @@ async fn placing_is_all_or_nothing(place: Place<'_>) {
     assert_eq!(tables.store.live_allocs().await.unwrap().len(), 2);
     // A caller that read the job as queued cannot place it again.
     let (c, d) = (tables.ready(2).await, tables.ready(3).await);
-    let again = transactions::place(&tables.store, &job, &[(0, &c), (1, &d)], None, |_| None, KEEP, at(83)).await;
+    let again = transactions::place(&tables.store, &job, &[(0, &c), (1, &d)], None, |_| (), KEEP, at(83)).await;
     assert!(again.unwrap_err().is_conflict());
 }
 
@@ -309,12 +304,12 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
     let node_id = node.node_id().unwrap();
     let trace = Handle::new(node_id, id.to_string(), model::HandleKind::Container, HandleState::Live, 5, at(99_999));
     tables.store.apply(&insert_handle(&trace)).await.unwrap();
-    let placed = transactions::place(&tables.store, &job, &[(0, &node)], None, |_| None, KEEP, at(80)).await;
+    let placed = transactions::place(&tables.store, &job, &[(0, &node)], None, |_| (), KEEP, at(80)).await;
     assert!(placed.unwrap_err().is_conflict());
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!((nodes, handles), (vec![node.clone()], vec![trace.clone()]));
     assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Queued, 1));
-    transactions::place(&tables.store, &jobs[0], &[(0, &node)], None, |_| None, KEEP, at(90)).await.unwrap();
+    transactions::place(&tables.store, &jobs[0], &[(0, &node)], None, |_| (), KEEP, at(90)).await.unwrap();
     let next = AllocId { copy: 1, ..id };
     let (_, jobs, handles) = tables.all().await;
     assert_eq!(jobs[0].summary.allocs.iter().collect::<Vec<_>>(), [&next]);
@@ -324,7 +319,7 @@ async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
 async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
     let node = tables.ready(0).await;
     let job = tables.job(0, spec()).await;
-    let nodes = transactions::place(&tables.store, &job, &[(0, &node)], None, |_| None, KEEP, at(80)).await.unwrap();
+    let nodes = transactions::place(&tables.store, &job, &[(0, &node)], None, |_| (), KEEP, at(80)).await.unwrap();
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let job = tables.store.job(job.summary.job_id).await.unwrap().unwrap();
     (nodes.into_iter().next().unwrap(), job, alloc)

@@ -15,7 +15,7 @@ use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
     HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,
 };
-use model::{ClientStatus, EndCause, Usage};
+use model::{ClientStatus, EndCause, StoredOutput, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,
@@ -48,6 +48,8 @@ pub struct Ended {
     pub tail_switches: Switches,
     /// What its processes used, if that is known.
     pub usage: Option<Usage>,
+    /// What is kept of its work directory.
+    pub kept: Vec<StoredOutput>,
 }
 
 /// Why a node takes no work.
@@ -255,9 +257,10 @@ impl Node {
     fn judged(&self, id: AllocId, seen: Seen) -> Seen {
         let own = self.durable.allocs.get(&id).and_then(|alloc| alloc.stop.as_ref());
         match (seen, own) {
-            (Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail, tail_switches, usage }), Some(_)) => {
-                Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail, tail_switches, usage })
-            }
+            (
+                Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail, tail_switches, usage, kept }),
+                Some(_),
+            ) => Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail, tail_switches, usage, kept }),
             (seen, _) => seen,
         }
     }
@@ -321,13 +324,14 @@ impl Node {
             log_tail: None,
             tail_switches: Switches::default(),
             usage: None,
+            kept: Vec::new(),
         };
         if let Seen::Ended(end) = seen {
             let mut end = end.clone();
             shorten(&mut end, tail_limit);
             (update.cause, update.log_tail, update.tail_switches) =
                 (Some(end.cause.clipped()), end.log_tail, end.tail_switches);
-            update.usage = end.usage;
+            (update.usage, update.kept) = (end.usage, end.kept);
         }
         update
     }

@@ -24,6 +24,7 @@ pub(crate) fn alloc_id(copy: u32) -> AllocId {
 pub(crate) fn task(order: AllocOrder) -> AllocTask {
     AllocTask {
         credentials: None,
+        files: None,
         node_id: node_id(),
         order,
         runtime: RuntimeKind::default(),

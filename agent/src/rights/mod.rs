@@ -9,6 +9,7 @@
 //! Does not: decide who may have which role: grant-credentials does. Nothing here is kept on disk, except the port and the
 //! files of the job.
 
+pub mod keys;
 pub mod port;
 pub mod secrets;
 pub mod service;

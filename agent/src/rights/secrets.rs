@@ -5,7 +5,8 @@
 //! Does not: use the rights of the node.
 //! Source: GetSecretValue (AWS Secrets Manager API Reference), GetParameter (AWS Systems Manager API Reference).
 
-use super::{CredentialsSource, SECRETS_DIR, write_for};
+use super::keys::{Failure, JobRole, Refusal, client};
+use super::{SECRETS_DIR, write_for};
 use crate::isolation::JobUser;
 use crate::runtime::Environment;
 use crate::signer::{Signed, signature};
@@ -14,17 +15,14 @@ use jiff::Timestamp;
 use model::EndCause;
 use model::error_chain::error_chain;
 use model::rights::{SecretPlace, SecretService};
-use model::time::Time;
 use model::work::Work;
 use reqwest::StatusCode;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -32,28 +30,13 @@ use tokio::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The wait before it is asked again.
 const RETRY: Duration = Duration::from_secs(3);
-/// The longest time that a call may take.
-const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How secrets are read.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
-    pub source: &'a CredentialsSource,
-    /// The token of the alloc.
-    pub token: &'a str,
+    pub role: &'a JobRole,
     /// `AWS_ENDPOINT_URL` and the like, which stand in place of AWS's addresses.
     pub endpoints: &'a Environment,
-    /// The node's clock, to sign with.
-    pub clock: &'a Arc<dyn Fn() -> Time + Send + Sync>,
-}
-
-/// Why a secret cannot be read.
-#[derive(Debug, PartialEq, Eq)]
-enum Failure {
-    /// It is not to be had: to ask again is of no use.
-    Final(String),
-    /// It may pass.
-    Passing(String),
 }
 
 impl Reader<'_> {
@@ -85,10 +68,9 @@ impl Reader<'_> {
 
     async fn one(&self, place: &str) -> Result<String, Failure> {
         let place: SecretPlace = place.parse().map_err(|e| Failure::Final(format!("its place {e}")))?;
-        let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none()).build();
-        let http = http.map_err(|e| Failure::Passing(error_chain(&e)))?;
-        let credentials = self.credentials(&http).await?;
-        let region = place.region.as_deref().or(self.source.region.as_deref());
+        let http = client()?;
+        let credentials = self.role.credentials(&http).await?;
+        let region = place.region.as_deref().or(self.role.source.region.as_deref());
         let region = region.ok_or_else(|| Failure::Final("the region is not known: give the ARN".to_owned()))?;
         let text = self.call(&http, &credentials, &place, region).await?;
         match &place.field {
@@ -102,21 +84,6 @@ impl Reader<'_> {
                 _ => Err(Failure::Final(format!("it is no JSON object, so it has no field {field}"))),
             },
         }
-    }
-
-    /// The credentials of the job, from the agent.
-    async fn credentials(&self, http: &reqwest::Client) -> Result<Credentials, Failure> {
-        let request = http.get(&self.source.url).header("Authorization", self.token);
-        let answer = request.send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
-        let status = answer.status();
-        let body = answer.bytes().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
-        if !status.is_success() {
-            let said = serde_json::from_slice::<Refusal>(&body).unwrap_or_default().message;
-            let final_ = matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED);
-            return Err(if final_ { Failure::Final(said) } else { Failure::Passing(said) });
-        }
-        let given: Given = serde_json::from_slice(&body).map_err(|e| Failure::Passing(e.to_string()))?;
-        Ok(Credentials::new(given.access_key_id, given.secret_access_key, Some(given.token), None, "the job's role"))
     }
 
     async fn call(
@@ -140,7 +107,7 @@ impl Reader<'_> {
         let url = format!("{}/", url.trim_end_matches('/'));
         let body = body.to_string().into_bytes();
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
-        let at = Timestamp::from_millisecond((self.clock)().as_ms()).unwrap_or(Timestamp::UNIX_EPOCH);
+        let at = Timestamp::from_millisecond((self.role.clock)().as_ms()).unwrap_or(Timestamp::UNIX_EPOCH);
         let signed = Signed { credentials, region, service, url: &url, headers: &headers, body: &body };
         let signature = signature(&signed, at).map_err(Failure::Passing)?;
         let mut request = http.post(&url);
@@ -165,25 +132,6 @@ impl Reader<'_> {
 /// The end of the names of AWS's hosts in this region.
 fn suffix(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
-}
-
-/// The credentials in the answer of the agent.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Given {
-    access_key_id: String,
-    secret_access_key: String,
-    token: String,
-}
-
-/// What an answer says that refuses: of the agent, or of a service.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Refusal {
-    #[serde(rename = "__type")]
-    code: String,
-    #[serde(alias = "Message")]
-    message: String,
 }
 
 /// What a service refuses for good, and what passes.

@@ -30,26 +30,40 @@ pub(crate) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
     })
 }
 
-/// The retention times, if the stored policy accepts these jobs: it must list the role of each.
+/// The retention times, if the stored policy accepts these jobs: it must list the role of each, and name a bucket if one has
+/// files.
 pub(crate) async fn accepting<'a>(
     cluster: &Cluster,
     jobs: impl IntoIterator<Item = &'a JobSpec>,
 ) -> anyhow::Result<Retention> {
-    let wanted: BTreeSet<&str> = jobs.into_iter().filter_map(|job| job.work.role.as_deref()).collect();
-    if !wanted.is_empty() {
+    let (mut roles, mut needs_bucket) = (BTreeSet::new(), false);
+    for job in jobs {
+        roles.extend(job.work.role.as_deref());
+        needs_bucket |= job.work.needs_bucket();
+    }
+    if !roles.is_empty() || needs_bucket {
         let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
-        let roles = &policy.jobs.roles;
-        if let Some(unlisted) = wanted.into_iter().find(|name| role_arn(roles, name).is_none()) {
-            let names: Vec<&str> = roles.iter().filter_map(|arn| role_name(arn)).collect();
-            let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let said = format!(
-                "the policy lists no role {unlisted}; jobs.roles has {listed}: an operator adds the ARN there, and the tag \
-                 nodekeeper:cluster to the role"
-            );
-            return Err(Usage(said).into());
+        if let Some(unlisted) = roles.into_iter().find(|name| role_arn(&policy.jobs.roles, name).is_none()) {
+            return Err(Usage(unlisted_role(&policy, unlisted)).into());
+        }
+        if needs_bucket && policy.output.s3.is_none() {
+            return Err(Usage(NO_BUCKET.to_owned()).into());
         }
     }
     retention(cluster).await
+}
+
+/// Why files cannot be kept.
+pub(crate) const NO_BUCKET: &str = "the policy names no bucket for the files of jobs: an operator sets output.s3, and the \
+    parameter OutputS3 of the stack";
+
+fn unlisted_role(policy: &Policy, unlisted: &str) -> String {
+    let names: Vec<&str> = policy.jobs.roles.iter().filter_map(|arn| role_name(arn)).collect();
+    let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    format!(
+        "the policy lists no role {unlisted}; jobs.roles has {listed}: an operator adds the ARN there, and the tag \
+         nodekeeper:cluster to the role"
+    )
 }
 
 /// Runs `attempt`, which reads, changes and writes. Runs it again if another writer changed the row first.

@@ -13,7 +13,7 @@ use crate::view::usage::{self, Used};
 use clap::Args;
 use model::events::Subject;
 use model::time::Time;
-use model::{AfterEnd, Alloc, EndCause, FailurePolicy, Job, JobState, Signal};
+use model::{AfterEnd, Alloc, EndCause, FailurePolicy, Job, JobState, Signal, StoredOutput};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -67,6 +67,10 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
             usage_rows(&allocs).print(context.out)?;
             writeln!(context.out)?;
         }
+        if allocs.iter().any(|alloc| !alloc.kept.is_empty()) {
+            output_rows(&allocs).print(context.out)?;
+            writeln!(context.out)?;
+        }
         if allocs.iter().any(|alloc| alloc.output_s3.is_some()) {
             place_rows(&allocs).print(context.out)?;
             writeln!(context.out)?;
@@ -103,6 +107,11 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
     rows.field("image", work.image.as_ref());
     rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
+    for (n, (name, source)) in work.inputs.iter().enumerate() {
+        rows.field(if n == 0 { "inputs" } else { "" }, Some(format!("{name} from {source}")));
+    }
+    let outputs: Vec<String> = work.outputs.iter().map(ToString::to_string).collect();
+    rows.field("keeps", (!outputs.is_empty()).then(|| outputs.join(", ")));
     rows.field("needs", Some(needs(summary)));
     let limit = summary.array_limit.map(|limit| format!("{} of its array placed at the same time", limit.number()));
     rows.field("at most", limit);
@@ -169,6 +178,17 @@ fn usage_rows(allocs: &[Alloc]) -> Rows {
             let used = Used { usage, asked: alloc.summary.needs.capacity() };
             rows.row([short_alloc(alloc.id())].into_iter().chain(used.cells()));
         }
+    }
+    rows
+}
+
+/// What each alloc has stored of its work directory.
+fn output_rows(allocs: &[Alloc]) -> Rows {
+    let mut rows = Rows::new(&["ALLOC", "KEPT", "SIZE", "SHA-256"]);
+    for (alloc, output) in allocs.iter().flat_map(|alloc| alloc.kept.iter().map(move |output| (alloc, output))) {
+        let StoredOutput { path, content, to } = output;
+        let path = to.as_ref().map_or_else(|| path.clone(), |place| format!("{path} ({place})"));
+        rows.row([short_alloc(alloc.id()), path, usage::bytes_text(content.bytes), content.sha256().to_owned()]);
     }
     rows
 }

@@ -47,7 +47,8 @@ struct Line {
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let bytes = read(context, file).with_context(|| format!("{shown} cannot be read"))?;
-    let defaults = args.job.spec(&args.command)?;
+    let (defaults, files) = args.job.spec(&args.command)?;
+    files.refuse_other_jobs()?;
     let lines = understand(&bytes, &defaults, &shown)?;
     // Before anything is written, every job is checked.
     let now = context.now();
@@ -88,6 +89,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
         }
         writeln!(context.err, "it was begun {before}: only what is missing is written")?;
     }
+    files.store(context, &cluster).await?;
     let written = bulk::write(&cluster, &jobs, !submission.is_new, keep, now).await;
     if written.error.is_some() {
         return broken(context, args, &lines, &jobs, written);

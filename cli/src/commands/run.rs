@@ -6,6 +6,7 @@
 //! Does not: stream the output of a job of several nodes. The end of each member's output is printed when the job ends.
 
 use super::follow::{Followed, Tells, last_allocs};
+use super::job_files::warn_of_forgotten;
 use super::output_printer::Route;
 use super::output_reader::Until;
 use super::output_stream::{MISSING, OutputStream, POLL, tail};
@@ -107,15 +108,19 @@ pub(super) async fn run_with(
 ) -> anyhow::Result<Outcome> {
     let now = context.now();
     let id = JobId::new(Rng::real().ulid(now));
-    let mut spec = args.job.spec(&args.command)?;
+    let (mut spec, files) = args.job.spec(&args.command)?;
     if args.stdin {
         input::pass_on(context, &mut spec)?;
     }
     // A mistake is told before anything is read.
     Job::submit(id, spec.clone(), now).map_err(|e| Usage(e.to_string()))?;
     let cluster = context.cluster().await?;
-    spec.after = followed::of_options(&cluster, &mut Finder::new(&cluster), args.job.after()).await?;
+    let mut finder = Finder::new(&cluster);
+    spec.after = followed::of_options(&cluster, &mut finder, args.job.after()).await?;
+    files.find(&cluster, &mut finder, &mut spec).await?;
     let keep = accepting(&cluster, [&spec]).await?;
+    warn_of_forgotten(context, &spec)?;
+    files.store(context, &cluster).await?;
     let job = Job::submit(id, spec, now).map_err(|e| Usage(e.to_string()))?;
     let job = submit_job(&cluster.store, &job, keep, now).await?;
     if !args.quiet {

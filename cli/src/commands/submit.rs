@@ -8,6 +8,7 @@ use super::array_numbers::Numbers;
 use super::bulk;
 use super::follow::{Followed, Tells};
 use super::job_env::{Variable, environment, variable};
+use super::job_files::{FileOptions, Files, warn_of_forgotten};
 use super::machine_options::MachineOptions;
 use super::{followed, input};
 use crate::changes::operate::accepting;
@@ -16,7 +17,6 @@ use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::find::Finder;
 use clap::{ArgAction, Args};
 use model::array::Array;
-use model::ids::JobId;
 use model::rng::Rng;
 use model::{
     AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal, Work,
@@ -74,6 +74,8 @@ struct WorkOptions {
     /// The same as a file that only the job can read; the variable holds its path
     #[arg(long = "secret-file", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = placed)]
     secret_files: Vec<(String, String)>,
+    #[command(flatten)]
+    files: FileOptions,
     /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
     #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout: u64,
@@ -197,10 +199,11 @@ impl JobOptions {
         success.chain(self.after_any.iter().map(|job| (job.as_str(), AfterEnd::Any)))
     }
 
-    /// The job with these options and this command, which follows no other job yet.
-    pub(super) fn spec(&self, command: &[String]) -> anyhow::Result<JobSpec> {
+    /// The job with these options and this command, which follows no other job yet, and its files.
+    pub(super) fn spec(&self, command: &[String]) -> anyhow::Result<(JobSpec, Files)> {
         let Self { needs, work, failures, .. } = self;
-        Ok(JobSpec {
+        let files = work.files.read()?;
+        let mut spec = JobSpec {
             name: self.name.clone(),
             priority: self.priority,
             array_limit: None,
@@ -222,6 +225,7 @@ impl JobOptions {
                 role: work.role.clone(),
                 secrets: work.secrets.iter().cloned().collect(),
                 secret_files: work.secret_files.iter().cloned().collect(),
+                ..Work::default()
             },
             env: environment(&work.env, &work.env_file)?,
             failure_policy: FailurePolicy {
@@ -235,7 +239,9 @@ impl JobOptions {
                 retry_failed: failures.retry_failed,
                 retry_lost: failures.retry_lost,
             },
-        })
+        };
+        files.apply(&mut spec);
+        Ok((spec, files))
     }
 }
 
@@ -245,24 +251,27 @@ fn placed(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
-    let mut spec = args.job.spec(&args.command)?;
+    let (mut spec, files) = args.job.spec(&args.command)?;
     if args.stdin {
         input::pass_on(context, &mut spec)?;
     }
     let now = context.now();
     let token = Rng::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
-    let jobs = |after: &BTreeMap<JobId, AfterEnd>| -> Result<Vec<Job>, Usage> {
-        let specs = args.specs(&spec).into_iter().map(|(n, spec)| (n, JobSpec { after: after.clone(), ..spec }));
-        let jobs = specs.map(|(n, spec)| Job::submit(array.job(n), spec, now));
+    let jobs = |spec: &JobSpec| -> Result<Vec<Job>, Usage> {
+        let jobs = args.specs(spec).into_iter().map(|(n, spec)| Job::submit(array.job(n), spec, now));
         jobs.collect::<Result<_, _>>().map_err(|e| Usage(e.to_string()))
     };
     // A mistake is told before anything is read.
-    jobs(&BTreeMap::new())?;
+    jobs(&spec)?;
     let cluster = context.cluster().await?;
-    let after = followed::of_options(&cluster, &mut Finder::new(&cluster), args.job.after()).await?;
-    let jobs = jobs(&after)?;
+    let mut finder = Finder::new(&cluster);
+    spec.after = followed::of_options(&cluster, &mut finder, args.job.after()).await?;
+    files.find(&cluster, &mut finder, &mut spec).await?;
+    let jobs = jobs(&spec)?;
     let keep = accepting(&cluster, [&spec]).await?;
+    warn_of_forgotten(context, &spec)?;
+    files.store(context, &cluster).await?;
     let written = bulk::write(&cluster, &jobs, false, keep, now).await;
     if let Some(error) = written.error {
         print(context, args, &written.jobs)?;

@@ -10,6 +10,7 @@
 //! | EC2 | `/_stand-in`: faults and events | yes | yes | no: `curl` uses it, and it runs nothing |
 //! | rights | STS: whoever assumes a role | no: jobs have users of their own | yes | yes: only the owner's count |
 //! | rights | secrets | no | yes | yes: only those of a role's session count |
+//! | S3 | its API | no: jobs read and write there | yes | yes: those of the owner, of the nodes, and of a role's session count |
 //! | functions | Lambda's API | yes | yes | yes |
 //! | functions | function URLs | yes | yes | as `--node-auth` says |
 //! | functions | the Runtime API | yes | yes | no: as in Lambda |
@@ -19,6 +20,7 @@
 use super::args::LocalEnv;
 use super::credentials::random;
 use super::directory::REGION;
+use super::error::LocalError;
 use crate::console::Clock;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_dynamodb::config::SharedCredentialsProvider;
@@ -28,7 +30,7 @@ use guard::{Credentials, Listener, Owner, Refusal, Signatures, origin};
 use rights_stand_in::Rights;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
@@ -37,8 +39,13 @@ use tokio::net::TcpListener;
 pub(super) struct Access {
     pub(super) owner: Owner,
     credentials: Arc<Credentials>,
+    /// What nodes use S3 with.
+    of_nodes: Arc<Credentials>,
     clock: Clock,
 }
+
+/// The bucket of the local policy.
+const BUCKET: &str = "local";
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,15 +67,12 @@ impl Access {
     }
 
     fn of(owner: Owner, clock: Clock) -> Self {
-        let (id, secret) = (format!("AKIA{}", random(8).to_ascii_uppercase()), random(20));
-        let credentials = Arc::new(Credentials { access_key_id: id, secret_access_key: secret });
-        Self { owner, credentials, clock }
+        Self { owner, credentials: Arc::new(new()), of_nodes: Arc::new(new()), clock }
     }
 
     /// The variables of the environment by which programs sign.
     pub(super) fn variables(&self) -> [(&'static str, String); 2] {
-        let Credentials { access_key_id, secret_access_key } = self.credentials.as_ref();
-        [("AWS_ACCESS_KEY_ID", access_key_id.clone()), ("AWS_SECRET_ACCESS_KEY", secret_access_key.clone())]
+        variables(&self.credentials)
     }
 
     /// The configuration of the AWS SDK for a part.
@@ -97,9 +101,25 @@ impl Access {
     }
 
     /// STS and the secrets in this file.
-    pub(super) fn rights(&self, secrets: PathBuf) -> Router {
+    pub(super) fn rights(&self, secrets: PathBuf) -> Arc<Rights> {
         let (owner, clock) = (Arc::clone(&self.credentials), Arc::clone(&self.clock));
-        programs_only(rights_stand_in::router(Rights::new(REGION, owner, clock, secrets)))
+        Arc::new(Rights::new(REGION, owner, clock, secrets))
+    }
+
+    /// S3 in this folder, with the bucket of the local policy.
+    pub(super) fn s3(&self, folder: &Path, rights: Arc<Rights>) -> Result<Router, LocalError> {
+        let of_nodes = Arc::clone(&self.of_nodes);
+        let keys = move |id: &str| {
+            let of_node = (of_nodes.access_key_id == id).then(|| of_nodes.secret_access_key.clone());
+            of_node.or_else(|| rights.secret_key(id))
+        };
+        let router = s3_stand_in::router(folder, &[BUCKET], Box::new(keys));
+        Ok(programs_only(router.map_err(LocalError::file("use", folder))?))
+    }
+
+    /// The keys by which nodes use S3.
+    pub(super) fn node_keys(&self) -> [(&'static str, String); 2] {
+        variables(&self.of_nodes)
     }
 
     /// Serves every program of this machine: jobs have users of their own. The service checks the signatures.
@@ -115,6 +135,15 @@ impl Access {
             tracing::error!(%error, "{what} no longer listens: restart");
         }
     }
+}
+
+fn new() -> Credentials {
+    Credentials { access_key_id: format!("AKIA{}", random(8).to_ascii_uppercase()), secret_access_key: random(20) }
+}
+
+fn variables(credentials: &Credentials) -> [(&'static str, String); 2] {
+    let Credentials { access_key_id, secret_access_key } = credentials;
+    [("AWS_ACCESS_KEY_ID", access_key_id.clone()), ("AWS_SECRET_ACCESS_KEY", secret_access_key.clone())]
 }
 
 /// What no page in a browser may ask.

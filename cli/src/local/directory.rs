@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 /// The region name of the local system.
 pub(super) const REGION: &str = "local-1";
 /// What stands in the lock file.
-const MARK: &str = "`nodekeeper local` works in this directory, and removes machines, logs, results and env here.\n";
-const REMOVED: [&str; 4] = ["machines", "logs", "results", "env"];
+const MARK: &str =
+    "`nodekeeper local` works in this directory, and removes machines, logs, results, env and s3 here.\n";
+const REMOVED: [&str; 5] = ["machines", "logs", "results", "env", "s3"];
 
 /// Addresses and paths of the parts.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub(super) struct Places {
     pub(super) ec2: SocketAddr,
     /// STS, Secrets Manager and Parameter Store.
     pub(super) rights: SocketAddr,
+    /// The URL of S3.
+    pub(super) s3: String,
     /// The start of the functions' URLs.
     pub(super) functions: String,
     /// The working directory, absolute.
@@ -41,12 +44,17 @@ impl Places {
         self.dir.join("secrets.json")
     }
 
+    /// What is stored in S3.
+    pub(super) fn stored(&self) -> PathBuf {
+        self.dir.join("s3")
+    }
+
     /// The variables by which SDKs find the services that jobs use: the same for functions, machines and jobs.
-    pub(super) fn endpoints(&self, s3: Option<&str>) -> Vec<(&'static str, String)> {
+    pub(super) fn endpoints(&self) -> Vec<(&'static str, String)> {
         let rights = format!("http://{}", self.rights);
         let names = ["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_SECRETS_MANAGER", "AWS_ENDPOINT_URL_SSM"];
         let all = names.map(|name| (name, rights.clone())).into_iter();
-        all.chain(s3.map(|url| ("AWS_ENDPOINT_URL_S3", url.to_owned()))).collect()
+        all.chain([("AWS_ENDPOINT_URL_S3", self.s3.clone())]).collect()
     }
 }
 

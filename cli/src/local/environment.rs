@@ -12,13 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The environment of the functions, and of other programs that use this system.
-pub(super) fn variables(
-    args: &LocalArgs,
-    places: &Places,
-    key: &str,
-    access: &Access,
-    s3_endpoint: Option<&str>,
-) -> BTreeMap<String, String> {
+pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, access: &Access) -> BTreeMap<String, String> {
     let url = |route: &str| {
         let name = functions::serving(route).map_or_else(String::new, |function| function.name.to_owned());
         format!("{}/lambda-url/{name}", places.functions)
@@ -42,7 +36,7 @@ pub(super) fn variables(
     common
         .into_iter()
         .chain(access.variables())
-        .chain(places.endpoints(s3_endpoint))
+        .chain(places.endpoints())
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
 }

@@ -46,8 +46,6 @@ const RESTART: Duration = Duration::from_secs(1);
 const CHECK: Duration = Duration::from_millis(50);
 /// The size of the console output: the last bytes of a machine's log, as many as EC2 keeps.
 const CONSOLE_BYTES: u64 = 64 * 1024;
-/// The keys for what stands for S3, which must take any.
-const S3_KEYS: &str = "local";
 /// The file that an agent makes in its home when its node is gone. The file means that the agent powered the machine
 /// off.
 const POWERED_OFF: &str = "powered-off";
@@ -78,8 +76,8 @@ pub struct MachineSettings {
     pub rust_log: Option<String>,
     /// The variables by which SDKs find what jobs use.
     pub endpoints: Vec<(&'static str, String)>,
-    /// Whether something stands for S3.
-    pub s3: bool,
+    /// The keys by which agents use S3.
+    pub s3_keys: [(&'static str, String); 2],
 }
 
 /// How many GPUs machines get, and of which model: by the name of their size, as the stored policy says now.
@@ -403,9 +401,7 @@ impl Machine {
         let given = [("PATH", &settings.path), ("RUST_LOG", &settings.rust_log)];
         command.envs(given.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
         command.env("AWS_REGION", REGION).envs(settings.endpoints.iter().map(|(name, value)| (name, value)));
-        if settings.s3 {
-            command.env("AWS_ACCESS_KEY_ID", S3_KEYS).env("AWS_SECRET_ACCESS_KEY", S3_KEYS);
-        }
+        command.envs(settings.s3_keys.iter().map(|(name, value)| (name, value)));
         let log = self.log()?;
         command.current_dir(&self.dir).process_group(0).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);

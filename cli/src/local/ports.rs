@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 /// The page's port, and the first port of all. The port after it is the one of `nodekeeper web`.
 pub(super) const FIRST: u16 = 7070;
 /// From the first port to the last one.
-const LAST: u16 = 5;
+const LAST: u16 = 6;
 /// The highest first port.
 pub(super) const HIGHEST_FIRST: u16 = u16::MAX - LAST;
 
@@ -25,10 +25,12 @@ pub(super) struct Ports {
     /// Absent if the functions run elsewhere.
     pub(super) lambda: Option<TcpListener>,
     pub(super) rights: TcpListener,
+    /// Absent if something else stands for S3.
+    pub(super) s3: Option<TcpListener>,
 }
 
 impl Ports {
-    pub(super) async fn bind(first: u16, functions_url: Option<&str>) -> Result<Self, LocalError> {
+    pub(super) async fn bind(first: u16, functions_url: Option<&str>, s3: Option<&str>) -> Result<Self, LocalError> {
         Ok(Self {
             page: listen("the page", first, 0).await?,
             dynamo: listen("DynamoDB", first, 2).await?,
@@ -37,11 +39,20 @@ impl Ports {
                 None => Some(listen("the functions", first, 4).await?),
                 Some(_) => None,
             },
-            rights: listen("STS and the secrets", first, LAST).await?,
+            rights: listen("STS and the secrets", first, 5).await?,
+            s3: match s3 {
+                None => Some(listen("S3", first, LAST).await?),
+                Some(_) => None,
+            },
         })
     }
 
-    pub(super) fn places(&self, functions_url: Option<&str>, dir: PathBuf) -> Result<Places, LocalError> {
+    pub(super) fn places(
+        &self,
+        functions_url: Option<&str>,
+        s3: Option<&str>,
+        dir: PathBuf,
+    ) -> Result<Places, LocalError> {
         let functions = match &self.lambda {
             Some(listener) => format!("http://{}", address(listener)?),
             None => functions_url.unwrap_or_default().trim_end_matches('/').to_owned(),
@@ -51,6 +62,10 @@ impl Ports {
             dynamo: address(&self.dynamo)?,
             ec2: address(&self.ec2)?,
             rights: address(&self.rights)?,
+            s3: match &self.s3 {
+                Some(listener) => format!("http://{}", address(listener)?),
+                None => s3.unwrap_or_default().to_owned(),
+            },
             functions,
             env_file: dir.join("env"),
             logs: dir.join("logs"),
@@ -78,10 +93,10 @@ mod tests {
     async fn free() -> u16 {
         for first in (20_000..60_000).step_by(7) {
             let mut bound = Vec::new();
-            for further in [0, 2, 3, 4, 5] {
+            for further in [0, 2, 3, 4, 5, 6] {
                 bound.extend(listen("", first, further).await);
             }
-            if bound.len() == 5 {
+            if bound.len() == 6 {
                 return first;
             }
         }

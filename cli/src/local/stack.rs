@@ -58,10 +58,10 @@ impl Stack {
         let (dir, lock) = directory::working_directory(&args.dir)?;
         directory::private_directory(&dir.join("logs"))?;
 
-        let ports = Ports::bind(args.port, args.functions_url.as_deref()).await?;
-        let places = ports.places(args.functions_url.as_deref(), dir)?;
+        let ports = Ports::bind(args.port, args.functions_url.as_deref(), env.s3_endpoint.as_deref()).await?;
+        let places = ports.places(args.functions_url.as_deref(), env.s3_endpoint.as_deref(), dir)?;
         let access = Access::new(env);
-        let variables = environment::variables(args, &places, &key, &access, env.s3_endpoint.as_deref());
+        let variables = environment::variables(args, &places, &key, &access);
 
         let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
@@ -76,12 +76,11 @@ impl Stack {
             user_data: !args.no_user_data,
             path: env.path.clone(),
             rust_log: env.rust_log.clone(),
-            endpoints: places.endpoints(env.s3_endpoint.as_deref()),
-            s3: env.s3_endpoint.is_some(),
+            endpoints: places.endpoints(),
+            s3_keys: access.node_keys(),
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
-        let rights = access.rights(places.secrets());
-        tasks.spawn(async move { Access::serve_all("the stand-in for STS", ports.rights, rights).await });
+        serve_for_jobs(args, &places, &access, (ports.rights, ports.s3), &mut tasks)?;
         let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));
         let lambda = match ports.lambda {
             Some(listener) => {
@@ -155,6 +154,28 @@ fn start_ec2(
         }
     });
     Ok((machines, ec2))
+}
+
+/// Serves what jobs use: STS, the secrets and S3.
+fn serve_for_jobs(
+    args: &LocalArgs,
+    places: &Places,
+    access: &Access,
+    (rights_at, s3_at): (TcpListener, Option<TcpListener>),
+    tasks: &mut JoinSet<()>,
+) -> Result<(), LocalError> {
+    let rights = access.rights(places.secrets());
+    if let Some(listener) = s3_at {
+        // What is stored lasts as long as the tables do.
+        if args.data.is_none() {
+            directory::private_directory(&places.stored())?;
+        }
+        let s3 = access.s3(&places.stored(), Arc::clone(&rights))?;
+        tasks.spawn(async move { Access::serve_all("the stand-in for S3", listener, s3).await });
+    }
+    let rights = programs_only(rights_stand_in::router(rights));
+    tasks.spawn(async move { Access::serve_all("the stand-in for STS", rights_at, rights).await });
+    Ok(())
 }
 
 fn start_lambda(

@@ -19,7 +19,7 @@ pub(crate) struct Used {
 impl Used {
     /// As [`HEADS`] say.
     pub(crate) fn cells(self) -> [String; 5] {
-        let bytes = |n: Option<u64>| n.map(bytes).unwrap_or_default();
+        let bytes = |n: Option<u64>| n.map(bytes_text).unwrap_or_default();
         let Usage { cpu_ms, read_bytes, written_bytes, .. } = self.usage;
         [cpu_time(cpu_ms), self.efficiency(), self.memory(), bytes(read_bytes), bytes(written_bytes)]
     }
@@ -36,8 +36,8 @@ impl Used {
         if !used.is_empty() {
             parts.push(format!("{used} memory"));
         }
-        parts.extend(read_bytes.map(|n| format!("{} read", bytes(n))));
-        parts.extend(written_bytes.map(|n| format!("{} written", bytes(n))));
+        parts.extend(read_bytes.map(|n| format!("{} read", bytes_text(n))));
+        parts.extend(written_bytes.map(|n| format!("{} written", bytes_text(n))));
         parts.join(", ")
     }
 
@@ -67,7 +67,7 @@ fn cpu_time(ms: u64) -> String {
 }
 
 /// An amount of bytes with a digit behind the point.
-fn bytes(n: u64) -> String {
+pub(crate) fn bytes_text(n: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut amount, mut unit) = (n as f64, 0);
     while amount >= 1024.0 && unit + 1 < units.len() {

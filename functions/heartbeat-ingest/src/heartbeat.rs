@@ -160,7 +160,7 @@ impl Ingest {
             status: contact.status,
             incarnation: contact.incarnation.clone(),
             seq: life.seq,
-            next_heartbeat_s: if are_more { AT_ONCE_S } else { beat.next_s(life.allocs.len()) },
+            next_heartbeat_s: if are_more { AT_ONCE_S } else { beat.next_s(life.allocs.len(), contact.idle_since_at) },
             intent: life.intent,
             must_report: record.status() == Some(NodeStatus::Syncing),
             report_handles,

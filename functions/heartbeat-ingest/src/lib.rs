@@ -64,6 +64,9 @@ impl Known {
     }
 }
 
+/// How much longer a node has been idle than it waits before it asks for work again.
+const IDLE_TO_WAIT: f64 = 8.0;
+
 /// When the node calls next, when its lease expires, and how long events are kept.
 ///
 /// Every lease is as long as the longest interval of a working node, plus the grace. The length cannot depend on
@@ -73,8 +76,10 @@ impl Known {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat {
     jitter: f64,
+    now: Time,
     interval_s: f64,
     idle_s: f64,
+    soon_s: f64,
     pub(crate) lease_expires_at: Time,
     pub(crate) keep_events: Span,
 }
@@ -85,16 +90,20 @@ impl Beat {
         let heartbeat = &known.policy.heartbeat;
         Self {
             jitter,
+            now,
             interval_s: heartbeat.interval_s(known.in_use),
             idle_s: heartbeat.idle_interval_s(known.in_use),
+            soon_s: known.soon_s(),
             lease_expires_at: now + heartbeat.lease(known.in_use),
             keep_events: known.policy.history.keep_events(),
         }
     }
 
-    /// How long a node with this many allocs waits before its next heartbeat, in seconds.
-    pub(crate) fn next_s(&self, allocs: usize) -> f64 {
-        self.jitter * if allocs == 0 { self.idle_s } else { self.interval_s }
+    /// How long a node with this many allocs waits before its next heartbeat, in seconds. Work often comes soon after other work,
+    /// so a node that has just become idle asks often. New work then waits for a share of the time that the node was idle.
+    pub(crate) fn next_s(&self, allocs: usize, idle_since: Option<Time>) -> f64 {
+        let idle_s = |since| (self.now.since(since).as_s() / IDLE_TO_WAIT).max(self.soon_s).min(self.idle_s);
+        self.jitter * if allocs == 0 { idle_since.map_or(self.idle_s, idle_s) } else { self.interval_s }
     }
 }
 
@@ -251,8 +260,18 @@ mod tests {
         let known = Known { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
         let now = Time::from_ms(0);
         let [long, short] = [LONGEST_JITTER, 1.0].map(|jitter| Beat::new(&known, jitter, now));
-        let told = now + Span::from_ms((long.next_s(1) * 1000.0) as i64);
+        let told = now + Span::from_ms((long.next_s(1, None) * 1000.0) as i64);
         assert_eq!([long, short].map(|beat| beat.lease_expires_at), [told + Span::from_s(10); 2]);
+    }
+
+    #[test]
+    fn a_node_that_has_just_become_idle_asks_often() {
+        let known = Known { policy: Policy::from_json(&example_json()).unwrap(), in_use: 1 };
+        let after = |s: i64| {
+            let now = Time::from_ms(1_000_000 + s * 1000);
+            Beat::new(&known, 1.0, now).next_s(0, Some(Time::from_ms(1_000_000)))
+        };
+        assert_eq!([0, 8, 24, 80, 300, -9].map(after), [1.0, 1.0, 3.0, 10.0, 10.0, 1.0]);
     }
 
     #[test]
@@ -262,7 +281,7 @@ mod tests {
         let next = |in_use| {
             let known = Known { policy: Policy::from_json(&document).unwrap(), in_use };
             let beat = Beat::new(&known, 1.0, Time::from_ms(0));
-            [beat.next_s(0), beat.next_s(1)]
+            [beat.next_s(0, None), beat.next_s(1, None)]
         };
         assert_eq!([next(1), next(300), next(5000)], [[10.0, 60.0], [30.0, 60.0], [500.0, 500.0]]);
     }

@@ -8,6 +8,7 @@
 
 use crate::end_cause::{EndCause, Ending};
 use crate::enums::{ClientStatus, Desired};
+use crate::files::{self, StoredOutput};
 use crate::ids::{AllocId, NodeId};
 use crate::job::Job;
 use crate::needs::MAX_NODES;
@@ -50,6 +51,9 @@ pub struct Alloc {
     /// What its processes used, as its node says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// What is kept of its work directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<StoredOutput>,
     /// When the alloc became final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -112,6 +116,7 @@ impl Alloc {
             log_tail: None,
             tail_switches: Switches::default(),
             usage: None,
+            kept: Vec::new(),
             finished_at: None,
             expires_at: None,
         })
@@ -145,11 +150,17 @@ impl Alloc {
         }
         match update.client {
             ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => match &update.cause {
-                Some(cause) if cause.client() == update.client => {
-                    let (log_tail, tail_switches) = tail_of(update);
-                    let usage = update.usage.and_then(Usage::possible);
-                    ReportOutcome::Ends(Ending { cause: cause.clone().clipped(), log_tail, tail_switches, usage })
-                }
+                Some(cause) if cause.client() == update.client => match self.kept_of(cause, &update.kept) {
+                    Err(missing) => {
+                        ReportOutcome::Refused(format!("the report does not say where its output {missing} is"))
+                    }
+                    Ok(kept) => {
+                        let (log_tail, tail_switches) = tail_of(update);
+                        let usage = update.usage.and_then(Usage::possible);
+                        let cause = cause.clone().clipped();
+                        ReportOutcome::Ends(Ending { cause, log_tail, tail_switches, usage, kept })
+                    }
+                },
                 _ => ReportOutcome::Refused(format!("the report has no cause for which an alloc is {}", update.client)),
             },
             ClientStatus::Unknown => ReportOutcome::Refused("a node cannot report an alloc as unknown".to_owned()),
@@ -164,6 +175,15 @@ impl Alloc {
                 new.summary.started_at = new.summary.started_at.or(Some(now));
                 ReportOutcome::Changed(Box::new(new))
             }
+        }
+    }
+
+    /// The outputs of an alloc that ends for this cause. What is complete has all of them, or does not end: jobs that follow it
+    /// rely on that.
+    fn kept_of(&self, cause: &EndCause, told: &[StoredOutput]) -> Result<Vec<StoredOutput>, String> {
+        match cause.client() {
+            ClientStatus::Complete => files::all_of(&self.work.outputs, told),
+            _ => Ok(files::some_of(&self.work.outputs, told)),
         }
     }
 
@@ -182,6 +202,7 @@ impl Alloc {
         new.log_tail = ending.log_tail.clone().filter(|t| !t.is_empty());
         new.tail_switches = ending.tail_switches.clone();
         new.usage = ending.usage;
+        new.kept = ending.kept.clone();
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
         new
@@ -279,7 +300,15 @@ mod tests {
 
     fn says(client: ClientStatus) -> AllocUpdate {
         let (cause, log_tail, tail_switches) = (None, None, Switches::default());
-        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause, log_tail, tail_switches, usage: None }
+        AllocUpdate {
+            alloc_id: fixtures::alloc_id(0),
+            client,
+            cause,
+            log_tail,
+            tail_switches,
+            usage: None,
+            kept: Vec::new(),
+        }
     }
 
     #[test]
@@ -327,6 +356,34 @@ mod tests {
             let outcome = report(client, cause.clone());
             assert!(matches!(outcome, ReportOutcome::Refused(_)), "{client} {cause:?}: {outcome:?}");
         }
+    }
+
+    #[test]
+    fn a_complete_alloc_has_all_its_outputs() {
+        let mut alloc = running();
+        alloc.work.outputs = vec!["a".parse().unwrap(), "b".parse().unwrap()];
+        let stored = |path: &str| StoredOutput {
+            path: path.to_owned(),
+            content: format!("file:{}:7", "0".repeat(64)).parse().unwrap(),
+            to: None,
+        };
+        let told = |cause: EndCause, kept: &[&str]| {
+            let kept = kept.iter().map(|path| stored(path)).collect();
+            let update = AllocUpdate { cause: Some(cause.clone()), kept, ..says(cause.client()) };
+            match alloc.reported(&update, alloc.summary.node_id, at(9)) {
+                ReportOutcome::Ends(ending) => {
+                    Ok(ending.kept.into_iter().map(|output| output.path).collect::<Vec<_>>())
+                }
+                ReportOutcome::Refused(why) => Err(why),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (done, stopped) = (EndCause::Exited { code: 0 }, EndCause::Stopped { why: String::new(), code: Some(0) });
+        for cause in [done.clone(), stopped] {
+            assert!(told(cause, &["a"]).is_err_and(|why| why.contains("its output b")));
+        }
+        assert_eq!(told(done, &["b", "x", "a"]), Ok(vec!["a".to_owned(), "b".to_owned()]), "and no others");
+        assert_eq!(told(EndCause::Exited { code: 1 }, &["b"]), Ok(vec!["b".to_owned()]));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Does not: say what follows for the job (`job` does).
 
 use crate::enums::ClientStatus;
+use crate::files::StoredOutput;
 use crate::output::Switches;
 use crate::signals;
 use crate::usage::Usage;
@@ -76,6 +77,13 @@ pub enum EndCause {
         program: String,
         interpreter: String,
     },
+    /// Its command succeeded, and did not make what it should.
+    NoOutput {
+        /// The output that is missing.
+        path: String,
+        /// What is there instead.
+        why: String,
+    },
     /// It was told to stop, and ended.
     Stopped {
         /// Why it was told to stop.
@@ -119,6 +127,7 @@ impl EndCause {
             | Self::NotFound { .. }
             | Self::NotExecutable { .. }
             | Self::NoInterpreter { .. }
+            | Self::NoOutput { .. }
             | Self::Stopped { .. }
             | Self::Rejected { .. }
             | Self::Cancelled => ClientStatus::Failed,
@@ -139,6 +148,7 @@ impl EndCause {
             Self::NotStarted { .. }
             | Self::Lost { .. }
             | Self::Interrupted { .. }
+            | Self::NoOutput { .. }
             | Self::Rejected { .. }
             | Self::Cancelled => None,
         }
@@ -153,6 +163,7 @@ impl EndCause {
                 | Self::OverTime { .. }
                 | Self::OverMemory { .. }
                 | Self::OverScratch { .. }
+                | Self::NoOutput { .. }
         )
     }
 
@@ -166,6 +177,7 @@ impl EndCause {
             Self::NoInterpreter { program, interpreter } => {
                 Self::NoInterpreter { program: clip(program), interpreter: clip(interpreter) }
             }
+            Self::NoOutput { path, why } => Self::NoOutput { path: clip(path), why: clip(why) },
             Self::Stopped { why, code } => Self::Stopped { why: clip(why), code },
             Self::NotStarted { why } => Self::NotStarted { why: clip(why) },
             Self::Lost { why } => Self::Lost { why: clip(why) },
@@ -199,6 +211,7 @@ impl fmt::Display for EndCause {
             Self::NoInterpreter { program, interpreter } => {
                 write!(f, "interpreter {interpreter:?} of program {program:?} not found")
             }
+            Self::NoOutput { path, why } => write!(f, "its output {path:?} cannot be kept: {why}"),
             Self::Stopped { why, code: Some(code) } => write!(f, "{why} (exit code {code})"),
             Self::Interrupted { why } => write!(f, "its spot instance was interrupted: {why}"),
             Self::NotStarted { why } => write!(f, "its node could not start it: {why}"),
@@ -219,12 +232,14 @@ pub struct Ending {
     pub tail_switches: Switches,
     /// What its processes used, if its node said so.
     pub usage: Option<Usage>,
+    /// What is kept of its work directory.
+    pub kept: Vec<StoredOutput>,
 }
 
 impl Ending {
     /// An end for this cause, without output.
     pub const fn new(cause: EndCause) -> Self {
-        Self { cause, log_tail: None, tail_switches: Switches::new(Vec::new()), usage: None }
+        Self { cause, log_tail: None, tail_switches: Switches::new(Vec::new()), usage: None, kept: Vec::new() }
     }
 
     /// The command ended with this exit code.
@@ -318,6 +333,13 @@ mod tests {
                 "interpreter \"/bin/no\" of program \"./x\" not found",
                 "failed",
                 Some(126),
+            ),
+            (
+                EndCause::NoOutput { path: text("out.csv"), why: text("it is not there") },
+                json!({"kind": "no_output", "path": "out.csv", "why": "it is not there"}),
+                "its output \"out.csv\" cannot be kept: it is not there",
+                "failed",
+                None,
             ),
             (
                 EndCause::Stopped { why: text("stopped as ordered"), code: Some(0) },

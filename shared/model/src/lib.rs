@@ -42,6 +42,7 @@ pub mod error_chain;
 pub mod events;
 pub mod explain;
 pub mod failure_policy;
+pub mod files;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 pub mod functions;
@@ -82,6 +83,7 @@ pub use enums::{
     Market, NodeStateName, NodeStatus, Reconcile, UnknownWord,
 };
 pub use failure_policy::FailurePolicy;
+pub use files::{Content, Output, Source, StoredOutput};
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
 pub use job::{Job, JobSet};
 pub use machine::{Capacity, MAX_LABELS, Machine, MachineKind, MachineNeed};

@@ -491,6 +491,7 @@ mod tests {
             (EndCause::Signalled { signal: 11 }, vec!["signal:*", "failed"]),
             (EndCause::OverMemory { allowed_mib: 1, used_mib: None }, vec!["memory", "failed"]),
             (EndCause::OverTime { limit_s: 1 }, vec!["timeout", "failed"]),
+            (EndCause::NoOutput { path: why.clone(), why: why.clone() }, vec!["failed"]),
             (EndCause::Rejected { why: why.clone() }, vec!["failed"]),
             (EndCause::Lost { why: why.clone() }, vec!["lost"]),
             (EndCause::Interrupted { why: why.clone() }, vec!["lost", "spot"]),

@@ -1,9 +1,10 @@
-//! Where the whole output of an alloc is stored: places in S3.
+//! Where what belongs to allocs is stored in S3: whole outputs, and files by their content.
 //!
 //! ```text
 //! PLACE/000000.log        the first 8 MiB (`PIECE_BYTES`), and so on; the last one may have fewer bytes, and grows while the
 //! PLACE/000001.log        command runs; its metadata says whether it is the end: see [`THEN_HEADER`]
 //! PLACE/000001.switches   where the stream changes in that piece, as a list in JSON; absent if all of it is standard output
+//! CLUSTER/files/SHA256    a file, or a folder as a tar archive
 //! ```
 //!
 //! Guarantees: a place can be written into a URL and into a policy of IAM as it is; each alloc of each cluster has a place of
@@ -28,6 +29,9 @@ pub const PREFIX_FORM: &str = "`s3://BUCKET` or `s3://BUCKET/PREFIX`: the bucket
 
 /// How many bytes each object of an output has, but for the last.
 pub const PIECE_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Between the name of the cluster and the digest of a content.
+const FILES: &str = "files";
 
 /// The metadata of a piece that says what comes after it: [`END`] or [`MORE`].
 pub const THEN_HEADER: &str = "x-amz-meta-nodekeeper-then";
@@ -72,6 +76,13 @@ impl S3Prefix {
         let key = format!("{}{between}{cluster}/{job_id}/{member}-{copy}", self.prefix);
         S3Place { bucket: self.bucket.clone(), key }
     }
+
+    /// The place of the content with this digest: `s3://BUCKET/PREFIX/CLUSTER/files/SHA256`.
+    pub fn content(&self, cluster: &ClusterName, sha256: &str) -> S3Place {
+        let between = if self.prefix.is_empty() { "" } else { "/" };
+        let key = format!("{}{between}{cluster}/{FILES}/{sha256}", self.prefix);
+        S3Place { bucket: self.bucket.clone(), key }
+    }
 }
 
 impl S3Place {
@@ -93,6 +104,13 @@ impl S3Place {
 
     fn object(&self, no: u64, kind: &str) -> Self {
         Self { bucket: self.bucket.clone(), key: format!("{}/{no:06}.{kind}", self.key) }
+    }
+
+    /// Where the content with this digest is, if this is the place of an alloc of its cluster.
+    #[must_use]
+    pub fn content(&self, sha256: &str) -> Self {
+        let cluster = self.key.rsplitn(3, '/').nth(2).unwrap_or_default();
+        Self { bucket: self.bucket.clone(), key: format!("{cluster}/{FILES}/{sha256}") }
     }
 
     /// The key of the object in the bucket.
@@ -191,6 +209,8 @@ mod tests {
             let place = prefix.parse::<S3Prefix>().unwrap().place(&cluster, id);
             assert_eq!(place.to_string(), format!("{begin}{}/3-12", id.job_id));
             assert_eq!(place.piece(7).to_string(), format!("{place}/000007.log"));
+            let content = prefix.parse::<S3Prefix>().unwrap().content(&cluster, "ab12");
+            assert_eq!((content.to_string(), &content), (format!("{begin}files/ab12"), &place.content("ab12")));
             assert_eq!(place.switches(1_234_567).to_string(), format!("{place}/1234567.switches"));
             assert_eq!(place.to_string().parse::<S3Place>().unwrap(), place);
         }

@@ -9,6 +9,7 @@ use crate::batch::Batch;
 use crate::end_cause::EndCause;
 use crate::enums::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
 use crate::failure_policy::FailurePolicy;
+use crate::files::StoredOutput;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::needs::Needs;
 use crate::output::{Switches, Then};
@@ -331,6 +332,9 @@ pub struct AllocUpdate {
     /// What the processes of an ended alloc used. What is not a measurement is none: it costs the alloc nothing else.
     #[serde(default, deserialize_with = "usage::lenient", skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// What is kept of the work directory of an ended alloc.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<StoredOutput>,
 }
 
 /// The answer to an alloc report.

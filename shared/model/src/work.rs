@@ -7,6 +7,7 @@
 //! Does not: run anything; the agent does.
 
 use crate::container_env::{Passing, passing};
+use crate::files::{self, Inputs, Output};
 use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,15 @@ pub struct Work {
     /// Variables that hold the path of a file with a secret, each with the place of its secret.
     #[serde(skip_serializing_if = "Secrets::is_empty")]
     pub secret_files: Secrets,
+    /// What its work directory has before the command starts.
+    #[serde(skip_serializing_if = "Inputs::is_empty")]
+    pub inputs: Inputs,
+    /// What is kept of its work directory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Output>,
+    /// Whether outputs are also kept if the command fails.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keep_failed: bool,
 }
 
 impl Work {
@@ -78,6 +88,17 @@ impl Work {
         }
         self.check_caches(mistakes);
         self.check_rights(env, mistakes);
+        files::check(&self.inputs, &self.outputs, self.role.is_some(), mistakes);
+    }
+
+    /// Whether it has inputs or outputs.
+    pub fn has_files(&self) -> bool {
+        !self.inputs.is_empty() || !self.outputs.is_empty()
+    }
+
+    /// Whether it needs the bucket of the cluster.
+    pub fn needs_bucket(&self) -> bool {
+        self.inputs.values().any(|source| !source.is_of_the_role()) || self.outputs.iter().any(|out| out.to.is_none())
     }
 
     /// Every secret: its variable and its place.
@@ -116,7 +137,8 @@ impl Work {
 
     fn check_size(&self, env: &Environment, mistakes: &mut Mistakes) {
         let bytes = self.command.iter().map(String::len).sum::<usize>()
-            + env.iter().chain(self.all_secrets()).map(|(k, v)| k.len() + v.len()).sum::<usize>();
+            + env.iter().chain(self.all_secrets()).map(|(k, v)| k.len() + v.len()).sum::<usize>()
+            + files::bytes_in_row(&self.inputs, &self.outputs);
         mistakes.require(bytes <= MAX_COMMAND_BYTES, || {
             format!(
                 "command and environment have {bytes} bytes, {MAX_COMMAND_BYTES} are allowed: pass data by a file or a URL"

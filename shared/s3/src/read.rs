@@ -8,6 +8,9 @@ use crate::error::S3Error;
 use model::error_chain::error_chain;
 use model::stored::{S3Place, STREAMS_HEADER, THEN_HEADER};
 use reqwest::{Method, Response};
+use std::path::Path;
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
 
 /// What an object says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub struct Head {
     pub then: Option<String>,
     /// Its metadata [`STREAMS_HEADER`], as its writer gave it.
     pub streams: Option<String>,
+    /// When it was stored, as HTTP writes it.
+    pub stored: Option<String>,
 }
 
 impl S3 {
@@ -34,6 +39,23 @@ impl S3 {
         Ok((head, all))
     }
 
+    /// Reads an object into a file, from its beginning. Returns how many bytes it has. A file that was begun stays if this fails.
+    pub async fn get_file(&self, place: &S3Place, path: &Path) -> Result<u64, S3Error> {
+        let file = |e: std::io::Error| S3Error::File(e.to_string());
+        let mut response = self.call(&Call::new(Method::GET, place)).await?;
+        let mut to = File::create(path).await.map_err(file)?;
+        let (expected, mut bytes) = (head(&response).bytes, 0_u64);
+        while let Some(chunk) = response.chunk().await.map_err(|e| S3Error::Failed(error_chain(&e)))? {
+            to.write_all(&chunk).await.map_err(file)?;
+            bytes = bytes.saturating_add(chunk.len() as u64);
+        }
+        to.flush().await.map_err(file)?;
+        if bytes != expected {
+            return Err(S3Error::Failed(format!("{bytes} of {expected} bytes came")));
+        }
+        Ok(bytes)
+    }
+
     /// What an object says of itself.
     pub async fn head(&self, place: &S3Place) -> Result<Head, S3Error> {
         self.call(&Call::new(Method::HEAD, place)).await.map(|response| head(&response))
@@ -42,5 +64,10 @@ impl S3 {
 
 fn head(response: &Response) -> Head {
     let bytes = header(response, "content-length").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
-    Head { bytes, then: header(response, THEN_HEADER), streams: header(response, STREAMS_HEADER) }
+    Head {
+        bytes,
+        then: header(response, THEN_HEADER),
+        streams: header(response, STREAMS_HEADER),
+        stored: header(response, "last-modified"),
+    }
 }

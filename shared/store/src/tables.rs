@@ -199,6 +199,7 @@ const ALLOCS_WITHOUT_ENV: &[&str] = &[
     "expires_at",
     "failure_policy",
     "finished_at",
+    "kept",
     "live_node",
     "log_tail",
     "needs",

@@ -21,7 +21,6 @@ use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::reason::Reason;
-use model::stored::S3Place;
 use model::time::{Span, Time};
 use model::{
     ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, JobTimes, MAX_DUE_S,
@@ -313,14 +312,14 @@ pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, 
 
 /// Places these members of a job, each on a node of its own: all of them, or none. One transaction writes the nodes,
 /// the job, the allocs and their handle rows. The nodes must take work and have the versions as read; the transaction
-/// changes their `allocs` and `seq`. `replaces` is the unknown alloc that a copy is placed for. `output_s3` says where the
-/// whole output of an alloc is to be stored. Returns the nodes as written.
+/// changes their `allocs` and `seq`. `replaces` is the unknown alloc that a copy is placed for. `complete` adds to an alloc what
+/// the policy and other jobs say: where its whole output is to be stored, and what its inputs are. Returns the nodes as written.
 pub async fn place(
     store: &Store,
     job: &Job,
     members: &[(u32, &NodeRecord)],
     replaces: Option<&Alloc>,
-    output_s3: impl Fn(AllocId) -> Option<S3Place>,
+    complete: impl Fn(&mut Alloc),
     keep: Retention,
     now: Time,
 ) -> Result<Vec<NodeRecord>, WriteError> {
@@ -332,7 +331,7 @@ pub async fn place(
             AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.tries.copies.saturating_add(n) };
         let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
         alloc.summary.replaces = replaces.map(Alloc::id);
-        alloc.output_s3 = output_s3(id);
+        complete(&mut alloc);
         let node_after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
         let (write, node_after) = change(Some(*node), &node_after);
         writes.push(write);

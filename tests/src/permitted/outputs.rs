@@ -21,7 +21,7 @@ async fn nodes_store_the_outputs_of_their_cluster_and_people_read_them() {
     node.put(&output, bytes[..10].to_vec(), &[]).await.unwrap();
     node.put(&output, bytes.clone(), &metadata).await.unwrap();
     refused_nothing_of(&account);
-    let head = Head { bytes: PIECE_BYTES, then: Some(END.to_owned()), streams: Some(BOTH.to_owned()) };
+    let head = Head { bytes: PIECE_BYTES, then: Some(END.to_owned()), streams: Some(BOTH.to_owned()), stored: None };
     for person in [&submitter, &operator] {
         assert_eq!(person.head(&output).await, Ok(head.clone()));
         assert!(person.get(&output, PIECE_BYTES).await.unwrap() == (head.clone(), bytes.clone()));

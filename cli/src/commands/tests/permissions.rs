@@ -6,6 +6,7 @@
 use super::*;
 use crate::commands::demand::DemandCommand;
 use crate::commands::policy::PolicyCommand;
+use model::{StoredOutput, Work};
 use std::collections::BTreeSet;
 use store::Effect;
 
@@ -29,7 +30,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Cost(_)
         | Command::Top(_)
         | Command::Web(_) => Some("reader"),
-        Command::Submit(_) | Command::Run(_) | Command::Cancel(_) => Some("submitter"),
+        Command::Submit(_) | Command::Run(_) | Command::Fetch(_) | Command::Cancel(_) => Some("submitter"),
         Command::Policy(PolicyCommand::Set(_) | PolicyCommand::Edit(_))
         | Command::Hold(_)
         | Command::Drain(_)
@@ -43,6 +44,9 @@ fn who(command: &Command) -> Option<&'static str> {
 
 /// What `logs` does without if its caller may not do it: the whole output is asked of the node, or read where it is stored.
 const OF_LOGS: [&str; 2] = ["dynamodb:UpdateItem nodes", "s3:GetObject"];
+
+/// What the ended job keeps.
+const KEPT: &str = "kept=s3://logs/kept";
 
 type Calls = Arc<Mutex<BTreeSet<String>>>;
 
@@ -100,9 +104,13 @@ impl Cloud for NotingCloud {
 /// A job that is lost, with a stored output. Returns its id.
 async fn put_stored(world: &World, s3: &stored::FakeS3) -> String {
     let job = world.put_job(3).await;
+    let work = Work { outputs: vec![KEPT.parse().unwrap()], ..job.work.clone() };
+    let job = world.store().write(Some(&job), &Job { work, ..job.clone() }, Vec::new()).await.unwrap();
     let alloc = Alloc::place(fixtures::alloc_id(3), &job, &fixtures::ready(0), at(100)).unwrap();
     let place = Some("s3://logs/3.log".parse().unwrap());
-    let alloc = Alloc { output_s3: place, ..alloc.end(&Ending::lost("gone"), Span::from_s(9), at(200)) };
+    let content = s3.put_content("kept");
+    let kept = vec![StoredOutput { path: "kept".into(), content, to: Some("s3://logs/kept".parse().unwrap()) }];
+    let alloc = Alloc { output_s3: place, kept, ..alloc.end(&Ending::lost("gone"), Span::from_s(9), at(200)) };
     let placed = job.with_placed(&[alloc.id()]).unwrap();
     world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
     world.store().write(None, &alloc, Vec::new()).await.unwrap();
@@ -118,11 +126,15 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let (ended, outputs) = (put_stored(&world, &s3).await, s3.serve().await);
     world.put_entry(fixtures::held(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
     let dir = tempfile::tempdir().unwrap();
-    let policy = file(&dir, "p.toml", &POLICY.replace("max = 4", "max = 3"));
+    let with_bucket = format!("{POLICY}\n[output]\ns3 = \"s3://logs\"\n");
+    let policy = file(&dir, "p.toml", &with_bucket.replace("max = 4", "max = 3"));
     let (job, queued, alloc) =
         (job.summary.job_id.to_string(), queued.summary.job_id.to_string(), alloc.id().to_string());
-    let as_stored = file(&dir, "same.toml", POLICY);
+    let as_stored = file(&dir, "same.toml", &with_bucket);
+    world.run(&["policy", "set", &as_stored]).await.done();
     let file_of_jobs = file(&dir, "jobs.ndjson", "{\"command\": \"true\"}\n{\"command\": \"false\"}\n");
+    let input = file(&dir, "input", "an input");
+    let fetched = dir.path().join("fetched").display().to_string();
     let mut made = BTreeMap::<&str, BTreeSet<String>>::new();
     for line in [
         &["policy", "show"][..],
@@ -146,6 +158,8 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["plan", "--job", &job, "--if-exit", "1"],
         &["submit", "--", "true"],
         &["submit", "--file", &file_of_jobs],
+        &["submit", "--in", &input, "--", "true"],
+        &["fetch", &ended, ".", &fetched],
         &["cancel", "--name", "none", "--yes"],
         &["cancel", &queued],
         &["policy", "set", &policy],
@@ -170,7 +184,9 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         assert!(said.result.is_ok(), "{line:?}: {said:?}");
         let who = who(&parse(line).unwrap()).unwrap();
         let mut calls = calls.lock().unwrap().clone();
-        calls.extend((!s3.asked().is_empty()).then(|| "s3:GetObject".to_owned()));
+        let asked = s3.asked().into_iter();
+        calls
+            .extend(asked.map(|call| if call.starts_with("PUT") { "s3:PutObject" } else { "s3:GetObject" }.to_owned()));
         // Who may do more may do this too.
         let powers = ["reader", "submitter", "operator"];
         for more in powers.iter().skip_while(|power| **power != who) {

@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::Method;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::any;
 use futures::StreamExt;
 use model::stored::{BOTH, END, MORE, OUT, PIECE_BYTES, STREAMS_HEADER, THEN_HEADER};
 
@@ -36,7 +36,7 @@ impl FakeS3 {
     pub(super) async fn serve(&self) -> s3::S3 {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().route("/logs/{*key}", get(object)).with_state(self.clone());
+        let router = Router::new().route("/logs/{*key}", any(object)).with_state(self.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         client(&url)
     }
@@ -52,6 +52,15 @@ impl FakeS3 {
             s3.objects.insert(key.clone(), piece.to_vec());
             s3.then.insert(key, if no + 1 == count { then } else { MORE });
         }
+    }
+
+    /// Stores a file under its own text.
+    pub(super) fn put_content(&self, text: &str) -> model::Content {
+        self.0.lock().unwrap().objects.insert(text.to_owned(), text.into());
+        let mut digest = files::Digesting::new(std::io::sink());
+        std::io::Write::write_all(&mut digest, text.as_bytes()).unwrap();
+        let (_, digest) = digest.finish().unwrap();
+        model::Content::new(model::files::Form::File, &digest.sha256, digest.bytes).unwrap()
     }
 
     fn put_switches(&self, list: &str) {
@@ -77,6 +86,9 @@ async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, method: Metho
     if s3.busy > 0 {
         s3.busy -= 1;
         return refused(503, "SlowDown");
+    }
+    if method == Method::PUT {
+        return Response::default();
     }
     let Some(all) = s3.objects.get(&key).cloned() else { return refused(404, "NoSuchKey") };
     let streams = if s3.objects.contains_key(&key.replace(".log", ".switches")) { BOTH } else { OUT };

@@ -21,8 +21,8 @@ use axum::routing::post;
 use std::sync::Arc;
 
 /// The API of all three services.
-pub fn router(rights: Rights) -> Router {
-    Router::new().route("/", post(answer)).with_state(Arc::new(rights))
+pub fn router(rights: Arc<Rights>) -> Router {
+    Router::new().route("/", post(answer)).with_state(rights)
 }
 
 async fn answer(State(rights): State<Arc<Rights>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {

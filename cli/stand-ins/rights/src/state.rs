@@ -50,6 +50,13 @@ impl Rights {
         Self { region, owner, clock, secrets, sessions: Mutex::default() }
     }
 
+    /// The secret key of the owner or of a session that has not ended.
+    pub fn secret_key(&self, access_key_id: &str) -> Option<String> {
+        let now = (self.clock)();
+        let issued = Callers(self).issued(access_key_id).filter(|issued| issued.expires_at > now)?;
+        Some(issued.secret_access_key)
+    }
+
     /// The caller who signed this request for this service.
     pub(crate) fn caller(
         &self,

@@ -5,10 +5,10 @@
 //! Does not: decide; the plan does.
 
 use super::acting::Acting;
+use model::files::Inputs;
 use model::ids::{AllocId, JobId, NodeId};
-use model::stored::S3Place;
 use model::time::Time;
-use model::{Desired, Ending, NodeRecord, ResolvedCopy};
+use model::{Alloc, ClientStatus, Desired, Ending, Job, NodeRecord, ResolvedCopy, Source};
 use runtime::answer::ActError;
 use std::collections::BTreeMap;
 use store::{Write, change, no_job, transactions, unchanged};
@@ -51,18 +51,38 @@ impl Acting<'_> {
         let job = self.reading().job(job_id).await?;
         let records: Vec<NodeRecord> = on.iter().map(|(_, n)| self.record(*n)).collect::<Result<_, _>>()?;
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
-        for written in
-            transactions::place(self.run.store, &job, &members, None, |id| self.output_s3(id), self.keep, now).await?
-        {
+        let inputs = self.inputs(&job).await?;
+        let complete = |alloc: &mut Alloc| self.complete(alloc, &inputs);
+        for written in transactions::place(self.run.store, &job, &members, None, complete, self.keep, now).await? {
             self.run.locks.wrote(written);
         }
         Ok(())
     }
 
-    /// Where the whole output of an alloc is to be stored, by the policy of this run.
-    fn output_s3(&self, id: AllocId) -> Option<S3Place> {
-        let prefix = self.run.seen.policy.output.s3.as_ref()?;
-        Some(prefix.place(&self.settings.cluster, id))
+    /// Adds where the whole output of an alloc is to be stored, by the policy of this run, and the inputs of its job.
+    fn complete(&self, alloc: &mut Alloc, inputs: &Inputs) {
+        let prefix = self.run.seen.policy.output.s3.as_ref();
+        alloc.output_s3 = prefix.map(|prefix| prefix.place(&self.settings.cluster, alloc.id()));
+        alloc.work.inputs.clone_from(inputs);
+    }
+
+    /// The inputs of a job. What an earlier job left is what its last alloc stored; if there is no such output, the node says so
+    /// before the command starts.
+    async fn inputs(&self, job: &Job) -> Result<Inputs, ActError> {
+        let mut inputs = job.work.inputs.clone();
+        let store = self.run.store;
+        for source in inputs.values_mut() {
+            let Source::Output { job_id, member, path } = &*source else { continue };
+            let Some(earlier) = store.job(*job_id).await? else { continue };
+            let allocs = store.allocs_of(&earlier).await?.rows;
+            let of_member = allocs.iter().filter(|alloc| alloc.id().member == *member);
+            let complete = of_member.filter(|alloc| alloc.summary.client == ClientStatus::Complete);
+            let last = complete.max_by_key(|alloc| alloc.id().copy);
+            if let Some(stored) = last.and_then(|alloc| alloc.kept.iter().find(|output| output.path == *path)) {
+                *source = stored.source();
+            }
+        }
+        Ok(inputs)
     }
 
     pub(super) async fn replace(&self, original: AllocId, on: NodeId, now: Time) -> Result<(), ActError> {
@@ -70,9 +90,10 @@ impl Acting<'_> {
         let (alloc, job) = (reading.alloc(original).await?, reading.job(original.job_id).await?);
         let record = self.record(on)?;
         let members = [(original.member, &record)];
+        let inputs = self.inputs(&job).await?;
+        let complete = |alloc: &mut Alloc| self.complete(alloc, &inputs);
         for written in
-            transactions::place(self.run.store, &job, &members, Some(&alloc), |id| self.output_s3(id), self.keep, now)
-                .await?
+            transactions::place(self.run.store, &job, &members, Some(&alloc), complete, self.keep, now).await?
         {
             self.run.locks.wrote(written);
         }

@@ -13,6 +13,7 @@ mod brakes;
 pub mod cloud;
 mod demand;
 mod events;
+mod files;
 mod gpus;
 mod handles;
 mod interruptions;

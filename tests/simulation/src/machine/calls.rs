@@ -125,6 +125,7 @@ impl Machine {
                     log_tail: None,
                     tail_switches: Default::default(),
                     usage: None,
+                    kept: Vec::new(),
                 };
                 report.allocs.push(lie);
             }

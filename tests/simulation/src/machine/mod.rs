@@ -11,11 +11,12 @@ use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
 use crate::scenario::GPUS;
-use model::EndCause;
 use model::cloud::{Instance, SIZE_TAG};
+use model::files::Form;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
+use model::{ClientStatus, Content, EndCause, Output, StoredOutput};
 use nodekeeper_agent::protocol::{
     Durable, Ended, Gpu, Holder, Identity, Lacking, LocalAlloc, Node as Protocol, Seen, Work, assign,
 };
@@ -234,7 +235,12 @@ impl Machine {
             let Some(process) = self.processes.remove(id) else { continue };
             self.appears.remove(&id.to_string());
             self.core.tell(|| self.name(), || format!("{id} ends: {}", process.cause));
-            let ended = ended(process.cause);
+            let mut ended = ended(process.cause);
+            if let Some((order, _)) =
+                self.disk.started.get(id).filter(|_| ended.cause.client() == ClientStatus::Complete)
+            {
+                ended.kept = kept(order);
+            }
             self.end(*id, ended);
         }
         let late: Vec<String> = self.appears.iter().filter(|(_, (at, _))| *at <= now).map(|(h, _)| h.clone()).collect();
@@ -545,7 +551,18 @@ impl Machine {
     }
 }
 
-/// An end without output.
+/// The outputs of an alloc that is complete. Each alloc leaves something else.
+fn kept(order: &AllocOrder) -> Vec<StoredOutput> {
+    let AllocId { job_id, member, copy } = order.alloc_id;
+    let random =
+        job_id.to_string().bytes().fold(0_u128, |sum, byte| sum.wrapping_mul(31).wrapping_add(u128::from(byte)));
+    let sha256 = format!("{random:032x}{member:016x}{copy:016x}");
+    let content = Content::new(Form::File, &sha256, 1);
+    let stored =
+        |output: &Output| Some(StoredOutput { path: output.path.clone(), content: content.clone()?, to: None });
+    order.work.outputs.iter().filter_map(stored).collect()
+}
+
 /// How work fails after so many seconds: in several ways, so that the rules for retries tell them apart.
 fn failure(s: i64, allowed_mib: u64) -> EndCause {
     match s % 3 {
@@ -555,8 +572,9 @@ fn failure(s: i64, allowed_mib: u64) -> EndCause {
     }
 }
 
+/// An end without output.
 fn ended(cause: EndCause) -> Ended {
-    Ended { cause, log_tail: None, tail_switches: Default::default(), usage: None }
+    Ended { cause, log_tail: None, tail_switches: Default::default(), usage: None, kept: Vec::new() }
 }
 
 /// The GPUs of a machine, by the size that it was launched as.

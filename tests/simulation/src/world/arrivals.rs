@@ -6,13 +6,14 @@ use crate::scenario::{Arrivals, GPUS};
 use model::array::{Array, ArrayLimit};
 use model::ids::JobId;
 use model::time::{Span, Time};
-use model::{AfterEnd, FailurePolicy, Job, JobSpec, Market, Needs, Reconcile};
+use model::{AfterEnd, FailurePolicy, Job, JobSpec, Market, Needs, Output, Reconcile, Source};
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
+/// What some jobs leave.
+const OUTPUT: &str = "out";
 /// How many jobs that arrived are remembered, so that others may follow them.
 const LATELY: usize = 20;
 
@@ -72,7 +73,7 @@ impl World {
         let core = &self.core;
         let mut spec = self.next_job();
         if core.happens(Fault::JobFollows) {
-            spec.after = self.followed();
+            self.follow(&mut spec);
         }
         // An array of jobs without an end would never let its later jobs begin.
         let ends = spec.work.command.get(1).is_some_and(|length| length != "forever");
@@ -120,6 +121,9 @@ impl World {
         let failure_policy = self.failure_policy(needs.memory_mib);
         let mut spec = JobSpec { priority, needs, failure_policy, ..JobSpec::running(["work".to_owned(), length]) };
         self.add_rare_needs(&mut spec);
+        if s % 2 == 0 {
+            spec.work.outputs = vec![Output { path: OUTPUT.to_owned(), to: None }];
+        }
         if core.scenario.plain_jobs {
             spec = JobSpec {
                 needs: Needs { vcpus: 2, ..Needs::default() },
@@ -133,33 +137,34 @@ impl World {
     }
 
     /// Remembers a job that arrived, so that others may follow it.
-    fn remember(&self, id: JobId) {
+    fn remember(&self, job: &Job) {
         let mut arrived = lock(&self.arrived);
-        arrived.push_back(id);
+        arrived.push_back((job.summary.job_id, !job.work.outputs.is_empty()));
         if arrived.len() > LATELY {
             arrived.pop_front();
         }
     }
 
-    /// One to three jobs that arrived lately, or that have ended since.
-    fn followed(&self) -> BTreeMap<JobId, AfterEnd> {
+    /// Lets a job follow one to three others that arrived lately, or that have ended since. It wants what they leave.
+    fn follow(&self, spec: &mut JobSpec) {
         let core = &self.core;
         let lately = lock(&self.arrived).clone();
         let draw = |most: usize| {
             let drawn = core.of(Fault::JobFollows, 0, i64::try_from(most).unwrap_or(0));
             usize::try_from(drawn).unwrap_or(0)
         };
-        let mut after = BTreeMap::new();
         for _ in 0..=draw(2) {
             let end = if draw(1) == 0 { AfterEnd::Success } else { AfterEnd::Any };
-            if let Some(id) = lately.get(draw(lately.len().saturating_sub(1))) {
-                after.insert(*id, end);
+            let Some((job_id, leaves)) = lately.get(draw(lately.len().saturating_sub(1))).copied() else { continue };
+            spec.after.insert(job_id, end);
+            if leaves {
+                let output = Source::Output { job_id, member: 0, path: OUTPUT.to_owned() };
+                spec.work.inputs.insert(job_id.to_string(), output);
             }
         }
-        if !after.is_empty() {
+        if !spec.after.is_empty() {
             core.count("a job follows others");
         }
-        after
     }
 
     fn failure_policy(&self, memory_mib: u64) -> FailurePolicy {
@@ -232,7 +237,7 @@ impl World {
 
     async fn send_as(&self, id: JobId, spec: JobSpec, now: Time) {
         let Ok(job) = Job::submit(id, spec, now) else { return };
-        self.remember(id);
+        self.remember(&job);
         for _ in 0..5 {
             if self.store.write(None, &job, Vec::new()).await.is_ok() {
                 break;

@@ -180,8 +180,8 @@ struct World {
     tables: Arc<Tables>,
     functions: Arc<Functions>,
     store: Store,
-    /// The jobs that arrived last.
-    arrived: Mutex<VecDeque<JobId>>,
+    /// The jobs that arrived last, and whether they leave something.
+    arrived: Mutex<VecDeque<(JobId, bool)>>,
 }
 
 /// The counts of a world so far.

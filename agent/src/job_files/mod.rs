@@ -1,0 +1,74 @@
+//! The files of a job: what its work directory has before the command starts, and what is kept of it afterwards.
+//!
+//! The supervisor does both. What is stored by its content comes from the bucket of the cluster, with the rights of the node, and
+//! stays on the node for other jobs that want the same; an object of `s3://` is read and written with the role of the job.
+//!
+//! Guarantees: the command starts with all its inputs or not at all; what a job made is never read through a link; a
+//! content is what its digest says; what is certainly not to be had is told apart from a service that does not answer at
+//! present, and neither is a failure of the command.
+//! Does not: keep credentials on disk, or read or write with the node's rights what the job names as `s3://`.
+
+pub mod cache;
+mod inputs;
+mod outputs;
+
+pub use inputs::{Placing, place};
+pub use outputs::{Storing, store};
+
+use crate::client::Clock;
+use crate::imds::Imds;
+use crate::role_keys::RoleKeys;
+use crate::s3_access::{S3Access, S3Environment};
+use model::EndCause;
+use s3::S3Error;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Where a supervisor finds S3 and the contents of the node: part of `task.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesSource {
+    /// The directory with the contents that are on this node.
+    pub cache: PathBuf,
+    /// The instance metadata service, if the node uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imds_url: Option<String>,
+    /// The region, if it is known without the metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+}
+
+impl FilesSource {
+    /// S3 with the rights of the node.
+    fn of_node(&self, environment: S3Environment, clock: Clock) -> Result<S3Access, S3Error> {
+        let imds = self.imds_url.as_deref().map(Imds::new).transpose();
+        let imds = imds.map_err(|e| S3Error::NoKeys(e.to_string()))?;
+        let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
+        Ok(S3Access::new(environment, role, imds, self.region.clone(), clock))
+    }
+}
+
+/// How long S3 may not answer, before the alloc is lost.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// The wait before a call is made again.
+const RETRY: Duration = Duration::from_secs(3);
+
+/// Makes a call of S3 again while it may pass. `what` is what cannot be done then.
+async fn patiently<T>(what: &str, call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, EndCause> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match call().await {
+            Ok(done) => return Ok(done),
+            Err(S3Error::Failed(why) | S3Error::NoKeys(why)) if Instant::now() < deadline => {
+                tracing::warn!(what, why, "S3 is tried again");
+                sleep(RETRY).await;
+            }
+            Err(error @ (S3Error::Absent | S3Error::Denied(_) | S3Error::Refused(_))) => {
+                return Err(EndCause::Rejected { why: format!("{what}: {error}") });
+            }
+            Err(error) => return Err(EndCause::Lost { why: format!("{what}: {error}") }),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Keeps what a job wants kept of its work directory.
+//!
+//! This happens when none of its processes runs any more, and before its end is written down.
+
+use super::{FilesSource, patiently};
+use crate::client::Clock;
+use crate::rights::keys::JobRole;
+use crate::s3_access::S3Environment;
+use files::{Digest, Found, digest_of, open_beneath, pack_folder, walk};
+use model::files::{Content, Form, MAX_CONTENT_BYTES, Output, StoredOutput};
+use model::stored::S3Place;
+use model::wire::AllocOrder;
+use model::{ClientStatus, EndCause};
+use s3::{S3, S3Error};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// What keeping the outputs of a job needs.
+#[derive(Debug)]
+pub struct Storing<'a> {
+    pub order: &'a AllocOrder,
+    pub source: &'a FilesSource,
+    pub environment: S3Environment,
+    pub clock: Clock,
+    /// The role of the job, if it has one.
+    pub role: Option<JobRole>,
+    /// The work directory.
+    pub work: &'a Path,
+    /// A path for the archive of a folder.
+    pub archive: PathBuf,
+}
+
+/// What is in the place of an output.
+#[derive(Debug)]
+struct Made {
+    /// The path of what is stored.
+    path: PathBuf,
+    /// The folder that the archive at the path has; `None` for a file.
+    folder: Option<File>,
+    content: Content,
+    _open: File,
+}
+
+/// Stores the outputs of a command that ended so, if they are to be kept. Returns how the alloc ends then: a command that
+/// succeeded without what it should make has failed.
+pub async fn store(storing: Storing<'_>, cause: EndCause) -> (EndCause, Vec<StoredOutput>) {
+    let work = &storing.order.work;
+    let has_succeeded = cause.client() == ClientStatus::Complete;
+    let is_kept = has_succeeded || work.keep_failed && cause.is_of_the_command();
+    if !is_kept {
+        return (cause, Vec::new());
+    }
+    let mut stored = Vec::new();
+    for output in &work.outputs {
+        match storing.one(output).await {
+            Ok(content) => stored.push(StoredOutput { path: output.path.clone(), content, to: output.to.clone() }),
+            Err(instead) if has_succeeded => return (instead, stored),
+            Err(why) => tracing::warn!(output = output.path, %why, "an output of a failed command is not kept"),
+        }
+    }
+    (cause, stored)
+}
+
+impl Storing<'_> {
+    async fn one(&self, output: &Output) -> Result<Content, EndCause> {
+        let no_output = |why: String| EndCause::NoOutput { path: output.path.clone(), why };
+        let (work, path, archive) = (self.work.to_owned(), output.path.clone(), self.archive.clone());
+        let made = tokio::task::spawn_blocking(move || made(&work, &path, &archive)).await.map_err(io::Error::other);
+        let made = match made.and_then(|made| made) {
+            Ok(Some(made)) => made,
+            Ok(None) => return Err(no_output("it is not there".to_owned())),
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => return Err(EndCause::Lost { why: e.to_string() }),
+            Err(e) => return Err(no_output(e.to_string())),
+        };
+        let most = MAX_CONTENT_BYTES >> 30;
+        if made.content.bytes > MAX_CONTENT_BYTES {
+            return Err(no_output(format!("it has more than {most} GiB: S3 takes no more in one call, so split it")));
+        }
+        let what = format!("the output {} cannot be stored", output.path);
+        let is_stored = self.put(output, &made, &what).await;
+        if made.folder.is_some()
+            && let Err(error) = fs::remove_file(&made.path)
+        {
+            tracing::warn!(%error, "the archive of an output is left behind");
+        }
+        is_stored.map(|()| made.content)
+    }
+
+    async fn put(&self, output: &Output, made: &Made, what: &str) -> Result<(), EndCause> {
+        match (&output.to, &made.folder) {
+            (None, _) => self.put_content(made, what).await,
+            (Some(to), None) => {
+                let s3 = self.s3_of_job(what).await?;
+                put(&s3, to, &made.path, (made.content.bytes, made.content.sha256()), what).await
+            }
+            (Some(to), Some(folder)) => self.put_folder(output, to, folder, what).await,
+        }
+    }
+
+    /// Into the bucket of the cluster, with the rights of the node.
+    async fn put_content(&self, made: &Made, what: &str) -> Result<(), EndCause> {
+        let lost = |e: S3Error| EndCause::Lost { why: format!("{what}: {e}") };
+        let (content, alloc) = (&made.content, self.order.output_s3.as_ref());
+        let place =
+            alloc.ok_or_else(|| lost(S3Error::Refused("the policy names no bucket any more (output.s3)".into())))?;
+        let place = place.content(content.sha256());
+        let access = self.source.of_node(self.environment.clone(), self.clock).map_err(lost)?;
+        let put = async || access.s3().await?.put_file(&place, &made.path, content.bytes, content.sha256()).await;
+        // The node's rights are not the job's fault.
+        patiently(what, put).await.map_err(|cause| EndCause::Lost { why: cause.to_string() })
+    }
+
+    async fn s3_of_job(&self, what: &str) -> Result<S3, EndCause> {
+        let Some(role) = &self.role else {
+            return Err(EndCause::Rejected { why: format!("{what}: the job has no role") });
+        };
+        role.s3(self.environment.endpoint.as_deref()).await.map_err(|cause| cause.about(what))
+    }
+
+    /// Each file of a folder as an object of its own.
+    async fn put_folder(&self, output: &Output, to: &S3Place, folder: &File, what: &str) -> Result<(), EndCause> {
+        let no_output = |why: String| EndCause::NoOutput { path: output.path.clone(), why };
+        let mut all = Vec::new();
+        let listed = walk(folder, &mut |path, _, found| {
+            if let Found::File(mut file) = found {
+                all.push((path.to_owned(), digest_of(&mut file)?));
+            }
+            Ok(())
+        });
+        listed.map_err(|e| no_output(e.to_string()))?;
+        let s3 = self.s3_of_job(what).await?;
+        for (path, digest) in all {
+            let bad = || no_output(format!("{:?} can be no key: only letters, digits and - _ . / can", path.display()));
+            let name = path.to_str().ok_or_else(bad)?;
+            let place: S3Place = format!("{to}/{name}").parse().map_err(|_| bad())?;
+            let file = open_beneath(&in_proc(folder), name).map_err(|e| no_output(e.to_string()))?.ok_or_else(bad)?;
+            put(&s3, &place, &in_proc(&file), (digest.bytes, &digest.sha256), what).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn put(s3: &S3, to: &S3Place, path: &Path, (bytes, sha256): (u64, &str), what: &str) -> Result<(), EndCause> {
+    patiently(&format!("{what} at {to}"), async || s3.put_file(to, path, bytes, sha256).await).await
+}
+
+/// The path of an open file: what a job may put in its place meanwhile is not read.
+fn in_proc(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// What is at this path in the work directory. A folder is packed.
+fn made(work: &Path, path: &str, archive: &Path) -> io::Result<Option<Made>> {
+    let Some(mut open) = open_beneath(work, path)? else { return Ok(None) };
+    let metadata = open.metadata()?;
+    let is_folder = metadata.is_dir();
+    let digest = match is_folder {
+        true => pack_folder(&open, File::create(archive)?)?.1,
+        false => digest_of(&mut open)?,
+    };
+    let form = match metadata.permissions().mode() & 0o111 {
+        _ if is_folder => Form::Tree,
+        0 => Form::File,
+        _ => Form::Program,
+    };
+    let Digest { sha256, bytes } = digest;
+    let content = Content::new(form, &sha256, bytes).ok_or_else(|| io::Error::other("it has no digest"))?;
+    let path = if is_folder { archive.to_owned() } else { in_proc(&open) };
+    let folder = is_folder.then(|| open.try_clone()).transpose()?;
+    Ok(Some(Made { path, folder, content, _open: open }))
+}

@@ -1,0 +1,146 @@
+//! What a command gets before it starts, beside its directories: its rights and its inputs; and what is kept afterwards.
+//!
+//! Guarantees: a command starts with all of it or not at all; a stop that comes meanwhile ends the alloc before its command
+//! starts.
+//! Does not: start, watch or stop the command; the supervisor does.
+
+use crate::alloc_dir::{AllocDir, AllocTask};
+use crate::client::Clock;
+use crate::isolation::JobUser;
+use crate::job_files::{self, FilesSource};
+use crate::rights::keys::JobRole;
+use crate::rights::{self, secrets};
+use crate::runtime::Environment;
+use crate::s3_access::S3Environment;
+use model::time::Time;
+use model::{EndCause, StoredOutput};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the order to stop is looked for while inputs are fetched.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What `main` passes to a supervisor.
+pub struct SupervisorContext {
+    /// `PATH`, `HOME` and `LANG`, as far as they are set.
+    pub env: Environment,
+    /// This program. It is started again to become the job's user.
+    pub program: PathBuf,
+    /// `AWS_ENDPOINT_URL` and the like, as far as they are set: for jobs with a role.
+    pub endpoints: Environment,
+    /// What the environment of the agent says about S3.
+    pub s3: S3Environment,
+    /// The clock, to sign with.
+    pub timestamp: Clock,
+    /// The clock, for the times that people read.
+    pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
+}
+
+/// What a command got.
+#[derive(Debug, Default)]
+pub struct Provided {
+    /// Where its credentials are, and its secrets.
+    pub env: Environment,
+    /// Its role, if it has one.
+    pub role: Option<JobRole>,
+}
+
+/// Gives a command its rights and its inputs.
+pub async fn provide(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Provided, EndCause> {
+    let provided = rights(task, dir, context).await?;
+    let Some(source) = task.files.as_ref().filter(|_| !task.order.work.inputs.is_empty()) else { return Ok(provided) };
+    tokio::select! {
+        placed = inputs(task, dir, context, source, provided.role.clone()) => placed.map(|()| provided),
+        why = stopped(dir) => Err(EndCause::Stopped { why: format!("{why} before it was started"), code: None }),
+    }
+}
+
+async fn stopped(dir: &AllocDir) -> String {
+    loop {
+        if let Some(why) = dir.stop_reason() {
+            return why;
+        }
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+async fn rights(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Provided, EndCause> {
+    let (work, mut env) = (&task.order.work, Environment::new());
+    let (Some(source), Some(_)) = (&task.credentials, &work.role) else { return Ok(Provided::default()) };
+    let cannot = |e: io::Error| EndCause::NotStarted { why: format!("cannot give the job its rights: {e}") };
+    let user = user(task).map_err(cannot)?;
+    let seen_at = task.runtime.rights_path(dir.path());
+    let token = rights::make_token(dir.path(), user.as_ref()).map_err(cannot)?;
+    let role = JobRole { source: source.clone(), token, clock: Arc::clone(&context.clock) };
+    let reader = secrets::Reader { role: &role, endpoints: &context.endpoints };
+    let values = reader.read(work, || dir.stop_reason().is_some()).await?;
+    env.extend(secrets::variables(work, &values, dir.path(), &seen_at, user.as_ref()).map_err(cannot)?);
+    env.extend(context.endpoints.clone());
+    env.extend(rights::variables(source, &seen_at));
+    Ok(Provided { env, role: Some(role) })
+}
+
+async fn inputs(
+    task: &AllocTask,
+    dir: &AllocDir,
+    context: &SupervisorContext,
+    source: &FilesSource,
+    role: Option<JobRole>,
+) -> Result<(), EndCause> {
+    let user =
+        user(task).map_err(|e| EndCause::NotStarted { why: format!("cannot find out who runs the command: {e}") })?;
+    let placing = job_files::Placing {
+        order: &task.order,
+        source,
+        environment: context.s3.clone(),
+        clock: context.timestamp,
+        role,
+        user: user.as_ref(),
+        into: &dir.work(),
+    };
+    job_files::place(placing).await
+}
+
+/// Stores what is to be kept of an alloc that ends for this cause. Call this when no process of the alloc runs.
+pub async fn keep(
+    task: &AllocTask,
+    dir: &AllocDir,
+    context: &SupervisorContext,
+    role: Option<JobRole>,
+    cause: EndCause,
+) -> (EndCause, Vec<StoredOutput>) {
+    let Some(source) = task.files.as_ref().filter(|_| !task.order.work.outputs.is_empty()) else {
+        return (cause, Vec::new());
+    };
+    let storing = job_files::Storing {
+        order: &task.order,
+        source,
+        environment: context.s3.clone(),
+        clock: context.timestamp,
+        role,
+        work: &dir.work(),
+        archive: dir.path().join("archive"),
+    };
+    job_files::store(storing, cause).await
+}
+
+/// Who runs the command; `None` for the agent's own user.
+pub fn user(task: &AllocTask) -> io::Result<Option<JobUser>> {
+    if let Some(isolation) = &task.isolation {
+        let group = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.gid());
+        let groups = task.caches.iter().map(|(_, path)| group(path)).collect::<io::Result<_>>()?;
+        return Ok(Some(JobUser::own(isolation.uid, groups)));
+    }
+    match &task.job_user {
+        Some(name) => match JobUser::named(name)? {
+            Some(user) => Ok(Some(user)),
+            None => Err(io::Error::other(format!("there is no user {name:?} on the node"))),
+        },
+        None if task.unisolated => Ok(None),
+        None => Err(io::Error::other("the task names no user")),
+    }
+}

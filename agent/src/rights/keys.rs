@@ -1,0 +1,132 @@
+//! The credentials of a job, for what the supervisor does in its name.
+//!
+//! Guarantees: they are asked for again before they end; a role that the job may not have is told apart from a service that does not
+//! answer at present.
+//! Does not: keep credentials anywhere but in memory.
+
+use super::CredentialsSource;
+use async_trait::async_trait;
+use aws_credential_types::Credentials;
+use model::EndCause;
+use model::error_chain::error_chain;
+use model::time::Time;
+use reqwest::StatusCode;
+use s3::{Access, Keys, S3, S3Error};
+use serde::Deserialize;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::time::{Instant, sleep};
+
+/// How long the agent may not answer, before the alloc is lost.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The wait before it is asked again.
+const RETRY: Duration = Duration::from_secs(3);
+/// The longest time that a call may take.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Why something cannot be had.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// To ask again is of no use.
+    Final(String),
+    /// It may pass.
+    Passing(String),
+}
+
+impl Failure {
+    /// The end of an alloc for this failure.
+    pub fn about(self, what: &str) -> EndCause {
+        match self {
+            Self::Final(why) => EndCause::Rejected { why: format!("{what}: {why}") },
+            Self::Passing(why) => EndCause::Lost { why: format!("{what}: {why}") },
+        }
+    }
+}
+
+/// The role of a job, as its supervisor uses it.
+#[derive(Clone)]
+pub struct JobRole {
+    pub source: CredentialsSource,
+    /// The token of the alloc.
+    pub token: String,
+    /// The node's clock, to sign with.
+    pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
+}
+
+impl fmt::Debug for JobRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobRole").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl JobRole {
+    /// S3 with the rights of the job.
+    pub async fn s3(&self, endpoint: Option<&str>) -> Result<S3, Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        let http = client()?;
+        while let Err(failure) = self.credentials(&http).await {
+            if matches!(failure, Failure::Final(_)) || Instant::now() > deadline {
+                return Err(failure);
+            }
+            sleep(RETRY).await;
+        }
+        let region = self.source.region.clone().ok_or_else(|| Failure::Final("the region is not known".to_owned()))?;
+        S3::new(Arc::new(self.clone()), region, endpoint).map_err(|e: S3Error| Failure::Passing(e.to_string()))
+    }
+
+    /// The credentials of the job, from the agent.
+    pub(super) async fn credentials(&self, http: &reqwest::Client) -> Result<Credentials, Failure> {
+        let request = http.get(&self.source.url).header("Authorization", &self.token);
+        let answer = request.send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        if !status.is_success() {
+            let said = serde_json::from_slice::<Refusal>(&body).unwrap_or_default().message;
+            let final_ = matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED);
+            return Err(if final_ { Failure::Final(said) } else { Failure::Passing(said) });
+        }
+        let given: Given = serde_json::from_slice(&body).map_err(|e| Failure::Passing(e.to_string()))?;
+        Ok(Credentials::new(given.access_key_id, given.secret_access_key, Some(given.token), None, "the job's role"))
+    }
+}
+
+/// A client for the agent and for the services of AWS.
+pub(super) fn client() -> Result<reqwest::Client, Failure> {
+    let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none()).build();
+    http.map_err(|e| Failure::Passing(error_chain(&e)))
+}
+
+#[async_trait]
+impl Keys for JobRole {
+    async fn access(&self) -> Result<Access, String> {
+        let said = |failure: Failure| match failure {
+            Failure::Final(why) | Failure::Passing(why) => why,
+        };
+        // The agent keeps them until they end.
+        let credentials = self.credentials(&client().map_err(said)?).await.map_err(said)?;
+        let at = jiff::Timestamp::from_millisecond((self.clock)().as_ms()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        Ok(Access { credentials, at: SystemTime::from(at) })
+    }
+
+    async fn refused(&self, _: &Access, _: Option<&str>) {}
+}
+
+/// The credentials in the answer of the agent.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Given {
+    access_key_id: String,
+    secret_access_key: String,
+    token: String,
+}
+
+/// What an answer says that refuses: of the agent, or of a service.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Refusal {
+    #[serde(rename = "__type")]
+    pub(super) code: String,
+    #[serde(alias = "Message")]
+    pub(super) message: String,
+}

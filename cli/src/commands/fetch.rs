@@ -1,0 +1,128 @@
+//! `fetch`: gets what a job left.
+//!
+//! Guarantees: what is written has the digest that the node reported; a file that is here already is replaced only if it is the
+//! same, or with `--force`; an archive writes nothing outside its folder.
+//! Does not: list a folder that a job stored at an `s3://` place of its own: the AWS CLI does.
+
+use super::job_files::place_of;
+use crate::console::{Cluster, Context, Outcome, show};
+use crate::view::find::Finder;
+use crate::view::usage::bytes_text;
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+use files::{Digest, digest_of, unpack};
+use model::files::Form;
+use model::{Alloc, ClientStatus, StoredOutput};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Seek;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// The path that means every output.
+const ALL: &str = ".";
+
+/// `fetch`
+#[derive(Args, Clone, Debug)]
+pub struct FetchArgs {
+    /// The job: its id, a part of it, or its name
+    job: String,
+    /// Only this output, as --out named it; `.` is all of them
+    #[arg(default_value = ".")]
+    path: String,
+    /// The folder to put them into
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+    /// The member of a job of several [default: all, each in a folder member-N]
+    #[arg(long, value_name = "N")]
+    member: Option<u32>,
+    /// Replace files that are here
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    let job_id = Finder::new(&cluster).job(&args.job).await?;
+    let job = cluster.store.job(job_id).await?.with_context(|| format!("job {job_id} is not stored"))?;
+    let given = show::one_line(&args.job);
+    ensure!(!job.work.outputs.is_empty(), "job {given} keeps nothing: submit it with --out PATH");
+    let mut is_found = false;
+    for alloc in with_outputs(cluster.store.allocs_of(&job).await?.rows) {
+        let member = alloc.id().member;
+        if args.member.is_some_and(|wanted| wanted != member) {
+            continue;
+        }
+        let is_apart = job.summary.needs.nodes > 1 && args.member.is_none();
+        let dir = if is_apart { args.dir.join(format!("member-{member}")) } else { args.dir.clone() };
+        for output in alloc.kept.iter().filter(|output| args.path == ALL || args.path == output.path) {
+            is_found = true;
+            let to = dir.join(&output.path);
+            fetch(&cluster, output, &to, args).await.with_context(|| format!("{} cannot be fetched", output.path))?;
+            writeln!(context.out, "{} ({})", to.display(), bytes_text(output.content.bytes))?;
+        }
+    }
+    if !is_found {
+        let (state, what) = (job.summary.state, if args.path == ALL { "outputs" } else { args.path.as_str() });
+        bail!("job {given} is {state} and has stored no {what}: `nodekeeper job {given}` shows what it keeps");
+    }
+    Ok(Outcome::Done)
+}
+
+/// By member, the alloc whose outputs count: that which is complete, or else the last one that stored some.
+fn with_outputs(allocs: Vec<Alloc>) -> impl Iterator<Item = Alloc> {
+    let rank = |alloc: &Alloc| (alloc.summary.client == ClientStatus::Complete, alloc.id().copy);
+    let mut by_member: BTreeMap<u32, Alloc> = BTreeMap::new();
+    for alloc in allocs.into_iter().filter(|alloc| !alloc.kept.is_empty()) {
+        let member = alloc.id().member;
+        if by_member.get(&member).is_none_or(|other| rank(other) < rank(&alloc)) {
+            by_member.insert(member, alloc);
+        }
+    }
+    by_member.into_values()
+}
+
+async fn fetch(cluster: &Cluster, output: &StoredOutput, to: &Path, args: &FetchArgs) -> anyhow::Result<()> {
+    let content = &output.content;
+    let place = match &output.to {
+        Some(place) if content.form == Form::Tree => {
+            bail!("it is a folder at {place}: `aws s3 cp --recursive {place} {}` gets it", to.display())
+        }
+        Some(place) => place.clone(),
+        None => {
+            let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
+            place_of(&policy, cluster, content)?
+        }
+    };
+    let parent = to.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).with_context(|| format!("{} cannot be made", parent.display()))?;
+    if content.form != Form::Tree && !args.force && is_other(to, content.sha256())? {
+        bail!("{} is here and is another file: --force replaces it, or name another folder", to.display());
+    }
+    let mut new = NamedTempFile::new_in(parent)?;
+    cluster.outputs.get_file(&place, new.path()).await.with_context(|| place.to_string())?;
+    new.as_file_mut().rewind()?;
+    let Digest { sha256, .. } = digest_of(new.as_file_mut())?;
+    ensure!(sha256 == content.sha256(), "what {place} has is not what the job stored: its digest is {sha256}");
+    if content.form == Form::Tree {
+        let is_empty = fs::read_dir(to).is_ok_and(|mut there| there.next().is_none());
+        ensure!(args.force || is_empty || !to.exists(), "{} is here: --force unpacks over it", to.display());
+        fs::create_dir_all(to)?;
+        new.as_file_mut().rewind()?;
+        return Ok(unpack(new.as_file_mut(), to)?);
+    }
+    let mode = if content.form == Form::Program { 0o755 } else { 0o644 };
+    fs::set_permissions(new.path(), fs::Permissions::from_mode(mode))?;
+    new.persist(to)?;
+    Ok(())
+}
+
+/// Whether something else than this content is there.
+fn is_other(path: &Path, sha256: &str) -> anyhow::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Err(_) => Ok(false),
+        Ok(there) if there.is_file() => Ok(digest_of(&mut File::open(path)?)?.sha256 != sha256),
+        Ok(_) => Ok(true),
+    }
+}

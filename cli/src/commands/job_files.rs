@@ -1,0 +1,390 @@
+//! The files of a job, as options: `--in`, `--workdir` and `--out`.
+//!
+//! Guarantees: what is local is stored before the job is written, once for each content; a file that cannot be read is told before
+//! anything is stored; what an ignore file names is not stored with `--workdir`.
+//! Does not: store what is in S3 already, or follow links: a link is kept as it is.
+
+use super::followed::follow;
+use crate::changes::operate::NO_BUCKET;
+use crate::console::{Cluster, Context, Usage, show};
+use crate::view::find::Finder;
+use crate::view::usage::bytes_text;
+use anyhow::{Context as _, bail};
+use clap::{ArgAction, Args};
+use files::{Digest, Digesting, TreeWriter, digest_of, pack_folder};
+use ignore::WalkBuilder;
+use jiff::fmt::rfc2822::DateTimeParser;
+use model::files::{Content, Form, Inputs, MAX_CONTENT_BYTES, Output, Source, WORK_DIRECTORY, is_name};
+use model::policy::Policy;
+use model::stored::S3Place;
+use model::time::{Span, Time};
+use model::{AfterEnd, JobSpec};
+use s3::S3Error;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+use tempfile::{NamedTempFile, TempPath};
+
+/// A content that was stored longer ago is stored again, so that a lifecycle of the bucket that deletes what is older than a month
+/// takes nothing that a new job wants.
+const FRESH: Span = Span::from_s(7 * 86_400);
+/// A file of so many bytes is announced.
+const LARGE: u64 = 16 << 20;
+/// The file that says what `--workdir` leaves out, beside `.gitignore`.
+const IGNORE_FILE: &str = ".nodekeeperignore";
+/// What `--workdir` always leaves out.
+const LEFT_OUT: [&str; 2] = [".git", ".nodekeeper"];
+
+/// The files of a job, as options.
+#[derive(Args, Clone, Debug)]
+pub(super) struct FileOptions {
+    /// A file or a folder for the work directory of the job: one that is here; s3://BUCKET/KEY, read with the role of the job;
+    /// or job:JOB/PATH, what an earlier job left (--out), which this one then follows. NAME is its path there; by default
+    /// that which it has here. May be given several times
+    #[arg(long = "in", value_name = "FROM[=NAME]", action = ArgAction::Append)]
+    inputs: Vec<String>,
+    /// Make the content of this folder the work directory of the job, without what .gitignore and .nodekeeperignore name
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<PathBuf>,
+    /// A file or a folder of the work directory that is kept when the command has succeeded; without it the job fails. `nodekeeper
+    /// fetch` gets it. With s3://BUCKET/KEY it is stored there, with the role of the job. May be given several times
+    #[arg(long = "out", value_name = "PATH[=S3]", action = ArgAction::Append, value_parser = output)]
+    outputs: Vec<Output>,
+    /// Keep the outputs that are there also when the command has failed
+    #[arg(long, requires = "outputs")]
+    out_failed: bool,
+}
+
+fn output(text: &str) -> Result<Output, String> {
+    let Output { path, to } = text.parse().map_err(|e: model::files::BadFile| e.to_string())?;
+    let path = plain(&path);
+    if !is_name(&path) {
+        return Err("the path must be relative to the work directory and without `..`".to_owned());
+    }
+    Ok(Output { path, to })
+}
+
+/// A path without `./` at its beginning and slashes at its end.
+fn plain(path: &str) -> String {
+    path.trim_start_matches("./").trim_end_matches('/').to_owned()
+}
+
+/// A local content.
+#[derive(Debug)]
+struct Upload {
+    shown: String,
+    path: PathBuf,
+    content: Content,
+    /// The archive of a folder. It is removed with this value.
+    _archive: Option<TempPath>,
+}
+
+/// The files of the options, as far as they are known without the cluster.
+#[derive(Debug)]
+pub(super) struct Files {
+    inputs: Inputs,
+    uploads: Vec<Upload>,
+    /// The names of inputs that come from other jobs, with the job and the path as given.
+    from_jobs: Vec<(String, String, String)>,
+    outputs: Vec<Output>,
+    keep_failed: bool,
+}
+
+impl FileOptions {
+    /// Reads what is local.
+    pub(super) fn read(&self) -> anyhow::Result<Files> {
+        let mut files = Files {
+            inputs: Inputs::new(),
+            uploads: Vec::new(),
+            from_jobs: Vec::new(),
+            outputs: self.outputs.clone(),
+            keep_failed: self.out_failed,
+        };
+        if let Some(dir) = &self.workdir {
+            let upload = folder(dir, pack_unignored).with_context(|| cannot_read("--workdir", dir))?;
+            files.add_local(WORK_DIRECTORY.to_owned(), upload)?;
+        }
+        for given in &self.inputs {
+            files.add(given)?;
+        }
+        Ok(files)
+    }
+}
+
+impl Files {
+    /// The inputs that need no other job, for the spec of the job.
+    pub(super) fn apply(&self, spec: &mut JobSpec) {
+        spec.work.inputs.extend(self.inputs.clone());
+        spec.work.outputs.clone_from(&self.outputs);
+        spec.work.keep_failed = self.keep_failed;
+    }
+
+    fn add(&mut self, given: &str) -> anyhow::Result<()> {
+        let (from, name) = split(given);
+        let option = format!("--in {}", show::one_line(given));
+        if let Some(output) = from.strip_prefix("job:") {
+            let parts = output.split_once('/').map(|(job, path)| (job, plain(path)));
+            let (job, path) = parts.ok_or_else(|| Usage(format!("{option}: it must be job:JOB/PATH")))?;
+            let name = name.map_or_else(|| path.clone(), plain);
+            self.from_jobs.push((name, job.to_owned(), path));
+            return Ok(());
+        }
+        if from.starts_with("s3://") {
+            let place: S3Place = from.parse().map_err(|e| Usage(format!("{option}: {e}")))?;
+            let file = place.key().rsplit('/').next().unwrap_or_default().to_owned();
+            return self.add_source(name.map_or(file, plain), Source::Object(place));
+        }
+        let path = Path::new(from);
+        let upload = match path.is_dir() {
+            true => folder(path, |path, to| pack_folder(&File::open(path)?, to)),
+            false => file(path),
+        };
+        let upload = upload.with_context(|| cannot_read("--in", path))?;
+        let name = name.map(plain).or_else(|| name_of(path)).ok_or_else(|| {
+            Usage(format!("{option}: say which name it gets in the work directory: --in {}=NAME", path.display()))
+        })?;
+        self.add_local(name, upload)
+    }
+
+    fn add_local(&mut self, name: String, upload: Upload) -> anyhow::Result<()> {
+        if upload.content.bytes > MAX_CONTENT_BYTES {
+            let most = MAX_CONTENT_BYTES >> 30;
+            let why = format!("{} has more than {most} GiB: store it in S3 yourself, and give s3://…", upload.shown);
+            return Err(Usage(why).into());
+        }
+        self.add_source(name, Source::Content(upload.content.clone()))?;
+        self.uploads.push(upload);
+        Ok(())
+    }
+
+    fn add_source(&mut self, name: String, source: Source) -> anyhow::Result<()> {
+        if self.inputs.insert(name.clone(), source).is_some() {
+            bail!(Usage(format!("two inputs have the name {name}: give one of them another, as --in FROM=NAME")));
+        }
+        Ok(())
+    }
+
+    /// A file with many jobs names the outputs of other jobs itself.
+    pub(super) fn refuse_other_jobs(&self) -> Result<(), Usage> {
+        match self.from_jobs.first() {
+            None => Ok(()),
+            Some((_, job, path)) => Err(Usage(format!(
+                "--in job:{job}/{path} does not go with --file: give the lines \"inputs\": {{\"{path}\": \"job:ID/0/{path}\"}}"
+            ))),
+        }
+    }
+
+    /// Finds the outputs of other jobs. The job follows those jobs.
+    pub(super) async fn find(
+        &self,
+        cluster: &Cluster,
+        finder: &mut Finder<'_>,
+        spec: &mut JobSpec,
+    ) -> anyhow::Result<()> {
+        for (name, given, path) in &self.from_jobs {
+            let job_id = finder.job(given).await?;
+            let Some(job) = cluster.store.job(job_id).await? else { bail!("job {job_id} is not stored") };
+            if !job.work.outputs.iter().any(|output| output.path == *path) {
+                let kept: Vec<&str> = job.work.outputs.iter().map(|output| output.path.as_str()).collect();
+                let kept = if kept.is_empty() { "nothing".to_owned() } else { kept.join(", ") };
+                bail!("job {} keeps no {path}: it keeps {kept} (submit --out)", show::one_line(given));
+            }
+            let source = Source::Output { job_id, member: 0, path: path.clone() };
+            if spec.work.inputs.insert(name.clone(), source).is_some() {
+                bail!(Usage(format!("two inputs have the name {name}: give one of them another, as --in FROM=NAME")));
+            }
+            follow(&mut spec.after, job_id, AfterEnd::Success);
+        }
+        Ok(())
+    }
+
+    /// Stores what is local, as far as it is not there.
+    pub(super) async fn store(&self, context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
+        if self.uploads.is_empty() {
+            return Ok(());
+        }
+        let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
+        let now = context.now();
+        for upload in &self.uploads {
+            let place = place_of(&policy, cluster, &upload.content)?;
+            if is_there(cluster, &place, upload.content.bytes, now).await {
+                continue;
+            }
+            if upload.content.bytes >= LARGE {
+                writeln!(context.err, "storing {} ({})", upload.shown, bytes_text(upload.content.bytes))?;
+            }
+            let stored = cluster.outputs.put_file(&place, &upload.path, upload.content.bytes, upload.content.sha256());
+            stored.await.map_err(|e| cannot_store(&e, upload, &place))?;
+        }
+        Ok(())
+    }
+}
+
+fn cannot_store(error: &S3Error, upload: &Upload, place: &S3Place) -> anyhow::Error {
+    let hint = match error {
+        S3Error::Denied(_) => "; whoever submits files needs s3:PutObject and s3:GetObject there",
+        _ => "",
+    };
+    anyhow::anyhow!("{} cannot be stored at {place}: {error}{hint}", upload.shown)
+}
+
+/// Whether this content is stored, and will be for a while. Who may not look stores it again.
+async fn is_there(cluster: &Cluster, place: &S3Place, bytes: u64, now: Time) -> bool {
+    let Ok(head) = cluster.outputs.head(place).await else { return false };
+    let stored = head.stored.as_deref().and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
+    let is_fresh = stored.is_some_and(|at| now.since(Time::from_ms(at.as_millisecond())) < FRESH);
+    head.bytes == bytes && is_fresh
+}
+
+/// Where a content is in the bucket of the cluster.
+pub(super) fn place_of(policy: &Policy, cluster: &Cluster, content: &Content) -> anyhow::Result<S3Place> {
+    let prefix = policy.output.s3.as_ref().context(NO_BUCKET)?;
+    Ok(prefix.content(cluster.dynamo.cluster(), content.sha256()))
+}
+
+/// `FROM=NAME`. Where a file has the whole text as its name, that is meant.
+fn split(given: &str) -> (&str, Option<&str>) {
+    if Path::new(given).exists() {
+        return (given, None);
+    }
+    given.rsplit_once('=').map_or((given, None), |(from, name)| (from, Some(name)))
+}
+
+/// The name that a local path has in the work directory: the path itself if it stays below this directory, and else its last part.
+fn name_of(path: &Path) -> Option<String> {
+    let parts = || path.components().filter(|part| !matches!(part, Component::CurDir));
+    let is_below = parts().all(|part| matches!(part, Component::Normal(_)));
+    let name = if is_below { parts().collect::<PathBuf>() } else { path.file_name()?.into() };
+    name.into_os_string().into_string().ok().filter(|name| is_name(name))
+}
+
+fn cannot_read(option: &str, path: &Path) -> String {
+    format!("{option}: {} cannot be read", path.display())
+}
+
+fn upload(path: &Path, form: Form, digest: &Digest, archive: Option<TempPath>) -> io::Result<Upload> {
+    let content = Content::new(form, &digest.sha256, digest.bytes);
+    let content = content.ok_or_else(|| io::Error::other("it has no digest"))?;
+    let stored = archive.as_ref().map_or_else(|| path.to_owned(), |archive| archive.to_path_buf());
+    Ok(Upload { shown: path.display().to_string(), path: stored, content, _archive: archive })
+}
+
+fn file(path: &Path) -> io::Result<Upload> {
+    let mut file = File::open(path)?;
+    let is_program = file.metadata()?.permissions().mode() & 0o111 != 0;
+    upload(path, if is_program { Form::Program } else { Form::File }, &digest_of(&mut file)?, None)
+}
+
+fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<(File, Digest)>) -> io::Result<Upload> {
+    let (file, archive) = NamedTempFile::new()?.into_parts();
+    let (_, digest) = pack(path, file)?;
+    upload(path, Form::Tree, &digest, Some(archive))
+}
+
+/// Packs a folder without what its ignore files name.
+fn pack_unignored(dir: &Path, to: File) -> io::Result<(File, Digest)> {
+    if !dir.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::NotADirectory));
+    }
+    let mut walk = WalkBuilder::new(dir);
+    walk.standard_filters(false).git_ignore(true).require_git(false).add_custom_ignore_filename(IGNORE_FILE);
+    walk.filter_entry(|entry| !LEFT_OUT.iter().any(|name| entry.file_name() == *name));
+    walk.sort_by_file_name(|a, b| a.cmp(b));
+    let mut tree = TreeWriter::new(Digesting::new(BufWriter::new(to)));
+    for entry in walk.build() {
+        let entry = entry.map_err(io::Error::other)?;
+        let Ok(name) = entry.path().strip_prefix(dir) else { continue };
+        let Some(kind) = entry.file_type().filter(|_| entry.depth() > 0) else { continue };
+        let mode = entry.metadata().map_err(io::Error::other)?.permissions().mode();
+        if kind.is_dir() {
+            tree.folder(name, mode)?;
+        } else if kind.is_symlink() {
+            tree.link(name, &std::fs::read_link(entry.path())?)?;
+        } else if kind.is_file() {
+            let file = File::open(entry.path())?;
+            tree.file(name, mode, file.metadata()?.len(), file)?;
+        }
+    }
+    let (written, digest) = tree.finish()?.finish()?;
+    Ok((written.into_inner().map_err(io::IntoInnerError::into_error)?, digest))
+}
+
+/// Says which file of this directory a command names and does not get. It may mean another one: so this is no error.
+pub(super) fn warn_of_forgotten(context: &mut Context<'_>, spec: &JobSpec) -> io::Result<()> {
+    let inputs = &spec.work.inputs;
+    let words = spec.work.command.iter().enumerate();
+    let named = words.filter(|(n, word)| *n > 0 || word.contains('/')).map(|(_, word)| word);
+    let is_placed = |name: &str| inputs.keys().any(|input| Path::new(name).starts_with(input));
+    let forgotten = named
+        .filter(|_| !inputs.contains_key(WORK_DIRECTORY))
+        .find(|word| Path::new(word).is_relative() && Path::new(word).is_file() && !is_placed(&plain(word)));
+    match forgotten {
+        Some(file) => {
+            let file = show::one_line(file);
+            writeln!(context.err, "nodekeeper: the job does not get {file}, which is a file here: add --in {file}")
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_local_input_keeps_its_path_where_that_is_possible() {
+        for (path, name) in [
+            ("a.py", Some("a.py")),
+            ("./data/a.csv", Some("data/a.csv")),
+            ("../a.csv", Some("a.csv")),
+            ("/etc/hosts", Some("hosts")),
+            ("data/", Some("data")),
+            ("..", None),
+            ("/", None),
+        ] {
+            assert_eq!(name_of(Path::new(path)).as_deref(), name, "{path}");
+        }
+        assert_eq!(split("no-such-file=b"), ("no-such-file", Some("b")));
+        assert_eq!(output("./a/").unwrap().path, "a");
+        assert!(output("../a").is_err());
+    }
+
+    #[test]
+    fn the_work_directory_is_packed_without_what_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for (name, text) in [
+            (".gitignore", "*.log\n/target/\n"),
+            (".nodekeeperignore", "data/big\n"),
+            (".hidden", ""),
+            ("run.py", "print(1)"),
+            ("x.log", ""),
+            ("target/x", ""),
+            ("data/big", ""),
+            ("data/small", ""),
+            (".git/config", ""),
+            (".nodekeeper/env", "secret"),
+        ] {
+            write(name, text);
+        }
+        symlink("run.py", dir.path().join("link")).unwrap();
+        let packed = folder(dir.path(), pack_unignored).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        files::unpack(&mut File::open(&packed.path).unwrap(), out.path()).unwrap();
+        let mut found: Vec<String> = fs::read_dir(out.path())
+            .unwrap()
+            .chain(fs::read_dir(out.path().join("data")).unwrap())
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        found.sort();
+        assert_eq!(found, [".gitignore", ".hidden", ".nodekeeperignore", "data", "link", "run.py", "small"]);
+        assert_eq!(folder(dir.path(), pack_unignored).unwrap().content, packed.content, "and always the same");
+    }
+}

@@ -1,0 +1,44 @@
+//! A stand-in for S3: the crate `s3s` over a folder.
+//!
+//! Guarantees: each request must be signed by somebody whose secret key is known; what is stored stays in the folder.
+//! Does not: know policies, regions, versions or lifecycles: whoever may sign may read and write everything.
+
+use axum::Router;
+use axum::error_handling::HandleError;
+use axum::http::StatusCode;
+use s3s::auth::{S3Auth, SecretKey};
+use s3s::service::S3ServiceBuilder;
+use s3s::{HttpError, S3Result, s3_error};
+use s3s_fs::FileSystem;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// The secret key of an access key id; `None` if it does not count.
+pub type Keys = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// S3 over this folder, with these buckets.
+pub fn router(folder: &Path, buckets: &[&str], keys: Keys) -> io::Result<Router> {
+    for bucket in buckets {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder.join(bucket))?;
+    }
+    let files = FileSystem::new(folder).map_err(|e| io::Error::other(format!("{e:?}")))?;
+    let mut service = S3ServiceBuilder::new(files);
+    service.set_auth(Signers(keys));
+    Ok(Router::new().fallback_service(HandleError::new(service.build(), failed)))
+}
+
+struct Signers(Keys);
+
+#[async_trait::async_trait]
+impl S3Auth for Signers {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        (self.0)(access_key).map(SecretKey::from).ok_or_else(|| s3_error!(InvalidAccessKeyId))
+    }
+}
+
+async fn failed(error: HttpError) -> (StatusCode, &'static str) {
+    tracing::error!(?error, "the stand-in for S3 cannot answer");
+    (StatusCode::INTERNAL_SERVER_ERROR, "the stand-in for S3 cannot answer")
+}

@@ -1,0 +1,183 @@
+//! Walks a folder that a stranger may have made, and may still change.
+//!
+//! Each part of a path is opened from the folder before it, and never through a link.
+
+use crate::digest::{Digest, Digesting};
+use crate::tree::TreeWriter;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, readlinkat};
+use nix::sys::stat::Mode;
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// The most folders within each other.
+const MAX_DEPTH: usize = 100;
+
+/// What is at a place in a folder.
+#[derive(Debug)]
+pub enum Found {
+    File(File),
+    Folder,
+    /// A link, and where it leads.
+    Link(PathBuf),
+}
+
+/// Opens what is at this path below a folder, without following a link. `None`: there is nothing.
+pub fn open_beneath(folder: &Path, path: &str) -> io::Result<Option<File>> {
+    let mut at: OwnedFd = File::open(folder)?.into();
+    for part in path.split('/') {
+        let name = CString::new(part)?;
+        at = match open(&at, &name) {
+            Ok(next) => next,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            Err(Errno::ELOOP) => return Err(io::Error::other(format!("{part} is a link, which is not followed"))),
+            Err(e) => return Err(e.into()),
+        };
+    }
+    let file = File::from(at);
+    let kind = file.metadata()?.file_type();
+    match kind.is_file() || kind.is_dir() {
+        true => Ok(Some(file)),
+        false => Err(io::Error::other("it is neither a file nor a folder")),
+    }
+}
+
+/// Never waits for the other end of a pipe.
+fn open(folder: &impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    openat(folder, name, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+/// Goes through a folder in the order of the names, each folder before what is in it. Sockets, pipes and devices are left out.
+pub fn walk(folder: &File, each: &mut impl FnMut(&Path, u32, Found) -> io::Result<()>) -> io::Result<()> {
+    let mut open_folders = vec![Level::of(folder.try_clone()?.into(), PathBuf::new())?];
+    while let Some(level) = open_folders.last_mut() {
+        let Some(name) = level.names.pop() else {
+            open_folders.pop();
+            continue;
+        };
+        let path = level.path.join(OsStr::from_bytes(name.to_bytes()));
+        let next = match open(&level.folder, &name) {
+            Ok(next) => File::from(next),
+            Err(Errno::ELOOP) => {
+                each(&path, 0o777, Found::Link(readlinkat(&level.folder, name.as_c_str())?.into()))?;
+                continue;
+            }
+            // A socket, or a device that is not there. Or it went away.
+            Err(Errno::ENXIO | Errno::ENODEV | Errno::ENOENT) => continue,
+            Err(e) => return Err(io::Error::other(format!("{}: {e}", path.display()))),
+        };
+        let metadata = next.metadata()?;
+        let mode = metadata.permissions().mode();
+        if metadata.is_file() {
+            each(&path, mode, Found::File(next))?;
+        } else if metadata.is_dir() {
+            each(&path, mode, Found::Folder)?;
+            if open_folders.len() >= MAX_DEPTH {
+                return Err(io::Error::other(format!("{} lies deeper than {MAX_DEPTH} folders", path.display())));
+            }
+            open_folders.push(Level::of(next.into(), path)?);
+        }
+    }
+    Ok(())
+}
+
+/// An open folder, and what is still to be seen of it.
+struct Level {
+    folder: OwnedFd,
+    path: PathBuf,
+    /// The last one comes first.
+    names: Vec<CString>,
+}
+
+impl Level {
+    fn of(folder: OwnedFd, path: PathBuf) -> io::Result<Self> {
+        let mut listed = Dir::from_fd(folder.try_clone()?)?;
+        let mut names = Vec::new();
+        for entry in listed.iter() {
+            let name = entry?.file_name().to_owned();
+            if !matches!(name.to_bytes(), b"." | b"..") {
+                names.push(name);
+            }
+        }
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(Self { folder, path, names })
+    }
+}
+
+/// Packs a folder into an archive, which is left at its beginning.
+pub fn pack_folder(folder: &File, to: File) -> io::Result<(File, Digest)> {
+    let mut tree = TreeWriter::new(Digesting::new(BufWriter::new(to)));
+    walk(folder, &mut |path, mode, found| match found {
+        Found::Folder => tree.folder(path, mode),
+        Found::Link(target) => tree.link(path, &target),
+        Found::File(file) => tree.file(path, mode, file.metadata()?.len(), file),
+    })?;
+    let (mut written, digest) = tree.finish()?.finish()?;
+    written.flush()?;
+    let mut archive = written.into_inner().map_err(io::IntoInnerError::into_error)?;
+    archive.rewind()?;
+    Ok((archive, digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::unpack;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn equal_folders_have_equal_archives_and_what_comes_out_is_what_went_in() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for (dir, order) in [(&one, ["b", "a"]), (&other, ["a", "b"])] {
+            for name in order {
+                fs::create_dir(dir.path().join(name)).unwrap();
+                fs::write(dir.path().join(name).join("f"), name).unwrap();
+            }
+            symlink("a/f", dir.path().join("link")).unwrap();
+            nix::unistd::mkfifo(&dir.path().join("pipe"), Mode::S_IRWXU).unwrap();
+        }
+        let pack = |dir: &Path| pack_folder(&File::open(dir).unwrap(), tempfile::tempfile().unwrap()).unwrap();
+        let ((mut archive, digest), (_, same)) = (pack(one.path()), pack(other.path()));
+        assert_eq!(digest, same);
+        let out = tempfile::tempdir().unwrap();
+        unpack(&mut archive, out.path()).unwrap();
+        assert_eq!(fs::read_to_string(out.path().join("b/f")).unwrap(), "b");
+        assert_eq!(fs::read_link(out.path().join("link")).unwrap(), Path::new("a/f"));
+        assert!(!out.path().join("pipe").exists());
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let (dir, secret) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(secret.path().join("key"), "secret").unwrap();
+        symlink(secret.path(), dir.path().join("out")).unwrap();
+        symlink(secret.path().join("key"), dir.path().join("key")).unwrap();
+        for path in ["out", "out/key", "key"] {
+            let refused = open_beneath(dir.path(), path);
+            assert!(refused.as_ref().is_err_and(|e| e.to_string().contains("link")), "{path}: {refused:?}");
+        }
+        assert!(open_beneath(dir.path(), "no/file").unwrap().is_none());
+        let mut seen = Vec::new();
+        walk(&File::open(dir.path()).unwrap(), &mut |path, _, found| {
+            assert!(matches!(found, Found::Link(_)));
+            seen.push(path.to_owned());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, [Path::new("key"), Path::new("out")]);
+    }
+
+    #[test]
+    fn a_folder_that_is_too_deep_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("d/".repeat(MAX_DEPTH + 2))).unwrap();
+        assert!(walk(&File::open(dir.path()).unwrap(), &mut |_, _, _| Ok(())).is_err());
+    }
+}

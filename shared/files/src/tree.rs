@@ -1,0 +1,145 @@
+//! A folder as a tar archive.
+//!
+//! Owners, times and all modes but the nine of `rwx` are left out, so that equal folders have equal archives.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use tar::{Archive, Builder, EntryType, Header};
+
+/// The time of all that is packed: 2000-01-01. Some programs take no time before 1980.
+const MTIME: u64 = 946_684_800;
+
+/// Writes an archive. The caller adds what there is, in the order of its names.
+pub struct TreeWriter<W: Write>(Builder<W>);
+
+impl<W: Write> fmt::Debug for TreeWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TreeWriter(…)")
+    }
+}
+
+impl<W: Write> TreeWriter<W> {
+    pub fn new(to: W) -> Self {
+        Self(Builder::new(to))
+    }
+
+    pub fn folder(&mut self, name: &Path, mode: u32) -> io::Result<()> {
+        self.0.append_data(&mut header(EntryType::Directory, mode, 0), name, io::empty())
+    }
+
+    /// A file of so many bytes. One that has fewer by now is an error.
+    pub fn file(&mut self, name: &Path, mode: u32, bytes: u64, content: impl Read) -> io::Result<()> {
+        let mut content = Counted { content: content.take(bytes), read: 0 };
+        self.0.append_data(&mut header(EntryType::Regular, mode, bytes), name, &mut content)?;
+        if content.read == bytes {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("{} changes while it is read", name.display())))
+    }
+
+    pub fn link(&mut self, name: &Path, target: &Path) -> io::Result<()> {
+        self.0.append_link(&mut header(EntryType::Symlink, 0o777, 0), name, target)
+    }
+
+    /// Ends the archive.
+    pub fn finish(self) -> io::Result<W> {
+        self.0.into_inner()
+    }
+}
+
+struct Counted<R> {
+    content: R,
+    read: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.content.read(buffer)?;
+        self.read = self.read.saturating_add(read as u64);
+        Ok(read)
+    }
+}
+
+fn header(entry_type: EntryType, mode: u32, bytes: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(entry_type);
+    header.set_mode(mode & 0o777);
+    header.set_size(bytes);
+    header.set_mtime(MTIME);
+    header.set_uid(0);
+    header.set_gid(0);
+    header
+}
+
+/// Unpacks an archive into a folder that exists. What it replaces is replaced; what it does not name stays.
+pub fn unpack(archive: &mut File, into: &Path) -> io::Result<()> {
+    let mut archive = Archive::new(archive);
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let kind = entry.header().entry_type();
+        if !matches!(kind, EntryType::Regular | EntryType::Directory | EntryType::Symlink) {
+            let name = entry.path()?.display().to_string();
+            return Err(io::Error::other(format!("{name} is neither a file nor a folder nor a link")));
+        }
+        // It does not go through a link that leads out of the folder.
+        if !entry.unpack_in(into)? {
+            let name = entry.path()?.display().to_string();
+            return Err(io::Error::other(format!("{name} leads out of the folder")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Seek;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn archive(write: impl FnOnce(&mut TreeWriter<&mut File>)) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        let mut tree = TreeWriter::new(&mut file);
+        write(&mut tree);
+        tree.finish().unwrap();
+        file.rewind().unwrap();
+        file
+    }
+
+    #[test]
+    fn what_is_packed_comes_out_again_and_nothing_gets_special_rights() {
+        let mut packed = archive(|tree| {
+            tree.folder(Path::new("a"), 0o750).unwrap();
+            tree.file(Path::new("a/run"), 0o4755, 2, &b"hi"[..]).unwrap();
+            tree.link(Path::new("a/link"), Path::new("run")).unwrap();
+            let long = "x".repeat(300);
+            tree.file(Path::new(&long), 0o644, 0, io::empty()).unwrap();
+            assert!(tree.file(Path::new("short"), 0o644, 3, &b"hi"[..]).is_err(), "it has fewer bytes");
+        });
+        let into = tempfile::tempdir().unwrap();
+        unpack(&mut packed, into.path()).unwrap();
+        assert_eq!(fs::read(into.path().join("a/link")).unwrap(), b"hi");
+        assert_eq!(fs::metadata(into.path().join("a/run")).unwrap().permissions().mode() & 0o7777, 0o755);
+        assert!(into.path().join("x".repeat(300)).exists());
+    }
+
+    #[test]
+    fn an_archive_writes_nothing_outside_its_folder() {
+        let outside = tempfile::tempdir().unwrap();
+        let link = outside.path().to_owned();
+        let through = move |tree: &mut TreeWriter<&mut File>| {
+            tree.link(Path::new("out"), &link).unwrap();
+            tree.file(Path::new("out/evil"), 0o644, 1, &b"x"[..]).unwrap();
+        };
+        let into = tempfile::tempdir().unwrap();
+        assert!(unpack(&mut archive(through), into.path()).is_err());
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+        let mut special = header(EntryType::Fifo, 0o644, 0);
+        special.set_path("pipe").unwrap();
+        special.set_cksum();
+        let mut packed = archive(|tree| tree.0.append(&special, io::empty()).unwrap());
+        assert!(unpack(&mut packed, into.path()).is_err());
+    }
+}

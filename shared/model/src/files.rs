@@ -1,0 +1,354 @@
+//! The files of a job: what its work directory has before its command starts, and what is kept of it afterwards.
+//!
+//! ```text
+//! file:SHA256:BYTES       a file, stored by its content; `program:` if it is executable
+//! tree:SHA256:BYTES       a folder, stored as a tar archive
+//! s3://BUCKET/KEY         an object, read with the role of the job
+//! job:ID/MEMBER/PATH      what an earlier job left at PATH
+//! ```
+//!
+//! Guarantees: a name leads to no place outside the work directory; the same content has one place in the bucket of the
+//! cluster, and whoever reads it can check it; each of these has one text.
+//! Does not: read or write a file. The command line stores inputs, the supervisor on the node fetches them and stores outputs.
+
+use crate::ids::JobId;
+use crate::mistakes::{Mistakes, shown};
+use crate::stored::S3Place;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+/// The most inputs of a job.
+pub const MAX_INPUTS: usize = 100;
+/// The most outputs of a job. Each is a part of the alloc's row.
+pub const MAX_OUTPUTS: usize = 20;
+/// The longest name of an input or an output, in bytes.
+const MAX_NAME_BYTES: usize = 512;
+/// The most bytes of one input or output: S3 takes no more in one call.
+pub const MAX_CONTENT_BYTES: u64 = 5 << 30;
+
+/// The name of an input that is the work directory itself.
+pub const WORK_DIRECTORY: &str = ".";
+
+/// The inputs of a job: where each comes from, by its name in the work directory.
+pub type Inputs = BTreeMap<String, Source>;
+
+/// What a stored content is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    File,
+    /// A file that can be executed.
+    Program,
+    /// A folder, as a tar archive.
+    Tree,
+}
+
+/// A content that is stored by its digest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Content {
+    pub form: Form,
+    /// 64 hexadecimal digits in lower case.
+    sha256: String,
+    pub bytes: u64,
+}
+
+/// Where an input comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Source {
+    Content(Content),
+    Object(S3Place),
+    /// An output of another job. It becomes [`Source::Content`] when an alloc is placed.
+    Output {
+        job_id: JobId,
+        member: u32,
+        path: String,
+    },
+}
+
+/// An output that a job wants kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Output {
+    /// A file or a folder in the work directory.
+    pub path: String,
+    /// Where it is stored with the role of the job; `None`: in the bucket of the cluster, by its content.
+    pub to: Option<S3Place>,
+}
+
+/// An output that is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredOutput {
+    pub path: String,
+    pub content: Content,
+    /// As in [`Output::to`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<S3Place>,
+}
+
+/// A text that is none of these.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not {form}")]
+pub struct BadFile {
+    text: String,
+    form: &'static str,
+}
+
+impl Content {
+    /// `None` if this is no digest.
+    pub fn new(form: Form, sha256: &str, bytes: u64) -> Option<Self> {
+        let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        let is_digest = sha256.len() == 64 && sha256.bytes().all(is_digit);
+        is_digest.then(|| Self { form, sha256: sha256.to_owned(), bytes })
+    }
+
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+}
+
+impl Form {
+    const ALL: [(Self, &'static str); 3] = [(Self::File, "file"), (Self::Program, "program"), (Self::Tree, "tree")];
+
+    pub fn as_str(self) -> &'static str {
+        Self::ALL.iter().find(|(form, _)| *form == self).map_or("", |(_, word)| word)
+    }
+}
+
+impl StoredOutput {
+    /// The same as an input of another job.
+    pub fn source(&self) -> Source {
+        self.to.clone().map_or_else(|| Source::Content(self.content.clone()), Source::Object)
+    }
+}
+
+impl Source {
+    /// Whether it is read with the role of the job.
+    pub const fn is_of_the_role(&self) -> bool {
+        matches!(self, Self::Object(_))
+    }
+}
+
+/// Whether this can be a name in the work directory: relative, without `..`, and on one line.
+pub fn is_name(name: &str) -> bool {
+    let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control) && name.split('/').all(is_part)
+}
+
+/// Checks the files of a job that somebody submits. `has_role` says whether the job has a role.
+pub(crate) fn check(inputs: &Inputs, outputs: &[Output], has_role: bool, mistakes: &mut Mistakes) {
+    mistakes.require(inputs.len() <= MAX_INPUTS, || {
+        format!("it has {} inputs, {MAX_INPUTS} are allowed: put them into a folder", inputs.len())
+    });
+    mistakes.require(outputs.len() <= MAX_OUTPUTS, || {
+        format!("it has {} outputs, {MAX_OUTPUTS} are allowed: put them into a folder", outputs.len())
+    });
+    let rule = "must be relative to the work directory and without `..`, like data/table.csv";
+    for (name, source) in inputs {
+        let is_whole = name == WORK_DIRECTORY && matches!(source, Source::Content(c) if c.form == Form::Tree);
+        let is_whole = is_whole || name == WORK_DIRECTORY && matches!(source, Source::Output { .. });
+        mistakes.require(is_whole || is_name(name), || format!("the name of an input {rule}; it is {}", shown(name)));
+    }
+    let mut paths = BTreeSet::new();
+    for Output { path, .. } in outputs {
+        mistakes.require(is_name(path), || format!("the path of an output {rule}; it is {}", shown(path)));
+        mistakes.require(paths.insert(path), || format!("the output {} is named twice", shown(path)));
+    }
+    let needs_role = inputs.values().any(Source::is_of_the_role) || outputs.iter().any(|output| output.to.is_some());
+    mistakes.require(has_role || !needs_role, || {
+        "an s3:// place of an input or an output is used with the role of the job: give --role NAME, a role that the policy \
+         lists in jobs.roles"
+            .into()
+    });
+}
+
+/// How many bytes these take up in a row.
+pub(crate) fn bytes_in_row(inputs: &Inputs, outputs: &[Output]) -> usize {
+    let inputs = inputs.iter().map(|(name, source)| name.len() + source.to_string().len());
+    inputs.chain(outputs.iter().map(|output| output.to_string().len())).sum()
+}
+
+/// What a node says of the outputs of a command that succeeded, if it is all that the job wants and nothing else.
+pub(crate) fn all_of(wanted: &[Output], told: &[StoredOutput]) -> Result<Vec<StoredOutput>, String> {
+    let of = |output: &Output| told.iter().find(|stored| stored.path == output.path && stored.to == output.to);
+    let find = |output: &Output| of(output).cloned().ok_or_else(|| output.path.clone());
+    wanted.iter().map(find).collect()
+}
+
+/// What a node says of the outputs of a command that did not succeed: those that it could keep.
+pub(crate) fn some_of(wanted: &[Output], told: &[StoredOutput]) -> Vec<StoredOutput> {
+    wanted.iter().filter_map(|output| all_of(std::slice::from_ref(output), told).ok()).flatten().collect()
+}
+
+impl FromStr for Content {
+    type Err = BadFile;
+
+    fn from_str(text: &str) -> Result<Self, BadFile> {
+        let read = || {
+            let mut parts = text.splitn(3, ':');
+            let (form, sha256, bytes) = (parts.next()?, parts.next()?, parts.next()?);
+            let (form, _) = Form::ALL.into_iter().find(|(_, word)| *word == form)?;
+            let content = Self::new(form, sha256, bytes.parse().ok().filter(|bytes| *bytes <= MAX_CONTENT_BYTES)?)?;
+            (content.to_string() == text).then_some(content)
+        };
+        let form = "a stored content: file:SHA256:BYTES, program:SHA256:BYTES or tree:SHA256:BYTES";
+        read().ok_or_else(|| BadFile { text: text.to_owned(), form })
+    }
+}
+
+impl FromStr for Source {
+    type Err = BadFile;
+
+    fn from_str(text: &str) -> Result<Self, BadFile> {
+        let form = "where an input comes from: file:SHA256:BYTES, program:SHA256:BYTES, tree:SHA256:BYTES, \
+                    s3://BUCKET/KEY or job:ID/MEMBER/PATH";
+        let bad = || BadFile { text: text.to_owned(), form };
+        if let Some(output) = text.strip_prefix("job:") {
+            let mut parts = output.splitn(3, '/');
+            let (Some(id), Some(member), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+                return Err(bad());
+            };
+            let (job_id, number) = (id.parse().map_err(|_| bad())?, member.parse().map_err(|_| bad())?);
+            let source = Self::Output { job_id, member: number, path: path.to_owned() };
+            return if is_name(path) && source.to_string() == text { Ok(source) } else { Err(bad()) };
+        }
+        if text.starts_with("s3:") {
+            return text.parse().map(Self::Object).map_err(|_| bad());
+        }
+        text.parse().map(Self::Content).map_err(|_| bad())
+    }
+}
+
+impl FromStr for Output {
+    type Err = BadFile;
+
+    fn from_str(text: &str) -> Result<Self, BadFile> {
+        let (path, to) = match text.split_once("=s3:") {
+            None => (text, None),
+            Some((path, rest)) => {
+                let bad = |_| BadFile { text: text.to_owned(), form: "an output: PATH or PATH=s3://BUCKET/KEY" };
+                (path, Some(format!("s3:{rest}").parse().map_err(bad)?))
+            }
+        };
+        Ok(Self { path: path.to_owned(), to })
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.form.as_str(), self.sha256, self.bytes)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Content(content) => content.fmt(f),
+            Self::Object(place) => place.fmt(f),
+            Self::Output { job_id, member, path } => write!(f, "job:{job_id}/{member}/{path}"),
+        }
+    }
+}
+
+impl fmt::Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.to {
+            None => f.write_str(&self.path),
+            Some(place) => write!(f, "{}={place}", self.path),
+        }
+    }
+}
+
+macro_rules! text_form {
+    ($($t:ty),*) => {$(
+        impl TryFrom<String> for $t {
+            type Error = BadFile;
+            fn try_from(text: String) -> Result<Self, BadFile> {
+                text.parse()
+            }
+        }
+        impl From<$t> for String {
+            fn from(file: $t) -> String {
+                file.to_string()
+            }
+        }
+    )*};
+}
+text_form!(Content, Source, Output);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    const DIGEST: &str = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
+
+    fn content(form: Form) -> Content {
+        Content::new(form, DIGEST, 7).unwrap()
+    }
+
+    #[test]
+    fn each_source_and_each_output_has_one_text() {
+        let job_id = fixtures::alloc_id(0).job_id;
+        for (source, text) in [
+            (Source::Content(content(Form::File)), format!("file:{DIGEST}:7")),
+            (Source::Content(content(Form::Program)), format!("program:{DIGEST}:7")),
+            (Source::Content(content(Form::Tree)), format!("tree:{DIGEST}:7")),
+            (Source::Object("s3://data/a/b.csv".parse().unwrap()), "s3://data/a/b.csv".to_owned()),
+            (Source::Output { job_id, member: 2, path: "a/b".into() }, format!("job:{job_id}/2/a/b")),
+        ] {
+            assert_eq!((source.to_string(), text.parse::<Source>()), (text.clone(), Ok(source)));
+        }
+        for text in ["results", "results=s3://data/run-1", "a=b", "a=b=s3://data/k"] {
+            assert_eq!(text.parse::<Output>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_source_is_refused() {
+        let job_id = fixtures::alloc_id(0).job_id;
+        for text in [
+            String::new(),
+            "a.csv".into(),
+            format!("file:{DIGEST}"),
+            format!("file:{}:7", DIGEST.to_uppercase()),
+            format!("file:{DIGEST}:07"),
+            format!("file:{DIGEST}:-1"),
+            format!("file:{DIGEST}:{}", MAX_CONTENT_BYTES + 1),
+            format!("folder:{DIGEST}:7"),
+            "s3://data".into(),
+            "s3://data/../x".into(),
+            "job:x/0/a".into(),
+            format!("job:{job_id}/0/../a"),
+            format!("job:{job_id}/0"),
+        ] {
+            assert!(text.parse::<Source>().is_err(), "{text}");
+        }
+        assert!("a=s3://B".parse::<Output>().is_err());
+    }
+
+    #[test]
+    fn a_name_stays_in_the_work_directory() {
+        for good in ["a", "a/b.c", "a b", "é", ".hidden", "a..b"] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\nb", &"x".repeat(513)] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_succeeded_has_all_its_outputs_and_no_others() {
+        let wanted: Vec<Output> = ["a", "b=s3://data/b"].map(|text| text.parse().unwrap()).into();
+        let stored = |text: &str| {
+            let Output { path, to } = text.parse().unwrap();
+            StoredOutput { path, content: content(Form::File), to }
+        };
+        let all = [stored("b=s3://data/b"), stored("c"), stored("a")];
+        assert_eq!(all_of(&wanted, &all), Ok(vec![stored("a"), stored("b=s3://data/b")]));
+        assert_eq!(all_of(&wanted, &[stored("a"), stored("b")]), Err("b".to_owned()), "it is elsewhere");
+        assert_eq!(some_of(&wanted, &[stored("b"), stored("a")]), [stored("a")]);
+    }
+}

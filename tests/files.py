@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Files in and out of jobs on a `nodekeeper local`: what a job gets, what it leaves, and what bad input says."""
+
+import hashlib
+import json
+import pathlib
+import subprocess
+import tempfile
+
+from local_stack import PROGRAM, ROOT, Local, check, wait_until
+
+PYTHON = ROOT / "target/venv/bin/python"
+HELLO = "import sys, pathlib; print('hello', *sys.argv[1:], pathlib.Path('data/table.csv').read_text().strip())\n"
+BOTO3 = """
+import boto3
+boto3.client('s3').put_object(Bucket='local', Key='mine/in.txt', Body=b'from s3')
+"""
+
+
+class User:
+    """Somebody with files, who uses the cluster from the folder with them."""
+
+    def __init__(self, local, folder):
+        self.local, self.folder = local, pathlib.Path(folder)
+
+    def write(self, name, text, mode=0o644):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+
+    def read(self, name):
+        return (self.folder / name).read_text()
+
+    def run(self, *line):
+        return subprocess.run([PROGRAM, *line], env=self.local.environment(), cwd=self.folder, capture_output=True, text=True, check=False)
+
+    def completes(self, what, wanted, *line):
+        ran = self.run("run", "--quiet", *line)
+        check(what, ran.returncode == 0 and ran.stdout == wanted, (ran.returncode, ran.stdout, ran.stderr))
+
+    def fails(self, what, said, *line):
+        ran = self.run(*line)
+        check(what, ran.returncode != 0 and said in ran.stderr, (ran.returncode, ran.stdout, ran.stderr))
+
+    def stored(self):
+        """The digests of what is stored by its content."""
+        folder = pathlib.Path(self.local.dir.name, "stack/s3/local/local/files")
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def files_in(user):
+    user.write("hello.py", HELLO)
+    user.write("data/table.csv", "1,2\n")
+    ran = user.run("run", "--", "python3", "hello.py")
+    said = "the job does not get hello.py, which is a file here: add --in hello.py"
+    check("a forgotten file is told in one line", ran.returncode != 0 and said in ran.stderr, ran.stderr)
+    files = ["--in", "hello.py", "--in", "data/table.csv"]
+    user.completes("a program gets its files and its arguments", "hello you 1,2\n", *files, "--", "python3", "hello.py", "you")
+    before = user.stored()
+    digests = sorted(hashlib.sha256((user.folder / name).read_bytes()).hexdigest() for name in ("hello.py", "data/table.csv"))
+    check("each content is stored by its digest", before == digests, before)
+    user.completes("the same content is not stored again", "hello me 1,2\n", *files, "--", "python3", "hello.py", "me")
+    check("nothing was added", user.stored() == before)
+    user.write("run.sh", "#!/bin/sh\necho ran\n", 0o755)
+    user.completes("a program stays executable, and gets another name", "ran\n", "--in", "run.sh=bin/go", "--", "./bin/go")
+    user.completes("a folder comes whole", "1,2\n", "--in", "data", "--", "cat", "data/table.csv")
+    user.completes("files of the job are its own", "more\n", "--in", "data", "--", "sh", "-c", "echo more > data/table.csv; cat data/table.csv")
+    user.write("app/main.py", "import lib; print(lib.NAME)\n")
+    user.write("app/lib.py", "NAME = 'lib'\n")
+    user.write("app/.gitignore", "*.log\n")
+    user.write("app/x.log", "")
+    user.completes("a folder is the work directory, without what is ignored", "lib\n.gitignore lib.py main.py\n", "--workdir", "app",
+                   "--", "sh", "-c", "PYTHONDONTWRITEBYTECODE=1 python3 main.py; echo $(ls -A)")
+
+
+def bad_inputs(user):
+    user.fails("a file that is not there", "no-such-file cannot be read", "run", "--in", "no-such-file", "--", "true")
+    user.fails("a name that leads out", "must be relative to the work directory", "submit", "--in", "hello.py=../x", "--", "true")
+    user.fails("an object without a role", "give --role NAME", "submit", "--in", "s3://local/x", "--", "true")
+    user.fails("two inputs with one name", "two inputs have the name hello.py", "submit", "--in", "hello.py", "--in", "data/table.csv=hello.py", "--", "true")
+    user.fails("an object that is not there", "the input x cannot be read", "run", "--role", "local-job", "--in", "s3://local/no/x", "--", "true")
+    digest = "0" * 64
+    user.write("jobs.jsonl", json.dumps({"command": ["true"], "name": "gone", "inputs": {"x": f"file:{digest}:7"}}) + "\n")
+    ran = user.run("submit", "--file", "jobs.jsonl", "--wait")
+    job = json.loads(user.run("job", "gone", "--json").stdout)
+    check("a content that is gone is no failure of the command", ran.returncode == 1 and job["cause"]["kind"] == "rejected", job)
+
+
+def files_out(user):
+    line = "mkdir -p r/deep; echo one > r/deep/f; echo two > t.txt; ln -s deep/f r/link"
+    kept = user.run("submit", "--name", "made", "--wait", "--out", "r", "--out", "t.txt", "--", "sh", "-c", line)
+    check("a job with outputs is complete", kept.returncode == 0, kept.stderr)
+    job = json.loads(user.run("job", "made", "--json").stdout)
+    (alloc,) = job["all_allocs"]
+    check("the alloc has the digest of each", [o["path"] for o in alloc["kept"]] == ["r", "t.txt"], alloc)
+    digest = hashlib.sha256(b"two\n").hexdigest()
+    check("which is right", alloc["kept"][1]["content"] == f"file:{digest}:4", alloc["kept"])
+    got = user.run("fetch", "made", ".", "got")
+    check("fetch gets all of it", got.returncode == 0 and user.read("got/t.txt") == "two\n" and user.read("got/r/link") == "one\n", got.stderr)
+    user.write("got/t.txt", "mine")
+    user.fails("fetch replaces no other file", "is here and is another file", "fetch", "made", "t.txt", "got")
+    check("unless one forces it", user.run("fetch", "--force", "made", "t.txt", "got").returncode == 0 and user.read("got/t.txt") == "two\n")
+    user.fails("an output that the job does not keep", "has stored no x", "fetch", "made", "x")
+    user.fails("a job that keeps nothing", "keeps nothing", "fetch", "gone")
+    ran = user.run("run", "--out", "no.txt", "--", "true")
+    check("an output that was not made fails the job", 'its output "no.txt" cannot be kept: it is not there' in ran.stderr and ran.returncode == 125, ran)
+    line = "ln -s /etc/passwd out; mkfifo pipe"
+    ran = user.run("run", "--out", "out", "--", "sh", "-c", line)
+    check("no link is followed", "is a link, which is not followed" in ran.stderr, ran.stderr)
+    ran = user.run("run", "--out", "pipe", "--", "sh", "-c", line)
+    check("a pipe is no output", "neither a file nor a folder" in ran.stderr, ran.stderr)
+    user.run("submit", "--name", "broke", "--wait", "--out", "log", "--out-failed", "--", "sh", "-c", "echo why > log; exit 3")
+    check("outputs of a failed job are kept if asked", user.run("fetch", "broke").returncode == 0 and user.read("log") == "why\n")
+
+
+def followers(user):
+    user.run("submit", "--name", "first", "--out", "f", "--", "sh", "-c", "sleep 2; echo from the first > f")
+    user.completes("a follower starts with what the job before it left", "from the first\n", "--in", "job:first/f=in.txt", "--", "cat", "in.txt")
+    user.fails("an output that the other job does not keep", "keeps no x: it keeps f", "submit", "--in", "job:first/x", "--", "true")
+    one = user.run("submit", "--name", "empty", "--out", "f", "--", "true")
+    check("the job before is submitted", one.returncode == 0, one.stderr)
+    ran = user.run("run", "--in", "job:empty/f", "--", "cat", "f")
+    check("a follower never starts without its input", ran.returncode == 125 and "rejected" in ran.stderr, ran.stderr)
+
+
+def own_places(local, user):
+    """With the role of the job. boto3 reads what a job stored, and stores what a job reads."""
+    user.write("put.py", BOTO3)
+    ran = user.run("run", "--role", "local-job", "--in", "put.py", "--", str(PYTHON), "put.py")
+    check("boto3 in a job stores an object", ran.returncode == 0, ran.stderr)
+    user.completes("a job reads an object with its role", "from s3", "--role", "local-job", "--in", "s3://local/mine/in.txt", "--", "cat", "in.txt")
+    line = "mkdir d; echo a > d/a; echo b > b"
+    ran = user.run("run", "--role", "local-job", "--out", "b=s3://local/mine/b", "--out", "d=s3://local/mine/d", "--", "sh", "-c", line)
+    check("a job stores at places of its own", ran.returncode == 0, ran.stderr)
+    place = pathlib.Path(local.dir.name, "stack/s3/local/mine")
+    check("a file and each file of a folder", (place / "b").read_text() == "b\n" and (place / "d/a").read_text() == "a\n")
+
+
+def is_fetched_once(user):
+    """A node fetches a content once for all jobs that want it."""
+    user.write("big", "x" * 1_000_000)
+    ran = user.run("submit", "--count", "4", "--wait", "--in", "big", "--", "sha256sum", "big")
+    check("four jobs share an input", ran.returncode == 0, ran.stderr)
+    digest = hashlib.sha256(b"x" * 1_000_000).hexdigest()
+    machines = pathlib.Path(user.local.dir.name, "stack/machines")
+    cached = wait_until("the nodes have it", lambda: list(machines.glob(f"*/data/inputs/{digest}")))
+    check("whole, and once for each node", all(path.stat().st_size == 1_000_000 for path in cached), cached)
+
+
+def main():
+    with Local("--tick-s", "1") as local, tempfile.TemporaryDirectory() as folder:
+        user = User(local, folder)
+        files_in(user)
+        bad_inputs(user)
+        files_out(user)
+        followers(user)
+        is_fetched_once(user)
+    # Isolated jobs may not reach the Python environment of the tests.
+    with Local("--tick-s", "1", "--unisolated") as local, tempfile.TemporaryDirectory() as folder:
+        own_places(local, User(local, folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+//! The invariants of the files of jobs, by the rows of allocs.
+
+use super::Check;
+use super::row::{text, within};
+use crate::database::Model;
+use model::ids::{AllocId, JobId};
+use serde_json::Value;
+use store::{Item, Table, alloc_key, job_key};
+
+/// What an alloc has stored, by the paths.
+fn kept(row: &Item) -> Vec<(String, String)> {
+    let all = store::to_json(row).get("kept").and_then(Value::as_array).cloned().unwrap_or_default();
+    let word = |one: &Value, name: &str| one.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    all.iter().map(|one| (word(one, "path"), word(one, "content"))).collect()
+}
+
+impl Check {
+    pub(super) fn files(&self, model: &Model, id: AllocId, before: Option<&Item>, after: Option<&Item>) {
+        if let Some(after) = after.filter(|_| !self.is_spoiled(&alloc_key(id)) && !self.is_spoiled(&job_key(id.job_id)))
+        {
+            self.invariant_what_is_complete_has_its_outputs(id, after);
+            if before.is_none() {
+                self.invariant_what_follows_has_its_inputs(model, id, after);
+            }
+        }
+    }
+
+    /// A complete alloc has every output that its job wants.
+    fn invariant_what_is_complete_has_its_outputs(&self, id: AllocId, after: &Item) {
+        let wanted = within(after, "work", "outputs").as_array().cloned().unwrap_or_default();
+        if text(after, "client") != Some("complete") || wanted.is_empty() {
+            return;
+        }
+        self.core.count("a complete alloc has outputs");
+        let kept = kept(after);
+        let is_kept = |path: &Value| kept.iter().any(|(is, _)| path.as_str() == Some(is));
+        if !wanted.iter().all(is_kept) {
+            self.broken(
+                "invariant_what_is_complete_has_its_outputs",
+                format!("{id} wants {wanted:?} and has {kept:?}"),
+            );
+        }
+    }
+
+    /// An alloc that is placed has what the last complete alloc of the job before it has stored. An input is named after that job.
+    fn invariant_what_follows_has_its_inputs(&self, model: &Model, id: AllocId, after: &Item) {
+        let rule = "invariant_what_follows_has_its_inputs";
+        let inputs = within(after, "work", "inputs");
+        for (name, source) in inputs.as_object().into_iter().flatten() {
+            let Ok(earlier) = name.parse::<JobId>() else { continue };
+            let of_earlier = |row: &&store::Row| text(row, "client") == Some("complete") && !kept(row).is_empty();
+            let ids = |row: &store::Row| text(row, "alloc_id").and_then(|id| id.parse::<AllocId>().ok());
+            let is_earlier = |row: &&store::Row| ids(row).is_some_and(|id| id.job_id == earlier && id.member == 0);
+            let complete = model.rows(Table::Allocs).filter(is_earlier).filter(of_earlier);
+            let last = complete.max_by_key(|row| ids(row).map(|id| id.copy));
+            let stored = last.and_then(|row| kept(row).into_iter().next().map(|(_, content)| content));
+            let Some(stored) = stored.filter(|_| model.get(&job_key(earlier)).is_some()) else { continue };
+            self.core.count("a follower has its input");
+            if source.as_str() != Some(&stored) {
+                self.broken(rule, format!("{id} is placed with {source}, and job {earlier} left {stored}"));
+            }
+        }
+    }
+}
