@@ -68,6 +68,8 @@ pub const SITUATIONS: &[&str] = &[
     "all were silent, and some went",
     "a silence was believed without proof",
     "an agent was killed",
+    "a complete alloc has outputs",
+    "a follower has its input",
     "an alloc got GPUs",
     "an alloc got GPUs beside another one",
     "an alloc lacked GPUs",
