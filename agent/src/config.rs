@@ -4,11 +4,10 @@
 //! Does not: read the environment or the clock; `main` does.
 
 use crate::isolation::ids::{CACHE_GIDS, IdRange, JOB_UIDS};
-use crate::runtime::RuntimeKind;
+use crate::runtime::Wanted;
 use clap::{Parser, Subcommand};
 use model::names::{is_host, is_id};
 use model::wire::{LaunchFile, NODE_FILE};
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -70,9 +69,10 @@ pub struct AgentArgs {
     /// [{"uuid": "GPU-0", "model": "A10G", "device": "/dev/nvidia0", "sick": false}]. It is read again each second.
     #[arg(long, value_name = "FILE")]
     pub gpus_from: Option<PathBuf>,
-    /// How commands are run.
-    #[arg(long, value_enum, default_value_t = RuntimeKind::default())]
-    pub runtime: RuntimeKind,
+    /// What runs the jobs with an image: docker, podman, or `auto` for the first of them that works when the agent starts.
+    /// With `none`, this node runs no containers.
+    #[arg(long, value_name = "RUNTIME", default_value = "auto")]
+    pub containers: Wanted,
     /// Exit code 0 of this command means that other work keeps the node busy.
     #[arg(long, value_name = "COMMAND")]
     pub busy_check: Option<String>,
@@ -120,9 +120,6 @@ pub enum InternalCommand {
     /// Try what standard input describes, with a job's rights.
     #[command(hide = true)]
     Probe,
-    /// Try whether these addresses accept connections.
-    #[command(hide = true)]
-    Reach { addresses: Vec<SocketAddr> },
 }
 
 /// What is wrong with the command line or the node file.

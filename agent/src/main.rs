@@ -8,12 +8,11 @@ use nodekeeper_agent::OWN_PROGRAM;
 use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
 use nodekeeper_agent::alloc_dir::AllocDir;
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
-use nodekeeper_agent::isolation::{end, helper, metadata, probe};
+use nodekeeper_agent::isolation::{end, helper, probe};
 use nodekeeper_agent::runtime::Environment;
 use nodekeeper_agent::s3_access::S3Environment;
 use nodekeeper_agent::supervisor::{self, SupervisorContext};
 use std::io::Write;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,7 +47,6 @@ fn main() -> ExitCode {
         Some(InternalCommand::Probe) => {
             probe::run_helper(std::io::stdin().lock(), std::io::stdout().lock()).map_err(Into::into)
         }
-        Some(InternalCommand::Reach { addresses }) => reach(&addresses),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -74,10 +72,6 @@ fn print_error(what: &str) {
     let _unwritable_is_fine = writeln!(std::io::stderr(), "nodekeeper-agent: {what}");
 }
 
-fn reach(addresses: &[SocketAddr]) -> anyhow::Result<()> {
-    Ok(serde_json::to_writer(std::io::stdout().lock(), &metadata::reach(addresses))?)
-}
-
 fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     config::check(&args).map_err(AgentError::from)?;
     let node = config::read_node_file(&args.config).map_err(AgentError::from)?;
@@ -93,7 +87,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     };
     #[allow(clippy::disallowed_methods, reason = "the agent gets the clock here, as an argument")]
     let clock = jiff::Timestamp::now;
-    let config = AgentConfig { node, args, boot_id, program: program()?, s3: s3_environment(), clock };
+    let config = AgentConfig { node, args, boot_id, s3: s3_environment(), clock };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -130,11 +124,6 @@ fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let context = SupervisorContext { env, endpoints, program: OWN_PROGRAM.into(), clock: Arc::new(Time::now) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(supervisor::run(AllocDir::at(dir), &context))?)
-}
-
-/// The path of this program. After an upgrade, another version has this path.
-fn program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().map_err(|e| anyhow::anyhow!("cannot find this program's own file: {e}"))
 }
 
 async fn either(mut term: Signal, mut int: Signal) {

@@ -3,6 +3,7 @@
 
 mod allocs;
 mod common;
+mod containers;
 mod gpus;
 mod handles;
 mod isolation;

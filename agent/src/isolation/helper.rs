@@ -82,9 +82,18 @@ pub fn as_stdin_bytes(content: &[u8]) -> io::Result<Stdio> {
     in_memory(content).map(Stdio::from)
 }
 
+/// A file in memory with these bytes, which every program that is started while it is open inherits under its number.
+pub fn inherited(content: &[u8]) -> io::Result<File> {
+    file(content, MFdFlags::empty())
+}
+
 /// A file in memory with these bytes.
 fn in_memory(content: &[u8]) -> io::Result<File> {
-    let mut file = File::from(memfd_create("nodekeeper-helper", MFdFlags::MFD_CLOEXEC)?);
+    file(content, MFdFlags::MFD_CLOEXEC)
+}
+
+fn file(content: &[u8], flags: MFdFlags) -> io::Result<File> {
+    let mut file = File::from(memfd_create("nodekeeper-helper", flags)?);
     file.write_all(content)?;
     file.rewind()?;
     Ok(file)

@@ -26,7 +26,7 @@ pub(crate) fn task(order: AllocOrder) -> AllocTask {
         credentials: None,
         node_id: node_id(),
         order,
-        runtime: RuntimeKind::default(),
+        runtime: RuntimeKind::PROCESS,
         job_user: None,
         isolation: None,
         unisolated: true,

@@ -1,14 +1,14 @@
-//! Commands as containers, through the docker command.
+//! Commands in containers, through the command of docker or of podman.
 //!
-//! Guarantees: a container is named after its alloc and labelled with its node id; it gets the same directories
-//! and variables as a process would; nothing that a job says is read as an option of docker; no value of a variable is on
-//! a command line, where every user of the machine could read it. A container whose alloc has a user runs as that user,
+//! The two take the same arguments; what each does in its own way is in its [`ContainerRuntime`].
+//! Guarantees: a container is named after its alloc and labelled with its node id; it gets the same directories, variables and
+//! standard input as a process would; nothing that a job says is read as an option; no value of a variable is on a command
+//! line, where every user of the machine could read it. A container whose alloc has a user runs as that user of the machine,
 //! without capabilities, and never gets new privileges.
-//! Does not: pull, build or clean images, or speak to the daemon itself.
+//! Does not: pull, build or clean images, or speak to a daemon itself.
 
 use crate::isolation::JobUser;
-use crate::isolation::helper::as_stdin_bytes;
-use crate::isolation::metadata::Reached;
+use crate::isolation::helper::{as_stdin_bytes, inherited};
 use crate::rights::{IN_CONTAINER, SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
     CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
@@ -18,7 +18,7 @@ use model::wire::AllocOrder;
 use model::work::is_image_reference;
 use model::{EndCause, Signal};
 use std::io;
-use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Stdio;
@@ -31,31 +31,63 @@ const WORK_DIR: &str = "/work";
 /// The label that holds the node id.
 const LABEL: &str = "nodekeeper.node-id";
 
+/// The label that holds the directory of allocs. Agents that share a machine have different ones, and each sees its own
+/// containers.
+const ALLOCS_LABEL: &str = "nodekeeper.allocs";
+
 /// The share of one vCPU when the machine is busy: docker's default for a container.
 const SHARES_PER_VCPU: u64 = 1024;
 
-/// The longest wait for one answer of the daemon.
+/// The longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Docker's own exit code when it could not run the container.
-const DOCKER_FAILED: i32 = 125;
+/// The client's own exit code when it could not run the container.
+const CLIENT_FAILED: i32 = 125;
 /// The exit codes if the program of the command cannot be run, or is not in the image.
 const CANNOT_RUN: i32 = 126;
 const NO_PROGRAM: i32 = 127;
 /// The exit code if the kernel killed the command.
 const KILLED: i32 = 137;
 
-/// Runs a command in a container.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DockerRuntime;
+/// A command that runs containers.
+#[derive(Debug)]
+pub(super) struct ContainerRuntime {
+    program: &'static str,
+    /// Options of `run` that the others do not have.
+    options: &'static [&'static str],
+    /// The options of `run` that give a container these GPUs, and no others.
+    gpus: fn(&[String]) -> Vec<String>,
+    /// How a list is asked for the label with the node id.
+    node_id: &'static str,
+}
 
-impl Runtime for DockerRuntime {
+pub(super) static DOCKER: ContainerRuntime = ContainerRuntime {
+    program: "docker",
+    options: &[],
+    gpus: |uuids| {
+        // Docker splits the value at its commas, except within quotes.
+        vec!["--gpus".to_owned(), format!("\"device={}\"", uuids.join(","))]
+    },
+    node_id: r#"{{.Label "nodekeeper.node-id"}}"#,
+};
+
+pub(super) static PODMAN: ContainerRuntime = ContainerRuntime {
+    program: "podman",
+    // A container would get the proxies of the agent's environment.
+    options: &["--http-proxy=false"],
+    // The names that NVIDIA's container toolkit gives them.
+    gpus: |uuids| uuids.iter().flat_map(|uuid| ["--device".to_owned(), format!("nvidia.com/gpu={uuid}")]).collect(),
+    node_id: r#"{{index .Labels "nodekeeper.node-id"}}"#,
+};
+
+impl Runtime for ContainerRuntime {
     fn name(&self) -> &'static str {
-        "docker"
+        self.program
     }
 
-    fn help(&self) -> &'static str {
-        "As containers, through the docker command"
+    /// A list needs the daemon of docker, and the storage of podman.
+    fn try_out(&self) -> IoFuture<'_, ()> {
+        Box::pin(async { self.call(&["ps", "--quiet"], TIMEOUT).await.map(drop) })
     }
 
     /// The image has its own variables, except for the home of a user that the image does not know.
@@ -73,37 +105,34 @@ impl Runtime for DockerRuntime {
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
-        let image = spec.order.work.image.as_deref().ok_or(LaunchError::NoImage)?;
+        let image = spec.order.work.image.as_deref().ok_or(LaunchError::OtherRuntime)?;
         if !is_image_reference(image) {
             return Err(LaunchError::InvalidImage(image.to_owned()));
         }
-        // Docker reads the variables from its standard input.
-        if spec.input.is_some() {
-            return Err(LaunchError::NoInput);
-        }
         let variables = Variables::new(spec.env)?;
-        let args = self.run_args(spec, image, &variables);
-        let mut env = spec.agent_env.clone();
-        env.extend(variables.by_name);
-        let stdin = as_stdin_bytes(variables.file.as_bytes()).map_err(LaunchError::PassEnvironment)?;
-        Ok(Invocation { program: "docker".into(), args, env, stdin, process: Process::Client })
+        let file = inherited(variables.file.as_bytes()).map_err(LaunchError::PassEnvironment)?;
+        let args = self.run_args(spec, image, &variables, &format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(LaunchError::PassEnvironment)?;
+        let program = self.program.into();
+        Ok(Invocation { program, args, env: variables.by_name, stdin, process: Process::Client(file) })
     }
 
     fn notify(&self, request: StopRequest, signal: Signal) {
+        let program = self.program;
         tokio::spawn(async move {
             let args = ["kill", "--signal", &signal.to_string(), &request.alloc_id.to_string()];
-            docker(&args, TIMEOUT).await.map(drop)
+            call(program, &args, TIMEOUT).await.map(drop)
         });
     }
 
     fn begin_stop(&self, request: StopRequest) {
         match request.signal {
             Some(signal) => self.notify(request, signal),
-            None => _ = tokio::spawn(stop(request.alloc_id.to_string(), request.kill_timeout_s)),
+            None => _ = tokio::spawn(stop(self.program, request.alloc_id.to_string(), request.kill_timeout_s)),
         }
     }
 
-    /// The wait for the docker command to answer, and 5 s more.
+    /// The wait for the client to answer, and 5 s more.
     fn stop_grace(&self) -> Duration {
         TIMEOUT + Duration::from_secs(5)
     }
@@ -124,65 +153,59 @@ impl Runtime for DockerRuntime {
     ) -> Pin<Box<dyn Future<Output = Option<EndCause>> + Send + 'a>> {
         Box::pin(async move {
             let name = order.alloc_id.to_string();
-            let format = "{{.State.StartedAt}} {{.State.OOMKilled}}";
+            let format = "{{.State.OOMKilled}} {{.State.StartedAt}}";
             // Without an answer the container counts as one that was never started.
-            let state = docker(&["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
+            let state = self.call(&["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
             let mut words = state.split_whitespace();
-            let is_started = words.next().is_some_and(|at| at.starts_with("20"));
             let is_out_of_memory = words.next() == Some("true");
-            judged(order, code, output, is_started, is_out_of_memory)
+            let is_started = words.next().is_some_and(|at| at.starts_with("20"));
+            self.judged(order, code, output, is_started, is_out_of_memory)
         })
     }
 
     fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
         Box::pin(async move {
-            match docker(&["rm", "--force", "--volumes", name], TIMEOUT).await {
+            match self.call(&["rm", "--force", "--volumes", name], TIMEOUT).await {
                 Err(e) if e.to_string().to_ascii_lowercase().contains("no such container") => Ok(()),
+                // Its program was removed from the machine.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
                 other => other.map(drop),
             }
         })
     }
 
-    fn reach(
-        &self,
-        program: &Path,
-        (uid, gid): (u32, u32),
-        addresses: &[SocketAddr],
-    ) -> Option<IoFuture<'static, Vec<SocketAddr>>> {
-        let (program, addresses) = (program.to_owned(), addresses.to_vec());
-        Some(Box::pin(async move { reach(&program, uid, gid, &addresses).await }))
-    }
-
-    fn list(&self) -> IoFuture<'_, Vec<Container>> {
-        Box::pin(async {
-            let filter = format!("label={LABEL}");
-            let format = format!("{{{{.Names}}}}\t{{{{.Label \"{LABEL}\"}}}}");
-            let out = docker(&["ps", "--all", "--no-trunc", "--filter", &filter, "--format", &format], TIMEOUT).await?;
+    fn list<'a>(&'a self, allocs: &'a Path) -> IoFuture<'a, Vec<Container>> {
+        Box::pin(async move {
+            let filter = format!("label={ALLOCS_LABEL}={}", allocs.display());
+            let format = format!("{{{{.Names}}}}\t{}", self.node_id);
+            let args = ["ps", "--all", "--no-trunc", "--filter", &filter, "--format", &format];
+            let out = self.call(&args, TIMEOUT).await?;
             let rows = out.lines().filter_map(|line| line.split_once('\t'));
             Ok(rows.map(|(name, label)| Container { name: name.to_owned(), label: label.to_owned() }).collect())
         })
     }
 }
 
-impl DockerRuntime {
-    /// The arguments after `docker`.
-    fn run_args(&self, spec: &CommandSpec<'_>, image: &str, variables: &Variables) -> Vec<String> {
+impl ContainerRuntime {
+    /// The arguments after the program. `env_file` has the variables that fit into lines.
+    fn run_args(&self, spec: &CommandSpec<'_>, image: &str, variables: &Variables, env_file: &str) -> Vec<String> {
         let order = spec.order;
+        // …/allocs/{alloc_id}/work
+        let allocs = spec.work_dir.ancestors().nth(2).unwrap_or(spec.work_dir);
         let mut options = vec![
             ("--name", order.alloc_id.to_string()),
             ("--label", format!("{LABEL}={}", spec.node_id)),
+            ("--label", format!("{ALLOCS_LABEL}={}", allocs.display())),
             ("--volume", format!("{}:{WORK_DIR}", spec.work_dir.display())),
             ("--workdir", WORK_DIR.to_owned()),
             // As a process: it reaches the other members of its job, and the agent for its credentials.
             ("--network", "host".to_owned()),
-            ("--env-file", "/dev/stdin".to_owned()),
+            // Its user ids are the machine's: the rule that keeps jobs from the metadata is about them.
+            ("--userns", "host".to_owned()),
+            ("--env-file", env_file.to_owned()),
         ];
         if order.needs.memory_mib > 0 {
             options.push(("--memory", format!("{}m", order.needs.memory_mib)));
-        }
-        if !spec.gpus.is_empty() {
-            // Docker splits the value at its commas, except within quotes.
-            options.push(("--gpus", format!("\"device={}\"", spec.gpus.join(","))));
         }
         if let Some(user) = spec.user {
             options.push(("--user", format!("{}:{}", user.uid, user.gid)));
@@ -206,22 +229,63 @@ impl DockerRuntime {
         }
         options.extend(variables.by_name.keys().map(|name| ("--env", name.clone())));
 
-        let mut args = vec!["run".to_owned(), "--init".to_owned()];
+        let mut args: Vec<String> = ["run", "--init"].iter().chain(self.options).map(|&arg| arg.to_owned()).collect();
+        if spec.input.is_some() {
+            args.push("--interactive".to_owned());
+        }
         args.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
-        // Docker reads no options after this.
+        if !spec.gpus.is_empty() {
+            args.extend((self.gpus)(spec.gpus));
+        }
+        // No options are read after this.
         args.push("--".to_owned());
         args.push(image.to_owned());
         args.extend(order.work.command.iter().cloned());
         args
     }
+
+    /// What the exit code of `run` means if it is not the command's own.
+    fn judged(
+        &self,
+        order: &AllocOrder,
+        code: i32,
+        output: &str,
+        is_started: bool,
+        is_out_of_memory: bool,
+    ) -> Option<EndCause> {
+        if is_started {
+            let (allowed_mib, is_killed) = (order.needs.memory_mib, code == KILLED && is_out_of_memory);
+            return is_killed.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
+        }
+        let program = order.work.command.first().cloned().unwrap_or_default();
+        let own = format!("{}:", self.program);
+        let said = output.lines().rev().find(|line| line.starts_with(&own) || line.starts_with("Error"));
+        let line = said.or_else(|| output.lines().next_back()).unwrap_or("no word of why").trim();
+        let why = format!("{} could not run the container: {line}", self.program);
+        let lower = line.to_ascii_lowercase();
+        let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+        match code {
+            // What the registry says of this image is not the node's fault, and another node hears the same.
+            CLIENT_FAILED if has(IMAGE_REFUSED) => Some(EndCause::Lost { why }),
+            CLIENT_FAILED => Some(EndCause::NotStarted { why }),
+            NO_PROGRAM if has(&["executable file", "no such file"]) => Some(EndCause::NotFound { program }),
+            CANNOT_RUN if has(&["exec: ", "executable"]) => Some(EndCause::NotExecutable { program }),
+            NO_PROGRAM | CANNOT_RUN if said.is_some() => Some(EndCause::NotStarted { why }),
+            _ => None,
+        }
+    }
+
+    async fn call(&self, args: &[&str], timeout: Duration) -> io::Result<String> {
+        call(self.program, args, timeout).await
+    }
 }
 
-/// The variables of a container, as they reach docker.
+/// The variables of a container, as they reach the client.
 #[derive(Debug, Default)]
 struct Variables {
-    /// A line for each variable that fits into one: docker reads them from its standard input.
+    /// A line for each variable that fits into one.
     file: String,
-    /// The other variables. Docker takes them from its own environment, by name.
+    /// The other variables. The client takes them from its own environment, by name.
     by_name: Environment,
 }
 
@@ -239,37 +303,13 @@ impl Variables {
     }
 }
 
-/// Stops a container: TERM, then KILL after `kill_timeout_s`. If docker fails, the supervisor kills the command.
-async fn stop(name: String, kill_timeout_s: u64) -> io::Result<()> {
+/// Stops a container: TERM, then KILL after `kill_timeout_s`. If that fails, the supervisor kills the command.
+async fn stop(program: &str, name: String, kill_timeout_s: u64) -> io::Result<()> {
     let timeout = TIMEOUT + Duration::from_secs(kill_timeout_s);
-    docker(&["stop", "--time", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
+    call(program, &["stop", "--time", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
 }
 
-/// What the exit code of `docker run` means if it is not the command's own.
-fn judged(order: &AllocOrder, code: i32, output: &str, is_started: bool, is_out_of_memory: bool) -> Option<EndCause> {
-    if is_started {
-        let (allowed_mib, is_killed) = (order.needs.memory_mib, code == KILLED && is_out_of_memory);
-        return is_killed.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
-    }
-    let program = order.work.command.first().cloned().unwrap_or_default();
-    let is_client_s = |line: &&str| line.starts_with("docker:") || line.starts_with("Error");
-    let line =
-        output.lines().rev().find(is_client_s).or_else(|| output.lines().next_back()).unwrap_or("no word of why");
-    let (why, lower) = (format!("docker could not run the container: {}", line.trim()), line.to_ascii_lowercase());
-    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-    match code {
-        // What the registry says of this image is not the node's fault, and another node hears the same.
-        DOCKER_FAILED if has(IMAGE_REFUSED) => Some(EndCause::Lost { why }),
-        DOCKER_FAILED => Some(EndCause::NotStarted { why }),
-        NO_PROGRAM if has(&["executable file not found", "no such file"]) => Some(EndCause::NotFound { program }),
-        CANNOT_RUN if has(&["permission denied", "is a directory", "exec format"]) => {
-            Some(EndCause::NotExecutable { program })
-        }
-        _ => None,
-    }
-}
-
-/// What registries and the daemon say if there is no such image, or if it may not be had.
+/// What registries and the clients say if there is no such image, or if it may not be had.
 const IMAGE_REFUSED: &[&str] = &[
     "manifest unknown",
     "manifest for",
@@ -277,54 +317,24 @@ const IMAGE_REFUSED: &[&str] = &[
     "not found: manifest",
     "repository does not exist",
     "pull access denied",
+    "access to the resource is denied",
     "unauthorized",
+    "short-name",
     "invalid reference format",
     "name unknown",
 ];
 
-/// The image that has only the agent's program.
-const PROBE_IMAGE: &str = concat!("nodekeeper-agent-probe:", env!("CARGO_PKG_VERSION"));
-
-/// Which of these addresses a container reaches that runs as a job's container does. The container runs the agent's own
-/// program, which must therefore need no library.
-async fn reach(program: &Path, uid: u32, gid: u32, addresses: &[SocketAddr]) -> io::Result<Vec<SocketAddr>> {
-    if docker(&["image", "inspect", PROBE_IMAGE], TIMEOUT).await.is_err() {
-        let (dir, name) = (program.parent().unwrap_or(Path::new("/")), program.file_name().unwrap_or_default());
-        let mut tar = Command::new("tar");
-        tar.args(["--create", "--transform=s,.*,agent,", "--directory"]).arg(dir).arg("--").arg(name);
-        let mut tar = tar.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
-        let archive = tar.stdout.take().ok_or_else(|| io::Error::other("tar has no output"))?.into_owned_fd()?;
-        let imported = docker_with(&["import", "-", PROBE_IMAGE], Stdio::from(archive), TIMEOUT).await;
-        let made = tar.wait().await?;
-        imported?;
-        if !made.success() {
-            return Err(io::Error::other(format!("tar failed: {made}")));
-        }
-    }
-    let user = format!("{uid}:{gid}");
-    let mut args = vec!["run", "--rm", "--user", &user, "--cap-drop", "ALL", "--security-opt", "no-new-privileges"];
-    args.extend(["--entrypoint", "/agent", "--", PROBE_IMAGE, "reach"]);
-    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    args.extend(addresses.iter().map(String::as_str));
-    let reached: Reached = serde_json::from_str(&docker(&args, TIMEOUT).await?)?;
-    Ok(reached.addresses)
-}
-
-async fn docker(args: &[&str], timeout: Duration) -> io::Result<String> {
-    docker_with(args, Stdio::null(), timeout).await
-}
-
-async fn docker_with(args: &[&str], stdin: Stdio, timeout: Duration) -> io::Result<String> {
-    let mut command = Command::new("docker");
-    command.args(args).stdin(stdin).kill_on_drop(true);
+async fn call(program: &str, args: &[&str], timeout: Duration) -> io::Result<String> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).kill_on_drop(true);
     let verb = args.first().copied().unwrap_or_default();
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("docker {verb} did not end in {timeout:?}"));
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("{program} {verb} did not end in {timeout:?}"));
     let out = tokio::time::timeout(timeout, command.output()).await.map_err(late)??;
     if out.status.success() {
         return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
     }
     let stderr = String::from_utf8_lossy(&out.stderr);
-    Err(io::Error::other(format!("docker {verb} failed ({}): {}", out.status, stderr.trim())))
+    Err(io::Error::other(format!("{program} {verb} failed ({}): {}", out.status, stderr.trim())))
 }
 
 #[cfg(test)]
@@ -338,15 +348,24 @@ mod tests {
     }
 
     fn with_gpus(order: &AllocOrder, gpus: &[String], env: &Environment) -> Result<Invocation, LaunchError> {
+        of(&DOCKER, order, gpus, env)
+    }
+
+    fn of(
+        runtime: &ContainerRuntime,
+        order: &AllocOrder,
+        gpus: &[String],
+        env: &Environment,
+    ) -> Result<Invocation, LaunchError> {
         let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
         let user = JobUser::own(20_000, vec![30_001]);
         let sandbox = Sandbox { mounts: None, cgroup: None, max_tasks: 99 };
-        DockerRuntime.invocation(&CommandSpec {
+        runtime.invocation(&CommandSpec {
             rights: None,
             node_id: node_id(),
             order,
-            work_dir: Path::new("/a/work"),
+            work_dir: Path::new("/d/allocs/a/work"),
             caches: &caches,
             gpus,
             env,
@@ -364,16 +383,17 @@ mod tests {
         (order.work.image, order.needs.memory_mib) = (Some("busybox".into()), 64);
         let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let invocation = invocation(&order, &env).unwrap();
-        assert!(!invocation.env.contains_key("LD_PRELOAD"), "the variable is the container's, not docker's");
+        assert!(invocation.env.is_empty(), "the variable is the container's, not docker's");
         let args = invocation.args.join(" ");
         for want in [
             format!("--label {LABEL}={}", node_id()),
             "--memory 64m".to_owned(),
-            "--volume /a/work:/work".to_owned(),
+            "--volume /d/allocs/a/work:/work".to_owned(),
+            "--label nodekeeper.allocs=/d/allocs".to_owned(),
             "--volume /data/caches/m2-repo:/caches/m2-repo".to_owned(),
             "--user 20000:20000 --group-add 30001 --cap-drop ALL --security-opt no-new-privileges".to_owned(),
             "--pids-limit 99 --cpu-shares 1024".to_owned(),
-            "--env-file /dev/stdin".to_owned(),
+            "--env-file /proc/self/fd/".to_owned(),
         ] {
             assert!(args.contains(&want), "{want} in {args}");
         }
@@ -394,27 +414,34 @@ mod tests {
     }
 
     #[test]
-    fn a_container_gets_exactly_the_gpus_of_its_alloc() {
+    fn a_container_gets_exactly_the_gpus_of_its_alloc_from_either_runtime() {
         let order = AllocOrder { work: model::Work { image: Some("cuda".into()), ..order(0, 1).work }, ..order(0, 1) };
-        let args = |gpus: &[&str]| {
+        for (runtime, gpus, want) in [
+            (&DOCKER, &[][..], None),
+            (&PODMAN, &[], None),
+            (&DOCKER, &["GPU-a"], Some("--gpus \"device=GPU-a\" -- cuda")),
+            (&DOCKER, &["GPU-a", "GPU-b"], Some("--gpus \"device=GPU-a,GPU-b\" -- cuda")),
+            (&PODMAN, &["GPU-a", "GPU-b"], Some("--device nvidia.com/gpu=GPU-a --device nvidia.com/gpu=GPU-b -- cuda")),
+        ] {
             let gpus: Vec<String> = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
-            with_gpus(&order, &gpus, &Environment::new()).unwrap().args
-        };
-        assert!(!args(&[]).contains(&"--gpus".to_owned()));
-        for (gpus, want) in [(&["GPU-a"][..], "\"device=GPU-a\""), (&["GPU-a", "GPU-b"], "\"device=GPU-a,GPU-b\"")] {
-            assert!(args(gpus).windows(2).any(|pair| pair == ["--gpus", want]), "{:?}", args(gpus));
+            let args = of(runtime, &order, &gpus, &Environment::new()).unwrap().args.join(" ");
+            match want {
+                Some(want) => assert!(args.contains(want), "{args}"),
+                None => assert!(!args.contains("gpu"), "{args}"),
+            }
         }
     }
 
     #[test]
-    fn an_exit_code_of_docker_itself_is_told_from_that_of_the_command() {
+    fn an_exit_code_of_the_client_itself_is_told_from_that_of_the_command() {
         let order = AllocOrder {
             needs: model::Needs { memory_mib: 64, ..order(0, 1).needs },
             work: model::Work { command: vec!["x".into()], ..order(0, 1).work },
             ..order(0, 1)
         };
         let kind = |code, output: &str, is_started, is_out_of_memory| {
-            let cause = judged(&order, code, output, is_started, is_out_of_memory);
+            let client = if output.starts_with("Error") { &PODMAN } else { &DOCKER };
+            let cause = client.judged(&order, code, output, is_started, is_out_of_memory);
             cause.map(|cause| serde_json::to_value(cause).unwrap()["kind"].as_str().unwrap().to_owned())
         };
         let own = |code, output: &str| kind(code, output, false, false);
@@ -425,12 +452,23 @@ mod tests {
             ("", "not_started"),
             ("docker: Error response from daemon: manifest for a:b not found: manifest unknown.", "lost"),
             ("docker: Error response from daemon: pull access denied for x, repository does not exist", "lost"),
+            ("Error: short-name \"x\" did not resolve to an alias and no unqualified-search registries", "lost"),
+            ("Error: crun: cannot open cgroup", "not_started"),
         ] {
             assert_eq!(own(125, output).as_deref(), Some(want), "{output}");
         }
         let oci = "docker: Error response from daemon: OCI runtime create failed: exec: \"x\": ";
         assert_eq!(own(127, &format!("{oci}executable file not found in $PATH")).as_deref(), Some("not_found"));
         assert_eq!(own(126, &format!("{oci}permission denied")).as_deref(), Some("not_executable"));
+        let oci = "Error: runc: runc create failed: unable to start container process: ";
+        for (code, says, want) in [
+            (127, "exec: \"x\": executable file not found in $PATH: OCI runtime attempted to", "not_found"),
+            (126, "exec: \"/etc\": permission denied: OCI permission denied", "not_executable"),
+            (126, "error setting rlimit type 6: operation not permitted: OCI permission denied", "not_started"),
+        ] {
+            assert_eq!(own(code, &format!("{oci}{says}")).as_deref(), Some(want), "{says}");
+        }
+        assert_eq!(own(127, "sh: x: not found"), None, "the command's own, if the container cannot be asked");
         for code in [1, 125, 126, 127, 137] {
             assert_eq!(kind(code, "docker: permission denied", true, false), None, "{code} is the command's own");
         }
@@ -446,6 +484,6 @@ mod tests {
             assert!(matches!(&error, LaunchError::InvalidImage(image) if image == bad), "{error}");
         }
         let error = invocation(&order(0, 1), &Environment::new()).unwrap_err();
-        assert!(matches!(error, LaunchError::NoImage), "{error}");
+        assert!(matches!(error, LaunchError::OtherRuntime), "{error}");
     }
 }
