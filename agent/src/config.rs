@@ -3,6 +3,7 @@
 //! Guarantees: a mistake in them is reported in one line, before anything starts.
 //! Does not: read the environment or the clock; `main` does.
 
+use crate::enter::EnterArgs;
 use crate::isolation::ids::{CACHE_GIDS, IdRange, JOB_UIDS};
 use crate::runtime::Wanted;
 use clap::{Parser, Subcommand};
@@ -92,14 +93,17 @@ pub struct AgentArgs {
     /// On TERM or INT, stop all allocs before the agent ends [default: they keep running].
     #[arg(long)]
     pub stop_work_on_exit: bool,
-    /// The agent starts itself with these commands.
+    /// What else this program does.
     #[command(subcommand)]
     pub internal: Option<InternalCommand>,
 }
 
-/// Commands that the agent starts itself with. They are not for people.
+/// What this program does besides being the agent. It starts itself with all of these but the first.
 #[derive(Clone, Debug, Subcommand)]
 pub enum InternalCommand {
+    /// Run a command inside of an alloc that runs on this node: as its user, with its view of the files, its limits and its
+    /// environment, or in its container. Only for root and for the agent's user; ends with the exit code of the command.
+    Enter(EnterArgs),
     /// Supervise the alloc in a directory.
     #[command(hide = true)]
     RunAlloc {

@@ -8,6 +8,7 @@ use nodekeeper_agent::OWN_PROGRAM;
 use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
 use nodekeeper_agent::alloc_dir::AllocDir;
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
+use nodekeeper_agent::enter;
 use nodekeeper_agent::isolation::{end, helper, probe};
 use nodekeeper_agent::runtime::Environment;
 use nodekeeper_agent::s3_access::S3Environment;
@@ -33,6 +34,13 @@ fn main() -> ExitCode {
     log.with_env_filter(filter).init();
     let result = match args.internal.clone() {
         None => run_agent(args),
+        Some(InternalCommand::Enter(args)) => match enter::run(&args, term()) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => {
+                print_error(&error.to_string());
+                return ExitCode::from(error.exit_code());
+            }
+        },
         Some(InternalCommand::RunAlloc { dir }) => run_alloc(dir),
         Some(InternalCommand::AsUser) => {
             let cause = match std::io::stdin().as_fd().try_clone_to_owned() {
@@ -55,6 +63,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The kind of the caller's terminal.
+fn term() -> Option<String> {
+    std::env::var_os("TERM")?.into_string().ok()
 }
 
 /// Closes what whoever started this program left open, except the standard streams: jobs would inherit it.

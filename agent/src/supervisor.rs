@@ -269,7 +269,7 @@ fn start_command(
 }
 
 /// Who runs the command; `None` for the agent's own user.
-fn user(task: &AllocTask) -> io::Result<Option<JobUser>> {
+pub fn user(task: &AllocTask) -> io::Result<Option<JobUser>> {
     if let Some(isolation) = &task.isolation {
         let group = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.gid());
         let groups = task.caches.iter().map(|(_, path)| group(path)).collect::<io::Result<_>>()?;

@@ -6,6 +6,7 @@ mod common;
 mod containers;
 mod gpus;
 mod handles;
+mod inside;
 mod isolation;
 mod output;
 mod restarts;

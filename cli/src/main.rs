@@ -12,7 +12,7 @@ use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Screen, Usage, show};
+use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Reach, Screen, Usage, show};
 use nodekeeper_cli::contexts::{self, ContextCommand, Given};
 use nodekeeper_cli::hidden_env::HiddenEnv;
 #[cfg(feature = "local")]
@@ -173,7 +173,10 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let endpoint = std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty());
     let outputs = nodekeeper_cli::aws::s3(&config, endpoint.as_deref(), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
-    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs })
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let local = variable("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);
+    let reach = Reach { local, region: told.region, profile: told.profile, user: variable("USER") };
+    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs, reach })
 }
 
 /// Whether tables have colours.

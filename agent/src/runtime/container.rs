@@ -14,6 +14,7 @@ use crate::runtime::interface::{
     CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
 };
 use model::container_env::{Passing, passing};
+use model::ids::AllocId;
 use model::wire::AllocOrder;
 use model::work::is_image_reference;
 use model::{EndCause, Signal};
@@ -174,6 +175,13 @@ impl Runtime for ContainerRuntime {
         })
     }
 
+    /// The container has the user, the rights and the variables, and its runtime gives them to the command.
+    fn inside(&self, alloc: AllocId, is_terminal: bool, command: &[String]) -> Option<Vec<String>> {
+        let options = if is_terminal { &["exec", "--interactive", "--tty"][..] } else { &["exec", "--interactive"] };
+        let words = [self.program].into_iter().chain(options.iter().copied()).map(str::to_owned);
+        Some(words.chain([alloc.to_string()]).chain(command.iter().cloned()).collect())
+    }
+
     fn list<'a>(&'a self, allocs: &'a Path) -> IoFuture<'a, Vec<Container>> {
         Box::pin(async move {
             let filter = format!("label={ALLOCS_LABEL}={}", allocs.display());
@@ -206,6 +214,10 @@ impl ContainerRuntime {
         ];
         if order.needs.memory_mib > 0 {
             options.push(("--memory", format!("{}m", order.needs.memory_mib)));
+            // What is there counts as memory. With the 64 MiB that is usual, programs that share memory fail.
+            options.push(("--shm-size", format!("{}m", order.needs.memory_mib)));
+        } else if let Some(mib) = half_of_memory_mib() {
+            options.push(("--shm-size", format!("{mib}m")));
         }
         if let Some(user) = spec.user {
             options.push(("--user", format!("{}:{}", user.uid, user.gid)));
@@ -253,11 +265,12 @@ impl ContainerRuntime {
         is_started: bool,
         is_out_of_memory: bool,
     ) -> Option<EndCause> {
+        let program = order.work.command.first().cloned().unwrap_or_default();
         if is_started {
             let (allowed_mib, is_killed) = (order.needs.memory_mib, code == KILLED && is_out_of_memory);
-            return is_killed.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
+            let over = is_killed.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
+            return over.or_else(|| init_failed(program, output));
         }
-        let program = order.work.command.first().cloned().unwrap_or_default();
         let own = format!("{}:", self.program);
         let said = output.lines().rev().find(|line| line.starts_with(&own) || line.starts_with("Error"));
         let line = said.or_else(|| output.lines().next_back()).unwrap_or("no word of why").trim();
@@ -301,6 +314,26 @@ impl Variables {
         }
         Ok(variables)
     }
+}
+
+/// What the first process of a container says if it cannot become the parent of the command: tini (docker) and catatonit
+/// (podman) are started with every container, so its start says nothing of the program.
+fn init_failed(program: String, output: &str) -> Option<EndCause> {
+    let line = output.lines().next_back()?;
+    let says = line.starts_with("[FATAL tini") || line.starts_with("ERROR (catatonit");
+    let absent = line.ends_with("No such file or directory");
+    (says && line.contains("exec")).then_some(if absent {
+        EndCause::NotFound { program }
+    } else {
+        EndCause::NotExecutable { program }
+    })
+}
+
+/// Half of the memory of this machine, as much as its own `/dev/shm` may take up.
+fn half_of_memory_mib() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib >> 11)
 }
 
 /// Stops a container: TERM, then KILL after `kill_timeout_s`. If that fails, the supervisor kills the command.
@@ -387,7 +420,7 @@ mod tests {
         let args = invocation.args.join(" ");
         for want in [
             format!("--label {LABEL}={}", node_id()),
-            "--memory 64m".to_owned(),
+            "--memory 64m --shm-size 64m".to_owned(),
             "--volume /d/allocs/a/work:/work".to_owned(),
             "--label nodekeeper.allocs=/d/allocs".to_owned(),
             "--volume /data/caches/m2-repo:/caches/m2-repo".to_owned(),
@@ -467,6 +500,14 @@ mod tests {
             (126, "error setting rlimit type 6: operation not permitted: OCI permission denied", "not_started"),
         ] {
             assert_eq!(own(code, &format!("{oci}{says}")).as_deref(), Some(want), "{says}");
+        }
+        for (says, want) in [
+            ("[FATAL tini (7)] exec x failed: No such file or directory", Some("not_found")),
+            ("ERROR (catatonit:2): failed to exec pid1: No such file or directory", Some("not_found")),
+            ("ERROR (catatonit:2): failed to exec pid1: Permission denied", Some("not_executable")),
+            ("x: No such file or directory", None),
+        ] {
+            assert_eq!(kind(1, &format!("before\n{says}\n"), true, false).as_deref(), want, "{says}");
         }
         assert_eq!(own(127, "sh: x: not found"), None, "the command's own, if the container cannot be asked");
         for code in [1, 125, 126, 127, 137] {

@@ -203,6 +203,11 @@ pub trait Runtime: Debug + Send + Sync {
         Box::pin(ready(None))
     }
 
+    /// The command line that runs this command in the container of an alloc; `None` if its command is a process of the machine.
+    fn inside(&self, _alloc: AllocId, _is_terminal: bool, _command: &[String]) -> Option<Vec<String>> {
+        None
+    }
+
     /// Removes the container with this name, running or not. Succeeds if there is no such container.
     fn remove<'a>(&'a self, _name: &'a str) -> IoFuture<'a, ()> {
         Box::pin(ready(Ok(())))

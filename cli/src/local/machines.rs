@@ -343,6 +343,8 @@ impl Machine {
             File::options().write(true).create_new(true).mode(0o600).open(self.dir.join("node.json"))?;
         node_file.write_all(&serde_json::to_vec(&file)?)?;
         let size = self.start.tags.get(SIZE_TAG).map(String::as_str).unwrap_or_default();
+        // `nodekeeper exec` starts it.
+        std::os::unix::fs::symlink(&settings.agent, self.dir.join("agent"))?;
         if let Some(gpus) = settings.gpus.listed(&self.start.instance_id, size) {
             fs::write(self.dir.join(GPUS), format!("{gpus:#}\n"))?;
         }

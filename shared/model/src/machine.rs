@@ -57,12 +57,7 @@ pub struct MachineKind {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub labels: BTreeSet<String>,
     /// Whether it runs jobs that have an image.
-    #[serde(skip_serializing_if = "is_true")]
     pub containers: bool,
-}
-
-const fn is_true(said: &bool) -> bool {
-    *said
 }
 
 const fn is_zero(n: &u64) -> bool {

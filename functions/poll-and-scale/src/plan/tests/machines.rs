@@ -199,7 +199,6 @@ fn what_no_size_is_leads_to_a_rejection_that_says_what_was_asked_for() {
         assert_eq!((there.count(at(100), "place"), launches(&there).len()), (1, 0));
     }
     for (machine, gpus, says) in [
-        (MachineNeed { containers: true, gpu_type: Some("h100".into()), ..any() }, 1, "of type h100, containers;"),
         (MachineNeed { gpu_type: Some("h100".into()), ..any() }, 1, "1 GPUs with GPUs of type h100;"),
         (MachineNeed { gpu_memory_gib: 80, ..any() }, 1, "with 80 GiB on each GPU;"),
         (MachineNeed { require: label("fast-net"), ..any() }, 0, "with label fast-net;"),
@@ -237,4 +236,8 @@ fn a_job_with_an_image_goes_only_where_containers_run() {
         assert_eq!(given.count(at(100), "place"), placed, "{what}");
         assert_eq!(launches(&given), launched.into_iter().collect::<Vec<_>>(), "{what}");
     }
+    let mut none = policy(false);
+    none["size"][1]["containers"] = json!(false);
+    let why = rejected(&given(none).job(5, with_image));
+    assert!(why.len() == 1 && why[0].contains("0 GPUs with containers;"), "{why:?}");
 }
