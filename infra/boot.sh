@@ -70,7 +70,8 @@ chmod 0755 /usr/local/sbin/nodekeeper-metadata-rules
 cat >/etc/systemd/system/nodekeeper-agent.service <<UNIT
 [Unit]
 Description=nodekeeper agent
-After=network-online.target
+# The agent looks for docker when it starts.
+After=network-online.target docker.service
 Wants=network-online.target
 
 [Service]

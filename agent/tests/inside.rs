@@ -52,8 +52,9 @@ async fn a_command_inside_of_an_alloc_is_all_that_the_alloc_is_and_nothing_of_it
     assert_eq!((said(&entered), entered.status.code()), (own, Some(0)));
     let entered = enter(&node, 0, "echo ${AGENTS_OWN-nothing of the caller}; exit 7");
     assert_eq!((said(&entered).as_str(), entered.status.code()), ("nothing of the caller\n", Some(7)));
-    let entered = enter(&node, 0, "exec no-such-program");
-    assert_eq!(entered.status.code(), Some(127));
+    let words = entering(&node, 0, "");
+    let absent = Command::new(&words[0]).args(&words[1..6]).arg("no-such-program").output().unwrap();
+    assert_eq!((said(&absent).contains("not found"), absent.status.code()), (true, Some(127)), "{}", said(&absent));
 }
 
 #[tokio::test]

@@ -23,6 +23,9 @@ const MAX_TOLD_CHARS: usize = 200;
 /// What a shell runs: bash, where there is one.
 const SHELL: [&str; 3] = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"];
 
+/// Where the boot script puts the agent. `sudo` does not look there on every system.
+const AGENT: &str = "/usr/local/bin/nodekeeper-agent";
+
 /// In which alloc.
 #[derive(Args, Clone, Debug)]
 pub struct InsideArgs {
@@ -136,7 +139,7 @@ fn line(cluster: &Cluster, record: &NodeRecord, alloc: &Alloc, command: &[String
         }
         return Ok(enter(&[&agent.display().to_string(), "enter", "--data-dir", &data.display().to_string()]));
     }
-    let remote = show::command(&enter(&["sudo", "nodekeeper-agent", "enter"]));
+    let remote = show::command(&enter(&["sudo", AGENT, "enter"]));
     let parameters = serde_json::json!({ "command": [remote] }).to_string();
     let mut words = vec!["aws", "ssm", "start-session", "--target", instance];
     words.extend(["--document-name", "AWS-StartInteractiveCommand", "--parameters", &parameters]);

@@ -76,7 +76,7 @@ pub struct MachineSettings {
     pub path: Option<String>,
     /// `RUST_LOG` for agents.
     pub rust_log: Option<String>,
-    /// The variables by which SDKs find what jobs use.
+    /// The variables by which SDKs find what jobs use, and those that docker and podman read.
     pub endpoints: Vec<(&'static str, String)>,
     /// Whether something stands for S3.
     pub s3: bool,

@@ -76,7 +76,7 @@ impl Stack {
             user_data: !args.no_user_data,
             path: env.path.clone(),
             rust_log: env.rust_log.clone(),
-            endpoints: places.endpoints(env.s3_endpoint.as_deref()),
+            endpoints: [places.endpoints(env.s3_endpoint.as_deref()), env.containers.clone()].concat(),
             s3: env.s3_endpoint.is_some(),
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;

@@ -4,7 +4,9 @@ use super::*;
 
 /// Job 1 with this alloc, as the agent last said.
 async fn with_client(client: ClientStatus) -> World {
-    let world = World::with_policy().await;
+    let mut world = World::with_policy().await;
+    // A command that finds its alloc would become another program.
+    world.cluster.reach.local = Some("/no such directory".into());
     let (_, alloc) = world.put_running(1).await;
     let mut reported = alloc.clone();
     reported.summary.client = client;
@@ -16,11 +18,12 @@ async fn with_client(client: ClientStatus) -> World {
 async fn exec_shows_the_command_line_that_reaches_the_alloc() {
     let mut world = with_client(ClientStatus::Running).await;
     let (job, alloc) = (fixtures::job(1).summary.job_id.to_string(), fixtures::alloc_id(1));
+    world.cluster.reach.local = None;
     let print = ["exec", &job, "--print", "--", "sh", "-c", "echo 'a b' $HOME"];
     let (said, changed) = world.changes(&print).await;
     let said = said.done();
     let begins = "aws ssm start-session --target i-0 --document-name AWS-StartInteractiveCommand --parameters '{";
-    assert!(said.starts_with(begins) && said.contains("sudo nodekeeper-agent enter "), "{said}");
+    assert!(said.starts_with(begins) && said.contains("sudo /usr/local/bin/nodekeeper-agent enter "), "{said}");
     assert_eq!(changed, [] as [String; 0], "nothing was done");
     world.cluster.reach.region = Some("eu-central-1".into());
     world.cluster.reach.profile = Some("lab".into());
@@ -76,6 +79,7 @@ async fn exec_says_why_there_is_nothing_to_look_into() {
     let second = model::ids::AllocId { member: 1, ..id };
     let mut alloc = Alloc::place(id, &fixtures::job(1), &fixtures::ready(1), at(100)).unwrap();
     (alloc.summary.alloc_id, alloc.summary.client) = (second, ClientStatus::Running);
+    alloc.summary.needs.nodes = 2;
     world.store().write(None, &alloc, Vec::new()).await.unwrap();
     let mut both = stored.clone();
     both.summary.allocs.insert(second);
