@@ -339,7 +339,7 @@ fn half_of_memory_mib() -> Option<u64> {
 /// Stops a container: TERM, then KILL after `kill_timeout_s`. If that fails, the supervisor kills the command.
 async fn stop(program: &str, name: String, kill_timeout_s: u64) -> io::Result<()> {
     let timeout = TIMEOUT + Duration::from_secs(kill_timeout_s);
-    call(program, &["stop", "--time", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
+    call(program, &["stop", "-t", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
 }
 
 /// What registries and the clients say if there is no such image, or if it may not be had.
