@@ -133,8 +133,11 @@ impl HandleStore {
     pub async fn destroy(&self, target: &HandleTarget, label: &str) -> io::Result<()> {
         match target {
             HandleTarget::Alloc(id) => {
-                self.remove_container(&id.to_string(), label).await?;
                 let dir = AllocDir::of(&self.allocs, *id);
+                // An alloc without an image has no container, and most have none: nobody has to be asked.
+                if dir.task().ok().flatten().is_none_or(|task| task.order.work.image.is_some()) {
+                    self.remove_container(&id.to_string(), label).await?;
+                }
                 let (label, outputs, id) = (label.to_owned(), self.outputs.clone(), *id);
                 blocking(move || {
                     let (found, path) = (dir.label(), dir.path());

@@ -8,6 +8,9 @@ use std::process::Command;
 /// The image.
 pub const IMAGE: &str = "localhost/nodekeeper-test:1";
 
+/// A program that needs no library.
+const BUSYBOX: &str = "/bin/busybox";
+
 /// A podman of one test. Its containers and its storage are removed at the end.
 pub struct Podman {
     dir: tempfile::TempDir,
@@ -20,6 +23,10 @@ impl Podman {
             |program: &str| Command::new(program).arg("--version").output().is_ok_and(|out| out.status.success());
         if let Some(missing) = ["podman", "runc", "catatonit"].into_iter().find(|program| !there(program)) {
             eprintln!("skipped: there is no {missing}: apt-get install podman runc catatonit busybox-static");
+            return None;
+        }
+        if !std::path::Path::new(BUSYBOX).exists() {
+            eprintln!("skipped: there is no {BUSYBOX}: apt-get install busybox-static");
             return None;
         }
         if !nix::unistd::geteuid().is_root() {
@@ -57,7 +64,7 @@ impl Podman {
         for dir in ["bin", "tmp", "etc"] {
             std::fs::create_dir_all(root.join(dir)).unwrap();
         }
-        std::fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+        std::fs::copy(BUSYBOX, root.join("bin/busybox")).unwrap();
         for name in ["sh", "sleep", "id", "cat", "ls", "grep", "readlink", "wc", "stat", "df"] {
             std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
         }

@@ -30,7 +30,7 @@ pub struct Work {
     /// The program and its arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// The container image, if the nodes run containers.
+    /// The image of its container; `None` for a process of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Named volumes that outlive the alloc.
