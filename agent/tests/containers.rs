@@ -5,12 +5,12 @@ use crate::common::{NODE_ID, TestNode, alloc_id, cause, code, order};
 use model::wire::{AllocOrder, AllocUpdate};
 use model::{ClientStatus, INPUT_VARIABLE, Work};
 
-/// A node with a podman of its own.
-async fn node_with_podman() -> Option<(TestNode, Podman)> {
+/// A node with a podman of its own. The podman comes first, so that it is removed last: the agent calls it.
+async fn node_with_podman() -> Option<(Podman, TestNode)> {
     let podman = Podman::new()?;
     let mut node = TestNode::new().await;
     node.env.extend(podman.env());
-    Some((node, podman))
+    Some((podman, node))
 }
 
 fn in_container(order: AllocOrder) -> AllocOrder {
@@ -30,7 +30,7 @@ fn printed(end: &AllocUpdate) -> &str {
 
 #[tokio::test]
 async fn a_job_with_an_image_runs_in_a_container_and_one_without_beside_it_as_a_process() {
-    let Some((mut node, podman)) = node_with_podman().await else { return };
+    let Some((podman, mut node)) = node_with_podman().await else { return };
     let processes = "cat /etc/image 2> /dev/null || echo no image; exit 3";
     node.with(|p| {
         p.order(vec![
@@ -58,7 +58,7 @@ async fn a_job_with_an_image_runs_in_a_container_and_one_without_beside_it_as_a_
 
 #[tokio::test]
 async fn a_container_has_the_user_the_variables_the_input_and_no_rights_or_files_of_the_agent() {
-    let Some((mut node, _podman)) = node_with_podman().await else { return };
+    let Some((_podman, mut node)) = node_with_podman().await else { return };
     let script = "id -u; id -G; cat; echo \"$KEY\"; echo \"${LD_PRELOAD-absent}\"; echo ${FTP_PROXY-no proxy}
         grep -E '^(CapEff|NoNewPrivs):' /proc/self/status
         ls /caches; ls /proc/self/fd | wc -l; echo $HOME; echo x > written
@@ -89,7 +89,7 @@ async fn a_container_has_the_user_the_variables_the_input_and_no_rights_or_files
 
 #[tokio::test]
 async fn a_program_that_the_image_lacks_is_told_as_that_of_a_process() {
-    let Some((mut node, _podman)) = node_with_podman().await else { return };
+    let Some((_podman, mut node)) = node_with_podman().await else { return };
     let run = |copy, program: &str| {
         let order = in_container(order(copy, ""));
         AllocOrder { work: Work { command: vec![program.to_owned()], ..order.work }, ..order }
@@ -120,7 +120,7 @@ async fn a_node_without_containers_loses_a_job_with_an_image_and_is_fit_for_othe
 
 #[tokio::test]
 async fn a_container_whose_supervisor_was_killed_is_removed_also_by_an_agent_that_runs_no_containers() {
-    let Some((mut node, podman)) = node_with_podman().await else { return };
+    let Some((podman, mut node)) = node_with_podman().await else { return };
     node.with(|p| p.order(vec![in_container(order(0, "exec sleep 1000"))]));
     node.start(&["--containers", "podman"]);
     node.running(0).await;
@@ -136,7 +136,7 @@ async fn a_container_whose_supervisor_was_killed_is_removed_also_by_an_agent_tha
 
 #[tokio::test]
 async fn an_option_in_place_of_an_image_is_refused_and_no_container_is_made() {
-    let Some((mut node, podman)) = node_with_podman().await else { return };
+    let Some((podman, mut node)) = node_with_podman().await else { return };
     let images = ["--privileged", "--volume=/:/host", "image-1 --privileged"];
     let orders = images.iter().zip(0..).map(|(image, copy)| AllocOrder {
         work: Work { image: Some((*image).into()), ..order(copy, "true").work },
@@ -155,7 +155,7 @@ async fn an_option_in_place_of_an_image_is_refused_and_no_container_is_made() {
 
 #[tokio::test]
 async fn sw_01_destroys_that_hang_do_not_delay_the_next_ones() {
-    let Some((mut node, podman)) = node_with_podman().await else { return };
+    let Some((podman, mut node)) = node_with_podman().await else { return };
     let bin = podman.that_hangs();
     let path = std::env::var_os("PATH").unwrap().into_string().unwrap();
     node.env.push(("PATH".into(), format!("{}:{path}", bin.display())));
