@@ -14,7 +14,7 @@ AGENT_URL=${AGENT_URL:-}
 AGENT_SHA256=${AGENT_SHA256:-}
 # The user ids of jobs. The agent and the rules below must have the same ones.
 JOB_UIDS=${JOB_UIDS:-1900000000-1900000999}
-# More options of the agent, for example: --runtime docker
+# More options of the agent, for example: --containers podman
 AGENT_OPTIONS=${AGENT_OPTIONS:-}
 
 fail() {
@@ -70,7 +70,8 @@ chmod 0755 /usr/local/sbin/nodekeeper-metadata-rules
 cat >/etc/systemd/system/nodekeeper-agent.service <<UNIT
 [Unit]
 Description=nodekeeper agent
-After=network-online.target
+# The agent looks for docker when it starts.
+After=network-online.target docker.service
 Wants=network-online.target
 
 [Service]

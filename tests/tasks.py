@@ -18,7 +18,7 @@ import time
 from local_stack import ROOT, Local, check, wait_until
 
 PAGE = ROOT / "docs/tasks.md"
-TASKS = 40
+TASKS = 41
 AT_MOST_S = 60
 
 # What each task must say: a regular expression. A list has one for each command of the row. A pair has another exit code
@@ -48,27 +48,28 @@ SAYS = {
     22: r'"name": ?"flaky"',
     23: r"http://127.0.0.1:\d+/",
     24: (1, "is not a terminal|needs a terminal|terminal"),
-    25: "cancelled",
+    25: r"(?s)/work\n.*PID",
     26: "cancelled",
-    27: r"SLOT +STATE(?s:.*)m7a|in_use",
-    28: r"ACTION +SUBJECT|the next run would",
-    29: [r"slot \d held", r"slot \d takes work again"],
-    30: r"slot \d drains.*by 20\d\d-",
-    31: "launch",
-    32: r"container +(live|gone)",
-    33: r"demand set ci",
-    34: "nothing is wrong|all is well",
-    35: r"nodes.max.*6.*8",
-    36: [(1, r"nodes.max"), r"ACTION +SUBJECT|the next run would"],
-    37: ["holds nothing", "nothing to release"],
-    38: r"(?s)hello .*total: \$",
-    39: "no jobs",
-    40: "no instance",
+    27: "cancelled",
+    28: r"SLOT +STATE(?s:.*)m7a|in_use",
+    29: r"ACTION +SUBJECT|the next run would",
+    30: [r"slot \d held", r"slot \d takes work again"],
+    31: r"slot \d drains.*by 20\d\d-",
+    32: "launch",
+    33: r"container +(live|gone)",
+    34: r"demand set ci",
+    35: "nothing is wrong|all is well",
+    36: r"nodes.max.*6.*8",
+    37: [(1, r"nodes.max"), r"ACTION +SUBJECT|the next run would"],
+    38: ["holds nothing", "nothing to release"],
+    39: r"(?s)hello .*total: \$",
+    40: "no jobs",
+    41: "no instance",
 }
 # These go on until Ctrl-C.
 UNTIL_CTRL_C = {21, 23}
 # These are about slot 0. Here it is the slot of a job that runs, because idle machines are shut down meanwhile.
-ABOUT_A_SLOT = {29, 30, 31, 32}
+ABOUT_A_SLOT = {30, 31, 32, 33}
 
 
 def rows():
@@ -139,7 +140,7 @@ class Bench:
             wait_until("a job waits", lambda: "nodes.max" in self.local.run("job", "wide").stdout)
         elif number == 18:
             self.sh("nodekeeper submit --name talks --priority 950 -- sh -c 'echo first; sleep 5; echo last'")
-        elif number == 39:
+        elif number == 40:
             self.sh("nodekeeper demand delete ci")
             self.sh(f"nodekeeper --cluster lab init")
 

@@ -24,6 +24,7 @@ use crate::reconcile;
 use crate::rights::{CredentialsPort, port, service::CredentialsService};
 use crate::role_keys::RoleKeys;
 use crate::runner::{Runner, RunnerSettings};
+use crate::runtime::Containers;
 use crate::s3_access::{S3Access, S3Environment};
 use crate::signer::{Signer, region_in};
 use crate::sweep::Sweeper;
@@ -31,7 +32,6 @@ use crate::uploads::Uploads;
 use crate::watch;
 use model::names::is_host;
 use model::wire::{LaunchFile, NodeFile};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
@@ -67,8 +67,6 @@ pub struct AgentConfig {
     pub args: AgentArgs,
     /// The id of this boot.
     pub boot_id: String,
-    /// The path of this program, to show it to containers.
-    pub program: PathBuf,
     /// What the environment says about S3.
     pub s3: S3Environment,
     /// The clock, which only signs requests.
@@ -86,7 +84,7 @@ pub enum EndReason {
 
 /// Runs the agent until the node is gone or `shutdown` completes.
 pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Result<EndReason, AgentError> {
-    let AgentConfig { node, args, boot_id, program, s3, clock } = config;
+    let AgentConfig { node, args, boot_id, s3, clock } = config;
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
     let file = node_file(node, &args, imds.as_ref()).await?;
     let identity = identity(&args, imds.as_ref()).await?;
@@ -101,24 +99,24 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
     let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
     let region = args.region.clone().or_else(|| region_in(&file.heartbeat_url));
     let credential = credential(&file, &args, role.as_ref(), imds.as_ref(), region.clone()).await?;
-    let region_of_jobs = region.clone().or_else(|| s3.region.clone());
     let client = Arc::new(ControlPlaneClient::new(file.node_id, credential, clock)?);
     let listener = port::listen(&args.data_dir).await.map_err(AgentError::Port)?;
     let credentials_port = listener.local_addr().map_err(AgentError::Port)?.port();
-    let (users, guard) = guard::prepare(&args, &data_dir, &program).await?;
+    let (users, guard) = guard::prepare(&args, &data_dir).await?;
+    let containers = Containers::find(args.containers).await;
     let settings = RunnerSettings {
         node_id: file.node_id,
         boot_id,
-        runtime: args.runtime,
+        containers: containers.runs,
         users,
         program: OWN_PROGRAM.into(),
-        credentials: CredentialsPort { port: credentials_port, region: region_of_jobs },
+        credentials: CredentialsPort { port: credentials_port, region: region.clone().or(s3.region.clone()) },
         files: files_source(&args, &data_dir, region.clone()),
     };
     let inputs = Cache::at(data_dir.inputs()).sweep(args.keep_inputs_mib << 20, clock);
     let mut runner = Runner::new(settings, &data_dir);
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
-    let handles = HandleStore::new(&data_dir, args.runtime, outputs.clone());
+    let handles = HandleStore::new(&data_dir, containers.known, outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let allocs = data_dir.allocs();
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));

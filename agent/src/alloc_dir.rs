@@ -250,6 +250,14 @@ impl AllocDir {
         Ok(Some(Holder { alloc_id: task.order.alloc_id, uuids: task.gpus, is_of_this_boot, has_ended }))
     }
 
+    /// Removes the container of the alloc, if its runtime makes one.
+    pub async fn remove_container(&self) -> io::Result<()> {
+        match self.task()? {
+            Some(task) => task.runtime.remove(&task.order.alloc_id.to_string()).await,
+            None => Ok(()),
+        }
+    }
+
     /// Writes down that the container of the alloc may still run. Its GPUs are not free before the directory is removed.
     pub fn leave_container(&self) -> io::Result<()> {
         atomic_file::create_once(&self.0.join(LEFT), b"").map(drop)

@@ -3,12 +3,12 @@
 //! Guarantees: a mistake in them is reported in one line, before anything starts.
 //! Does not: read the environment or the clock; `main` does.
 
+use crate::enter::EnterArgs;
 use crate::isolation::ids::{CACHE_GIDS, IdRange, JOB_UIDS};
-use crate::runtime::RuntimeKind;
+use crate::runtime::Wanted;
 use clap::{Parser, Subcommand};
 use model::names::{is_host, is_id};
 use model::wire::{LaunchFile, NODE_FILE};
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -70,9 +70,10 @@ pub struct AgentArgs {
     /// [{"uuid": "GPU-0", "model": "A10G", "device": "/dev/nvidia0", "sick": false}]. It is read again each second.
     #[arg(long, value_name = "FILE")]
     pub gpus_from: Option<PathBuf>,
-    /// How commands are run.
-    #[arg(long, value_enum, default_value_t = RuntimeKind::default())]
-    pub runtime: RuntimeKind,
+    /// What runs the jobs with an image: docker, podman, or `auto` for the first of them that works when the agent starts.
+    /// With `none`, this node runs no containers.
+    #[arg(long, value_name = "RUNTIME", default_value = "auto")]
+    pub containers: Wanted,
     /// Exit code 0 of this command means that other work keeps the node busy.
     #[arg(long, value_name = "COMMAND")]
     pub busy_check: Option<String>,
@@ -96,14 +97,17 @@ pub struct AgentArgs {
     /// On TERM or INT, stop all allocs before the agent ends [default: they keep running].
     #[arg(long)]
     pub stop_work_on_exit: bool,
-    /// The agent starts itself with these commands.
+    /// What else this program does.
     #[command(subcommand)]
     pub internal: Option<InternalCommand>,
 }
 
-/// Commands that the agent starts itself with. They are not for people.
+/// What this program does besides being the agent. It starts itself with all of these but the first.
 #[derive(Clone, Debug, Subcommand)]
 pub enum InternalCommand {
+    /// Run a command inside of an alloc that runs on this node: as its user, with its view of the files, its limits and its
+    /// environment, or in its container. Only for root and for the agent's user; ends with the exit code of the command.
+    Enter(EnterArgs),
     /// Supervise the alloc in a directory.
     #[command(hide = true)]
     RunAlloc {
@@ -124,9 +128,6 @@ pub enum InternalCommand {
     /// Try what standard input describes, with a job's rights.
     #[command(hide = true)]
     Probe,
-    /// Try whether these addresses accept connections.
-    #[command(hide = true)]
-    Reach { addresses: Vec<SocketAddr> },
 }
 
 /// What is wrong with the command line or the node file.

@@ -115,6 +115,11 @@ fn remove(dir: &Path) -> io::Result<()> {
     remove_tree::remove_tree(dir)
 }
 
+/// An error that means: not on this machine at this moment.
+pub fn no_room(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::WouldBlock, what)
+}
+
 /// Whether the machine has no room at this moment: no memory, disk space, processes or file handles, a read-only disk, or a
 /// program file that is still being written. This may pass, so the start is tried again for a while.
 pub fn is_lack_of_room(error: &io::Error) -> bool {

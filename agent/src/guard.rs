@@ -15,7 +15,6 @@ use crate::isolation::probe::{self, Found, Probe};
 use crate::isolation::{JobUser, JobUsers, OwnIds, cgroup, metadata, private_mounts};
 use crate::node_state::NodeState;
 use crate::protocol::Refusals;
-use crate::runtime::RuntimeKind;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -30,9 +29,6 @@ const ADVICE: &str = "set the rule of the boot script, or give --allow-metadata"
 /// What the agent needs to try the metadata again.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// The path of this program, to show it to containers.
-    program: PathBuf,
-    runtime: RuntimeKind,
     enter: PathBuf,
     /// The user and group ids of jobs to try it with; empty if nothing is tried.
     ids: Vec<(u32, u32)>,
@@ -40,10 +36,8 @@ pub struct Guard {
 }
 
 /// Chooses who runs commands, and finds out what the machine allows.
-pub async fn prepare(args: &AgentArgs, data: &DataDir, program: &Path) -> Result<(JobUsers, Guard), AgentConfigError> {
+pub async fn prepare(args: &AgentArgs, data: &DataDir) -> Result<(JobUsers, Guard), AgentConfigError> {
     let mut guard = Guard {
-        program: program.to_owned(),
-        runtime: args.runtime,
         enter: data.allocs(),
         ids: Vec::new(),
         metadata: if args.allow_metadata { Vec::new() } else { metadata::addresses(&args.imds_url) },
@@ -117,15 +111,11 @@ impl Guard {
         None
     }
 
-    /// The addresses of the metadata that a job with this id reaches.
+    /// The addresses of the metadata that a job with this id reaches: as a process, and just so in a container, which has the
+    /// network and the user ids of the machine.
     async fn reach(&self, id: (u32, u32)) -> io::Result<Vec<SocketAddr>> {
-        match self.runtime.reach(&self.program, id, &self.metadata) {
-            Some(in_container) => in_container.await,
-            None => {
-                let probe = self.probe(id, None, self.metadata.clone());
-                probe::run(Path::new(OWN_PROGRAM), &probe).await.map(|found| found.metadata.addresses)
-            }
-        }
+        let probe = self.probe(id, None, self.metadata.clone());
+        probe::run(Path::new(OWN_PROGRAM), &probe).await.map(|found| found.metadata.addresses)
     }
 }
 

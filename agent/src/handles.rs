@@ -66,16 +66,16 @@ pub struct HandleStore {
     pub allocs: PathBuf,
     caches: PathBuf,
     cache_labels: PathBuf,
-    runtime: RuntimeKind,
+    containers: Vec<RuntimeKind>,
     outputs: Outputs,
 }
 
 impl HandleStore {
-    /// The handles in this data directory, and the containers of this runtime. The output of an alloc is kept in `outputs` when
+    /// The handles in this data directory, and the containers of these runtimes. The output of an alloc is kept in `outputs` when
     /// the directory of the alloc is destroyed.
-    pub fn new(data: &DataDir, runtime: RuntimeKind, outputs: Outputs) -> Self {
+    pub fn new(data: &DataDir, containers: Vec<RuntimeKind>, outputs: Outputs) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
-        Self { allocs, caches, cache_labels, runtime, outputs }
+        Self { allocs, caches, cache_labels, containers, outputs }
     }
 
     /// Lists every handle on this node.
@@ -93,11 +93,13 @@ impl HandleStore {
             tracing::warn!(%error, "cannot list all handles: the report is not complete");
             complete = false;
         }
-        match self.runtime.list().await {
-            Ok(containers) => containers.into_iter().for_each(|c| add(c.name, HandleKind::Container, Some(c.label))),
-            Err(error) => {
-                tracing::warn!(%error, "cannot list the containers: the report is not complete");
-                complete = false;
+        for runtime in &self.containers {
+            match runtime.list(&self.allocs).await {
+                Ok(found) => found.into_iter().for_each(|c| add(c.name, HandleKind::Container, Some(c.label))),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot list the containers: the report is not complete");
+                    complete = false;
+                }
             }
         }
         HandleList { handles: found.into_values().collect(), complete }
@@ -131,8 +133,11 @@ impl HandleStore {
     pub async fn destroy(&self, target: &HandleTarget, label: &str) -> io::Result<()> {
         match target {
             HandleTarget::Alloc(id) => {
-                self.remove_container(&id.to_string(), label).await?;
                 let dir = AllocDir::of(&self.allocs, *id);
+                // An alloc without an image has no container, and most have none: nobody has to be asked.
+                if dir.task().ok().flatten().is_none_or(|task| task.order.work.image.is_some()) {
+                    self.remove_container(&id.to_string(), label).await?;
+                }
                 let (label, outputs, id) = (label.to_owned(), self.outputs.clone(), *id);
                 blocking(move || {
                     let (found, path) = (dir.label(), dir.path());
@@ -208,11 +213,14 @@ impl HandleStore {
 
     /// Removes the container of this name, if it has this label. A container without a node's label is none of ours.
     async fn remove_container(&self, name: &str, label: &str) -> io::Result<()> {
-        match self.runtime.list().await?.into_iter().find(|c| c.name == name) {
-            Some(container) if container.label == label => self.runtime.remove(name).await,
-            Some(container) => Err(relabelled(&name, Some(&container.label))),
-            None => Ok(()),
+        for runtime in &self.containers {
+            match runtime.list(&self.allocs).await?.into_iter().find(|c| c.name == name) {
+                Some(container) if container.label == label => runtime.remove(name).await?,
+                Some(container) => return Err(relabelled(&name, Some(&container.label))),
+                None => {}
+            }
         }
+        Ok(())
     }
 }
 
@@ -266,7 +274,7 @@ mod tests {
     fn store(root: &Path) -> (DataDir, HandleStore) {
         let data = DataDir::open(root).unwrap();
         let outputs = Outputs::open(&data, node_id(), 1);
-        let store = HandleStore::new(&data, RuntimeKind::default(), outputs);
+        let store = HandleStore::new(&data, Vec::new(), outputs);
         (data, store)
     }
 

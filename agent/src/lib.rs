@@ -24,6 +24,7 @@
 //! memory                      what an alloc uses, where no control group counts it
 //! stops                       when an alloc hears of its stop, is asked to stop, and is killed
 //! usage ─ process_table       what an alloc used
+//! enter                       a person's command inside of an alloc that runs
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
 //! isolation                   what keeps a job apart from the node, from the agent, and from other jobs
@@ -49,6 +50,7 @@ pub mod client;
 pub mod config;
 pub mod control;
 pub mod data_dir;
+pub mod enter;
 pub mod fitness;
 pub mod gpus;
 pub mod guard;

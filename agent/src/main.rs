@@ -8,13 +8,13 @@ use nodekeeper_agent::OWN_PROGRAM;
 use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
 use nodekeeper_agent::alloc_dir::AllocDir;
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
-use nodekeeper_agent::isolation::{end, helper, metadata, probe};
+use nodekeeper_agent::enter;
+use nodekeeper_agent::isolation::{end, helper, probe};
 use nodekeeper_agent::provision::SupervisorContext;
 use nodekeeper_agent::runtime::Environment;
 use nodekeeper_agent::s3_access::S3Environment;
 use nodekeeper_agent::supervisor;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +35,13 @@ fn main() -> ExitCode {
     log.with_env_filter(filter).init();
     let result = match args.internal.clone() {
         None => run_agent(args),
+        Some(InternalCommand::Enter(args)) => match enter::run(&args, term()) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => {
+                print_error(&error.to_string());
+                return ExitCode::from(error.exit_code());
+            }
+        },
         Some(InternalCommand::RunAlloc { dir }) => run_alloc(dir),
         Some(InternalCommand::AsUser) => {
             let cause = match std::io::stdin().as_fd().try_clone_to_owned() {
@@ -49,7 +56,6 @@ fn main() -> ExitCode {
         Some(InternalCommand::Probe) => {
             probe::run_helper(std::io::stdin().lock(), std::io::stdout().lock()).map_err(Into::into)
         }
-        Some(InternalCommand::Reach { addresses }) => reach(&addresses),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,6 +64,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The kind of the caller's terminal.
+fn term() -> Option<String> {
+    std::env::var_os("TERM")?.into_string().ok()
 }
 
 /// Closes what whoever started this program left open, except the standard streams: jobs would inherit it.
@@ -75,10 +86,6 @@ fn print_error(what: &str) {
     let _unwritable_is_fine = writeln!(std::io::stderr(), "nodekeeper-agent: {what}");
 }
 
-fn reach(addresses: &[SocketAddr]) -> anyhow::Result<()> {
-    Ok(serde_json::to_writer(std::io::stdout().lock(), &metadata::reach(addresses))?)
-}
-
 fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     config::check(&args).map_err(AgentError::from)?;
     let node = config::read_node_file(&args.config).map_err(AgentError::from)?;
@@ -94,7 +101,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     };
     #[allow(clippy::disallowed_methods, reason = "the agent gets the clock here, as an argument")]
     let clock = jiff::Timestamp::now;
-    let config = AgentConfig { node, args, boot_id, program: program()?, s3: s3_environment(), clock };
+    let config = AgentConfig { node, args, boot_id, s3: s3_environment(), clock };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -133,11 +140,6 @@ fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let context = SupervisorContext { env, endpoints, program: OWN_PROGRAM.into(), s3, timestamp, clock };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(supervisor::run(AllocDir::at(dir), &context))?)
-}
-
-/// The path of this program. After an upgrade, another version has this path.
-fn program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().map_err(|e| anyhow::anyhow!("cannot find this program's own file: {e}"))
 }
 
 async fn either(mut term: Signal, mut int: Signal) {

@@ -76,7 +76,10 @@ pub async fn stop_everything(state: &NodeState, runner: &mut Runner, why: &str) 
     state.stop_all(why);
     let longest = state.read(|n| n.durable.allocs.values().map(|a| a.order.failure_policy.stop_time().as_ms()).max());
     let longest = Duration::from_millis(u64::try_from(longest.unwrap_or(0)).unwrap_or(0).min(86_400_000));
-    let deadline = Instant::now() + longest + runner.settings().runtime.end_grace() + STOP_ALL_GRACE;
+    let deadline = Instant::now()
+        + longest
+        + runner.settings().containers.map_or(Duration::ZERO, |runtime| runtime.end_grace())
+        + STOP_ALL_GRACE;
     loop {
         run_once(state, runner).await;
         let left = state.read(Node::unfinished);

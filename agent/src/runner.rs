@@ -9,14 +9,14 @@
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
 use crate::data_dir::DataDir;
-use crate::fitness::{Fitness, is_lack_of_room, try_disk};
+use crate::fitness::{Fitness, is_lack_of_room, no_room, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
 use crate::job_files::FilesSource;
 use crate::output_files::output_tail;
 use crate::process_table;
 use crate::protocol::{Ended, Gpu, Lacking, Seen, assign};
 use crate::rights::CredentialsPort;
-use crate::runtime::RuntimeKind;
+use crate::runtime::{LaunchError, RuntimeKind};
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
@@ -57,8 +57,8 @@ pub struct RunnerSettings {
     pub node_id: NodeId,
     /// The current boot.
     pub boot_id: String,
-    /// How commands are run.
-    pub runtime: RuntimeKind,
+    /// What runs the jobs with an image; `None` if this node runs no containers.
+    pub containers: Option<RuntimeKind>,
     /// Who runs commands.
     pub users: JobUsers,
     /// This program, to start supervisors with.
@@ -161,6 +161,9 @@ impl Runner {
             let rule = "only letters, digits, '-', '_' and '.'";
             let why = format!("{bad:?} cannot be the name of a cache: {rule}");
             return self.never_start(order, EndCause::Rejected { why });
+        }
+        if order.work.image.is_some() && self.settings.containers.is_none() {
+            return self.never_start(order, LaunchError::NoContainers.into());
         }
         let prepared = match refuses {
             Some(why) if self.fitness.is_hopeless() => return self.not_started(order, why.to_owned()),
@@ -300,7 +303,7 @@ impl Runner {
         AllocTask {
             node_id: self.settings.node_id,
             order: order.clone(),
-            runtime: self.settings.runtime,
+            runtime: self.settings.containers.filter(|_| order.work.image.is_some()).unwrap_or(RuntimeKind::PROCESS),
             job_user: None,
             isolation: None,
             unisolated: false,
@@ -390,7 +393,7 @@ impl Runner {
         };
         let same_boot = start.boot_id == self.settings.boot_id;
         if !same_boot && !start.is_never() {
-            self.settings.runtime.remove(&id.to_string()).await?;
+            dir.remove_container().await?;
             return Ok(Seen::Gone);
         }
         if same_boot && process_table::is_alive(start.pid, start.start_ticks) {
@@ -399,7 +402,7 @@ impl Runner {
         if same_boot {
             self.end_processes(&dir, &start).await?;
         }
-        self.settings.runtime.remove(&id.to_string()).await?;
+        dir.remove_container().await?;
         self.end_without_supervisor(id, &dir, &start)
     }
 
@@ -478,11 +481,6 @@ impl Runner {
     }
 }
 
-/// An error that means: not on this machine at this moment.
-fn no_room(what: String) -> io::Error {
-    io::Error::new(io::ErrorKind::WouldBlock, what)
-}
-
 fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
     let log_tail = Some(log_tail).filter(|t| !t.is_empty());
@@ -501,7 +499,7 @@ mod tests {
         let settings = RunnerSettings {
             node_id,
             boot_id,
-            runtime: RuntimeKind::default(),
+            containers: None,
             users: JobUsers::Agent,
             program,
             credentials: CredentialsPort::default(),

@@ -124,13 +124,13 @@ async fn work(
     match start_command(task, dir, context, rights) {
         Ok((child, mut capture, process)) => {
             let cause = supervise(task, dir, child, (&capture, meter), term).await;
-            if matches!(process, Process::Client) {
+            if matches!(process, Process::Client(_)) {
                 // What the client said is judged. What it used is not what the command used.
                 capture.finish().await;
                 meter.forget();
             }
             let cause = judge(task, dir, cause, process).await;
-            remove_container(task, dir).await;
+            remove_container(dir).await;
             (cause, Some(capture))
         }
         Err(cause) => (cause, None),
@@ -143,8 +143,8 @@ async fn judge(task: &AllocTask, dir: &AllocDir, cause: EndCause, process: Proce
     let other = match process {
         Process::Command => None,
         Process::Helper(verdict) => verdict.read(),
-        Process::Client if code == 0 => None,
-        Process::Client => {
+        Process::Client(_) if code == 0 => None,
+        Process::Client(_) => {
             let said = output_tail(&dir.output_files(), SAID_BYTES).unwrap_or_default().0;
             task.runtime.judge(&task.order, code, &said).await
         }
@@ -178,11 +178,10 @@ async fn close(dir: &AllocDir) {
 
 /// Removes the container of the alloc, if there is one, because the command may still run in it. If the removal fails
 /// for `REMOVE_TIMEOUT`, the alloc ends without it, and the container is swept later.
-async fn remove_container(task: &AllocTask, dir: &AllocDir) {
+async fn remove_container(dir: &AllocDir) {
     let deadline = Instant::now() + REMOVE_TIMEOUT;
-    while let Err(error) = task.runtime.remove(&task.order.alloc_id.to_string()).await {
-        // Not found: the runtime's program is not installed, so there is no container.
-        if error.kind() == io::ErrorKind::NotFound || Instant::now() > deadline {
+    while let Err(error) = dir.remove_container().await {
+        if Instant::now() > deadline {
             tracing::warn!(%error, "the container is left behind");
             if let Err(error) = dir.leave_container() {
                 tracing::warn!(%error, "cannot write down that the container is left behind");
@@ -230,7 +229,10 @@ fn start_command(
     });
     let invocation = invocation?;
     let mut command = Command::new(&invocation.program);
-    command.args(invocation.args).env_clear().envs(invocation.env);
+    if !matches!(invocation.process, Process::Client(_)) {
+        command.env_clear();
+    }
+    command.args(invocation.args).envs(invocation.env);
     command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
     match (command.spawn(), invocation.process) {
         (Ok(child), process) => Ok((child, capture, process)),
@@ -238,7 +240,7 @@ fn start_command(
             let name = task.order.work.command.first().map_or("", String::as_str);
             Err(program::why_not(name, env.get("PATH").map(String::as_str), &dir.work(), &e))
         }
-        (Err(e), Process::Helper(_) | Process::Client) => {
+        (Err(e), Process::Helper(_) | Process::Client(_)) => {
             Err(cannot(&format!("start {}", invocation.program.display()), &e))
         }
     }

@@ -3,8 +3,10 @@
 
 mod allocs;
 mod common;
+mod containers;
 mod gpus;
 mod handles;
+mod inside;
 mod isolation;
 mod output;
 mod restarts;

@@ -270,7 +270,7 @@ async fn of_several_supervisors_one_runs_the_alloc_and_none_if_it_is_never_to_be
             files: None,
             node_id: crate::common::NODE_ID.parse().unwrap(),
             order: order(copy, "echo run >> runs"),
-            runtime: RuntimeKind::default(),
+            runtime: RuntimeKind::PROCESS,
             job_user: None,
             isolation: None,
             unisolated: true,

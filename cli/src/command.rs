@@ -3,8 +3,8 @@
 //! Does not: contain a command. `commands`, `top` and `web` do, side by side.
 
 use crate::commands::{
-    advise, cancel, cost, demand, fetch, handles, history, init, job, job_file, jobs, logs, nodes, plan, policy, run,
-    status, submit, teardown,
+    advise, cancel, cost, demand, exec, fetch, handles, history, init, job, job_file, jobs, logs, nodes, plan, policy,
+    run, status, submit, teardown,
 };
 use crate::console::{Context, Outcome};
 use crate::{top, web};
@@ -28,6 +28,10 @@ pub enum Command {
     Job(job::JobArgs),
     /// Print the output of a job or an alloc, also while it comes
     Logs(logs::LogsArgs),
+    /// Run a command inside of an alloc that runs: as its user, with its files, its environment, or in its container
+    Exec(exec::ExecArgs),
+    /// Look into an alloc that runs, with a shell
+    Shell(exec::InsideArgs),
     /// Get the files that a job keeps (submit --out)
     Fetch(fetch::FetchArgs),
     /// Cancel jobs and stop their allocs
@@ -84,6 +88,8 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Jobs(args) => jobs::list(context, &args).await,
         Command::Job(args) => job::show(context, &args).await,
         Command::Logs(args) => logs::logs(context, &args).await,
+        Command::Exec(args) => exec::exec(context, &args).await,
+        Command::Shell(args) => exec::shell(context, &args).await,
         Command::Fetch(args) => fetch::run(context, &args).await,
         Command::Cancel(args) => cancel::run(context, &args).await,
         Command::Demand(command) => demand::run(context, &command).await,

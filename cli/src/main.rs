@@ -12,7 +12,7 @@ use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Screen, Usage, show};
+use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Reach, Screen, Usage, show};
 use nodekeeper_cli::contexts::{self, ContextCommand, Given};
 use nodekeeper_cli::hidden_env::HiddenEnv;
 #[cfg(feature = "local")]
@@ -75,6 +75,11 @@ enum What {
 /// one line.
 const QUIET: &str = "warn,dynoxide=error,aws_config=off,aws_runtime=error";
 
+/// What docker and podman read, and the local machines' agents with them.
+#[cfg(feature = "local")]
+const OF_CONTAINERS: [&str; 5] =
+    ["CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "DOCKER_CONFIG", "DOCKER_HOST"];
+
 /// The exit code if the reader of the output has closed the pipe: as that of a program that SIGPIPE ended.
 const CLOSED_PIPE: u8 = 141;
 
@@ -109,7 +114,9 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
             let exe = std::env::current_exe()?;
             let s3_endpoint = env("AWS_ENDPOINT_URL_S3").filter(|url| !url.is_empty());
             let (path, home, rust_log) = (env("PATH"), env("HOME"), env("RUST_LOG"));
-            let env = LocalEnv { path, home, rust_log, s3_endpoint, sudo_uid: env("SUDO_UID"), exe, clock };
+            let containers = OF_CONTAINERS.iter().filter_map(|name| Some((*name, env(name)?))).collect();
+            let sudo_uid = env("SUDO_UID");
+            let env = LocalEnv { path, home, rust_log, s3_endpoint, containers, sudo_uid, exe, clock };
             local::run(args, env).await?;
             Ok(Outcome::Done)
         }
@@ -173,7 +180,10 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let endpoint = std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty());
     let outputs = nodekeeper_cli::aws::s3(&config, endpoint.as_deref(), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
-    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs })
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let local = variable("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);
+    let reach = Reach { local, region: told.region, profile: told.profile, user: variable("USER") };
+    Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs, reach })
 }
 
 /// Whether tables have colours.

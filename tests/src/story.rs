@@ -7,7 +7,7 @@ use model::time::Time;
 use model::{ClientStatus, NodeStatus};
 use nodekeeper_agent::protocol::{Ended, Seen};
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{Cluster, Context, Screen};
+use nodekeeper_cli::console::{Cluster, Context, Reach, Screen};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use store::Dynamo;
@@ -45,7 +45,7 @@ impl World {
         // No command of a story makes tables.
         let dynamo = Dynamo::new(dynamo_client("http://127.0.0.1:9"), self.cluster.clone());
         let outputs = s3_client("http://127.0.0.1:9", "us-east-1", credentials());
-        operate(Cluster { store, dynamo, cloud, outputs }, self.now(), line).await.unwrap()
+        operate(Cluster { store, dynamo, cloud, outputs, reach: Reach::default() }, self.now(), line).await.unwrap()
     }
 
     /// Steps until the alloc is in this state and as many nodes are ready.

@@ -82,9 +82,18 @@ pub fn as_stdin_bytes(content: &[u8]) -> io::Result<Stdio> {
     in_memory(content).map(Stdio::from)
 }
 
+/// A file in memory with these bytes, which every program that is started while it is open inherits under its number.
+pub fn inherited(content: &[u8]) -> io::Result<File> {
+    file(content, MFdFlags::empty())
+}
+
 /// A file in memory with these bytes.
 fn in_memory(content: &[u8]) -> io::Result<File> {
-    let mut file = File::from(memfd_create("nodekeeper-helper", MFdFlags::MFD_CLOEXEC)?);
+    file(content, MFdFlags::MFD_CLOEXEC)
+}
+
+fn file(content: &[u8], flags: MFdFlags) -> io::Result<File> {
+    let mut file = File::from(memfd_create("nodekeeper-helper", flags)?);
     file.write_all(content)?;
     file.rewind()?;
     Ok(file)
@@ -133,7 +142,7 @@ fn begin(stdin: &File) -> EndCause {
     let Some((name, args)) = start.command.split_first() else {
         return EndCause::Rejected { why: "the command is empty".to_owned() };
     };
-    if let Err(e) = restrict(&start) {
+    if let Err(e) = restrict(&start, || Ok(())) {
         return EndCause::NotStarted { why: e.to_string() };
     }
     // Made by the job's user, who may open /dev/stdin again.
@@ -145,7 +154,8 @@ fn begin(stdin: &File) -> EndCause {
     program::why_not(name, start.env.get("PATH").map(String::as_str), Path::new("."), &error)
 }
 
-fn restrict(start: &JobStart) -> io::Result<()> {
+/// Applies every restriction of the command to this process. `join` enters a view of the file system that there is already.
+pub fn restrict(start: &JobStart, join: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // Fails only on a kernel without the file, where the score does not exist.
     let _best_effort = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     if let Some(sandbox) = &start.sandbox {
@@ -155,6 +165,7 @@ fn restrict(start: &JobStart) -> io::Result<()> {
         if let Some(mounts) = &sandbox.mounts {
             enter_private_mounts(mounts).map_err(|e| failed("make the private mounts", &e))?;
         }
+        join().map_err(|e| failed("enter the view of the file system", &e))?;
         setrlimit(Resource::RLIMIT_NPROC, sandbox.max_tasks, sandbox.max_tasks)
             .map_err(|e| failed("limit the tasks", &e.into()))?;
         // The group is the alloc's own, or a cache's: its members may write.

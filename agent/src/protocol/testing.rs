@@ -27,7 +27,7 @@ pub(crate) fn task(order: AllocOrder) -> AllocTask {
         files: None,
         node_id: node_id(),
         order,
-        runtime: RuntimeKind::default(),
+        runtime: RuntimeKind::PROCESS,
         job_user: None,
         isolation: None,
         unisolated: true,

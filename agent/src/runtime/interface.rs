@@ -12,9 +12,9 @@ use model::wire::AllocOrder;
 use model::{EndCause, Signal};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::fs::File;
 use std::future::ready;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Stdio;
@@ -55,11 +55,12 @@ pub struct CommandSpec<'a> {
     pub agent_program: &'a Path,
 }
 
-/// How a command is started. The process gets exactly `env`.
+/// How a command is started.
 #[derive(Debug)]
 pub struct Invocation {
     pub program: PathBuf,
     pub args: Vec<String>,
+    /// The whole environment of the process. A client has the agent's own besides.
     pub env: Environment,
     pub stdin: Stdio,
     pub process: Process,
@@ -72,8 +73,8 @@ pub enum Process {
     Command,
     /// A helper that becomes the command, or says why it cannot.
     Helper(Verdict),
-    /// The client of a daemon that runs the command.
-    Client,
+    /// The client of what runs the command, and a file that it inherits.
+    Client(File),
 }
 
 /// Why a command cannot be started. The text becomes the cause of the end.
@@ -82,15 +83,15 @@ pub enum LaunchError {
     /// The order has no command.
     #[error("the command is empty")]
     NoCommand,
-    /// Containers need an image.
-    #[error("the job names no image, and this node runs containers")]
-    NoImage,
-    /// Only containers have an image.
+    /// Only containers have an image, and they need one.
+    #[error("the job and its runtime do not fit: a container needs an image, and a process has none")]
+    OtherRuntime,
+    /// The job has an image.
     #[error(
-        "the job wants the image {0}, and this node runs no containers: run its agent with --runtime docker, or submit \
-         the job without --image"
+        "this node runs no containers: install docker or podman in the image of its instance, or let its size say \
+         `containers = false`"
     )]
-    NoContainers(String),
+    NoContainers,
     /// The image is not a valid name, or would be read as an option.
     #[error(
         "{0:?} is not an image reference: it must begin with a letter or a digit, and have only letters, digits \
@@ -100,28 +101,25 @@ pub enum LaunchError {
     /// The environment cannot be handed to the process that becomes the job's user.
     #[error("cannot pass on the environment: {0}")]
     PassEnvironment(#[source] io::Error),
-    /// Containers get no standard input.
-    #[error("the job has a standard input, and this node runs containers, which get none: pass it by a file or a URL")]
-    NoInput,
     /// A variable cannot be handed to a container.
     #[error(
-        "cannot pass on the variable {0}: docker takes values of several lines only from its own environment, where \
-         this name has another meaning; rename the variable, or encode its value"
+        "cannot pass on the variable {0}: docker and podman take values of several lines only from their own environment, \
+         where this name has another meaning; rename the variable, or encode its value"
     )]
     Variable(String),
 }
 
 impl From<LaunchError> for EndCause {
-    /// Only the machine is to blame if it cannot pass the environment on. Everything else stands in the order.
+    /// Only the machine is to blame if it cannot pass the environment on. A machine without containers is fit for other work.
+    /// Everything else stands in the order.
     fn from(error: LaunchError) -> Self {
         let why = error.to_string();
         match error {
             LaunchError::PassEnvironment(_) => Self::NotStarted { why },
+            LaunchError::NoContainers => Self::Lost { why },
             LaunchError::NoCommand
-            | LaunchError::NoImage
-            | LaunchError::NoContainers(_)
+            | LaunchError::OtherRuntime
             | LaunchError::InvalidImage(_)
-            | LaunchError::NoInput
             | LaunchError::Variable(_) => Self::Rejected { why },
         }
     }
@@ -154,8 +152,10 @@ pub trait Runtime: Debug + Send + Sync {
     /// The name of the runtime on the command line and in task files. It is stored on disk: never change it.
     fn name(&self) -> &'static str;
 
-    /// One line of help.
-    fn help(&self) -> &'static str;
+    /// Tries whether the runtime works on this machine.
+    fn try_out(&self) -> IoFuture<'_, ()> {
+        Box::pin(ready(Ok(())))
+    }
 
     /// The variables that a command has before the job's own are added.
     fn base_environment(&self, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment;
@@ -203,24 +203,18 @@ pub trait Runtime: Debug + Send + Sync {
         Box::pin(ready(None))
     }
 
+    /// The command line that runs this command in the container of an alloc; `None` if its command is a process of the machine.
+    fn inside(&self, _alloc: AllocId, _is_terminal: bool, _command: &[String]) -> Option<Vec<String>> {
+        None
+    }
+
     /// Removes the container with this name, running or not. Succeeds if there is no such container.
     fn remove<'a>(&'a self, _name: &'a str) -> IoFuture<'a, ()> {
         Box::pin(ready(Ok(())))
     }
 
-    /// Which of these addresses a job with this user and group id reaches. `None` if the job is a process of this
-    /// machine: then a process tries it.
-    fn reach(
-        &self,
-        _program: &Path,
-        _ids: (u32, u32),
-        _addresses: &[SocketAddr],
-    ) -> Option<IoFuture<'static, Vec<SocketAddr>>> {
-        None
-    }
-
-    /// Every container with a nodekeeper label, running or not.
-    fn list(&self) -> IoFuture<'_, Vec<Container>> {
+    /// Every container of the allocs in this directory, running or not.
+    fn list<'a>(&'a self, _allocs: &'a Path) -> IoFuture<'a, Vec<Container>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 }

@@ -1,19 +1,20 @@
 //! How commands are run: one file for each runtime, and the list of them.
 //!
-//! A new runtime is a new file beside this one, and its entry in [`RuntimeKind::ALL`].
+//! A job with an image runs in a container, and one without as a process of the machine. A new runtime is a new file beside this
+//! one, and its entry in [`RuntimeKind::ALL`].
 //! Guarantees: no other file of the agent compares runtimes; all of them call [`Runtime`].
 //! Does not: supervise (`supervisor` does).
 
-mod docker;
+mod container;
+mod containers;
 mod interface;
 mod process;
 
+pub use containers::{Containers, Wanted};
 pub use interface::{
     CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
 };
 
-use clap::ValueEnum;
-use clap::builder::PossibleValue;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -24,18 +25,15 @@ use std::ops::Deref;
 pub struct RuntimeKind(&'static dyn Runtime);
 
 impl RuntimeKind {
-    /// Every runtime. The first one is the default.
-    pub const ALL: &'static [Self] = &[Self(&process::ProcessRuntime), Self(&docker::DockerRuntime)];
+    /// What runs commands without an image.
+    pub const PROCESS: Self = Self(&process::ProcessRuntime);
+
+    /// What runs commands in containers, in the order in which an agent looks for them.
+    pub const OF_CONTAINERS: &'static [Self] = &[Self(&container::DOCKER), Self(&container::PODMAN)];
 
     /// The runtime with this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.name() == name)
-    }
-}
-
-impl Default for RuntimeKind {
-    fn default() -> Self {
-        Self(&process::ProcessRuntime)
+        [Self::PROCESS].iter().chain(Self::OF_CONTAINERS).copied().find(|kind| kind.name() == name)
     }
 }
 
@@ -70,20 +68,7 @@ impl Serialize for RuntimeKind {
 impl<'de> Deserialize<'de> for RuntimeKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
-        Self::named(&name).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
-            D::Error::custom(format!("unknown runtime {name:?}: must be one of {}", known.join(", ")))
-        })
-    }
-}
-
-impl ValueEnum for RuntimeKind {
-    fn value_variants<'a>() -> &'a [Self] {
-        Self::ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.name()).help(self.help()))
+        Self::named(&name).ok_or_else(|| D::Error::custom(format!("unknown runtime {name:?}")))
     }
 }
 
@@ -93,20 +78,12 @@ mod tests {
 
     #[test]
     fn the_names_in_task_files_do_not_change() {
-        for (json, name) in [(r#""process""#, "process"), (r#""docker""#, "docker")] {
+        for (json, name) in [(r#""process""#, "process"), (r#""docker""#, "docker"), (r#""podman""#, "podman")] {
             let kind: RuntimeKind = serde_json::from_str(json).unwrap();
             assert_eq!(kind.name(), name);
             assert_eq!(serde_json::to_string(&kind).unwrap(), json);
         }
         let error = serde_json::from_str::<RuntimeKind>(r#""vm""#).unwrap_err().to_string();
-        assert!(error.contains("unknown runtime \"vm\": must be one of process, docker"), "{error}");
-    }
-
-    #[test]
-    fn the_default_is_the_first_and_names_are_unique() {
-        assert_eq!(RuntimeKind::default(), RuntimeKind::ALL[0]);
-        for kind in RuntimeKind::ALL {
-            assert_eq!(RuntimeKind::ALL.iter().filter(|other| *other == kind).count(), 1, "{kind:?}");
-        }
+        assert!(error.contains("unknown runtime \"vm\""), "{error}");
     }
 }

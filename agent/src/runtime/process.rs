@@ -21,10 +21,6 @@ impl Runtime for ProcessRuntime {
         "process"
     }
 
-    fn help(&self) -> &'static str {
-        "As process groups of this machine"
-    }
-
     fn base_environment(&self, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment {
         let mut env = agent_env.clone();
         if let Some(user) = user {
@@ -41,8 +37,8 @@ impl Runtime for ProcessRuntime {
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
-        if let Some(image) = &spec.order.work.image {
-            return Err(LaunchError::NoContainers(image.clone()));
+        if spec.order.work.image.is_some() {
+            return Err(LaunchError::OtherRuntime);
         }
         let command = &spec.order.work.command;
         let (program, args) = command.split_first().ok_or(LaunchError::NoCommand)?;
@@ -126,7 +122,7 @@ mod tests {
             AllocOrder { work: model::Work { image: Some("alpine".into()), ..order(0, 1).work }, ..order(0, 1) };
         for user in [None, Some(&JobUser::own(20_000, Vec::new()))] {
             let error = invoke(&order, user).unwrap_err();
-            assert!(matches!(&error, LaunchError::NoContainers(image) if image == "alpine"), "{error}");
+            assert!(matches!(error, LaunchError::OtherRuntime), "{error}");
         }
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
+pub mod podman;
+
 use axum::Json;
 use axum::Router;
 use axum::extract::{Path, State};
@@ -286,6 +288,9 @@ impl TestNode {
         }
         if !args.iter().any(|a| ["--job-user", "--job-uids", "--unisolated"].contains(a)) {
             command.arg("--unisolated");
+        }
+        if !args.contains(&"--containers") {
+            command.args(["--containers", "none"]);
         }
         command.args(args);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).envs(self.env.clone());

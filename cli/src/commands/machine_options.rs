@@ -38,6 +38,7 @@ impl MachineOptions {
             gpu_type: self.gpu_type.clone(),
             gpu_memory_gib: self.gpu_memory,
             require: self.require.iter().cloned().collect(),
+            containers: false,
         }
     }
 }

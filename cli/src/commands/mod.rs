@@ -15,6 +15,7 @@ mod bulk;
 pub(crate) mod cancel;
 pub(crate) mod cost;
 pub(crate) mod demand;
+pub(crate) mod exec;
 pub(crate) mod fetch;
 mod filter;
 mod follow;

@@ -52,7 +52,7 @@ struct NeedsOptions {
 /// What the nodes run, as options.
 #[derive(Args, Clone, Debug)]
 struct WorkOptions {
-    /// The container image, if nodes run containers
+    /// Run it in a container of this image; without one, it is a process of the node
     #[arg(long)]
     image: Option<String>,
     /// A cache: a named volume that stays on the node after the job ends; may be given several times

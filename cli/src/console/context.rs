@@ -9,6 +9,7 @@ use model::cloud::Cloud;
 use model::time::Time;
 use std::fmt;
 use std::io::{BufRead, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use store::{Dynamo, Store};
 
@@ -26,6 +27,21 @@ pub struct Cluster {
     pub cloud: Arc<dyn Cloud>,
     /// Where nodes store outputs.
     pub outputs: s3::S3,
+    /// How a command gets onto its machines.
+    pub reach: Reach,
+}
+
+/// How a command gets onto the machines of a cluster, and who gives it.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// The directory with the machines of a local system; `None` for instances of EC2.
+    pub local: Option<PathBuf>,
+    /// The region of the instances.
+    pub region: Option<String>,
+    /// The profile of the AWS configuration.
+    pub profile: Option<String>,
+    /// The person's name on this computer. Nobody checks it: CloudTrail knows who it was.
+    pub user: Option<String>,
 }
 
 impl fmt::Debug for Cluster {

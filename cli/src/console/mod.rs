@@ -13,5 +13,5 @@ pub mod show;
 pub(crate) mod signals;
 pub(crate) mod tone;
 
-pub use context::{Clock, Cluster, Connect, Context, Outcome, Usage};
+pub use context::{Clock, Cluster, Connect, Context, Outcome, Reach, Usage};
 pub use show::Screen;

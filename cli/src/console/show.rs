@@ -227,6 +227,7 @@ pub(crate) fn kind(has: Capacity, kind: &MachineKind) -> String {
     parts.extend((kind.gpu_memory_gib > 0).then(|| format!("{} GiB on each GPU", kind.gpu_memory_gib)));
     parts.extend((kind.arch != Arch::X86_64).then(|| kind.arch.to_string()));
     parts.extend(kind.labels.iter().map(|label| format!("label {label}")));
+    parts.extend((!kind.containers).then(|| "no containers".to_owned()));
     parts.join(", ")
 }
 

@@ -82,6 +82,8 @@ pub struct LocalEnv {
     pub rust_log: Option<String>,
     /// `AWS_ENDPOINT_URL_S3`: what stands for S3 here, if something does.
     pub s3_endpoint: Option<String>,
+    /// What docker and podman read: agents pass it on to them.
+    pub containers: Vec<(&'static str, String)>,
     /// `SUDO_UID`: who became root by `sudo`.
     pub sudo_uid: Option<String>,
     /// The path of this program.

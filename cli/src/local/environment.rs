@@ -37,8 +37,16 @@ pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, access: &A
         .into_iter()
         .chain(access.variables())
         .chain(places.endpoints())
+        .chain(machines(&places.dir))
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
+}
+
+/// Where `nodekeeper exec` finds the machines. A path that a shell would take apart is left out.
+fn machines(dir: &Path) -> Option<(&'static str, String)> {
+    let path = dir.join("machines").display().to_string();
+    let is_plain = path.chars().all(|c| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+' | '@'));
+    is_plain.then_some(("NODEKEEPER_MACHINES", path))
 }
 
 /// Writes lines that a shell and `cargo lambda watch --env-file` both read.

@@ -74,7 +74,7 @@ pub struct MachineSettings {
     pub path: Option<String>,
     /// `RUST_LOG` for agents.
     pub rust_log: Option<String>,
-    /// The variables by which SDKs find what jobs use.
+    /// The variables by which SDKs find what jobs use, and those that docker and podman read.
     pub endpoints: Vec<(&'static str, String)>,
     /// The keys by which agents use S3.
     pub s3_keys: [(&'static str, String); 2],
@@ -341,6 +341,8 @@ impl Machine {
             File::options().write(true).create_new(true).mode(0o600).open(self.dir.join("node.json"))?;
         node_file.write_all(&serde_json::to_vec(&file)?)?;
         let size = self.start.tags.get(SIZE_TAG).map(String::as_str).unwrap_or_default();
+        // `nodekeeper exec` starts it.
+        std::os::unix::fs::symlink(&settings.agent, self.dir.join("agent"))?;
         if let Some(gpus) = settings.gpus.listed(&self.start.instance_id, size) {
             fs::write(self.dir.join(GPUS), format!("{gpus:#}\n"))?;
         }

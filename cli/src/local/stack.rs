@@ -76,7 +76,7 @@ impl Stack {
             user_data: !args.no_user_data,
             path: env.path.clone(),
             rust_log: env.rust_log.clone(),
-            endpoints: places.endpoints(),
+            endpoints: [places.endpoints(), env.containers.clone()].concat(),
             s3_keys: access.node_keys(),
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;

@@ -1,37 +1,39 @@
-//! How a variable of a job reaches its container, by the docker command.
+//! How a variable of a job reaches its container, by the command of docker or of podman: whoever submits a job does not know which.
 //!
-//! Guarantees: no variable of a job changes what the docker command does, which has the agent's rights; a value is on no
-//! command line.
-//! Does not: call docker.
+//! Guarantees: no variable of a job changes what that command does, which has the agent's rights; a value is on no command line.
+//! Does not: call either.
 
 /// How a variable is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passing {
-    /// As a line of a file that docker reads.
+    /// As a line of a file that the command reads.
     Line,
-    /// By its name: docker takes the value from its own environment.
+    /// By its name: the command takes the value from its own environment.
     ByName,
-    /// Not at all: it does not fit into a line, and in docker's own environment it would have another meaning.
+    /// Not at all: it does not fit into a line, and in the environment of the command it would have another meaning.
     Impossible,
 }
 
 /// How the variable is passed on.
 pub fn passing(name: &str, value: &str) -> Passing {
-    // Docker skips a line that begins with #, and takes spaces and the last carriage return away.
+    // Both skip a line that begins with #, and take spaces and the last carriage return away. Podman takes a name that ends with
+    // an asterisk for all variables that begin so.
     let fits = !name.starts_with(['#', '\u{feff}'])
         && !name.contains(char::is_whitespace)
+        && !name.ends_with('*')
         && !value.contains('\n')
         && !value.ends_with('\r');
-    match (fits, is_read_by_docker(name)) {
+    match (fits, is_read_by_client(name)) {
         (true, _) => Passing::Line,
         (false, false) => Passing::ByName,
         (false, true) => Passing::Impossible,
     }
 }
 
-/// What the docker command reads, its Go runtime, the C library and its loader, and the programs that docker may start: ssh,
-/// plug-ins, and helpers for credentials, which are often scripts. A name that ends with `*` stands for all that begin so.
-const READ_BY_DOCKER: &[&str] = &[
+/// What the commands of docker and podman read, their Go runtime, the C library and its loader, and the programs that they may
+/// start: conmon and runc, ssh, plug-ins, and helpers for credentials, which are often scripts. A name that ends with `*` stands for
+/// all that begin so.
+const READ_BY_CLIENT: &[&str] = &[
     // docker
     "ALL_PROXY",
     "BUILDKIT_*",
@@ -48,6 +50,25 @@ const READ_BY_DOCKER: &[&str] = &[
     "OTEL_*",
     "REQUEST_METHOD",
     "TERM",
+    // podman, and what it starts
+    "BUILDAH_*",
+    "CONTAINERS_*",
+    "CONTAINER_*",
+    "CRUN_*",
+    "LIBPOD_*",
+    "LISTEN_*",
+    "NETAVARK_*",
+    "NOTIFY_SOCKET",
+    "OCI_*",
+    "PODMAN_*",
+    "REGISTRY_AUTH_FILE",
+    "REGISTRIES_CONFIG_PATH",
+    "RUNC_*",
+    "STORAGE_*",
+    "_CONMON_*",
+    "_CONTAINERS_*",
+    "_LIBCONTAINER_*",
+    "_OCI_*",
     // the system
     "HOME",
     "LOGNAME",
@@ -83,7 +104,7 @@ const READ_BY_DOCKER: &[&str] = &[
     "RES_OPTIONS",
     "TZ",
     "TZDIR",
-    // what docker may start
+    // what either may start
     "AWS_*",
     "BASHOPTS",
     "BASH_*",
@@ -107,9 +128,9 @@ const READ_BY_DOCKER: &[&str] = &[
     "SSH_SK_*",
 ];
 
-fn is_read_by_docker(name: &str) -> bool {
+fn is_read_by_client(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
-    READ_BY_DOCKER.iter().any(|read| match read.strip_suffix('*') {
+    READ_BY_CLIENT.iter().any(|read| match read.strip_suffix('*') {
         Some(begin) => upper.starts_with(begin),
         None => upper == *read,
     })
@@ -120,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_docker_would_read_itself_is_not_passed_on() {
+    fn only_what_the_command_would_read_itself_is_not_passed_on() {
         for (name, value, want) in [
             ("ONE", "#x = y ", Passing::Line),
             ("LD_PRELOAD", "/x.so", Passing::Line),
@@ -137,7 +158,10 @@ mod tests {
             ("LOCATIONS", "a\nb", Passing::ByName),
             ("TMP_SCRIPT", "a\nb", Passing::ByName),
             ("LANGUAGES", "a\nb", Passing::ByName),
+            ("ALL*", "1", Passing::ByName),
             ("LD_PRELOAD", "/x.so\n", Passing::Impossible),
+            ("CONTAINERS_CONF", "a\nb", Passing::Impossible),
+            ("CONTAINER_HOST", "a\nb", Passing::Impossible),
             ("docker_host", "a\nb", Passing::Impossible),
             ("https_proxy", "a\nb", Passing::Impossible),
             ("SSL_CERT_FILE", "a\nb", Passing::Impossible),

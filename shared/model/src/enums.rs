@@ -350,6 +350,8 @@ string_enum! {
         EndJob = "end_job",
         /// An operator cancelled a job.
         Cancel = "cancel",
+        /// An operator runs a command inside of an alloc.
+        EnterAlloc = "enter_alloc",
         /// An operator holds a node.
         Hold = "hold",
         /// An operator lets a node run again.

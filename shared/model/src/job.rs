@@ -20,9 +20,10 @@ use crate::end_cause::{EndCause, Ending, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
 use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, JobId, NodeId};
+use crate::machine::MachineNeed;
 use crate::mistakes::{BadJob, Mistakes};
 use crate::names::MAX_NAME_CHARS;
-use crate::needs::MAX_NODES;
+use crate::needs::{MAX_NODES, Needs};
 use crate::node::Version;
 use crate::retry::{Follows, Retry, Verdict};
 use crate::spec::{JobSpec, check_placing};
@@ -76,6 +77,7 @@ impl Job {
     /// A new job, queued.
     pub fn submit(job_id: JobId, spec: JobSpec, now: Time) -> Result<Self, BadJob> {
         spec.check()?;
+        let machine = MachineNeed { containers: spec.work.image.is_some(), ..spec.needs.machine };
         Ok(Self {
             summary: JobSummary {
                 job_id,
@@ -84,7 +86,7 @@ impl Job {
                 name: spec.name.filter(|n| !n.is_empty()),
                 priority: spec.priority,
                 submitted_at: now,
-                needs: spec.needs,
+                needs: Needs { machine, ..spec.needs },
                 array_limit: spec.array_limit,
                 after: spec.after,
                 tries: Tries::default(),

@@ -7,6 +7,7 @@
 //! | GPU type | the same, in upper or lower case |
 //! | GPU memory | each GPU has at least as much |
 //! | labels | it has all of them |
+//! | containers | it runs containers |
 //!
 //! Guarantees: [`Machine::fits`] is the only answer to the question whether work may use a machine: placing, launching,
 //! rejecting, demand sets and what the commands say all ask it.
@@ -55,6 +56,8 @@ pub struct MachineKind {
     /// What else the policy says of it.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub labels: BTreeSet<String>,
+    /// Whether it runs jobs that have an image.
+    pub containers: bool,
 }
 
 const fn is_zero(n: &u64) -> bool {
@@ -63,7 +66,8 @@ const fn is_zero(n: &u64) -> bool {
 
 impl MachineKind {
     /// What counts where nothing is said.
-    pub const DEFAULT: Self = Self { arch: Arch::X86_64, gpu_type: None, gpu_memory_gib: 0, labels: BTreeSet::new() };
+    pub const DEFAULT: Self =
+        Self { arch: Arch::X86_64, gpu_type: None, gpu_memory_gib: 0, labels: BTreeSet::new(), containers: true };
 }
 
 impl Default for MachineKind {
@@ -94,6 +98,9 @@ pub struct MachineNeed {
     /// The labels that the machine must have.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub require: BTreeSet<String>,
+    /// Whether the work has an image. A job says it by its image, and in no other way.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub containers: bool,
 }
 
 impl MachineNeed {
@@ -105,6 +112,7 @@ impl MachineNeed {
         gpu_type: None,
         gpu_memory_gib: 0,
         require: BTreeSet::new(),
+        containers: false,
     };
 
     /// What is asked for, in words for people.
@@ -119,7 +127,7 @@ impl MachineNeed {
             gpu_memory,
         ];
         let labels = self.require.iter().map(|label| format!("label {label}"));
-        one.into_iter().flatten().chain(labels).collect()
+        one.into_iter().flatten().chain(labels).chain(self.containers.then(|| "containers".to_owned())).collect()
     }
 
     /// The mistakes of what work with so many GPUs asks for, in the words of the options.
@@ -166,7 +174,7 @@ pub struct Machine<'a> {
 impl Machine<'_> {
     /// Whether work that takes up so much, and asks for this, may use the machine while it has this room.
     pub fn fits(&self, takes: Capacity, need: &MachineNeed, room: Capacity) -> bool {
-        let MachineNeed { instance_type, market, arch, gpu_type, gpu_memory_gib, require } = need;
+        let MachineNeed { instance_type, market, arch, gpu_type, gpu_memory_gib, require, containers } = need;
         let has_room = takes.vcpus <= room.vcpus
             && takes.memory_mib <= room.memory_mib
             && takes.scratch_gib <= room.scratch_gib
@@ -178,6 +186,7 @@ impl Machine<'_> {
             && gpu_type.as_deref().is_none_or(|asked| self.has_gpu_type(asked))
             && *gpu_memory_gib <= self.kind.gpu_memory_gib
             && require.is_subset(&self.kind.labels)
+            && (self.kind.containers || !containers)
     }
 
     fn has_gpu_type(&self, asked: &str) -> bool {
@@ -200,7 +209,7 @@ mod tests {
     fn each_thing_that_is_asked_for_is_compared_with_the_machine() {
         let kinds = [
             MachineKind::DEFAULT,
-            MachineKind { arch: Arch::Arm64, labels: labels(&["nvme"]), ..MachineKind::DEFAULT },
+            MachineKind { arch: Arch::Arm64, labels: labels(&["nvme"]), containers: false, ..MachineKind::DEFAULT },
             MachineKind {
                 gpu_type: Some("a10g".into()),
                 gpu_memory_gib: 24,
@@ -239,6 +248,13 @@ mod tests {
                 takes,
                 MachineNeed { require: labels(&["nvme", "fast-net"]), ..any() },
                 [false, false, true],
+            ),
+            ("containers", takes, MachineNeed { containers: true, ..any() }, [true, false, true]),
+            (
+                "containers on arm64",
+                takes,
+                MachineNeed { containers: true, arch: Some(Arch::Arm64), ..any() },
+                [false; 3],
             ),
             ("a label that none has", takes, MachineNeed { require: labels(&["nvme", "NVME"]), ..any() }, [false; 3]),
         ] {

@@ -31,7 +31,7 @@ pub struct Work {
     /// The program and its arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// The container image, if the nodes run containers.
+    /// The image of its container; `None` for a process of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Named volumes that outlive the alloc.
@@ -74,8 +74,9 @@ impl Work {
             let impossible = env.iter().find(|(name, value)| passing(name, value) == Passing::Impossible);
             mistakes.require(impossible.is_none(), || {
                 format!(
-                    "the variable {} cannot reach a container with this value: docker takes values of several lines only from \
-                     its own environment, where this name has another meaning; rename the variable, or encode its value",
+                    "the variable {} cannot reach a container with this value: docker and podman take values of several lines \
+                     only from their own environment, where this name has another meaning; rename the variable, or encode its \
+                     value",
                     impossible.map_or("", |(name, _)| name)
                 )
             });
@@ -163,8 +164,7 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
-/// Whether this is an image reference. A text that begins with `-` is refused: the docker command would take
-/// it for an option.
+/// Whether this is an image reference. A text that begins with `-` is refused: docker and podman would take it for an option.
 pub fn is_image_reference(image: &str) -> bool {
     let begins = |c: char| c.is_ascii_alphanumeric();
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':' | '@');

@@ -92,7 +92,7 @@ fn every_default_of_the_contract_counts_when_the_attribute_is_absent() {
     let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(1)).unwrap();
     assert_eq!(check::<Alloc>(Table::Allocs, "### allocs", &row(&alloc), &[]), ["awaiting"].into());
     check::<AllocSummary>(Table::Allocs, "### allocs", &row(&alloc), &[]);
-    for (map, parts) in [("needs", 7), ("work", 2), ("failure_policy", 7)] {
+    for (map, parts) in [("needs", 8), ("work", 2), ("failure_policy", 7)] {
         let part = format!("### {map}");
         let found = check_within::<Job>(Table::Jobs, &part, Some(map), &row(&job), &[]);
         assert_eq!(found, check_within::<Alloc>(Table::Allocs, &part, Some(map), &row(&alloc), &[]));

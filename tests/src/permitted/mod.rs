@@ -27,7 +27,7 @@ use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::Policy;
 use model::time::{Span, Time};
 use model::{BrakeKind, Class, ClientStatus, Market};
-use nodekeeper_cli::console::Cluster;
+use nodekeeper_cli::console::{Cluster, Reach};
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
 use serde_json::{Value, json};
@@ -124,7 +124,8 @@ impl Fleet {
     pub async fn operate(&self, keys: &Keys, line: &[&str]) -> Result<String, String> {
         let dynamo = self.account.dynamo(keys);
         let cloud = Arc::new(self.cloud(keys));
-        let cluster = Cluster { store: self.store(keys), dynamo, cloud, outputs: self.account.s3(keys) };
+        let (outputs, reach) = (self.account.s3(keys), Reach::default());
+        let cluster = Cluster { store: self.store(keys), dynamo, cloud, outputs, reach };
         operate(cluster, self.now, line).await
     }
 

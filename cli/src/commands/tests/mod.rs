@@ -5,6 +5,7 @@ mod bulk;
 mod costs;
 mod demand;
 mod ending;
+mod entering;
 mod explaining;
 mod following;
 mod jobs;
@@ -18,7 +19,7 @@ mod setting_up;
 mod stored;
 
 use crate::command::{Command, run};
-use crate::console::{Cluster, Context, Outcome, Screen, Usage};
+use crate::console::{Cluster, Context, Outcome, Reach, Screen, Usage};
 use crate::view::Next;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
@@ -32,7 +33,9 @@ use model::ids::JobId;
 use model::launch::LaunchRequest;
 use model::time::Span;
 use model::time::Time;
-use model::{Alloc, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus};
+use model::{
+    Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
+};
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -192,7 +195,13 @@ impl World {
         let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config), "test".parse().unwrap());
         let store = Store::new(Arc::new(dynamo.clone()));
         Self {
-            cluster: Cluster { store, dynamo, cloud: Arc::new(Listed(Vec::new())), outputs: output_store::nothing() },
+            cluster: Cluster {
+                store,
+                dynamo,
+                cloud: Arc::new(Listed(Vec::new())),
+                outputs: output_store::nothing(),
+                reach: Reach::default(),
+            },
             now: at(1000),
             tick: Span::ZERO,
             screen: Screen::Pipe,

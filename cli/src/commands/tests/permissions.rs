@@ -30,7 +30,12 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Cost(_)
         | Command::Top(_)
         | Command::Web(_) => Some("reader"),
-        Command::Submit(_) | Command::Run(_) | Command::Fetch(_) | Command::Cancel(_) => Some("submitter"),
+        Command::Submit(_)
+        | Command::Run(_)
+        | Command::Fetch(_)
+        | Command::Cancel(_)
+        | Command::Exec(_)
+        | Command::Shell(_) => Some("submitter"),
         Command::Policy(PolicyCommand::Set(_) | PolicyCommand::Edit(_))
         | Command::Hold(_)
         | Command::Drain(_)

@@ -256,6 +256,7 @@ fn fits(kind: Kind, value: &Value) -> bool {
             let labels: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(|text| is_label(text)).collect();
             labels.len() == list.len() && labels.len() <= MAX_LABELS
         }),
+        Kind::Flag => value.is_boolean(),
         Kind::OneOf(words) => value.as_str().is_some_and(|t| words.contains(&t)),
         Kind::Template => value.as_str().is_some_and(is_template),
         Kind::Subnets => value.as_array().is_some_and(|list| {
@@ -318,6 +319,7 @@ fn allowed(kind: Kind) -> String {
         Kind::Name => "1 to 64 letters, digits, '-', '_' or '.'".into(),
         Kind::Label => LABEL_FORM.into(),
         Kind::Labels => format!("a list of at most {MAX_LABELS} labels, each once, of {LABEL_FORM}"),
+        Kind::Flag => "true or false".into(),
         Kind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
         Kind::Template => TEMPLATE_FORM.into(),
         Kind::Subnets => "a list of subnets, each once, like [\"subnet-0123456789abcdef0\"]".into(),

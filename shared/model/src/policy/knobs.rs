@@ -26,6 +26,8 @@ pub enum Kind {
     Label,
     /// A list of labels, each once.
     Labels,
+    /// Yes or no.
+    Flag,
     /// One of these words.
     OneOf(&'static [&'static str]),
     /// A launch template: its id or its name, and perhaps `:7` for a version.
@@ -327,6 +329,12 @@ pub const SIZE_KNOBS: &[Knob] = &[
         "its architecture; jobs that name none go to x86_64, or to arm64 if no size is x86_64",
     ),
     knob("labels", Kind::Labels, "[]", "what jobs may require of it, like [\"nvme\", \"fast-net\"]"),
+    knob(
+        "containers",
+        Kind::Flag,
+        "true",
+        "whether its image has docker or podman: jobs with an image go nowhere else",
+    ),
     required("price_per_hour", Kind::Number(0.0, 1e6), "the price in US dollars: the cheapest fitting size is taken"),
     knob("market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"", "how it is bought"),
     knob(

@@ -60,6 +60,7 @@ fn unit(knob: &Knob, name: &str) -> String {
         Kind::Text(_) => "text",
         Kind::Name | Kind::Label => "a name",
         Kind::Labels => "names",
+        Kind::Flag => "true or false",
         Kind::OneOf(words) => return words.join(" or "),
         Kind::Template => "a launch template",
         Kind::Subnets => "a list of subnets",

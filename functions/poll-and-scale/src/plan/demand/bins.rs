@@ -130,7 +130,7 @@ mod tests {
 
     static X86: MachineKind = MachineKind::DEFAULT;
     static ARM: MachineKind =
-        MachineKind { arch: Arch::Arm64, gpu_type: None, gpu_memory_gib: 0, labels: BTreeSet::new() };
+        MachineKind { arch: Arch::Arm64, gpu_type: None, gpu_memory_gib: 0, labels: BTreeSet::new(), containers: true };
 
     struct Draw(Rng);
 

@@ -209,3 +209,35 @@ fn what_no_size_is_leads_to_a_rejection_that_says_what_was_asked_for() {
         assert!(why.len() == 1 && why[0].contains(says), "{says}: {why:?}");
     }
 }
+
+#[test]
+fn a_job_with_an_image_goes_only_where_containers_run() {
+    let with_image = |spec: &mut JobSpec| spec.work.image = Some("alpine".into());
+    let policy = |small: bool| {
+        let mut sizes = sizes();
+        sizes[0]["containers"] = json!(small);
+        json!({"size": sizes})
+    };
+    // What the node's record says counts, and not what the policy says now.
+    let node = |containers: bool| {
+        let mut record = idle_long(0);
+        if let NodeState::InUse(node) = &mut record.state {
+            node.life.offering.kind.containers = containers;
+        }
+        record
+    };
+    for (what, change, small, is_there, placed, launched) in [
+        ("an image, on a node that runs it", with_image as fn(&mut JobSpec), false, true, 1, None),
+        ("an image, beside a node that does not", with_image, true, false, 0, Some("launch slot#1 small")),
+        ("an image, and the cheapest size does not", with_image, false, false, 0, Some("launch slot#1 four")),
+        ("no image, on a node that runs none", |_| {}, false, false, 1, None),
+    ] {
+        let given = given(policy(small)).node(node(is_there)).job(5, change);
+        assert_eq!(given.count(at(100), "place"), placed, "{what}");
+        assert_eq!(launches(&given), launched.into_iter().collect::<Vec<_>>(), "{what}");
+    }
+    let mut none = policy(false);
+    none["size"][1]["containers"] = json!(false);
+    let why = rejected(&given(none).job(5, with_image));
+    assert!(why.len() == 1 && why[0].contains("0 GPUs with containers;"), "{why:?}");
+}

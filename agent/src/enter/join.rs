@@ -1,0 +1,111 @@
+//! The process that becomes a command inside of an alloc.
+//!
+//! Guarantees: if a step fails, the command is not run. What is read of the alloc's process is of that process, and not of a later
+//! one with its pid.
+//! Does not: make anything of the alloc: the process that runs has it all.
+
+use super::live::{EnterError, Live, failed};
+use crate::isolation::helper::{JobStart, Sandbox, restrict};
+use crate::process_table::{self, ProcessEntry};
+use crate::program;
+use crate::provision;
+use crate::runtime::Environment;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::Signal;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Becomes the command. Returns only if that fails. There must be no other thread: the view of the file system is a process's.
+pub(super) fn run(live: &Live, command: &[String], term: Option<String>) -> EnterError {
+    match prepare(live, command, term) {
+        Ok((start, path)) => {
+            let Some((name, args)) = start.command.split_first() else {
+                return EnterError::NotRunning(live.task.order.alloc_id, "has no command");
+            };
+            let error = Command::new(name).args(args).env_clear().envs(&start.env).exec();
+            EnterError::Command(program::why_not(name, path.as_deref(), &live.dir.work(), &error))
+        }
+        Err(error) => error,
+    }
+}
+
+/// Joins what isolates the alloc.
+fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<(JobStart, Option<String>), EnterError> {
+    // A session of its own: what the terminal of the caller is told comes through the process that started this one.
+    nix::unistd::setsid().map_err(|e| failed("leave the caller's session")(e.into()))?;
+    if io::stdin().is_terminal() {
+        // The first terminal that the leader of a session opens becomes its own. One that belongs to another session stays there.
+        File::open("/proc/self/fd/0").map_err(failed("open the terminal"))?;
+    }
+    let (task, id) = (&live.task, live.task.order.alloc_id);
+    let process = first_process(live.start.pid).ok_or(EnterError::NotRunning(id, "has no process"))?;
+    let path = |file: &str| format!("/proc/{}/{file}", process.pid);
+    let environ = std::fs::read(path("environ")).map_err(failed("read the environment of the alloc"))?;
+    let mut env = variables(&environ);
+    env.extend(term.filter(|_| io::stdin().is_terminal()).map(|term| ("TERM".to_owned(), term)));
+    let has_view = task.isolation.as_ref().is_some_and(|isolation| isolation.private_mounts);
+    let view = if has_view {
+        let open = |name: &str| File::open(path(name)).map_err(failed("find the alloc's view of the file system"));
+        Some([(open("ns/ipc")?, CloneFlags::CLONE_NEWIPC), (open("ns/mnt")?, CloneFlags::CLONE_NEWNS)])
+    } else {
+        None
+    };
+    let user = provision::user(task).map_err(failed("find out who runs the alloc"))?;
+    let is_of_user = |uid: u32| process_table::of_user(uid).contains(&process.pid);
+    if user.as_ref().is_some_and(|user| !is_of_user(user.uid)) {
+        return Err(EnterError::NotRunning(id, "is just starting: try again"));
+    }
+    if !process_table::is_alive(process.pid, process.start_ticks) {
+        return Err(EnterError::NotRunning(id, "has just ended"));
+    }
+    let isolation = task.isolation.as_ref();
+    let start = JobStart {
+        command: command.to_vec(),
+        env,
+        input: None,
+        uid: user.as_ref().map_or_else(|| nix::unistd::geteuid().as_raw(), |user| user.uid),
+        gid: user.as_ref().map_or_else(|| nix::unistd::getegid().as_raw(), |user| user.gid),
+        groups: user.as_ref().map(|user| user.groups.clone()).unwrap_or_default(),
+        sandbox: isolation.map(|isolation| Sandbox {
+            mounts: None,
+            cgroup: isolation.cgroup.clone(),
+            max_tasks: isolation.max_tasks,
+        }),
+    };
+    // A job that runs as the agent's own user is not restricted.
+    if user.is_some() {
+        restrict(&start, || view.iter().flatten().try_for_each(|(file, kind)| Ok(setns(file, *kind)?)))
+            .map_err(failed("join the alloc"))?;
+    }
+    // After the user has changed, which would undo it: without its caller nobody reads what it says.
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| failed("follow its caller")(e.into()))?;
+    std::env::set_current_dir(live.dir.work()).map_err(failed("enter the directory of the alloc"))?;
+    let path = start.env.get("PATH").cloned();
+    Ok((start, path))
+}
+
+/// The process that the supervisor started for the command: the oldest of its children. The others lost their own parents.
+fn first_process(supervisor: i32) -> Option<ProcessEntry> {
+    let all = process_table::all().into_iter().filter(|p| p.parent == supervisor && !p.zombie);
+    all.min_by_key(|p| (p.start_ticks, p.pid))
+}
+
+/// The variables in the environment of a process. What is not text is left out.
+fn variables(environ: &[u8]) -> Environment {
+    let texts = environ.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    texts.filter_map(|entry| entry.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_of_a_process_is_read_as_it_is() {
+        let read = variables(b"A=1\0B=x=y\nz\0\0no\0C=\0D=\xff\0");
+        let want = [("A", "1"), ("B", "x=y\nz"), ("C", "")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(read, want.into());
+    }
+}

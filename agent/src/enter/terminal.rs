@@ -1,0 +1,106 @@
+//! A terminal for a command, and what passes between it and the terminal of the caller.
+//!
+//! Guarantees: the terminal of the caller is afterwards as it was before, however the command ends.
+//! Does not: look at what passes.
+
+use nix::pty::openpty;
+use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+/// How long the last words of a command may take to come, if something that it left holds its terminal.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// A terminal whose other side a command has.
+#[derive(Debug)]
+pub(super) struct Terminal {
+    ours: File,
+    commands: OwnedFd,
+}
+
+impl Terminal {
+    pub(super) fn open() -> io::Result<Self> {
+        let pair = openpty(None, None)?;
+        let terminal = Self { ours: File::from(pair.master), commands: pair.slave };
+        take_size(&terminal.ours);
+        Ok(terminal)
+    }
+
+    /// Gives the command its side.
+    pub(super) fn give_to(&self, command: &mut Command) -> io::Result<()> {
+        let side = || self.commands.try_clone().map(Stdio::from);
+        command.stdin(side()?).stdout(side()?).stderr(side()?);
+        Ok(())
+    }
+
+    /// Begins to pass on what either side says.
+    pub(super) fn pass_on(self) -> io::Result<Passing> {
+        let before = tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        cfmakeraw(&mut raw);
+        let (mut from_caller, mut from_command) = (self.ours.try_clone()?, self.ours.try_clone()?);
+        tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?;
+        let (says_end, ended) = channel();
+        let passing = Passing { ours: self.ours, before, ended };
+        // It waits for the caller, so it ends with this process.
+        thread::spawn(move || copy(&mut io::stdin(), &mut from_caller));
+        thread::spawn(move || {
+            copy(&mut from_command, &mut io::stdout());
+            let _nobody_waits = says_end.send(());
+        });
+        Ok(passing)
+    }
+}
+
+/// What passes between the two terminals.
+#[derive(Debug)]
+pub(super) struct Passing {
+    ours: File,
+    before: Termios,
+    ended: Receiver<()>,
+}
+
+impl Passing {
+    /// The terminal of the caller has another size now.
+    pub(super) fn resize(&self) {
+        take_size(&self.ours);
+    }
+
+    /// The command has ended: waits for its last words.
+    pub(super) fn end(self) {
+        let _late_is_fine = self.ended.recv_timeout(LAST_WORDS);
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        let _closed_is_fine = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before);
+    }
+}
+
+/// Copies as it comes. An error is an end: a terminal whose other side is closed cannot be read.
+fn copy(from: &mut impl Read, to: &mut impl Write) {
+    let mut part = [0; 4096];
+    while let Ok(bytes) = from.read(&mut part) {
+        let Some(read) = part.get(..bytes).filter(|read| !read.is_empty()) else { return };
+        if to.write_all(read).and_then(|()| to.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Gives this terminal the size of the caller's. Without a size, programs take 80 by 24.
+fn take_size(terminal: &File) {
+    let size = Command::new("stty").arg("size").stdin(Stdio::inherit()).stderr(Stdio::null()).output();
+    let size = size.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
+    if let (Some((rows, columns)), Ok(side)) = (size.trim().split_once(' '), terminal.try_clone()) {
+        let mut stty = Command::new("stty");
+        stty.args(["rows", rows, "cols", columns]).stdin(side).stdout(Stdio::null()).stderr(Stdio::null());
+        let _no_size_is_fine = stty.status();
+    }
+}

@@ -1,0 +1,530 @@
+//! Commands in containers, through the command of docker or of podman.
+//!
+//! The two take the same arguments; what each does in its own way is in its [`ContainerRuntime`].
+//! Guarantees: a container is named after its alloc and labelled with its node id; it gets the same directories, variables and
+//! standard input as a process would; nothing that a job says is read as an option; no value of a variable is on a command
+//! line, where every user of the machine could read it. A container whose alloc has a user runs as that user of the machine,
+//! without capabilities, and never gets new privileges.
+//! Does not: pull, build or clean images, or speak to a daemon itself.
+
+use crate::isolation::JobUser;
+use crate::isolation::helper::{as_stdin_bytes, inherited};
+use crate::rights::{IN_CONTAINER, SECRETS_DIR, TOKEN_FILE};
+use crate::runtime::interface::{
+    CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
+};
+use model::container_env::{Passing, passing};
+use model::ids::AllocId;
+use model::wire::AllocOrder;
+use model::work::is_image_reference;
+use model::{EndCause, Signal};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+
+/// The directory of the alloc, in the container.
+const WORK_DIR: &str = "/work";
+
+/// The label that holds the node id.
+const LABEL: &str = "nodekeeper.node-id";
+
+/// The label that holds the directory of allocs. Agents that share a machine have different ones, and each sees its own
+/// containers.
+const ALLOCS_LABEL: &str = "nodekeeper.allocs";
+
+/// The share of one vCPU when the machine is busy: docker's default for a container.
+const SHARES_PER_VCPU: u64 = 1024;
+
+/// The longest wait for one answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The client's own exit code when it could not run the container.
+const CLIENT_FAILED: i32 = 125;
+/// The exit codes if the program of the command cannot be run, or is not in the image.
+const CANNOT_RUN: i32 = 126;
+const NO_PROGRAM: i32 = 127;
+/// The exit code if the kernel killed the command.
+const KILLED: i32 = 137;
+
+/// A command that runs containers.
+#[derive(Debug)]
+pub(super) struct ContainerRuntime {
+    program: &'static str,
+    /// Options of `run` that the others do not have.
+    options: &'static [&'static str],
+    /// The options of `run` that give a container these GPUs, and no others.
+    gpus: fn(&[String]) -> Vec<String>,
+    /// How a list is asked for the label with the node id.
+    node_id: &'static str,
+}
+
+pub(super) static DOCKER: ContainerRuntime = ContainerRuntime {
+    program: "docker",
+    options: &[],
+    gpus: |uuids| {
+        // Docker splits the value at its commas, except within quotes.
+        vec!["--gpus".to_owned(), format!("\"device={}\"", uuids.join(","))]
+    },
+    node_id: r#"{{.Label "nodekeeper.node-id"}}"#,
+};
+
+pub(super) static PODMAN: ContainerRuntime = ContainerRuntime {
+    program: "podman",
+    // A container would get the proxies of the agent's environment.
+    options: &["--http-proxy=false"],
+    // The names that NVIDIA's container toolkit gives them.
+    gpus: |uuids| uuids.iter().flat_map(|uuid| ["--device".to_owned(), format!("nvidia.com/gpu={uuid}")]).collect(),
+    node_id: r#"{{index .Labels "nodekeeper.node-id"}}"#,
+};
+
+impl Runtime for ContainerRuntime {
+    fn name(&self) -> &'static str {
+        self.program
+    }
+
+    /// A list needs the daemon of docker, and the storage of podman.
+    fn try_out(&self) -> IoFuture<'_, ()> {
+        Box::pin(async { self.call(&["ps", "--quiet"], TIMEOUT).await.map(drop) })
+    }
+
+    /// The image has its own variables, except for the home of a user that the image does not know.
+    fn base_environment(&self, _agent_env: &Environment, user: Option<&JobUser>, _work_dir: &Path) -> Environment {
+        let home = user.map(|_| ("HOME".to_owned(), WORK_DIR.to_owned()));
+        home.into_iter().collect()
+    }
+
+    fn cache_path(&self, name: &str, _on_node: &Path) -> PathBuf {
+        Path::new("/caches").join(name)
+    }
+
+    fn rights_path(&self, _on_node: &Path) -> PathBuf {
+        PathBuf::from(IN_CONTAINER)
+    }
+
+    fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
+        let image = spec.order.work.image.as_deref().ok_or(LaunchError::OtherRuntime)?;
+        if !is_image_reference(image) {
+            return Err(LaunchError::InvalidImage(image.to_owned()));
+        }
+        let variables = Variables::new(spec.env)?;
+        let file = inherited(variables.file.as_bytes()).map_err(LaunchError::PassEnvironment)?;
+        let args = self.run_args(spec, image, &variables, &format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(LaunchError::PassEnvironment)?;
+        let program = self.program.into();
+        Ok(Invocation { program, args, env: variables.by_name, stdin, process: Process::Client(file) })
+    }
+
+    fn notify(&self, request: StopRequest, signal: Signal) {
+        let program = self.program;
+        tokio::spawn(async move {
+            let args = ["kill", "--signal", &signal.to_string(), &request.alloc_id.to_string()];
+            call(program, &args, TIMEOUT).await.map(drop)
+        });
+    }
+
+    fn begin_stop(&self, request: StopRequest) {
+        match request.signal {
+            Some(signal) => self.notify(request, signal),
+            None => _ = tokio::spawn(stop(self.program, request.alloc_id.to_string(), request.kill_timeout_s)),
+        }
+    }
+
+    /// The wait for the client to answer, and 5 s more.
+    fn stop_grace(&self) -> Duration {
+        TIMEOUT + Duration::from_secs(5)
+    }
+
+    fn end_grace(&self) -> Duration {
+        2 * TIMEOUT
+    }
+
+    fn enforces_memory_limit(&self) -> bool {
+        true
+    }
+
+    fn judge<'a>(
+        &'a self,
+        order: &'a AllocOrder,
+        code: i32,
+        output: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Option<EndCause>> + Send + 'a>> {
+        Box::pin(async move {
+            let name = order.alloc_id.to_string();
+            let format = "{{.State.OOMKilled}} {{.State.StartedAt}}";
+            // Without an answer the container counts as one that was never started.
+            let state = self.call(&["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
+            let mut words = state.split_whitespace();
+            let is_out_of_memory = words.next() == Some("true");
+            let is_started = words.next().is_some_and(|at| at.starts_with("20"));
+            self.judged(order, code, output, is_started, is_out_of_memory)
+        })
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
+        Box::pin(async move {
+            match self.call(&["rm", "--force", "--volumes", name], TIMEOUT).await {
+                Err(e) if e.to_string().to_ascii_lowercase().contains("no such container") => Ok(()),
+                // Its program was removed from the machine.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other.map(drop),
+            }
+        })
+    }
+
+    /// The container has the user, the rights and the variables, and its runtime gives them to the command.
+    fn inside(&self, alloc: AllocId, is_terminal: bool, command: &[String]) -> Option<Vec<String>> {
+        let options = if is_terminal { &["exec", "--interactive", "--tty"][..] } else { &["exec", "--interactive"] };
+        let words = [self.program].into_iter().chain(options.iter().copied()).map(str::to_owned);
+        Some(words.chain([alloc.to_string()]).chain(command.iter().cloned()).collect())
+    }
+
+    fn list<'a>(&'a self, allocs: &'a Path) -> IoFuture<'a, Vec<Container>> {
+        Box::pin(async move {
+            let filter = format!("label={ALLOCS_LABEL}={}", allocs.display());
+            let format = format!("{{{{.Names}}}}\t{}", self.node_id);
+            let args = ["ps", "--all", "--no-trunc", "--filter", &filter, "--format", &format];
+            let out = self.call(&args, TIMEOUT).await?;
+            let rows = out.lines().filter_map(|line| line.split_once('\t'));
+            Ok(rows.map(|(name, label)| Container { name: name.to_owned(), label: label.to_owned() }).collect())
+        })
+    }
+}
+
+impl ContainerRuntime {
+    /// The arguments after the program. `env_file` has the variables that fit into lines.
+    fn run_args(&self, spec: &CommandSpec<'_>, image: &str, variables: &Variables, env_file: &str) -> Vec<String> {
+        let order = spec.order;
+        // …/allocs/{alloc_id}/work
+        let allocs = spec.work_dir.ancestors().nth(2).unwrap_or(spec.work_dir);
+        let mut options = vec![
+            ("--name", order.alloc_id.to_string()),
+            ("--label", format!("{LABEL}={}", spec.node_id)),
+            ("--label", format!("{ALLOCS_LABEL}={}", allocs.display())),
+            ("--volume", format!("{}:{WORK_DIR}", spec.work_dir.display())),
+            ("--workdir", WORK_DIR.to_owned()),
+            // As a process: it reaches the other members of its job, and the agent for its credentials.
+            ("--network", "host".to_owned()),
+            // Its user ids are the machine's: the rule that keeps jobs from the metadata is about them.
+            ("--userns", "host".to_owned()),
+            ("--env-file", env_file.to_owned()),
+        ];
+        if order.needs.memory_mib > 0 {
+            options.push(("--memory", format!("{}m", order.needs.memory_mib)));
+            // What is there counts as memory. With the 64 MiB that is usual, programs that share memory fail.
+            options.push(("--shm-size", format!("{}m", order.needs.memory_mib)));
+        } else if let Some(mib) = half_of_memory_mib() {
+            options.push(("--shm-size", format!("{mib}m")));
+        }
+        if let Some(user) = spec.user {
+            options.push(("--user", format!("{}:{}", user.uid, user.gid)));
+            options.extend(user.groups.iter().map(|group| ("--group-add", group.to_string())));
+            options.push(("--cap-drop", "ALL".to_owned()));
+            options.push(("--security-opt", "no-new-privileges".to_owned()));
+        }
+        if let Some(sandbox) = spec.sandbox {
+            options.push(("--pids-limit", sandbox.max_tasks.to_string()));
+            options.push(("--cpu-shares", u64::from(order.needs.vcpus).saturating_mul(SHARES_PER_VCPU).to_string()));
+        }
+        for (dir, name) in spec.rights.into_iter().flat_map(|dir| [(dir, TOKEN_FILE), (dir, SECRETS_DIR)]) {
+            let path = dir.join(name);
+            if path.exists() {
+                options.push(("--volume", format!("{}:{IN_CONTAINER}/{name}:ro", path.display())));
+            }
+        }
+        for (name, path) in spec.caches {
+            let mount = format!("{}:{}", path.display(), self.cache_path(name, path).display());
+            options.push(("--volume", mount));
+        }
+        options.extend(variables.by_name.keys().map(|name| ("--env", name.clone())));
+
+        let mut args: Vec<String> = ["run", "--init"].iter().chain(self.options).map(|&arg| arg.to_owned()).collect();
+        if spec.input.is_some() {
+            args.push("--interactive".to_owned());
+        }
+        args.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        if !spec.gpus.is_empty() {
+            args.extend((self.gpus)(spec.gpus));
+        }
+        // No options are read after this.
+        args.push("--".to_owned());
+        args.push(image.to_owned());
+        args.extend(order.work.command.iter().cloned());
+        args
+    }
+
+    /// What the exit code of `run` means if it is not the command's own.
+    fn judged(
+        &self,
+        order: &AllocOrder,
+        code: i32,
+        output: &str,
+        is_started: bool,
+        is_out_of_memory: bool,
+    ) -> Option<EndCause> {
+        let program = order.work.command.first().cloned().unwrap_or_default();
+        if is_started {
+            let (allowed_mib, is_killed) = (order.needs.memory_mib, code == KILLED && is_out_of_memory);
+            let over = is_killed.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
+            return over.or_else(|| init_failed(program, output));
+        }
+        let own = format!("{}:", self.program);
+        let said = output.lines().rev().find(|line| line.starts_with(&own) || line.starts_with("Error"));
+        let line = said.or_else(|| output.lines().next_back()).unwrap_or("no word of why").trim();
+        let why = format!("{} could not run the container: {line}", self.program);
+        let lower = line.to_ascii_lowercase();
+        let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+        match code {
+            // What the registry says of this image is not the node's fault, and another node hears the same.
+            CLIENT_FAILED if has(IMAGE_REFUSED) => Some(EndCause::Lost { why }),
+            CLIENT_FAILED => Some(EndCause::NotStarted { why }),
+            NO_PROGRAM if has(&["executable file", "no such file"]) => Some(EndCause::NotFound { program }),
+            CANNOT_RUN if has(&["exec: ", "executable"]) => Some(EndCause::NotExecutable { program }),
+            NO_PROGRAM | CANNOT_RUN if said.is_some() => Some(EndCause::NotStarted { why }),
+            _ => None,
+        }
+    }
+
+    async fn call(&self, args: &[&str], timeout: Duration) -> io::Result<String> {
+        call(self.program, args, timeout).await
+    }
+}
+
+/// The variables of a container, as they reach the client.
+#[derive(Debug, Default)]
+struct Variables {
+    /// A line for each variable that fits into one.
+    file: String,
+    /// The other variables. The client takes them from its own environment, by name.
+    by_name: Environment,
+}
+
+impl Variables {
+    fn new(env: &Environment) -> Result<Self, LaunchError> {
+        let mut variables = Self::default();
+        for (name, value) in env {
+            match passing(name, value) {
+                Passing::Line => variables.file.push_str(&format!("{name}={value}\n")),
+                Passing::ByName => _ = variables.by_name.insert(name.clone(), value.clone()),
+                Passing::Impossible => return Err(LaunchError::Variable(name.clone())),
+            }
+        }
+        Ok(variables)
+    }
+}
+
+/// What the first process of a container says if it cannot become the parent of the command: tini (docker) and catatonit
+/// (podman) are started with every container, so its start says nothing of the program.
+fn init_failed(program: String, output: &str) -> Option<EndCause> {
+    let line = output.lines().next_back()?;
+    let says = line.starts_with("[FATAL tini") || line.starts_with("ERROR (catatonit");
+    let absent = line.ends_with("No such file or directory");
+    (says && line.contains("exec")).then_some(if absent {
+        EndCause::NotFound { program }
+    } else {
+        EndCause::NotExecutable { program }
+    })
+}
+
+/// Half of the memory of this machine, as much as its own `/dev/shm` may take up.
+fn half_of_memory_mib() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib >> 11)
+}
+
+/// Stops a container: TERM, then KILL after `kill_timeout_s`. If that fails, the supervisor kills the command.
+async fn stop(program: &str, name: String, kill_timeout_s: u64) -> io::Result<()> {
+    let timeout = TIMEOUT + Duration::from_secs(kill_timeout_s);
+    call(program, &["stop", "-t", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
+}
+
+/// What registries and the clients say if there is no such image, or if it may not be had.
+const IMAGE_REFUSED: &[&str] = &[
+    "manifest unknown",
+    "manifest for",
+    "no matching manifest",
+    "not found: manifest",
+    "repository does not exist",
+    "pull access denied",
+    "access to the resource is denied",
+    "unauthorized",
+    "short-name",
+    "invalid reference format",
+    "name unknown",
+];
+
+async fn call(program: &str, args: &[&str], timeout: Duration) -> io::Result<String> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).kill_on_drop(true);
+    let verb = args.first().copied().unwrap_or_default();
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("{program} {verb} did not end in {timeout:?}"));
+    let out = tokio::time::timeout(timeout, command.output()).await.map_err(late)??;
+    if out.status.success() {
+        return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
+    }
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    Err(io::Error::other(format!("{program} {verb} failed ({}): {}", out.status, stderr.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isolation::helper::Sandbox;
+    use crate::protocol::testing::{node_id, order};
+
+    fn invocation(order: &AllocOrder, env: &Environment) -> Result<Invocation, LaunchError> {
+        with_gpus(order, &[], env)
+    }
+
+    fn with_gpus(order: &AllocOrder, gpus: &[String], env: &Environment) -> Result<Invocation, LaunchError> {
+        of(&DOCKER, order, gpus, env)
+    }
+
+    fn of(
+        runtime: &ContainerRuntime,
+        order: &AllocOrder,
+        gpus: &[String],
+        env: &Environment,
+    ) -> Result<Invocation, LaunchError> {
+        let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
+        let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
+        let user = JobUser::own(20_000, vec![30_001]);
+        let sandbox = Sandbox { mounts: None, cgroup: None, max_tasks: 99 };
+        runtime.invocation(&CommandSpec {
+            rights: None,
+            node_id: node_id(),
+            order,
+            work_dir: Path::new("/d/allocs/a/work"),
+            caches: &caches,
+            gpus,
+            env,
+            input: None,
+            user: Some(&user),
+            sandbox: Some(&sandbox),
+            agent_env: &agent_env,
+            agent_program: Path::new("/agent"),
+        })
+    }
+
+    #[test]
+    fn a_container_gets_its_options_before_the_image_and_its_command_after_it() {
+        let mut order = order(0, 1);
+        (order.work.image, order.needs.memory_mib) = (Some("busybox".into()), 64);
+        let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
+        let invocation = invocation(&order, &env).unwrap();
+        assert!(invocation.env.is_empty(), "the variable is the container's, not docker's");
+        let args = invocation.args.join(" ");
+        for want in [
+            format!("--label {LABEL}={}", node_id()),
+            "--memory 64m --shm-size 64m".to_owned(),
+            "--volume /d/allocs/a/work:/work".to_owned(),
+            "--label nodekeeper.allocs=/d/allocs".to_owned(),
+            "--volume /data/caches/m2-repo:/caches/m2-repo".to_owned(),
+            "--user 20000:20000 --group-add 30001 --cap-drop ALL --security-opt no-new-privileges".to_owned(),
+            "--pids-limit 99 --cpu-shares 1024".to_owned(),
+            "--env-file /proc/self/fd/".to_owned(),
+        ] {
+            assert!(args.contains(&want), "{want} in {args}");
+        }
+        assert!(args.ends_with(" -- busybox true"), "{args}");
+        assert!(!args.contains("/x.so"), "the values of variables are on no command line: {args}");
+    }
+
+    #[test]
+    fn a_variable_reaches_the_container_by_a_file_or_by_its_name_and_never_the_docker_command_itself() {
+        let pairs = [("KEY", "a\nb"), ("ONE", "#x = y "), ("SSH_PRIVATE_KEY", "a\nb"), ("LD_PRELOAD", "/x.so")];
+        let env: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let variables = Variables::new(&env).unwrap();
+        assert_eq!(variables.file, "LD_PRELOAD=/x.so\nONE=#x = y \n");
+        assert_eq!(variables.by_name.into_keys().collect::<Vec<_>>(), ["KEY", "SSH_PRIVATE_KEY"]);
+        let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so\n".to_owned())]);
+        let error = Variables::new(&env).unwrap_err();
+        assert!(matches!(&error, LaunchError::Variable(name) if name == "LD_PRELOAD"), "{error}");
+    }
+
+    #[test]
+    fn a_container_gets_exactly_the_gpus_of_its_alloc_from_either_runtime() {
+        let order = AllocOrder { work: model::Work { image: Some("cuda".into()), ..order(0, 1).work }, ..order(0, 1) };
+        for (runtime, gpus, want) in [
+            (&DOCKER, &[][..], None),
+            (&PODMAN, &[], None),
+            (&DOCKER, &["GPU-a"], Some("--gpus \"device=GPU-a\" -- cuda")),
+            (&DOCKER, &["GPU-a", "GPU-b"], Some("--gpus \"device=GPU-a,GPU-b\" -- cuda")),
+            (&PODMAN, &["GPU-a", "GPU-b"], Some("--device nvidia.com/gpu=GPU-a --device nvidia.com/gpu=GPU-b -- cuda")),
+        ] {
+            let gpus: Vec<String> = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
+            let args = of(runtime, &order, &gpus, &Environment::new()).unwrap().args.join(" ");
+            match want {
+                Some(want) => assert!(args.contains(want), "{args}"),
+                None => assert!(!args.contains("gpu"), "{args}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_exit_code_of_the_client_itself_is_told_from_that_of_the_command() {
+        let order = AllocOrder {
+            needs: model::Needs { memory_mib: 64, ..order(0, 1).needs },
+            work: model::Work { command: vec!["x".into()], ..order(0, 1).work },
+            ..order(0, 1)
+        };
+        let kind = |code, output: &str, is_started, is_out_of_memory| {
+            let client = if output.starts_with("Error") { &PODMAN } else { &DOCKER };
+            let cause = client.judged(&order, code, output, is_started, is_out_of_memory);
+            cause.map(|cause| serde_json::to_value(cause).unwrap()["kind"].as_str().unwrap().to_owned())
+        };
+        let own = |code, output: &str| kind(code, output, false, false);
+        for (output, want) in [
+            ("docker: the registry answers 429: too many requests", "not_started"),
+            ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "not_started"),
+            ("pulling\ndocker: no space left on device.\nSee 'docker run --help'.", "not_started"),
+            ("", "not_started"),
+            ("docker: Error response from daemon: manifest for a:b not found: manifest unknown.", "lost"),
+            ("docker: Error response from daemon: pull access denied for x, repository does not exist", "lost"),
+            ("Error: short-name \"x\" did not resolve to an alias and no unqualified-search registries", "lost"),
+            ("Error: crun: cannot open cgroup", "not_started"),
+        ] {
+            assert_eq!(own(125, output).as_deref(), Some(want), "{output}");
+        }
+        let oci = "docker: Error response from daemon: OCI runtime create failed: exec: \"x\": ";
+        assert_eq!(own(127, &format!("{oci}executable file not found in $PATH")).as_deref(), Some("not_found"));
+        assert_eq!(own(126, &format!("{oci}permission denied")).as_deref(), Some("not_executable"));
+        let oci = "Error: runc: runc create failed: unable to start container process: ";
+        for (code, says, want) in [
+            (127, "exec: \"x\": executable file not found in $PATH: OCI runtime attempted to", "not_found"),
+            (126, "exec: \"/etc\": permission denied: OCI permission denied", "not_executable"),
+            (126, "error setting rlimit type 6: operation not permitted: OCI permission denied", "not_started"),
+        ] {
+            assert_eq!(own(code, &format!("{oci}{says}")).as_deref(), Some(want), "{says}");
+        }
+        for (says, want) in [
+            ("[FATAL tini (7)] exec x failed: No such file or directory", Some("not_found")),
+            ("ERROR (catatonit:2): failed to exec pid1: No such file or directory", Some("not_found")),
+            ("ERROR (catatonit:2): failed to exec pid1: Permission denied", Some("not_executable")),
+            ("x: No such file or directory", None),
+        ] {
+            assert_eq!(kind(1, &format!("before\n{says}\n"), true, false).as_deref(), want, "{says}");
+        }
+        assert_eq!(own(127, "sh: x: not found"), None, "the command's own, if the container cannot be asked");
+        for code in [1, 125, 126, 127, 137] {
+            assert_eq!(kind(code, "docker: permission denied", true, false), None, "{code} is the command's own");
+        }
+        assert_eq!(kind(137, "", true, true).as_deref(), Some("over_memory"));
+        assert_eq!(kind(1, "", true, true), None, "another process of the container was killed");
+    }
+
+    #[test]
+    fn an_option_in_place_of_an_image_is_refused() {
+        for bad in ["--privileged", "--volume=/:/host", ""] {
+            let order = AllocOrder { work: model::Work { image: Some(bad.into()), ..order(0, 1).work }, ..order(0, 1) };
+            let error = invocation(&order, &Environment::new()).unwrap_err();
+            assert!(matches!(&error, LaunchError::InvalidImage(image) if image == bad), "{error}");
+        }
+        let error = invocation(&order(0, 1), &Environment::new()).unwrap_err();
+        assert!(matches!(error, LaunchError::OtherRuntime), "{error}");
+    }
+}

@@ -1,0 +1,187 @@
+//! A real agent whose jobs with an image run in real containers, by podman. `runtime::container` has what docker does otherwise.
+
+use crate::common::podman::{IMAGE, Podman};
+use crate::common::{NODE_ID, TestNode, alloc_id, cause, code, order};
+use model::wire::{AllocOrder, AllocUpdate};
+use model::{ClientStatus, INPUT_VARIABLE, Work};
+
+/// A node with a podman of its own. The podman comes first, so that it is removed last: the agent calls it.
+async fn node_with_podman() -> Option<(Podman, TestNode)> {
+    let podman = Podman::new()?;
+    let mut node = TestNode::new().await;
+    node.env.extend(podman.env());
+    Some((podman, node))
+}
+
+fn in_container(order: AllocOrder) -> AllocOrder {
+    AllocOrder { work: Work { image: Some(IMAGE.into()), ..order.work }, ..order }
+}
+
+/// The user and group ids of a node, which no other test has at the same time.
+fn ids() -> [String; 4] {
+    let first = 1_500_000_000 + std::process::id() * 50;
+    let range = |from: u32| format!("{from}-{}", from + 9);
+    ["--job-uids".into(), range(first), "--cache-gids".into(), range(first + 20)]
+}
+
+fn printed(end: &AllocUpdate) -> &str {
+    end.log_tail.as_deref().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_job_with_an_image_runs_in_a_container_and_one_without_beside_it_as_a_process() {
+    let Some((podman, mut node)) = node_with_podman().await else { return };
+    let processes = "cat /etc/image 2> /dev/null || echo no image; exit 3";
+    node.with(|p| {
+        p.order(vec![
+            in_container(order(0, "cat /etc/image; exit 4")),
+            in_container(order(1, "exec sleep 1000")),
+            order(2, processes),
+        ])
+    });
+    node.start(&["--containers", "auto"]);
+    let end = node.end_of(0).await;
+    assert_eq!((code(&end), printed(&end)), (Some(4), "the image of the test\n"));
+    let end = node.end_of(2).await;
+    assert_eq!((code(&end), printed(&end)), (Some(3), "no image\n"));
+    node.running(1).await;
+    let name = alloc_id(1).to_string();
+    node.until("its container is the only one", |_| (podman.containers() == [name.clone()]).then_some(())).await;
+    // The others have ended, and are no orders any more.
+    node.with(|p| p.orders[0].desired = model::Desired::Stop);
+    node.with(|p| p.order(p.orders.clone()));
+    let end = node.end_of(1).await;
+    // The first process of the container passes TERM on: nothing has to wait for KILL.
+    assert_eq!((end.client, code(&end)), (ClientStatus::Failed, Some(143)));
+    assert_eq!(podman.containers(), [] as [String; 0], "removed when it ended");
+}
+
+#[tokio::test]
+async fn a_container_has_the_user_the_variables_the_input_and_no_rights_or_files_of_the_agent() {
+    let Some((_podman, mut node)) = node_with_podman().await else { return };
+    let script = "id -u; id -G; cat; echo \"$KEY\"; echo \"${LD_PRELOAD-absent}\"; echo ${FTP_PROXY-no proxy}
+        grep -E '^(CapEff|NoNewPrivs):' /proc/self/status
+        ls /caches; ls /proc/self/fd | wc -l; echo $HOME; echo x > written
+        df -m /dev/shm | grep -c ' 64 '";
+    let mut asked = in_container(order(0, script));
+    asked.work.caches = vec!["m2".into()];
+    asked.needs.memory_mib = 64;
+    asked.env.insert("KEY".into(), "one\ntwo".into());
+    asked.env.insert("LD_PRELOAD".into(), String::new());
+    // "the input"
+    asked.env.insert(INPUT_VARIABLE.into(), "dGhlIGlucHV0Cg==".into());
+    node.with(|p| p.order(vec![asked]));
+    node.env.push(("FTP_PROXY".into(), "http://127.0.0.1:1".into()));
+    let ids = ids();
+    let args: Vec<&str> =
+        ids.iter().map(String::as_str).chain(["--containers", "podman", "--allow-metadata"]).collect();
+    node.start(&args);
+    let end = node.end_of(0).await;
+    let first: u32 = ids[1].split('-').next().unwrap().parse().unwrap();
+    let (uid, cache) = (first + 1, first + 20);
+    // Of the open files, one is the list itself.
+    let want = format!(
+        "{uid}\n{uid} {cache}\nthe input\none\ntwo\n\nno proxy\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nm2\n4\n/work\n1\n"
+    );
+    assert_eq!((code(&end), printed(&end)), (Some(0), want.as_str()), "{}", cause(&end));
+    assert_eq!(std::fs::read_to_string(node.alloc_dir(0).join("work/written")).unwrap(), "x\n");
+}
+
+#[tokio::test]
+async fn a_program_that_the_image_lacks_is_told_as_that_of_a_process() {
+    let Some((_podman, mut node)) = node_with_podman().await else { return };
+    let run = |copy, program: &str| {
+        let order = in_container(order(copy, ""));
+        AllocOrder { work: Work { command: vec![program.to_owned()], ..order.work }, ..order }
+    };
+    node.with(|p| p.order(vec![run(0, "no-such-program"), run(1, "/etc")]));
+    node.start(&["--containers", "auto"]);
+    for (copy, code_of, says) in
+        [(0, 127, "program \"no-such-program\" not found"), (1, 126, "program \"/etc\" is not executable")]
+    {
+        let end = node.end_of(copy).await;
+        assert_eq!((code(&end), cause(&end).as_str()), (Some(code_of), says));
+    }
+}
+
+#[tokio::test]
+async fn a_node_without_containers_loses_a_job_with_an_image_and_is_fit_for_others() {
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![in_container(order(0, "true")), in_container(order(1, "true")), order(2, "true")]));
+    node.start(&["--containers", "none"]);
+    for copy in 0..2 {
+        let end = node.end_of(copy).await;
+        assert_eq!(end.client, ClientStatus::Lost);
+        assert!(cause(&end).starts_with("this node runs no containers"), "{}", cause(&end));
+    }
+    assert_eq!(code(&node.end_of(2).await), Some(0));
+    assert!(node.with(|p| p.beats.iter().all(|beat| beat.refuses.is_none())));
+}
+
+#[tokio::test]
+async fn a_container_whose_supervisor_was_killed_is_removed_also_by_an_agent_that_runs_no_containers() {
+    let Some((podman, mut node)) = node_with_podman().await else { return };
+    node.with(|p| p.order(vec![in_container(order(0, "exec sleep 1000"))]));
+    node.start(&["--containers", "podman"]);
+    node.running(0).await;
+    node.until("the container is there", |_| (podman.containers().len() == 1).then_some(())).await;
+    node.kill_agent();
+    let started = std::fs::read_to_string(node.alloc_dir(0).join("started")).unwrap();
+    let pid = serde_json::from_str::<serde_json::Value>(&started).unwrap()["pid"].as_i64().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL).unwrap();
+    node.start(&["--containers", "none"]);
+    assert_eq!(node.end_of(0).await.client, ClientStatus::Lost);
+    assert_eq!(podman.containers(), [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn an_option_in_place_of_an_image_is_refused_and_no_container_is_made() {
+    let Some((podman, mut node)) = node_with_podman().await else { return };
+    let images = ["--privileged", "--volume=/:/host", "image-1 --privileged"];
+    let orders = images.iter().zip(0..).map(|(image, copy)| AllocOrder {
+        work: Work { image: Some((*image).into()), ..order(copy, "true").work },
+        ..order(copy, "true")
+    });
+    node.with(|p| p.order(orders.collect()));
+    node.start(&["--containers", "podman"]);
+    for (image, copy) in images.iter().zip(0..) {
+        let end = node.end_of(copy).await;
+        assert_eq!((end.client, code(&end)), (ClientStatus::Failed, None));
+        let message = cause(&end);
+        assert!(message.contains("is not an image reference") && message.contains(image), "{message}");
+    }
+    assert_eq!(podman.containers(), [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn sw_01_destroys_that_hang_do_not_delay_the_next_ones() {
+    let Some((podman, mut node)) = node_with_podman().await else { return };
+    let bin = podman.that_hangs();
+    let path = std::env::var_os("PATH").unwrap().into_string().unwrap();
+    node.env.push(("PATH".into(), format!("{}:{path}", bin.display())));
+    let allocs = format!("nodekeeper.allocs={}", node.dir.path().canonicalize().unwrap().join("data/allocs").display());
+    let create = |name: &str, node_id: &str, allocs: &str| {
+        let node_id = format!("nodekeeper.node-id={node_id}");
+        podman.run(&["create", "--name", name, "--label", &node_id, "--label", allocs, IMAGE, "true"]);
+    };
+    for name in ["hang-1", "hang-2", "next-1", "next-2"] {
+        create(name, NODE_ID, &allocs);
+    }
+    create("foreign", "9-01JD0000000000000000000009", &allocs);
+    create("neighbour", NODE_ID, "nodekeeper.allocs=/elsewhere");
+    node.start(&["--containers", "podman", "--max-destroys", "2", "--destroy-timeout-s", "0.5"]);
+    // An answer names at most two handles, and these two hang.
+    node.with(|p| p.destroy = ["hang-1", "hang-2"].map(str::to_owned).into());
+    let tried = || std::fs::read_to_string(bin.join("tried")).unwrap_or_default();
+    node.until("both are started", |_| (tried().contains("hang-1") && tried().contains("hang-2")).then_some(())).await;
+    node.with(|p| p.destroy = ["next-1", "next-2"].map(str::to_owned).into());
+    let there = |name: &str| podman.containers().iter().any(|found| found == name);
+    node.until("the next ones are destroyed", |_| (!there("next-1") && !there("next-2")).then_some(())).await;
+    // The label of a container of another node was reported. An answer names the container only when that node is no more.
+    assert!(there("foreign"));
+    node.with(|p| p.destroy = vec!["foreign".into(), "neighbour".into()]);
+    node.until("it is destroyed", |_| (!there("foreign")).then_some(())).await;
+    // A container of another agent of this machine is not even listed.
+    assert!(there("neighbour"));
+    node.with(|p| assert!(p.handle_reports.iter().flat_map(|r| &r.handles).all(|h| h.handle != "neighbour")));
+}
