@@ -75,9 +75,9 @@ impl Storing<'_> {
             Err(e) if e.kind() == io::ErrorKind::StorageFull => return Err(EndCause::Lost { why: e.to_string() }),
             Err(e) => return Err(no_output(e.to_string())),
         };
-        let most = MAX_CONTENT_BYTES >> 30;
+        let most = MAX_CONTENT_BYTES >> 40;
         if made.content.bytes > MAX_CONTENT_BYTES {
-            return Err(no_output(format!("it has more than {most} GiB: S3 takes no more in one call, so split it")));
+            return Err(no_output(format!("it has more than {most} TiB: split it")));
         }
         let what = format!("the output {} cannot be stored", output.path);
         let is_stored = self.put(output, &made, &what).await;

@@ -149,8 +149,8 @@ impl Files {
 
     fn add_local(&mut self, name: String, upload: Upload) -> anyhow::Result<()> {
         if upload.content.bytes > MAX_CONTENT_BYTES {
-            let most = MAX_CONTENT_BYTES >> 30;
-            let why = format!("{} has more than {most} GiB: store it in S3 yourself, and give s3://…", upload.shown);
+            let most = MAX_CONTENT_BYTES >> 40;
+            let why = format!("{} has more than {most} TiB: store it in S3 yourself, and give s3://…", upload.shown);
             return Err(Usage(why).into());
         }
         self.add_source(name, Source::Content(upload.content.clone()))?;

@@ -25,8 +25,8 @@ pub const MAX_INPUTS: usize = 100;
 pub const MAX_OUTPUTS: usize = 20;
 /// The longest name of an input or an output, in bytes.
 const MAX_NAME_BYTES: usize = 512;
-/// The most bytes of one input or output: S3 takes no more in one call.
-pub const MAX_CONTENT_BYTES: u64 = 5 << 30;
+/// The most bytes of one input or output.
+pub const MAX_CONTENT_BYTES: u64 = 1 << 40;
 
 /// The name of an input that is the work directory itself.
 pub const WORK_DIRECTORY: &str = ".";

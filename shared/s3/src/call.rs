@@ -7,16 +7,13 @@ use crate::error::S3Error;
 use crate::sign::signature;
 use crate::xml::text_of;
 use crate::{Access, Keys};
-use aws_sigv4::http_request::SignableBody;
 use model::error_chain::error_chain;
 use model::stored::S3Place;
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, Response, StatusCode};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::fs::File;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -24,8 +21,6 @@ const CONNECT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(60);
 /// The longest time that a call with a body may take. A part of 8 MiB needs 28 KiB in a second.
 const UPLOAD: Duration = Duration::from_secs(300);
-/// The slowest upload of a file, in bytes a second.
-const SLOWEST: u64 = 128 * 1024;
 /// How much of the body of a refusal is read, in bytes.
 const REFUSAL_BYTES: usize = 16 * 1024;
 /// In which region a bucket is.
@@ -55,46 +50,14 @@ pub(crate) struct Call<'a> {
     pub(crate) method: Method,
     pub(crate) place: &'a S3Place,
     pub(crate) headers: Vec<(&'static str, String)>,
-    pub(crate) body: Payload,
-}
-
-/// What is sent.
-pub(crate) enum Payload {
-    Bytes(Vec<u8>),
-    /// A file, which is read while it is sent.
-    File(Sent),
-}
-
-/// A file with this content.
-pub(crate) struct Sent {
-    pub(crate) path: PathBuf,
-    pub(crate) bytes: u64,
-    pub(crate) sha256: String,
+    pub(crate) body: Vec<u8>,
+    /// What comes after the `?` of the URL; empty for nothing.
+    pub(crate) query: String,
 }
 
 impl<'a> Call<'a> {
     pub(crate) const fn new(method: Method, place: &'a S3Place) -> Self {
-        Self { method, place, headers: Vec::new(), body: Payload::Bytes(Vec::new()) }
-    }
-}
-
-impl Payload {
-    fn to_sign(&self) -> SignableBody<'_> {
-        match self {
-            Self::Bytes(bytes) => SignableBody::Bytes(bytes),
-            Self::File(sent) => SignableBody::Precomputed(sent.sha256.clone()),
-        }
-    }
-
-    async fn fill(&self, request: RequestBuilder) -> Result<RequestBuilder, S3Error> {
-        match self {
-            Self::Bytes(bytes) => Ok(request.timeout(UPLOAD).body(bytes.clone())),
-            Self::File(Sent { path, bytes, .. }) => {
-                let file = File::open(path).await.map_err(|e| S3Error::File(e.to_string()))?;
-                let limit = UPLOAD.saturating_add(Duration::from_secs(bytes / SLOWEST));
-                Ok(request.timeout(limit).header("content-length", *bytes).body(file))
-            }
-        }
+        Self { method, place, headers: Vec::new(), body: Vec::new(), query: String::new() }
     }
 }
 
@@ -123,11 +86,13 @@ impl S3 {
 
     async fn send(&self, call: &Call<'_>) -> Result<Response, S3Error> {
         let region = self.region_of(call.place.bucket());
-        let url = url(self.0.endpoint.as_deref(), &region, call.place);
+        let mut url = url(self.0.endpoint.as_deref(), &region, call.place);
+        if !call.query.is_empty() {
+            url = format!("{url}?{}", call.query);
+        }
         let access = self.0.keys.access().await.map_err(S3Error::NoKeys)?;
         let method = call.method.as_str();
-        let signed =
-            signature(&access, &region, method, &url, &call.headers, call.body.to_sign()).map_err(S3Error::Refused)?;
+        let signed = signature(&access, &region, method, &url, &call.headers, &call.body).map_err(S3Error::Refused)?;
         let mut request = self.0.http.request(call.method.clone(), &url);
         for (name, value) in &call.headers {
             request = request.header(*name, value);
@@ -135,8 +100,8 @@ impl S3 {
         for (name, value) in signed {
             request = request.header(name, value);
         }
-        if call.method == Method::PUT {
-            request = call.body.fill(request).await?;
+        if matches!(call.method, Method::PUT | Method::POST) {
+            request = request.timeout(UPLOAD).body(call.body.clone());
         }
         let response = request.send().await.map_err(|e| S3Error::Failed(error_chain(&e)))?;
         if matches!(response.status(), StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST) {

@@ -1,15 +1,16 @@
 //! S3, as far as outputs need it: storing an object, and reading one.
 //!
 //! Guarantees: an object is stored whole or not at all; S3 checks every byte that it is sent against a digest; the memory
-//! that an output takes is that of one object; no credential is in a URL, so none is in an
+//! that an output takes is that of one object, and that of a file a few parts; no credential is in a URL, so none is in an
 //! error text.
 //! Does not: list or delete objects, read a clock, or know where credentials come from ([`Keys`] does).
 //!
-//! Why not the SDK's client of S3: it has 300,000 lines and brings a dozen crates, and three calls are needed here. The hard part
+//! Why not the SDK's client of S3: it has 300,000 lines and brings a dozen crates, and a few calls are needed here. The hard part
 //! of these calls is the signature. The crate `aws-sigv4` makes it, and the agent needs that crate anyway.
 
 mod call;
 mod error;
+mod file;
 mod read;
 mod sign;
 mod store;
