@@ -9,7 +9,7 @@ use super::state::{Detail, Opened, Selection};
 use crate::console::show::{Screen, capacity, moment, one_line, output, several, when};
 use crate::console::tone::Tone;
 use crate::view::find::{short, short_alloc};
-use crate::view::usage::Used;
+use crate::view::usage::{Used, bytes_text};
 use crate::view::{JobDetail, NodeDetail};
 use model::JobState;
 use model::time::Time;
@@ -123,6 +123,9 @@ fn outputs(lines: &mut Lines, job: &JobDetail, now: Time) {
             lines.add(style, &one_line(message), 0);
         }
         lines.field("whole output", alloc.output_s3.as_ref());
+        let kept = alloc.kept.iter().map(|output| format!("{} ({})", output.path, bytes_text(output.content.bytes)));
+        let kept: Vec<String> = kept.collect();
+        lines.field("keeps", (!kept.is_empty()).then(|| one_line(&kept.join(", "))));
         match &alloc.log_tail {
             Some(tail) => {
                 let shown = output(tail, Screen::Terminal);

@@ -12,7 +12,7 @@ use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::stored::S3Place;
 use model::time::Time;
-use model::{Alloc, Desired, EndCause, Job, NodeRecord, Usage};
+use model::{Alloc, Desired, EndCause, Job, NodeRecord, StoredOutput, Usage};
 use serde::Serialize;
 use store::{DbError, Store};
 
@@ -72,6 +72,9 @@ pub(crate) struct AllocRow {
     /// Where its whole output is stored after the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) output_s3: Option<S3Place>,
+    /// What is kept of its work directory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) kept: Vec<StoredOutput>,
 }
 
 impl JobDetail {
@@ -123,6 +126,7 @@ impl AllocRow {
             log_tail: alloc.log_tail,
             usage: alloc.usage,
             output_s3: alloc.output_s3,
+            kept: alloc.kept,
         }
     }
 }

@@ -58,7 +58,8 @@ function alloc(a, j) {
     el("h3", null, chip(a.client), ` on `, nodeLink(a.slot)),
     facts([["Alloc", id(a.alloc_id)], ["Node", id(a.node_id)], ["Placed", ago(a.placed_at)], ["Ran", a.finished_at ? ran : null],
       ["Ended", ago(a.finished_at)], ["Exit code", a.exit_code], ["Used", used(a.usage, j)], ["Message", a.message], ["Told to", a.desired === "stop" ? "stop" : null],
-      ["Whole output", a.output_s3 ? el("code", { class: "wrap" }, a.output_s3) : null]]),
+      ["Whole output", a.output_s3 ? el("code", { class: "wrap" }, a.output_s3) : null],
+      ["Keeps", a.kept ? el("code", { class: "wrap" }, a.kept.map((k) => k.path).join(", ")) : null]]),
     output(a));
 }
 
