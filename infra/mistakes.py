@@ -276,7 +276,7 @@ CHOSEN = [*MISTAKES, *CONTRACT_MISTAKES]
 
 # What a drawn mistake may change: the place in the template, and why no check is needed.
 HARMLESS = [
-    (r"(^|\.)(Description|ConstraintDescription|AlarmDescription|GroupDescription|Sid|PolicyName)(\.Fn::Sub)?$", "a text for people"),
+    (r"(^|\.)(Description|ConstraintDescription|AssertDescription|AlarmDescription|GroupDescription|Sid|PolicyName)(\.Fn::Sub)?$", "a text for people"),
     (r"^(AWSTemplateFormatVersion|Description|Metadata)", "about the file, not the stack"),
 ]
 

@@ -7,7 +7,7 @@
 use crate::alloc_dir::{AllocDir, AllocTask};
 use crate::client::Clock;
 use crate::isolation::JobUser;
-use crate::job_files::{self, FilesSource};
+use crate::job_files::{FilesSource, JobFiles};
 use crate::rights::keys::JobRole;
 use crate::rights::{self, secrets};
 use crate::runtime::Environment;
@@ -53,8 +53,11 @@ pub struct Provided {
 pub async fn provide(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Provided, EndCause> {
     let provided = rights(task, dir, context).await?;
     let Some(source) = task.files.as_ref().filter(|_| !task.order.work.inputs.is_empty()) else { return Ok(provided) };
+    let cannot = |e: io::Error| EndCause::NotStarted { why: format!("cannot find out who runs the command: {e}") };
+    let user = user(task).map_err(cannot)?;
+    let files = files(task, dir, context, source, provided.role.clone());
     tokio::select! {
-        placed = inputs(task, dir, context, source, provided.role.clone()) => placed.map(|()| provided),
+        placed = files.place(user.as_ref()) => placed.map(|()| provided),
         why = stopped(dir) => Err(EndCause::Stopped { why: format!("{why} before it was started"), code: None }),
     }
 }
@@ -84,25 +87,22 @@ async fn rights(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -
     Ok(Provided { env, role: Some(role) })
 }
 
-async fn inputs(
-    task: &AllocTask,
+fn files<'a>(
+    task: &'a AllocTask,
     dir: &AllocDir,
     context: &SupervisorContext,
-    source: &FilesSource,
+    source: &'a FilesSource,
     role: Option<JobRole>,
-) -> Result<(), EndCause> {
-    let user =
-        user(task).map_err(|e| EndCause::NotStarted { why: format!("cannot find out who runs the command: {e}") })?;
-    let placing = job_files::Placing {
+) -> JobFiles<'a> {
+    JobFiles {
         order: &task.order,
         source,
         environment: context.s3.clone(),
         clock: context.timestamp,
         role,
-        user: user.as_ref(),
-        into: &dir.work(),
-    };
-    job_files::place(placing).await
+        work: dir.work(),
+        archive: dir.path().join("archive"),
+    }
 }
 
 /// Stores what is to be kept of an alloc that ends for this cause. Call this when no process of the alloc runs.
@@ -116,16 +116,7 @@ pub async fn keep(
     let Some(source) = task.files.as_ref().filter(|_| !task.order.work.outputs.is_empty()) else {
         return (cause, Vec::new());
     };
-    let storing = job_files::Storing {
-        order: &task.order,
-        source,
-        environment: context.s3.clone(),
-        clock: context.timestamp,
-        role,
-        work: &dir.work(),
-        archive: dir.path().join("archive"),
-    };
-    job_files::store(storing, cause).await
+    files(task, dir, context, source, role).store(cause).await
 }
 
 /// Who runs the command; `None` for the agent's own user.

@@ -1,16 +1,11 @@
 //! Puts the inputs of a job into its work directory.
 
 use super::cache::Cache;
-use super::{FilesSource, patiently};
-use crate::client::Clock;
+use super::{JobFiles, patiently};
 use crate::isolation::JobUser;
-use crate::rights::keys::JobRole;
-use crate::s3_access::S3Environment;
 use files::unpack;
 use model::EndCause;
 use model::files::{Content, Form, Inputs, Source, WORK_DIRECTORY};
-use model::stored::S3Place;
-use model::wire::AllocOrder;
 use s3::S3Error;
 use std::fs::{self, File};
 use std::io;
@@ -18,40 +13,50 @@ use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What placing the inputs of a job needs.
-#[derive(Debug)]
-pub struct Placing<'a> {
-    pub order: &'a AllocOrder,
-    pub source: &'a FilesSource,
-    pub environment: S3Environment,
-    pub clock: Clock,
-    /// The role of the job, if it has one.
-    pub role: Option<JobRole>,
-    /// Who owns what is placed; `None` for the agent's own user.
-    pub user: Option<&'a JobUser>,
-    /// The work directory.
-    pub into: &'a Path,
-}
-
-/// Fetches every input and puts it into the work directory.
-pub async fn place(placing: Placing<'_>) -> Result<(), EndCause> {
-    let inputs = &placing.order.work.inputs;
-    // The folder that becomes the work directory comes first: the others are put into it.
-    for (name, source) in in_order(inputs) {
-        let what = format!("the input {name} cannot be read");
-        let into = if name == WORK_DIRECTORY { Ok(placing.into.to_owned()) } else { make_way(placing.into, name) };
-        let to = into.map_err(|e| EndCause::Rejected { why: format!("the input {name} cannot be put there: {e}") })?;
-        match source {
-            Source::Content(content) => placing.content(content, &to, &what).await?,
-            Source::Object(place) => placing.object(place, &to, &what).await?,
-            Source::Output { job_id, path, .. } => {
-                return Err(EndCause::Rejected { why: format!("{what}: job {job_id} left no output {path}") });
+impl JobFiles<'_> {
+    /// Fetches every input and puts it into the work directory. `user` owns what is placed; `None` for the agent's own user.
+    pub async fn place(&self, user: Option<&JobUser>) -> Result<(), EndCause> {
+        // The folder that becomes the work directory comes first: the others are put into it.
+        for (name, source) in in_order(&self.order.work.inputs) {
+            let what = format!("the input {name} cannot be read");
+            let to = if name == WORK_DIRECTORY { Ok(self.work.clone()) } else { make_way(&self.work, name) };
+            let to =
+                to.map_err(|e| EndCause::Rejected { why: format!("the input {name} cannot be put there: {e}") })?;
+            match source {
+                Source::Content(content) => self.content(content, &to, &what).await?,
+                Source::Object(place) => {
+                    let s3 = self.of_job(&what).await?;
+                    patiently(&what, async || s3.get_file(place, &to).await).await?;
+                }
+                Source::Output { job_id, path, .. } => {
+                    return Err(EndCause::Rejected { why: format!("{what}: job {job_id} left no output {path}") });
+                }
             }
         }
+        let given = user.map_or(Ok(()), |user| give_away(&self.work, user));
+        given.map_err(|e| EndCause::NotStarted { why: format!("the inputs cannot be given to the job: {e}") })
     }
-    placing
-        .give_away(inputs)
-        .map_err(|e| EndCause::NotStarted { why: format!("the inputs cannot be given to the job: {e}") })
+
+    async fn content(&self, content: &Content, to: &Path, what: &str) -> Result<(), EndCause> {
+        let lost = |e: S3Error| EndCause::Lost { why: format!("{what}: {e}") };
+        let Some(place) = self.order.output_s3.as_ref().map(|alloc| alloc.content(content.sha256())) else {
+            return Err(EndCause::Rejected { why: format!("{what}: the policy names no bucket any more (output.s3)") });
+        };
+        let access = self.of_node().map_err(lost)?;
+        let cache = Cache::at(self.source.cache.clone());
+        let fetch = async |path: &Path| access.s3().await?.get_file(&place, path).await;
+        let now = || SystemTime::from((self.clock)());
+        let held = patiently(what, async || cache.get(content, now(), fetch).await).await?;
+        let (from, to, form) = (held.path.clone(), to.to_owned(), content.form);
+        let copied = tokio::task::spawn_blocking(move || copy(&from, &to, form)).await.map_err(io::Error::other);
+        copied.and_then(|copied| copied).map_err(|e| match e.kind() {
+            // Another input is in the way.
+            io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists => {
+                EndCause::Rejected { why: format!("{what}: {e}") }
+            }
+            _ => EndCause::NotStarted { why: format!("{what}: {e}") },
+        })
+    }
 }
 
 fn in_order(inputs: &Inputs) -> impl Iterator<Item = (&str, &Source)> {
@@ -85,51 +90,19 @@ fn make_way(work: &Path, name: &str) -> io::Result<PathBuf> {
     Ok(to)
 }
 
-impl Placing<'_> {
-    async fn content(&self, content: &Content, to: &Path, what: &str) -> Result<(), EndCause> {
-        let lost = |e: S3Error| EndCause::Lost { why: format!("{what}: {e}") };
-        let Some(place) = self.order.output_s3.as_ref().map(|alloc| alloc.content(content.sha256())) else {
-            return Err(EndCause::Rejected { why: format!("{what}: the policy names no bucket any more (output.s3)") });
-        };
-        let access = self.source.of_node(self.environment.clone(), self.clock).map_err(lost)?;
-        let cache = Cache::at(self.source.cache.clone());
-        let fetch = async |path: &Path| access.s3().await?.get_file(&place, path).await;
-        let now = || SystemTime::from((self.clock)());
-        let held = patiently(what, async || cache.get(content, now(), fetch).await).await?;
-        let (from, to, form) = (held.path.clone(), to.to_owned(), content.form);
-        let copied = tokio::task::spawn_blocking(move || copy(&from, &to, form)).await.map_err(io::Error::other);
-        copied.and_then(|copied| copied).map_err(|e| match e.kind() {
-            // Another input is in the way.
-            io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists => {
-                EndCause::Rejected { why: format!("{what}: {e}") }
-            }
-            _ => EndCause::NotStarted { why: format!("{what}: {e}") },
-        })
-    }
-
-    async fn object(&self, place: &S3Place, to: &Path, what: &str) -> Result<(), EndCause> {
-        let Some(role) = &self.role else {
-            return Err(EndCause::Rejected { why: format!("{what}: the job has no role") });
-        };
-        let s3 = role.s3(self.environment.endpoint.as_deref()).await.map_err(|cause| cause.about(what))?;
-        patiently(what, async || s3.get_file(place, to).await).await.map(drop)
-    }
-
-    /// Gives everything that was placed to the user of the job.
-    fn give_away(&self, inputs: &Inputs) -> io::Result<()> {
-        let Some(user) = self.user.filter(|_| !inputs.is_empty()) else { return Ok(()) };
-        let mut folders = vec![self.into.to_owned()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder)? {
-                let entry = entry?;
-                lchown(entry.path(), Some(user.uid), Some(user.gid))?;
-                if entry.file_type()?.is_dir() {
-                    folders.push(entry.path());
-                }
+/// Gives everything in a folder to the user of the job.
+fn give_away(folder: &Path, user: &JobUser) -> io::Result<()> {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            lchown(entry.path(), Some(user.uid), Some(user.gid))?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn copy(from: &Path, to: &Path, form: Form) -> io::Result<()> {

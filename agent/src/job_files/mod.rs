@@ -12,15 +12,14 @@ pub mod cache;
 mod inputs;
 mod outputs;
 
-pub use inputs::{Placing, place};
-pub use outputs::{Storing, store};
-
 use crate::client::Clock;
 use crate::imds::Imds;
+use crate::rights::keys::JobRole;
 use crate::role_keys::RoleKeys;
 use crate::s3_access::{S3Access, S3Environment};
 use model::EndCause;
-use s3::S3Error;
+use model::wire::AllocOrder;
+use s3::{S3, S3Error};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,6 +46,36 @@ impl FilesSource {
         let imds = imds.map_err(|e| S3Error::NoKeys(e.to_string()))?;
         let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
         Ok(S3Access::new(environment, role, imds, self.region.clone(), clock))
+    }
+}
+
+/// The files of one alloc, and what reading and storing them needs.
+#[derive(Debug)]
+pub struct JobFiles<'a> {
+    pub order: &'a AllocOrder,
+    pub source: &'a FilesSource,
+    pub environment: S3Environment,
+    pub clock: Clock,
+    /// The role of the job, if it has one.
+    pub role: Option<JobRole>,
+    /// The work directory.
+    pub work: PathBuf,
+    /// A path for the archive of an output that is a folder.
+    pub archive: PathBuf,
+}
+
+impl JobFiles<'_> {
+    /// S3 with the rights of the node.
+    fn of_node(&self) -> Result<S3Access, S3Error> {
+        self.source.of_node(self.environment.clone(), self.clock)
+    }
+
+    /// S3 with the rights of the job. `what` is what cannot be done without.
+    async fn of_job(&self, what: &str) -> Result<S3, EndCause> {
+        let Some(role) = &self.role else {
+            return Err(EndCause::Rejected { why: format!("{what}: the job has no role") });
+        };
+        role.s3(self.environment.endpoint.as_deref()).await.map_err(|cause| cause.about(what))
     }
 }
 

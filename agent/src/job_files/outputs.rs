@@ -2,14 +2,10 @@
 //!
 //! This happens when none of its processes runs any more, and before its end is written down.
 
-use super::{FilesSource, patiently};
-use crate::client::Clock;
-use crate::rights::keys::JobRole;
-use crate::s3_access::S3Environment;
+use super::{JobFiles, patiently};
 use files::{Digest, Found, digest_of, open_beneath, pack_folder, walk};
 use model::files::{Content, Form, MAX_CONTENT_BYTES, Output, StoredOutput};
 use model::stored::S3Place;
-use model::wire::AllocOrder;
 use model::{ClientStatus, EndCause};
 use s3::{S3, S3Error};
 use std::fs::{self, File};
@@ -17,21 +13,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-
-/// What keeping the outputs of a job needs.
-#[derive(Debug)]
-pub struct Storing<'a> {
-    pub order: &'a AllocOrder,
-    pub source: &'a FilesSource,
-    pub environment: S3Environment,
-    pub clock: Clock,
-    /// The role of the job, if it has one.
-    pub role: Option<JobRole>,
-    /// The work directory.
-    pub work: &'a Path,
-    /// A path for the archive of a folder.
-    pub archive: PathBuf,
-}
 
 /// What is in the place of an output.
 #[derive(Debug)]
@@ -44,30 +25,30 @@ struct Made {
     _open: File,
 }
 
-/// Stores the outputs of a command that ended so, if they are to be kept. Returns how the alloc ends then: a command that
-/// succeeded without what it should make has failed.
-pub async fn store(storing: Storing<'_>, cause: EndCause) -> (EndCause, Vec<StoredOutput>) {
-    let work = &storing.order.work;
-    let has_succeeded = cause.client() == ClientStatus::Complete;
-    let is_kept = has_succeeded || work.keep_failed && cause.is_of_the_command();
-    if !is_kept {
-        return (cause, Vec::new());
-    }
-    let mut stored = Vec::new();
-    for output in &work.outputs {
-        match storing.one(output).await {
-            Ok(content) => stored.push(StoredOutput { path: output.path.clone(), content, to: output.to.clone() }),
-            Err(instead) if has_succeeded => return (instead, stored),
-            Err(why) => tracing::warn!(output = output.path, %why, "an output of a failed command is not kept"),
+impl JobFiles<'_> {
+    /// Stores the outputs of a command that ended so, if they are to be kept. Returns how the alloc ends then: a command that
+    /// succeeded without what it should make has failed.
+    pub async fn store(&self, cause: EndCause) -> (EndCause, Vec<StoredOutput>) {
+        let work = &self.order.work;
+        let has_succeeded = cause.client() == ClientStatus::Complete;
+        let is_kept = has_succeeded || work.keep_failed && cause.is_of_the_command();
+        if !is_kept {
+            return (cause, Vec::new());
         }
+        let mut stored = Vec::new();
+        for output in &work.outputs {
+            match self.one(output).await {
+                Ok(content) => stored.push(StoredOutput { path: output.path.clone(), content, to: output.to.clone() }),
+                Err(instead) if has_succeeded => return (instead, stored),
+                Err(why) => tracing::warn!(output = output.path, %why, "an output of a failed command is not kept"),
+            }
+        }
+        (cause, stored)
     }
-    (cause, stored)
-}
 
-impl Storing<'_> {
     async fn one(&self, output: &Output) -> Result<Content, EndCause> {
         let no_output = |why: String| EndCause::NoOutput { path: output.path.clone(), why };
-        let (work, path, archive) = (self.work.to_owned(), output.path.clone(), self.archive.clone());
+        let (work, path, archive) = (self.work.clone(), output.path.clone(), self.archive.clone());
         let made = tokio::task::spawn_blocking(move || made(&work, &path, &archive)).await.map_err(io::Error::other);
         let made = match made.and_then(|made| made) {
             Ok(Some(made)) => made,
@@ -93,7 +74,7 @@ impl Storing<'_> {
         match (&output.to, &made.folder) {
             (None, _) => self.put_content(made, what).await,
             (Some(to), None) => {
-                let s3 = self.s3_of_job(what).await?;
+                let s3 = self.of_job(what).await?;
                 put(&s3, to, &made.path, (made.content.bytes, made.content.sha256()), what).await
             }
             (Some(to), Some(folder)) => self.put_folder(output, to, folder, what).await,
@@ -107,17 +88,10 @@ impl Storing<'_> {
         let place =
             alloc.ok_or_else(|| lost(S3Error::Refused("the policy names no bucket any more (output.s3)".into())))?;
         let place = place.content(content.sha256());
-        let access = self.source.of_node(self.environment.clone(), self.clock).map_err(lost)?;
+        let access = self.of_node().map_err(lost)?;
         let put = async || access.s3().await?.put_file(&place, &made.path, content.bytes, content.sha256()).await;
         // The node's rights are not the job's fault.
         patiently(what, put).await.map_err(|cause| EndCause::Lost { why: cause.to_string() })
-    }
-
-    async fn s3_of_job(&self, what: &str) -> Result<S3, EndCause> {
-        let Some(role) = &self.role else {
-            return Err(EndCause::Rejected { why: format!("{what}: the job has no role") });
-        };
-        role.s3(self.environment.endpoint.as_deref()).await.map_err(|cause| cause.about(what))
     }
 
     /// Each file of a folder as an object of its own.
@@ -131,7 +105,7 @@ impl Storing<'_> {
             Ok(())
         });
         listed.map_err(|e| no_output(e.to_string()))?;
-        let s3 = self.s3_of_job(what).await?;
+        let s3 = self.of_job(what).await?;
         for (path, digest) in all {
             let bad = || no_output(format!("{:?} can be no key: only letters, digits and - _ . / can", path.display()));
             let name = path.to_str().ok_or_else(bad)?;

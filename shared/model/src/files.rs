@@ -14,6 +14,7 @@
 use crate::ids::JobId;
 use crate::mistakes::{Mistakes, shown};
 use crate::stored::S3Place;
+use crate::text_form::text_form;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -261,22 +262,7 @@ impl fmt::Display for Output {
     }
 }
 
-macro_rules! text_form {
-    ($($t:ty),*) => {$(
-        impl TryFrom<String> for $t {
-            type Error = BadFile;
-            fn try_from(text: String) -> Result<Self, BadFile> {
-                text.parse()
-            }
-        }
-        impl From<$t> for String {
-            fn from(file: $t) -> String {
-                file.to_string()
-            }
-        }
-    )*};
-}
-text_form!(Content, Source, Output);
+text_form!(BadFile: Content, Source, Output);
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@
 //! its job, member and copy, so that no index is needed to find a record.
 //! Does not: know whether the thing exists.
 
+use crate::text_form::text_form;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -209,22 +210,7 @@ impl fmt::Display for AllocId {
     }
 }
 
-macro_rules! string_form {
-    ($($t:ty),*) => {$(
-        impl TryFrom<String> for $t {
-            type Error = BadId;
-            fn try_from(s: String) -> Result<Self, BadId> {
-                s.parse()
-            }
-        }
-        impl From<$t> for String {
-            fn from(id: $t) -> String {
-                id.to_string()
-            }
-        }
-    )*};
-}
-string_form!(NodeId, JobId, AllocId);
+text_form!(BadId: NodeId, JobId, AllocId);
 
 /// The name of a deployment: it names the tables and tags the instances.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

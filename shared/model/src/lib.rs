@@ -70,6 +70,7 @@ pub mod signals;
 pub mod spec;
 pub mod stored;
 pub mod summary;
+mod text_form;
 pub mod time;
 pub mod tries;
 pub mod usage;

@@ -12,6 +12,7 @@
 //! Does not: know the API of S3 (`nodekeeper-s3` does), or whether something is stored at a place.
 
 use crate::ids::{AllocId, ClusterName};
+use crate::text_form::text_form;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -175,22 +176,7 @@ impl fmt::Display for S3Place {
     }
 }
 
-macro_rules! text_form {
-    ($($t:ty),*) => {$(
-        impl TryFrom<String> for $t {
-            type Error = BadPlace;
-            fn try_from(text: String) -> Result<Self, BadPlace> {
-                text.parse()
-            }
-        }
-        impl From<$t> for String {
-            fn from(place: $t) -> String {
-                place.to_string()
-            }
-        }
-    )*};
-}
-text_form!(S3Prefix, S3Place);
+text_form!(BadPlace: S3Prefix, S3Place);
 
 #[cfg(test)]
 mod tests {
