@@ -32,7 +32,16 @@ pub struct Cache(PathBuf);
 #[derive(Debug)]
 pub struct Held {
     pub path: PathBuf,
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Held {
+    /// A program that is being started at this moment has the open file too, so closing it would not release the lock yet.
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, "a content stays locked");
+        }
+    }
 }
 
 impl Cache {
@@ -61,7 +70,7 @@ impl Cache {
             locked(|| lock.try_lock_shared()).await.map_err(file)?;
         }
         File::options().write(true).open(&path).and_then(|content| content.set_modified(now)).map_err(file)?;
-        Ok(Held { path, _lock: lock })
+        Ok(Held { path, lock })
     }
 
     async fn fetch(
@@ -127,7 +136,11 @@ fn is_here(path: &Path, content: &Content) -> bool {
 fn remove(path: &Path) -> io::Result<bool> {
     let lock = lock_file(&path.with_extension(LOCK))?;
     match lock.try_lock() {
-        Ok(()) => fs::remove_file(path).map(|()| true),
+        Ok(()) => {
+            let removed = fs::remove_file(path);
+            lock.unlock()?;
+            removed.map(|()| true)
+        }
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(e)) => Err(e),
     }
@@ -193,7 +206,7 @@ mod tests {
         };
         let wanted = content("data");
         let (one, other) = tokio::join!(cache.get(&wanted, at(1), &fetch), cache.get(&wanted, at(1), &fetch));
-        assert_eq!(fs::read(one.unwrap().path).unwrap(), fs::read(other.unwrap().path).unwrap());
+        assert_eq!(fs::read(&one.unwrap().path).unwrap(), fs::read(&other.unwrap().path).unwrap());
         assert_eq!(fetches.load(Ordering::Relaxed), 1);
     }
 
@@ -203,7 +216,7 @@ mod tests {
         let cache = Cache::at(dir.path().to_owned());
         let wrong = async |path: &Path| Ok(fs::write(path, "dat4").map(|()| 4).unwrap());
         assert!(matches!(cache.get(&content("data"), at(1), wrong).await, Err(S3Error::Refused(_))));
-        assert_eq!(fs::read(fetched(&cache, "data", at(1)).await.path).unwrap(), b"data");
+        assert_eq!(fs::read(&fetched(&cache, "data", at(1)).await.path).unwrap(), b"data");
     }
 
     #[tokio::test]
