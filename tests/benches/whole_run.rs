@@ -133,7 +133,7 @@ async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Poli
                 let record = store.write(None, &record, Vec::new()).await.unwrap();
                 if matches!(case, "busy" | "queue") {
                     let job = store.write(None, &job(n), Vec::new()).await.unwrap();
-                    transactions::place(store, &job, &[(0, &record)], None, |_| None, keep, at(70)).await.unwrap();
+                    transactions::place(store, &job, &[(0, &record)], None, |_| (), keep, at(70)).await.unwrap();
                 }
             }
         }

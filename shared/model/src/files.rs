@@ -89,7 +89,7 @@ pub struct StoredOutput {
     pub to: Option<S3Place>,
 }
 
-/// A text that is none of these.
+/// A text that is no content, no source and no output.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {form}")]
 pub struct BadFile {
