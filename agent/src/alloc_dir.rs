@@ -11,6 +11,7 @@
 //!                   secrets/    the secrets that the job wants as files
 //!                   archive     an output that is a folder, while it is stored
 //!                   passwd      the users that the command sees, and group the groups
+//!                   elements    how the elements of a pack ended
 //!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
 //!                   exit.json   how the alloc ended: created once
@@ -158,6 +159,11 @@ impl AllocDir {
     /// The directories that only the command writes to.
     pub fn of_command(&self) -> Vec<PathBuf> {
         vec![self.work(), self.0.join("tmp")]
+    }
+
+    /// How the elements of a pack ended: see `elements`.
+    pub fn elements(&self) -> PathBuf {
+        self.0.join("elements")
     }
 
     /// The output of the command.

@@ -7,6 +7,7 @@
 //! is in the pipes when the supervisor is killed is lost.
 //! The order of standard output and standard error is that in which the bytes were found in the pipes.
 
+use crate::elements::ElementsLog;
 use crate::isolation::JobUser;
 use crate::output_files::OutputFiles;
 use model::output::Stream;
@@ -35,7 +36,9 @@ const CHUNK: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Capture {
     /// `None` once it was waited for.
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Option<ElementsLog>>>,
+    /// What is said of elements, once the thread was waited for.
+    elements: Option<ElementsLog>,
     /// Closed when the command has ended.
     ended: Option<PipeWriter>,
     given_up: Arc<OnceLock<String>>,
@@ -51,7 +54,12 @@ pub struct Printers {
 impl Capture {
     /// Makes the pipes, and writes what comes out of them into these files. The pipes are given to the job's user: a command
     /// that opens `/dev/stderr` opens its pipe again.
-    pub fn start(files: &OutputFiles, user: Option<&JobUser>) -> io::Result<(Self, Printers)> {
+    /// With `elements`, standard output is a stream of frames.
+    pub fn start(
+        files: &OutputFiles,
+        user: Option<&JobUser>,
+        elements: Option<ElementsLog>,
+    ) -> io::Result<(Self, Printers)> {
         let (out, out_writer) = pipe()?;
         let (err, err_writer) = pipe()?;
         let (told, ended) = pipe()?;
@@ -62,8 +70,9 @@ impl Capture {
         }
         let given_up = Arc::default();
         let writer = Writer { files: Files::create(files)?, told, given_up: Arc::clone(&given_up) };
-        let thread = std::thread::Builder::new().name("output".to_owned()).spawn(move || run(writer, out, err))?;
-        let capture = Self { thread: Some(thread), ended: Some(ended), given_up };
+        let run = move || run(writer, elements, out, err);
+        let thread = std::thread::Builder::new().name("output".to_owned()).spawn(run)?;
+        let capture = Self { thread: Some(thread), elements: None, ended: Some(ended), given_up };
         Ok((capture, Printers { out: out_writer, err: err_writer }))
     }
 
@@ -76,17 +85,26 @@ impl Capture {
     /// not waited for. Returns why output was lost; `None` if all is on disk.
     pub async fn finish(&mut self) -> Option<String> {
         drop(self.ended.take());
-        if let Some(thread) = self.thread.take()
-            && !matches!(tokio::task::spawn_blocking(|| thread.join()).await, Ok(Ok(())))
-        {
-            self.given_up.get_or_init(|| "the end of the output is lost: the thread that writes it failed".to_owned());
+        if let Some(thread) = self.thread.take() {
+            match tokio::task::spawn_blocking(|| thread.join()).await {
+                Ok(Ok(elements)) => self.elements = elements,
+                _ => {
+                    let why = || "the end of the output is lost: the thread that writes it failed".to_owned();
+                    self.given_up.get_or_init(why);
+                }
+            }
         }
         self.given_up()
+    }
+
+    /// The elements of the alloc, after [`Capture::finish`].
+    pub(crate) fn elements(&mut self) -> Option<ElementsLog> {
+        self.elements.take()
     }
 }
 
 /// Copies from the pipes until the command has ended and they are empty.
-fn run(mut writer: Writer, out: PipeReader, err: PipeReader) {
+fn run(mut writer: Writer, mut elements: Option<ElementsLog>, out: PipeReader, err: PipeReader) -> Option<ElementsLog> {
     let mut pipes = [(Stream::Out, Some(out)), (Stream::Err, Some(err))];
     let mut chunk = vec![0; CHUNK];
     loop {
@@ -100,7 +118,8 @@ fn run(mut writer: Writer, out: PipeReader, err: PipeReader) {
                 Ok(0) => *pipe = None,
                 Ok(n) => {
                     is_empty = false;
-                    writer.write(*stream, chunk.get(..n).unwrap_or_default());
+                    let elements = elements.as_mut().filter(|_| *stream == Stream::Out);
+                    writer.take(*stream, chunk.get(..n).unwrap_or_default(), elements);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => is_empty = false,
                 Err(error) => {
@@ -110,7 +129,7 @@ fn run(mut writer: Writer, out: PipeReader, err: PipeReader) {
             }
         }
         if has_ended && is_empty {
-            return;
+            return elements;
         }
     }
 }
@@ -136,6 +155,14 @@ impl Writer {
         // After a signal the caller looks, finds nothing, and waits again.
         let _interrupted_is_fine = poll(&mut fds, PollTimeout::NONE);
         has_data(self.told.as_fd())
+    }
+
+    /// Writes what was printed: the bytes, or what the frames in them say.
+    fn take(&mut self, stream: Stream, bytes: &[u8], elements: Option<&mut ElementsLog>) {
+        let Some(log) = elements else { return self.write(stream, bytes) };
+        if let Err(error) = log.read(bytes, |stream, bytes| self.write(stream, bytes)) {
+            _ = self.given_up.set(error.to_string());
+        }
     }
 
     /// Writes the bytes. While the disk takes nothing, this waits, and so does the command once its pipe is full.
@@ -210,7 +237,7 @@ mod tests {
     async fn printed(script: &str) -> (Vec<u8>, Switches) {
         let dir = tempfile::tempdir().unwrap();
         let files = OutputFiles::at(dir.path().to_owned());
-        let (mut capture, Printers { out, err }) = Capture::start(&files, None).unwrap();
+        let (mut capture, Printers { out, err }) = Capture::start(&files, None, None).unwrap();
         let mut command = Command::new("sh");
         let mut child = command.args(["-c", script]).stdout(out).stderr(err).spawn().unwrap();
         drop(command);
@@ -241,7 +268,7 @@ mod tests {
     async fn a_process_that_keeps_the_pipe_open_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let files = OutputFiles::at(dir.path().to_owned());
-        let (mut capture, Printers { out, err: _held }) = Capture::start(&files, None).unwrap();
+        let (mut capture, Printers { out, err: _held }) = Capture::start(&files, None, None).unwrap();
         io::Write::write_all(&mut &out, b"before the end\n").unwrap();
         assert_eq!(capture.finish().await, None);
         assert_eq!(std::fs::read(files.output()).unwrap(), b"before the end\n");

@@ -25,6 +25,8 @@
 //! stops                       when an alloc hears of its stop, is asked to stop, and is killed
 //! usage ─ process_table       what an alloc used
 //! enter                       a person's command inside of an alloc that runs
+//! elements                    a command that runs once for each element of a pack
+//! memory_file                 what a process that is started gets in memory
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
 //! isolation                   what keeps a job apart from the node, from the agent, and from other jobs
@@ -50,6 +52,7 @@ pub mod client;
 pub mod config;
 pub mod control;
 pub mod data_dir;
+pub mod elements;
 pub mod enter;
 pub mod fitness;
 pub mod gpus;
@@ -59,6 +62,7 @@ pub mod imds;
 pub mod isolation;
 pub mod job_files;
 mod memory;
+pub mod memory_file;
 pub mod node_state;
 pub mod output;
 pub mod output_files;

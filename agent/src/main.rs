@@ -43,15 +43,7 @@ fn main() -> ExitCode {
             }
         },
         Some(InternalCommand::RunAlloc { dir }) => run_alloc(dir),
-        Some(InternalCommand::AsUser) => {
-            let cause = match std::io::stdin().as_fd().try_clone_to_owned() {
-                Ok(stdin) => helper::run(stdin.into()),
-                Err(e) => EndCause::NotStarted { why: format!("its helper has no standard input: {e}") },
-            };
-            print_error(&cause.to_string());
-            // As in a shell: 127 if the program is not found, 126 if it cannot be run.
-            return ExitCode::from(cause.exit_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(126));
-        }
+        Some(InternalCommand::AsUser) => return as_user(),
         Some(InternalCommand::EndUser { uid, reaper }) => end::run_helper(uid, reaper).map_err(Into::into),
         Some(InternalCommand::Probe) => {
             probe::run_helper(std::io::stdin().lock(), std::io::stdout().lock()).map_err(Into::into)
@@ -64,6 +56,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "what runs elements gets the clock here, as an argument")]
+fn as_user() -> ExitCode {
+    let cause = match std::io::stdin().as_fd().try_clone_to_owned() {
+        Ok(stdin) => helper::run(stdin.into(), Time::now),
+        Err(e) => Some(EndCause::NotStarted { why: format!("its helper has no standard input: {e}") }),
+    };
+    let Some(cause) = cause else { return ExitCode::SUCCESS };
+    print_error(&cause.to_string());
+    // As in a shell: 127 if the program is not found, 126 if it cannot be run.
+    ExitCode::from(cause.exit_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(126))
 }
 
 /// The kind of the caller's terminal.

@@ -7,6 +7,7 @@ use crate::guard;
 use crate::node_state::NodeState;
 use crate::protocol::{Node, Seen, Work};
 use crate::runner::Runner;
+use model::elements::Told;
 use model::ids::AllocId;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -38,7 +39,11 @@ pub async fn run(state: &NodeState, runner: &mut Runner, stop_after: Option<Dura
 pub async fn run_once(state: &NodeState, runner: &mut Runner) {
     for id in state.read(Node::unfinished) {
         match runner.observe(id).await {
-            Ok(seen) => apply(state, id, seen),
+            Ok(seen) => {
+                let told = (seen == Seen::Running).then(|| runner.progress.look(id, Instant::now())).flatten();
+                apply(state, id, seen);
+                tell(state, id, told);
+            }
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }
     }
@@ -68,6 +73,14 @@ fn apply(state: &NodeState, id: AllocId, seen: Seen) {
         tracing::info!(alloc_id = %id, "the alloc ended");
         state.handles_changed.notify_one();
         state.store_now.notify_one();
+    }
+}
+
+/// Tells what the elements of an alloc did so far.
+fn tell(state: &NodeState, id: AllocId, told: Option<Told>) {
+    let Some(told) = told.filter(|told| state.read(|n| n.has_news(id, told))) else { return };
+    if state.update_or_log(|n| n.observe_elements(id, told)).is_some() {
+        state.allocs_changed.notify_one();
     }
 }
 

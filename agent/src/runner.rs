@@ -9,6 +9,7 @@
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
 use crate::data_dir::DataDir;
+use crate::elements;
 use crate::fitness::{Fitness, is_lack_of_room, no_room, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
 use crate::job_files::FilesSource;
@@ -86,6 +87,8 @@ pub struct Runner {
     /// The GPUs of the machine.
     gpus: Vec<Gpu>,
     fitness: Fitness,
+    /// What the elements of packs did so far.
+    pub progress: elements::Progress,
 }
 
 /// Why an alloc cannot be started.
@@ -118,6 +121,7 @@ impl Runner {
             last_uid: None,
             gpus: Vec::new(),
             fitness: Fitness::default(),
+            progress: elements::Progress::new(data.allocs()),
         }
     }
 
@@ -475,6 +479,7 @@ impl Runner {
     pub fn forget_all_but(&mut self, known: impl Fn(AllocId) -> bool) {
         self.unwritten.retain(|id, _| known(*id));
         self.attempts.retain(|id, _| known(*id));
+        self.progress.forget_all_but(&known);
         // Reaps supervisors here too: one may run for a moment after it wrote its exit record, when its alloc is no
         // longer observed.
         self.children.retain(|_, child| !matches!(child.try_wait(), Ok(Some(_))));
@@ -484,7 +489,10 @@ impl Runner {
 fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
     let log_tail = Some(log_tail).filter(|t| !t.is_empty());
-    Seen::Ended(Ended { cause: exit.cause, log_tail, tail_switches, usage: exit.usage, kept: exit.kept })
+    // Without the file, its elements run again.
+    let elements = elements::told(&dir.elements()).unwrap_or_default();
+    let ExitRecord { cause, usage, kept, .. } = exit;
+    Seen::Ended(Box::new(Ended { cause, log_tail, tail_switches, usage, kept, elements }))
 }
 
 #[cfg(test)]
@@ -509,7 +517,7 @@ mod tests {
     }
 
     fn is_not_started(seen: &Seen) -> bool {
-        matches!(seen, Seen::Ended(Ended { cause: EndCause::NotStarted { .. }, .. }))
+        matches!(seen, Seen::Ended(end) if matches!(end.cause, EndCause::NotStarted { .. }))
     }
 
     #[tokio::test]

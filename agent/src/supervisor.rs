@@ -17,6 +17,7 @@
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
 use crate::atomic_file::Spare;
 use crate::capture::{Capture, Printers};
+use crate::elements::ElementsLog;
 use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
 use crate::memory;
@@ -96,12 +97,13 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         // What ended just now may have become our child.
         reap_adopted_children(&process_table::descendants(own_pid), own_pid, 0);
     }
-    if let Some(mut capture) = capture
-        && let Some(why) = capture.finish().await
-        && matches!(cause, EndCause::Exited { .. })
-    {
+    if let Some(mut capture) = capture {
+        let lost = capture.finish().await.map(|why| EndCause::Lost { why });
         // Whoever reads the output of a command that ended by itself takes it for whole.
-        cause = EndCause::Lost { why };
+        cause = lost.filter(|_| matches!(cause, EndCause::Exited { .. })).unwrap_or(cause);
+        if let (Some(pack), Some(log)) = (&task.order.work.pack, capture.elements()) {
+            cause = log.end(cause, &pack.elements);
+        }
     }
     let (cause, kept) = keep(&task, &dir, context, role, cause).await;
     if task.isolation.is_some() {
@@ -207,10 +209,14 @@ fn start_command(
     let user = user(task).map_err(|e| cannot("find out who runs the command", &e))?;
     prepare(task, dir, user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
     let sandbox = sandbox(task, dir).map_err(|e| cannot("prepare the limits", &e))?;
-    let captured = Capture::start(&dir.output_files(), user.as_ref());
+    let pack = task.order.work.pack.as_ref();
+    let group = task.isolation.as_ref().and_then(|isolation| isolation.cgroup.clone());
+    let elements = pack.map(|_| ElementsLog::create(dir.elements(), group)).transpose();
+    let elements = elements.map_err(|e| cannot("follow the elements", &e))?;
+    let captured = Capture::start(&dir.output_files(), user.as_ref(), elements);
     let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
     let mut env = environment(task, &context.env, rights, user.as_ref(), &dir.work());
-    env.extend(stop_at(task, (context.clock)()));
+    env.extend(stop_at(task, (context.clock)()).filter(|_| pack.is_none()));
     let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
     let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
     let invocation = task.runtime.invocation(&CommandSpec {
@@ -340,7 +346,9 @@ async fn supervise(
     let order = &task.order;
     let own_pid = std::process::id() as i32;
     let group = child.id().map_or(0, |pid| pid as i32);
-    let mut stops = Stops::new(&order.failure_policy, order.work.timeout_s, task.runtime.stop_grace(), Instant::now());
+    // Of a pack, each element has a time limit of its own.
+    let limit_s = if order.work.pack.is_some() { 0 } else { order.work.timeout_s };
+    let mut stops = Stops::new(&order.failure_policy, limit_s, task.runtime.stop_grace(), Instant::now());
     // Only the first reason is kept, because a later one is its consequence.
     let mut reason: Option<EndCause> = None;
     let mut is_ordered = false;
@@ -420,7 +428,7 @@ fn lost_output(capture: &Capture) -> Option<EndCause> {
 /// Whether the kernel killed a process of the alloc for the memory limit of its control group.
 fn was_out_of_memory(task: &AllocTask) -> bool {
     let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
-    task.order.needs.memory_mib > 0 && group.is_some_and(cgroup::was_out_of_memory)
+    task.order.needs.memory_mib > 0 && group.and_then(cgroup::memory_kills).is_some_and(|kills| kills > 0)
 }
 
 /// Why the command ended. `reason` is why it was made to end.

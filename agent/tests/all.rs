@@ -9,6 +9,7 @@ mod handles;
 mod inside;
 mod isolation;
 mod output;
+mod packs;
 mod restarts;
 mod stops;
 mod uploads;

@@ -192,7 +192,8 @@ impl Node {
             tail_switches: Default::default(),
             usage: None,
             kept: Vec::new(),
+            elements: Default::default(),
         };
-        self.protocol.observe(order.alloc_id, Seen::Ended(ended));
+        self.protocol.observe(order.alloc_id, Seen::Ended(Box::new(ended)));
     }
 }

@@ -44,6 +44,8 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:ConditionCheckItem jobs",
         "permissions::a_lost_row_needs_only_what_the_roles_allow",
     ),
+    // A member of a cleaned node whose copy lives: no world makes it, and the transaction that ends an alloc can.
+    ("clean-stale-records", "dynamodb:ConditionCheckItem allocs", "the type of the transaction: `count_member`"),
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem jobs", "permissions::a_lost_row_needs_only_what_the_roles_allow"),
     ("grant-credentials", "dynamodb:BatchGetItem control", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem allocs", "rights::the_function_makes_the_calls_that_its_role_allows"),

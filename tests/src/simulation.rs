@@ -155,6 +155,17 @@ fn every_invariant_holds_where_arrays_arrive() {
 }
 
 #[test]
+fn every_invariant_holds_where_packs_arrive() {
+    let mut happened = Happened::default();
+    for seed in 1..=8 {
+        happened.add(&hold(&world(seed, "--small --hours 2 --fault PackArrives=0.5"), How::default()).happened);
+    }
+    for what in ["a pack was submitted", "a pack was complete", "a pack went on with what was left"] {
+        assert!(happened.counts.contains_key(what), "{what} never happened");
+    }
+}
+
+#[test]
 fn every_invariant_holds_where_a_node_destroys_one_handle_at_a_time() {
     let options = "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3";
     let held = (1..=8).map(|seed| hold(&world(seed, options), How::default()));

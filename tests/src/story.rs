@@ -67,9 +67,15 @@ impl World {
         for node in self.nodes.values_mut() {
             if node.protocol.unfinished().contains(&alloc) {
                 let cause = model::EndCause::Exited { code: exit_code };
-                let ended =
-                    Ended { cause, log_tail: None, tail_switches: Default::default(), usage: None, kept: Vec::new() };
-                node.protocol.observe(alloc, Seen::Ended(ended));
+                let ended = Ended {
+                    cause,
+                    log_tail: None,
+                    tail_switches: Default::default(),
+                    usage: None,
+                    kept: Vec::new(),
+                    elements: Default::default(),
+                };
+                node.protocol.observe(alloc, Seen::Ended(Box::new(ended)));
             }
         }
     }

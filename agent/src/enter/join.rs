@@ -5,6 +5,7 @@
 //! Does not: make anything of the alloc: the process that runs has it all.
 
 use super::live::{EnterError, Live, failed};
+use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, Sandbox, restrict};
 use crate::process_table::{self, ProcessEntry};
 use crate::program;
@@ -40,7 +41,10 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<(Job
         File::open("/proc/self/fd/0").map_err(failed("open the terminal"))?;
     }
     let (task, id) = (&live.task, live.task.order.alloc_id);
-    let process = first_process(live.start.pid).ok_or(EnterError::NotRunning(id, "has no process"))?;
+    let mut process = first_process(live.start.pid).ok_or(EnterError::NotRunning(id, "has no process"))?;
+    if task.order.work.pack.is_some() {
+        process = first_process(process.pid).ok_or(EnterError::NotRunning(id, "runs no element now: try again"))?;
+    }
     let path = |file: &str| format!("/proc/{}/{file}", process.pid);
     let environ = std::fs::read(path("environ")).map_err(failed("read the environment of the alloc"))?;
     let mut env = variables(&environ);
@@ -61,21 +65,24 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<(Job
         return Err(EnterError::NotRunning(id, "has just ended"));
     }
     let isolation = task.isolation.as_ref();
+    // A job that runs as the agent's own user is not restricted.
+    let is_restricted = user.is_some();
+    let JobUser { uid, gid, groups, .. } = user.unwrap_or_else(JobUser::of_this_process);
     let start = JobStart {
         command: command.to_vec(),
         env,
         input: None,
-        uid: user.as_ref().map_or_else(|| nix::unistd::geteuid().as_raw(), |user| user.uid),
-        gid: user.as_ref().map_or_else(|| nix::unistd::getegid().as_raw(), |user| user.gid),
-        groups: user.as_ref().map(|user| user.groups.clone()).unwrap_or_default(),
+        elements: None,
+        uid,
+        gid,
+        groups,
         sandbox: isolation.map(|isolation| Sandbox {
             mounts: None,
             cgroup: isolation.cgroup.clone(),
             max_tasks: isolation.max_tasks,
         }),
     };
-    // A job that runs as the agent's own user is not restricted.
-    if user.is_some() {
+    if is_restricted {
         restrict(&start, || view.iter().flatten().try_for_each(|(file, kind)| Ok(setns(file, *kind)?)))
             .map_err(failed("join the alloc"))?;
     }
@@ -87,6 +94,7 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<(Job
 }
 
 /// The process that the supervisor started for the command: the oldest of its children. The others lost their own parents.
+/// The first element of a pack is the same among the children of what runs the elements.
 fn first_process(supervisor: i32) -> Option<ProcessEntry> {
     let all = process_table::all().into_iter().filter(|p| p.parent == supervisor && !p.zombie);
     all.min_by_key(|p| (p.start_ticks, p.pid))

@@ -99,10 +99,10 @@ pub fn limits_memory(group: &Path) -> bool {
     group.join("memory.max").exists()
 }
 
-/// Whether the kernel killed a process of the group because the group had no memory left.
-pub fn was_out_of_memory(group: &Path) -> bool {
-    let events = fs::read_to_string(group.join("memory.events")).unwrap_or_default();
-    events.lines().filter_map(|line| line.strip_prefix("oom_kill ")).any(|n| n.trim() != "0")
+/// How many processes of the group the kernel has killed because the group had no memory left; `None` if nobody counts them.
+pub fn memory_kills(group: &Path) -> Option<u64> {
+    let events = fs::read_to_string(group.join("memory.events")).ok()?;
+    events.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
 }
 
 /// Kills every process of the group. Does nothing if there is no such group.
@@ -168,12 +168,12 @@ mod tests {
     #[test]
     fn a_kill_for_memory_is_read_from_the_events() {
         let group = tempfile::tempdir().unwrap();
-        assert!(!was_out_of_memory(group.path()));
+        assert_eq!(memory_kills(group.path()), None);
         let write = |text: &str| fs::write(group.path().join("memory.events"), text).unwrap();
         write("low 0\nmax 12\noom 0\noom_kill 0\noom_group_kill 0\n");
-        assert!(!was_out_of_memory(group.path()));
+        assert_eq!(memory_kills(group.path()), Some(0));
         write("low 0\nmax 12\noom 1\noom_kill 3\noom_group_kill 1\n");
-        assert!(was_out_of_memory(group.path()));
+        assert_eq!(memory_kills(group.path()), Some(3));
     }
 
     #[tokio::test]

@@ -8,12 +8,14 @@
 //! if one cannot be applied, the command is not run.
 //! Does not: know allocs, or wait for the command.
 
+use crate::elements::run::{self, ElementsStart, Shared};
 use crate::isolation::{cgroup, keyrings};
+use crate::memory_file::{as_stdin_bytes, in_memory};
 use crate::program;
 use model::EndCause;
+use model::time::Time;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::statfs::{FsType, statfs};
@@ -49,6 +51,8 @@ pub struct JobStart {
     pub groups: Vec<u32>,
     /// What else restricts the command; `None` for a user that the operator named.
     pub sandbox: Option<Sandbox>,
+    /// The elements for each of which the command runs; `None`: it runs once.
+    pub elements: Option<ElementsStart>,
 }
 
 /// What restricts a command whose alloc has a user id of its own.
@@ -71,34 +75,6 @@ pub struct PrivateMounts {
     pub hide_processes: bool,
 }
 
-/// The standard input that carries `content` to a helper. It is in memory only: an environment may hold secrets, and
-/// a full disk must not keep a job from starting.
-pub fn as_stdin(content: &impl Serialize) -> io::Result<Stdio> {
-    as_stdin_bytes(&serde_json::to_vec(content)?)
-}
-
-/// The standard input that carries these bytes to a helper.
-pub fn as_stdin_bytes(content: &[u8]) -> io::Result<Stdio> {
-    in_memory(content).map(Stdio::from)
-}
-
-/// A file in memory with these bytes, which every program that is started while it is open inherits under its number.
-pub fn inherited(content: &[u8]) -> io::Result<File> {
-    file(content, MFdFlags::empty())
-}
-
-/// A file in memory with these bytes.
-fn in_memory(content: &[u8]) -> io::Result<File> {
-    file(content, MFdFlags::MFD_CLOEXEC)
-}
-
-fn file(content: &[u8], flags: MFdFlags) -> io::Result<File> {
-    let mut file = File::from(memfd_create("nodekeeper-helper", flags)?);
-    file.write_all(content)?;
-    file.rewind()?;
-    Ok(file)
-}
-
 /// Tells why a helper did not become the command. The command has no way to it: it gets another standard input.
 #[derive(Debug)]
 pub struct Verdict(File);
@@ -118,9 +94,10 @@ pub fn start_as(start: &JobStart) -> io::Result<(Stdio, Verdict)> {
     Ok((Stdio::from(file.try_clone()?), Verdict(file)))
 }
 
-/// Becomes the command that `stdin` describes. Returns only if that fails, and has written the cause into `stdin` then.
-pub fn run(mut stdin: File) -> EndCause {
-    let cause = begin(&stdin);
+/// Becomes the command that `stdin` describes, or runs it once for each element. Returns when all elements have ended, or if there
+/// is nothing to become; the cause of that is in `stdin` then.
+pub fn run(mut stdin: File, clock: fn() -> Time) -> Option<EndCause> {
+    let cause = begin(&stdin, clock).err()?;
     let said = serde_json::to_vec(&cause).map_err(io::Error::from);
     let written = said.and_then(|said| {
         stdin.set_len(0)?;
@@ -131,27 +108,26 @@ pub fn run(mut stdin: File) -> EndCause {
     if let Err(error) = written {
         tracing::warn!(%error, "the helper cannot say why it did not become the command");
     }
-    cause
+    Some(cause)
 }
 
-fn begin(stdin: &File) -> EndCause {
-    let start: JobStart = match serde_json::from_reader(BufReader::new(stdin)) {
-        Ok(start) => start,
-        Err(e) => return EndCause::NotStarted { why: format!("standard input says nothing to run: {e}") },
-    };
-    let Some((name, args)) = start.command.split_first() else {
-        return EndCause::Rejected { why: "the command is empty".to_owned() };
-    };
-    if let Err(e) = restrict(&start, || Ok(())) {
-        return EndCause::NotStarted { why: e.to_string() };
+fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
+    let not_started = |why: String| EndCause::NotStarted { why };
+    let start: JobStart = serde_json::from_reader(BufReader::new(stdin))
+        .map_err(|e| not_started(format!("standard input says nothing to run: {e}")))?;
+    restrict(&start, || Ok(())).map_err(|e| not_started(e.to_string()))?;
+    if let Some(elements) = start.elements.clone() {
+        let JobStart { command, env, input, .. } = start;
+        return run::run(Shared { command, env, input, elements, clock });
     }
-    // Made by the job's user, who may open /dev/stdin again.
-    let input = match start.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes) {
-        Ok(input) => input,
-        Err(e) => return EndCause::NotStarted { why: format!("cannot pass on the standard input: {e}") },
+    let Some((name, args)) = start.command.split_first() else {
+        return Err(EndCause::Rejected { why: "the command is empty".to_owned() });
     };
+    // Made by the job's user, who may open /dev/stdin again.
+    let input = start.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes);
+    let input = input.map_err(|e| not_started(format!("cannot pass on the standard input: {e}")))?;
     let error = Command::new(name).args(args).env_clear().envs(&start.env).stdin(input).exec();
-    program::why_not(name, start.env.get("PATH").map(String::as_str), Path::new("."), &error)
+    Err(program::why_not(name, start.env.get("PATH").map(String::as_str), Path::new("."), &error))
 }
 
 /// Applies every restriction of the command to this process. `join` enters a view of the file system that there is already.

@@ -127,6 +127,12 @@ impl JobUser {
         Self { uid, gid: uid, groups, name: JOB_NAME.to_owned(), home: None }
     }
 
+    /// The user of this process.
+    pub fn of_this_process() -> Self {
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        Self { gid, ..Self::own(uid, Vec::new()) }
+    }
+
     /// The user with this name, with the user's own groups. `None` if there is no such user.
     pub fn named(name: &str) -> io::Result<Option<Self>> {
         let Some(user) = User::from_name(name)? else { return Ok(None) };

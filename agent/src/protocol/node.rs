@@ -8,6 +8,7 @@ use crate::protocol::durable::{Durable, LocalAlloc};
 use crate::protocol::gpus::{Gpu, sick};
 use crate::protocol::handles::{HandleList, HandleRound, SettledHandles};
 use crate::protocol::orders::{self, Applied, OrderList};
+use model::elements::Told;
 use model::ids::AllocId;
 use model::output::Switches;
 use model::time::Time;
@@ -22,6 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// and the body must stay well below [`model::wire::MAX_BODY_BYTES`].
 const MAX_REPORT_LOG_BYTES: usize = 256 * 1024;
 
+/// The most packs in one report. What is told of the elements of one has up to some 30 KB.
+const MAX_REPORT_PACKS: usize = 32;
+
 /// The state of an alloc when the agent last looked at the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Seen {
@@ -31,7 +35,7 @@ pub enum Seen {
     /// The supervisor of the alloc runs.
     Running,
     /// The alloc ended.
-    Ended(Ended),
+    Ended(Box<Ended>),
     /// The alloc is not on this node: it ran before a reboot. A complete report without it tells the control plane that it is
     /// lost.
     Gone,
@@ -50,6 +54,8 @@ pub struct Ended {
     pub usage: Option<Usage>,
     /// What is kept of its work directory.
     pub kept: Vec<StoredOutput>,
+    /// What its elements did, if it is of a pack.
+    pub elements: Told,
 }
 
 /// Why a node takes no work.
@@ -119,6 +125,9 @@ pub struct Node {
     seen: BTreeMap<AllocId, Seen>,
     /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
     delivered: BTreeMap<AllocId, ClientStatus>,
+    /// What the elements of packs that run did so far, and what of it the control plane certainly knows.
+    elements: BTreeMap<AllocId, Told>,
+    delivered_elements: BTreeMap<AllocId, Told>,
     /// Allocs whose update was neither taken nor refused, because their row cannot be read now. They are reported again after
     /// the next heartbeat.
     untaken: BTreeSet<AllocId>,
@@ -141,6 +150,8 @@ impl Node {
             handle_turn: 0,
             seen: BTreeMap::new(),
             delivered: BTreeMap::new(),
+            elements: BTreeMap::new(),
+            delivered_elements: BTreeMap::new(),
             untaken: BTreeSet::new(),
             complete_due: true,
             in_flight: None,
@@ -192,6 +203,7 @@ impl Node {
         self.settled_handles = None;
         self.in_flight = None;
         self.delivered.clear();
+        self.delivered_elements.clear();
         self.complete_due = true;
     }
 
@@ -253,14 +265,28 @@ impl Node {
         true
     }
 
+    /// Whether these elements of an alloc are news.
+    pub fn has_news(&self, id: AllocId, told: &Told) -> bool {
+        self.durable.allocs.contains_key(&id) && !told.is_empty() && self.elements.get(&id) != Some(told)
+    }
+
+    /// Notes what the elements of an alloc that runs did so far.
+    pub fn observe_elements(&mut self, id: AllocId, told: Told) {
+        if self.has_news(id, &told) {
+            self.elements.insert(id, told);
+        }
+    }
+
     /// An alloc that the agent stopped on its own decision is lost: nobody ordered it, and its command did not end by itself.
     fn judged(&self, id: AllocId, seen: Seen) -> Seen {
         let own = self.durable.allocs.get(&id).and_then(|alloc| alloc.stop.as_ref());
         match (seen, own) {
-            (
-                Seen::Ended(Ended { cause: EndCause::Stopped { why, .. }, log_tail, tail_switches, usage, kept }),
-                Some(_),
-            ) => Seen::Ended(Ended { cause: EndCause::Lost { why }, log_tail, tail_switches, usage, kept }),
+            (Seen::Ended(mut end), Some(_)) if matches!(end.cause, EndCause::Stopped { .. }) => {
+                if let EndCause::Stopped { why, .. } = end.cause {
+                    end.cause = EndCause::Lost { why };
+                }
+                Seen::Ended(end)
+            }
             (seen, _) => seen,
         }
     }
@@ -293,7 +319,8 @@ impl Node {
             return None;
         }
         let tail_limit = MAX_LOG_TAIL_BYTES.min(MAX_REPORT_LOG_BYTES / listed.len().max(1));
-        let allocs = listed.into_iter().map(|id| self.update(id, tail_limit)).collect();
+        let mut packs = 0..MAX_REPORT_PACKS;
+        let allocs = listed.into_iter().map(|id| self.update(id, tail_limit, &mut packs)).collect();
         self.durable.report_no += 1;
         let report = AllocReport { incarnation, report_no: self.durable.report_no, as_of, complete, allocs };
         self.in_flight = Some(report.clone());
@@ -308,15 +335,25 @@ impl Node {
 
     /// The allocs that a report made now would list.
     fn to_report(&self) -> impl Iterator<Item = AllocId> {
-        let changed = |id: &AllocId| self.delivered_status(*id) != self.seen(*id).client();
+        let changed = |id: &AllocId| {
+            self.delivered_status(*id) != self.seen(*id).client()
+                || self.elements.get(id).is_some_and(|told| self.delivered_elements.get(id) != Some(told))
+        };
         let reported = |a: &LocalAlloc| !a.dropped || a.relisted;
         let listed =
             self.durable.allocs.iter().filter(move |(id, a)| reported(a) && (self.complete_due || changed(id)));
         listed.map(|(id, _)| *id)
     }
 
-    fn update(&self, alloc_id: AllocId, tail_limit: usize) -> AllocUpdate {
-        let seen = self.seen(alloc_id);
+    /// What a report says of an alloc. `packs` counts the packs that there is still room for.
+    fn update(&self, alloc_id: AllocId, tail_limit: usize, packs: &mut std::ops::Range<usize>) -> AllocUpdate {
+        let has_elements = self.durable.allocs.get(&alloc_id).is_some_and(|alloc| alloc.order.work.pack.is_some());
+        let has_room = !has_elements || packs.next().is_some();
+        let seen = match self.seen(alloc_id) {
+            // The end of a pack that there is no room for is in the next report.
+            Seen::Ended(_) if !has_room => &Seen::Running,
+            seen => seen,
+        };
         let mut update = AllocUpdate {
             alloc_id,
             client: seen.client(),
@@ -325,13 +362,17 @@ impl Node {
             tail_switches: Switches::default(),
             usage: None,
             kept: Vec::new(),
+            elements: Told::default(),
         };
+        if let Some(told) = self.elements.get(&alloc_id).filter(|_| has_room) {
+            update.elements = told.clone();
+        }
         if let Seen::Ended(end) = seen {
-            let mut end = end.clone();
+            let mut end = (**end).clone();
             shorten(&mut end, tail_limit);
             (update.cause, update.log_tail, update.tail_switches) =
                 (Some(end.cause.clipped()), end.log_tail, end.tail_switches);
-            (update.usage, update.kept) = (end.usage, end.kept);
+            (update.usage, update.kept, update.elements) = (end.usage, end.kept, end.elements);
         }
         update
     }
@@ -351,6 +392,9 @@ impl Node {
         let acknowledged: BTreeSet<AllocId> = answer.accepted.iter().copied().chain(refused).collect();
         for update in &report.allocs {
             self.delivered.insert(update.alloc_id, update.client);
+            if !update.elements.is_empty() {
+                self.delivered_elements.insert(update.alloc_id, update.elements.clone());
+            }
             if !acknowledged.contains(&update.alloc_id) {
                 self.untaken.insert(update.alloc_id);
             }
@@ -437,6 +481,8 @@ impl Node {
         self.durable.allocs.remove(&id);
         self.seen.remove(&id);
         self.delivered.remove(&id);
+        self.elements.remove(&id);
+        self.delivered_elements.remove(&id);
     }
 }
 

@@ -44,13 +44,14 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
 
 fn ended(code: i32) -> Seen {
     let cause = EndCause::Exited { code };
-    Seen::Ended(Ended {
+    Seen::Ended(Box::new(Ended {
         cause,
         log_tail: Some("the end\n".into()),
         tail_switches: Default::default(),
         usage: None,
         kept: Vec::new(),
-    })
+        elements: Default::default(),
+    }))
 }
 
 /// A registered node with alloc 0 ordered at seq 5, whose complete report is delivered.
@@ -251,7 +252,14 @@ fn many_long_log_tails_fit_in_one_body() {
         let cause = EndCause::Exited { code: 1 };
         node.observe(
             alloc_id(n),
-            Seen::Ended(Ended { cause, log_tail, tail_switches: Default::default(), usage: None, kept: Vec::new() }),
+            Seen::Ended(Box::new(Ended {
+                cause,
+                log_tail,
+                tail_switches: Default::default(),
+                usage: None,
+                kept: Vec::new(),
+                elements: Default::default(),
+            })),
         );
     }
     let report = node.report().unwrap();

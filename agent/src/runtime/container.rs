@@ -8,7 +8,7 @@
 //! Does not: pull, build or clean images, or speak to a daemon itself.
 
 use crate::isolation::JobUser;
-use crate::isolation::helper::{as_stdin_bytes, inherited};
+use crate::memory_file::{as_stdin_bytes, inherited};
 use crate::rights::{IN_CONTAINER, SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
     CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,

@@ -4,8 +4,10 @@
 //! given up (`isolation::helper`).
 //! Does not: choose the user, or the restrictions.
 
+use crate::elements::run::ElementsStart;
 use crate::isolation::JobUser;
-use crate::isolation::helper::{JobStart, as_stdin_bytes, start_as};
+use crate::isolation::helper::{JobStart, start_as};
+use crate::memory_file::as_stdin_bytes;
 use crate::process_table;
 use crate::runtime::interface::{CommandSpec, Environment, Invocation, LaunchError, Process, Runtime, StopRequest};
 use nix::sys::signal::Signal;
@@ -42,7 +44,9 @@ impl Runtime for ProcessRuntime {
         }
         let command = &spec.order.work.command;
         let (program, args) = command.split_first().ok_or(LaunchError::NoCommand)?;
-        let Some(user) = spec.user else {
+        let elements = ElementsStart::of(spec.order);
+        let own = elements.is_some().then(JobUser::of_this_process);
+        let Some(user) = spec.user.or(own.as_ref()) else {
             let (program, args) = (PathBuf::from(program), args.to_vec());
             let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(LaunchError::PassEnvironment)?;
             return Ok(Invocation { program, args, env: spec.env.clone(), stdin, process: Process::Command });
@@ -55,6 +59,7 @@ impl Runtime for ProcessRuntime {
             gid: user.gid,
             groups: user.groups.clone(),
             sandbox: spec.sandbox.cloned(),
+            elements,
         };
         let (stdin, verdict) = start_as(&start).map_err(LaunchError::PassEnvironment)?;
         let (args, env) = (vec!["as-user".to_owned()], spec.agent_env.clone());

@@ -112,6 +112,11 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     }
     let outputs: Vec<String> = work.outputs.iter().map(ToString::to_string).collect();
     rows.field("keeps", (!outputs.is_empty()).then(|| outputs.join(", ")));
+    if let (Some(pack), Some(counts)) = (&work.pack, summary.tries.elements) {
+        let at_once = if pack.at_once > 1 { format!("; {} at once", pack.at_once) } else { String::new() };
+        rows.field("elements", Some(format!("{} ({counts}{at_once})", pack.elements)));
+        rows.field("failed elements", (counts.failed > 0).then(|| job.elements.results.failures()));
+    }
     rows.field("needs", Some(needs(summary)));
     let limit = summary.array_limit.map(|limit| format!("{} of its array placed at the same time", limit.number()));
     rows.field("at most", limit);

@@ -27,6 +27,8 @@ enum Form {
     Command,
     Texts,
     TextTable,
+    /// The elements of a pack.
+    Pack,
     /// The jobs that it follows.
     After,
     AfterAny,
@@ -60,6 +62,7 @@ const FIELDS: &[(&str, Form)] = &[
     ("name", Form::Text),
     ("nodes", Form::Whole),
     ("outputs", Form::Texts),
+    ("pack", Form::Pack),
     ("priority", Form::Whole),
     ("reconcile", Form::Reconcile),
     ("replace", Form::Flag),
@@ -88,6 +91,7 @@ const STATE: &[&str] = &[
     "containers",
     "copies",
     "done",
+    "elements",
     "exit_code",
     "expires_at",
     "failed_count",
@@ -172,6 +176,7 @@ fn formed(form: Form, value: Value) -> Result<Value, String> {
             whole(&number).map(Value::from).ok_or_else(|| format!("{number} is no whole number from 0 on"))
         }
         (Form::Text, value @ Value::String(_)) | (Form::Flag, value @ Value::Bool(_)) => Ok(value),
+        (Form::Pack, value @ Value::Object(_)) => Ok(value),
         (Form::Market, Value::String(word)) => {
             word.parse::<Market>().map(|market| market.to_string().into()).map_err(|e| e.to_string())
         }
@@ -196,6 +201,7 @@ const fn wanted(form: Form) -> &'static str {
         Form::Command => "a list of texts, or a line for the shell",
         Form::Texts => "a list of texts",
         Form::TextTable => "an object whose values are texts",
+        Form::Pack => "an object such as {\"elements\": \"0-99\", \"at_once\": 4}",
         Form::After | Form::AfterAny => "the name or the id of a job, or a list of them",
     }
 }
@@ -254,6 +260,7 @@ fn fields() -> std::collections::BTreeSet<&'static str> {
 mod tests {
     use super::*;
     use crate::console::show;
+    use model::elements::Pack;
     use model::fixtures::{self, at};
     use model::{Alloc, FailurePolicy, Job, MachineNeed, Needs, Work};
 
@@ -315,6 +322,17 @@ mod tests {
     }
 
     #[test]
+    fn a_line_may_be_a_pack() {
+        let pack =
+            |text: &str| line(&format!(r#"{{"command": ["true"], "pack": {text}}}"#)).map(|(spec, _)| spec.work.pack);
+        let elements = "0-9,12".parse().unwrap();
+        assert_eq!(pack(r#"{"elements": "0-9,12"}"#), Ok(Some(Pack { elements, at_once: 1 })));
+        for bad in ["3", r#"{"elements": "9-0"}"#, "{}", r#"{"elements": 3}"#] {
+            assert!(pack(bad).is_err_and(|e| e.contains("pack")), "{bad}");
+        }
+    }
+
+    #[test]
     fn what_job_json_shows_is_a_line() {
         let spec = JobSpec {
             env: [("A".into(), "1".into())].into(),
@@ -346,6 +364,7 @@ mod tests {
                 inputs: [("a".into(), "s3://data/a".parse().unwrap())].into(),
                 outputs: vec!["b=s3://data/b".parse().unwrap()],
                 keep_failed: true,
+                pack: None,
             },
             failure_policy: FailurePolicy {
                 replace: true,

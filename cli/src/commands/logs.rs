@@ -45,6 +45,9 @@ pub struct LogsArgs {
     /// The member of a job of several nodes [default: with --follow 0, else all of them]
     #[arg(long, value_name = "N", conflicts_with = "json")]
     member: Option<u32>,
+    /// Only what this element of a pack printed; JOB may be the name of the whole array
+    #[arg(long, value_name = "N", conflicts_with_all = ["json", "follow", "member", "tail"])]
+    element: Option<u32>,
     /// Print JSON: how each alloc is, and the last 8 KiB of its output once it has ended
     #[arg(long)]
     json: bool,
@@ -82,6 +85,9 @@ impl LogsArgs {
 
 pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
+    if let Some(element) = args.element {
+        return element_logs(context, &cluster, args, element).await;
+    }
     let (job_id, only) = match Finder::new(&cluster).work(&args.id).await? {
         Work::Job(id) => (id, None),
         Work::Alloc(id) => (id.job_id, Some(id)),
@@ -129,6 +135,45 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
         }
     }
     Ok(outcome)
+}
+
+/// Prints what an element of a pack printed when it last ran.
+async fn element_logs(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &LogsArgs,
+    element: u32,
+) -> anyhow::Result<Outcome> {
+    let mut found = None;
+    for id in Finder::new(cluster).jobs(&args.id).await? {
+        let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+        let has_it = |job: &Job| job.work.pack.as_ref().is_some_and(|pack| pack.elements.contains(element));
+        found = Some(job).filter(has_it).or(found);
+    }
+    let Some(job) = found else {
+        anyhow::bail!(
+            "no job {} has the element {element}: `nodekeeper job` shows its elements",
+            show::one_line(&args.id)
+        );
+    };
+    let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+    let places = |alloc: &Alloc| Some((alloc.id(), alloc.elements.places.of(element)?));
+    let last = allocs.iter().filter_map(places).max_by_key(|(id, _)| id.copy);
+    let Some((id, bytes)) = last else {
+        anyhow::bail!(
+            "nothing is known of element {element} yet: a node tells once in a minute which elements have ended"
+        );
+    };
+    let mut outcomes = allocs.iter().filter(|alloc| alloc.id() == id).flat_map(|alloc| alloc.elements.results.iter());
+    if let Some((outcome, _)) = outcomes.find(|(_, elements)| elements.contains(element)) {
+        writeln!(context.err, "== element {element} of {id}: {outcome}")?;
+    }
+    let others = job_allocs_except(cluster, &job, id).await?;
+    let mut stream = OutputStream::new(cluster, id.member, Until::Now, others, args.route()).of_bytes(bytes);
+    while !stream.look(context, &job).await? {
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(if stream.is_whole() { Outcome::Done } else { Outcome::Code(MISSING) })
 }
 
 /// Every alloc of the job but this one.

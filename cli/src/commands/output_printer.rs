@@ -7,6 +7,7 @@ use crate::console::show;
 use crate::console::{Context, Screen};
 use model::output::{Stream, Switches};
 use std::io::Write;
+use std::ops::Range;
 
 /// How many bytes are read for each line that is wanted. If lines are longer, fewer lines are printed.
 const BYTES_A_LINE: u64 = 400;
@@ -55,6 +56,12 @@ impl Text {
         Self::new(bytes, self.switches.part(from, 0))
     }
 
+    /// What comes before this byte.
+    fn up_to(mut self, to: u64) -> Self {
+        self.bytes.truncate(usize::try_from(to).unwrap_or(usize::MAX));
+        self
+    }
+
     pub(super) fn last_lines(&self, lines: usize) -> Self {
         self.from(begin_of_last(&self.bytes, lines) as u64)
     }
@@ -85,17 +92,26 @@ fn begin_of_last(text: &[u8], lines: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct Printer {
     pub(super) route: Route,
+    /// Only these bytes of the output are printed; `None`: all.
+    pub(super) only: Option<Range<u64>>,
+    /// How many bytes came so far.
+    came: u64,
     /// The beginnings of characters whose rest has not come: of standard output, and of standard error.
     begun: [Vec<u8>; 2],
 }
 
 impl Printer {
     pub(super) const fn new(route: Route) -> Self {
-        Self { route, begun: [Vec::new(), Vec::new()] }
+        Self { route, only: None, came: 0, begun: [Vec::new(), Vec::new()] }
     }
 
     pub(super) fn print(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
-        let route = self.route;
+        let (route, begin) = (self.route, self.came);
+        self.came = begin.saturating_add(text.bytes.len() as u64);
+        let cut = self.only.as_ref().map(|only| {
+            text.from(only.start.saturating_sub(begin)).up_to(only.end.saturating_sub(begin.max(only.start)))
+        });
+        let text = cut.as_ref().unwrap_or(text);
         for (stream, bytes) in text.parts(route) {
             let [of_out, of_err] = &mut self.begun;
             let begun = if stream == Stream::Out { of_out } else { of_err };

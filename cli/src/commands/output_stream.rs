@@ -13,6 +13,7 @@ use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::{Alloc, Job};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Duration;
 use store::{DbError, WriteError};
 
@@ -76,6 +77,13 @@ impl<'a> OutputStream<'a> {
     #[must_use]
     pub(super) const fn of_lines(mut self, lines: Option<usize>) -> Self {
         self.lines = lines;
+        self
+    }
+
+    /// Only these bytes of an alloc's output.
+    #[must_use]
+    pub(super) fn of_bytes(mut self, only: Range<u64>) -> Self {
+        self.printer.only = Some(only);
         self
     }
 
@@ -255,6 +263,11 @@ impl<'a> OutputStream<'a> {
     fn print_tail(&mut self, context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
         self.say_why_not_stored(context)?;
         let (id, node) = (alloc.id(), alloc.summary.node_id);
+        if self.printer.only.is_some() {
+            // Nobody knows which part of the output the row has.
+            self.misses = true;
+            return Ok(writeln!(context.err, "the output of the element is not there any more: node {node} had it")?);
+        }
         let Some(tail) = &alloc.log_tail else {
             self.misses = true;
             let why = match alloc.summary.client.is_final() {

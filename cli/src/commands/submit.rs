@@ -16,13 +16,18 @@ use crate::console::show;
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::find::Finder;
 use clap::{ArgAction, Args};
-use model::array::Array;
+use model::array::{Array, MAX_ARRAY};
+use model::elements::{MAX_AT_ONCE, MAX_PACK, Pack};
+use model::ranges::Ranges;
 use model::rng::Rng;
 use model::{
     AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal, Work,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+/// The most jobs of one submission.
+const MOST_JOBS: u64 = 10_000;
 
 /// What the members of a job need, as options.
 #[derive(Args, Clone, Debug)]
@@ -144,12 +149,19 @@ pub struct SubmitArgs {
     #[command(flatten)]
     pub(super) job: JobOptions,
     /// So many jobs: each has NODEKEEPER_ARRAY_INDEX, from 0, and NODEKEEPER_ARRAY_COUNT in its environment
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ARRAY)))]
     count: u32,
     /// An array of jobs with these numbers, such as 0-199 or 1,3,10-20: as --count, with these indexes. With %N at the
     /// end, at most N of them are placed at the same time
     #[arg(long, value_name = "NUMBERS[%N]", conflicts_with_all = ["count", "file"])]
     array: Option<Numbers>,
+    /// Run so many elements of the array in one alloc, one after the other, instead of each as a job of its own: for commands that take
+    /// seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element
+    #[arg(long, value_name = "N", conflicts_with = "file", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACK)))]
+    pack: Option<u32>,
+    /// How many elements of a pack run at the same time: they share what the job needs
+    #[arg(long, value_name = "N", requires = "pack", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_AT_ONCE)))]
+    at_once: u32,
     /// A job from each line of this file, or of standard input with `-`. A line is a JSON object with the attributes of a
     /// job, as `job --json` shows them (what describes the state of that job is left out); what it does not name is as the
     /// options say. The same file given again writes only what is missing; when all its jobs have ended, it is new
@@ -173,22 +185,37 @@ pub struct SubmitArgs {
 }
 
 impl SubmitArgs {
-    /// The jobs like this one, and their numbers. Several jobs have their number and how many there are in their environment.
-    fn specs(&self, spec: &JobSpec) -> Vec<(u32, JobSpec)> {
+    /// The jobs like this one, and their numbers: of a pack, that of its first element. Several jobs have their number and how many
+    /// there are in their environment.
+    fn specs(&self, spec: &JobSpec) -> Result<Vec<(u32, JobSpec)>, Usage> {
         let indexes = match &self.array {
             Some(array) => array.indexes.clone(),
-            None if self.count == 1 => return vec![(0, spec.clone())],
-            None => (0..self.count).collect(),
+            None if self.count == 1 && self.pack.is_none() => return Ok(vec![(0, spec.clone())]),
+            None => Ranges::of(0, self.count.saturating_sub(1)),
         };
-        let count = indexes.len();
-        let of = |index: u32| {
-            let mut spec = spec.clone();
-            spec.array_limit = self.array.as_ref().and_then(|array| array.limit);
+        let count = indexes.count();
+        let jobs = count.div_ceil(u64::from(self.pack.unwrap_or(1)));
+        if jobs > MOST_JOBS {
+            let most = "at most 10,000 are submitted at once: run several elements in one with --pack N, up to 1,000";
+            return Err(Usage(format!("this is {jobs} jobs, and {most}")));
+        }
+        let mut like = spec.clone();
+        like.array_limit = self.array.as_ref().and_then(|array| array.limit);
+        like.env.insert("NODEKEEPER_ARRAY_COUNT".to_owned(), count.to_string());
+        let packed = |elements: Ranges| {
+            let (first, mut spec) = (elements.iter().next().unwrap_or(0), like.clone());
+            spec.work.pack = Some(Pack { elements, at_once: self.at_once });
+            (first, spec)
+        };
+        let alone = |index: u32| {
+            let mut spec = like.clone();
             spec.env.insert("NODEKEEPER_ARRAY_INDEX".to_owned(), index.to_string());
-            spec.env.insert("NODEKEEPER_ARRAY_COUNT".to_owned(), count.to_string());
             (index, spec)
         };
-        indexes.into_iter().map(of).collect()
+        Ok(match self.pack {
+            Some(size) => indexes.chunks(size).into_iter().map(packed).collect(),
+            None => indexes.iter().map(alone).collect(),
+        })
     }
 }
 
@@ -259,7 +286,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     let token = Rng::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
     let jobs = |spec: &JobSpec| -> Result<Vec<Job>, Usage> {
-        let jobs = args.specs(spec).into_iter().map(|(n, spec)| Job::submit(array.job(n), spec, now));
+        let jobs = args.specs(spec)?.into_iter().map(|(n, spec)| Job::submit(array.job(n), spec, now));
         jobs.collect::<Result<_, _>>().map_err(|e| Usage(e.to_string()))
     };
     // A mistake is told before anything is read.

@@ -44,6 +44,7 @@ fn job(n: u32, name: &str, state: JobState) -> JobRow {
         cause: None,
         exit_code: None,
         usage: None,
+        elements: None,
         command: Some(format!("train --run {n}")),
         slots: Vec::new(),
     }

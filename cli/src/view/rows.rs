@@ -8,6 +8,7 @@ use super::next::Next;
 use super::present::Present;
 use super::status::node_word;
 use crate::console::show;
+use model::elements::Counts;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::money::Usd;
 use model::time::{Span, Time};
@@ -51,6 +52,9 @@ pub(crate) struct JobRow {
     /// What its last try used: of several members, what the hungriest used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Usage>,
+    /// How the elements of a pack stand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) elements: Option<Counts>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<String>,
     /// Where its allocs are.
@@ -134,6 +138,7 @@ impl JobRow {
             cause: job.tries.cause.clone(),
             exit_code: job.tries.cause.as_ref().and_then(EndCause::exit_code),
             usage: job.tries.usage,
+            elements: job.tries.elements,
             command: None,
             slots: Vec::new(),
         }

@@ -6,6 +6,7 @@
 //! with the alloc's end, in `store::transactions`.
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
+use crate::elements::Told;
 use crate::end_cause::{EndCause, Ending};
 use crate::enums::{ClientStatus, Desired};
 use crate::files::{self, StoredOutput};
@@ -54,6 +55,9 @@ pub struct Alloc {
     /// What is kept of its work directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
+    /// What the elements of a pack did so far.
+    #[serde(default, skip_serializing_if = "Told::is_empty")]
+    pub elements: Told,
     /// When the alloc became final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -79,7 +83,7 @@ pub enum ReportOutcome {
     /// The alloc changes and stays live.
     Changed(Box<Alloc>),
     /// The alloc ends.
-    Ends(Ending),
+    Ends(Box<Ending>),
     /// The report is refused, for this reason.
     Refused(String),
 }
@@ -108,7 +112,7 @@ impl Alloc {
                 needs: job.summary.needs.clone(),
                 failure_policy: job.failure_policy.of_alloc(),
             },
-            work: job.work.clone(),
+            work: job.work_left(),
             env: job.env.clone(),
             output_s3: None,
             cause: None,
@@ -117,6 +121,7 @@ impl Alloc {
             tail_switches: Switches::default(),
             usage: None,
             kept: Vec::new(),
+            elements: Told::default(),
             finished_at: None,
             expires_at: None,
         })
@@ -157,8 +162,10 @@ impl Alloc {
                     Ok(kept) => {
                         let (log_tail, tail_switches) = tail_of(update);
                         let usage = update.usage.and_then(Usage::possible);
-                        let cause = cause.clone().clipped();
-                        ReportOutcome::Ends(Ending { cause, log_tail, tail_switches, usage, kept })
+                        let elements = self.told(update);
+                        let cause = self.cause_of(cause.clone().clipped(), &elements);
+                        let ending = Ending { cause, log_tail, tail_switches, usage, kept, elements };
+                        ReportOutcome::Ends(Box::new(ending))
                     }
                 },
                 _ => ReportOutcome::Refused(format!("the report has no cause for which an alloc is {}", update.client)),
@@ -167,9 +174,14 @@ impl Alloc {
             // If a node reports an unknown alloc again, the alloc is still on that node. The alloc counts as running,
             // even if the report says `pending`.
             ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Known,
-            ClientStatus::Running if self.summary.client == ClientStatus::Running => ReportOutcome::Known,
+            ClientStatus::Running
+                if self.summary.client == ClientStatus::Running && self.told(update) == self.elements =>
+            {
+                ReportOutcome::Known
+            }
             ClientStatus::Pending | ClientStatus::Running => {
                 let mut new = self.clone();
+                new.elements = self.told(update);
                 new.summary.client = ClientStatus::Running;
                 new.summary.unknown_since_at = None;
                 new.summary.started_at = new.summary.started_at.or(Some(now));
@@ -184,6 +196,31 @@ impl Alloc {
         match cause.client() {
             ClientStatus::Complete => files::all_of(&self.work.outputs, told),
             _ => Ok(files::some_of(&self.work.outputs, told)),
+        }
+    }
+
+    /// What is known of the elements after this report.
+    fn told(&self, update: &AllocUpdate) -> Told {
+        self.work.pack.as_ref().map_or_else(Told::default, |pack| self.elements.then(&update.elements, &pack.elements))
+    }
+
+    /// This end, with all that was told of the elements of the alloc.
+    pub fn with_elements(&self, ending: &Ending) -> Ending {
+        let pack = self.work.pack.as_ref();
+        let elements = pack.map_or_else(Told::default, |p| self.elements.then(&ending.elements, &p.elements));
+        Ending { elements, ..ending.clone() }
+    }
+
+    /// The cause of the end of a pack whose node says that all of it has run. If its node does not say how each element ended, the
+    /// others are lost.
+    fn cause_of(&self, told: EndCause, elements: &Told) -> EndCause {
+        match (&self.work.pack, told) {
+            (Some(pack), EndCause::Exited { code: 0 } | EndCause::ElementsFailed { .. }) => {
+                let left = pack.elements.without(&elements.results.ended()).count();
+                let why = || EndCause::Lost { why: format!("its node does not say how {left} of its elements ended") };
+                elements.results.cause(&pack.elements).unwrap_or_else(why)
+            }
+            (_, told) => told,
         }
     }
 
@@ -203,6 +240,7 @@ impl Alloc {
         new.tail_switches = ending.tail_switches.clone();
         new.usage = ending.usage;
         new.kept = ending.kept.clone();
+        new.elements = self.with_elements(ending).elements;
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
         new
@@ -308,6 +346,7 @@ mod tests {
             tail_switches,
             usage: None,
             kept: Vec::new(),
+            elements: Told::default(),
         }
     }
 
@@ -345,7 +384,7 @@ mod tests {
         let report =
             |client, cause| running().reported(&AllocUpdate { cause, ..says(client) }, fixtures::node_id(0), at(4));
         let lost = EndCause::NotStarted { why: "the disk is full".into() };
-        assert_eq!(report(ClientStatus::Lost, Some(lost.clone())), ReportOutcome::Ends(Ending::new(lost)));
+        assert_eq!(report(ClientStatus::Lost, Some(lost.clone())), ReportOutcome::Ends(Box::new(Ending::new(lost))));
         for (client, cause) in [
             (ClientStatus::Complete, None),
             (ClientStatus::Lost, None),

@@ -4,6 +4,7 @@
 //! every list, page and document alike; a cause says by itself whether the alloc is complete, failed or lost.
 //! Does not: say what follows for the job (`job` does).
 
+use crate::elements::Told;
 use crate::enums::ClientStatus;
 use crate::files::StoredOutput;
 use crate::output::Switches;
@@ -24,6 +25,8 @@ const TIMED_OUT: i32 = 124;
 const KILLED: i32 = 137;
 /// The exit code if a program cannot be run, as in a shell.
 const CANNOT_RUN: i32 = 126;
+/// The exit code of a pack of which some elements failed.
+const SOME_FAILED: i32 = 1;
 /// The exit code if a program does not exist, as in a shell.
 const NO_PROGRAM: i32 = 127;
 
@@ -84,6 +87,13 @@ pub enum EndCause {
         /// What is there instead.
         why: String,
     },
+    /// Elements of a pack failed. The others did not.
+    ElementsFailed {
+        /// How many.
+        failed: u64,
+        /// Of how many.
+        elements: u64,
+    },
     /// It was told to stop, and ended.
     Stopped {
         /// Why it was told to stop.
@@ -128,6 +138,7 @@ impl EndCause {
             | Self::NotExecutable { .. }
             | Self::NoInterpreter { .. }
             | Self::NoOutput { .. }
+            | Self::ElementsFailed { .. }
             | Self::Stopped { .. }
             | Self::Rejected { .. }
             | Self::Cancelled => ClientStatus::Failed,
@@ -144,6 +155,7 @@ impl EndCause {
             Self::OverMemory { .. } | Self::OverScratch { .. } => Some(KILLED),
             Self::NotFound { .. } => Some(NO_PROGRAM),
             Self::NotExecutable { .. } | Self::NoInterpreter { .. } => Some(CANNOT_RUN),
+            Self::ElementsFailed { .. } => Some(SOME_FAILED),
             Self::Stopped { code, .. } => *code,
             Self::NotStarted { .. }
             | Self::Lost { .. }
@@ -212,6 +224,7 @@ impl fmt::Display for EndCause {
                 write!(f, "interpreter {interpreter:?} of program {program:?} not found")
             }
             Self::NoOutput { path, why } => write!(f, "its output {path:?} cannot be kept: {why}"),
+            Self::ElementsFailed { failed, elements } => write!(f, "{failed} of {elements} elements failed"),
             Self::Stopped { why, code: Some(code) } => write!(f, "{why} (exit code {code})"),
             Self::Interrupted { why } => write!(f, "its spot instance was interrupted: {why}"),
             Self::NotStarted { why } => write!(f, "its node could not start it: {why}"),
@@ -234,16 +247,25 @@ pub struct Ending {
     pub usage: Option<Usage>,
     /// What is kept of its work directory.
     pub kept: Vec<StoredOutput>,
+    /// What its elements did, if it is of a pack.
+    pub elements: Told,
 }
 
 impl Ending {
     /// An end for this cause, without output.
-    pub const fn new(cause: EndCause) -> Self {
-        Self { cause, log_tail: None, tail_switches: Switches::new(Vec::new()), usage: None, kept: Vec::new() }
+    pub fn new(cause: EndCause) -> Self {
+        Self {
+            cause,
+            log_tail: None,
+            tail_switches: Switches::default(),
+            usage: None,
+            kept: Vec::new(),
+            elements: Told::default(),
+        }
     }
 
     /// The command ended with this exit code.
-    pub const fn exited(code: i32) -> Self {
+    pub fn exited(code: i32) -> Self {
         Self::new(EndCause::Exited { code })
     }
 
@@ -340,6 +362,13 @@ mod tests {
                 "its output \"out.csv\" cannot be kept: it is not there",
                 "failed",
                 None,
+            ),
+            (
+                EndCause::ElementsFailed { failed: 3, elements: 1000 },
+                json!({"kind": "elements_failed", "failed": 3, "elements": 1000}),
+                "3 of 1000 elements failed",
+                "failed",
+                Some(1),
             ),
             (
                 EndCause::Stopped { why: text("stopped as ordered"), code: Some(0) },

@@ -8,6 +8,7 @@
 //! | [`mod@machine`] | what a machine has and is, what work asks of it, and whether the two fit |
 //! | [`spec`], [`needs`], [`work`], [`failure_policy`] | what a user submits, and its parts, which rows, indexes and orders have too |
 //! | [`retry`], [`tries`], [`usage`] | when a job is tried again, what came of its tries, and what they used |
+//! | [`elements`], [`ranges`] | jobs whose command runs once for each of many elements; sets of numbers as text |
 //! | [`summary`], [`mod@array`] | what planning reads of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
 //! | [`wire`], [`auth`], [`output`], [`stored`] | HTTP bodies, node credentials, the output of allocs on its way to a reader, and where it is stored |
@@ -36,6 +37,7 @@ pub mod brake;
 pub mod cloud;
 pub mod container_env;
 pub mod control;
+pub mod elements;
 pub mod end_cause;
 pub mod enums;
 pub mod error_chain;
@@ -61,6 +63,7 @@ pub mod node;
 pub mod output;
 pub mod policy;
 pub mod quotas;
+pub mod ranges;
 pub mod reason;
 pub mod refusal;
 pub mod retry;
@@ -68,6 +71,7 @@ pub mod rights;
 pub mod rng;
 pub mod signals;
 pub mod spec;
+mod standing;
 pub mod stored;
 pub mod summary;
 mod text_form;

@@ -84,6 +84,9 @@ impl JobSpec {
             )
         });
         policy.check(&self.needs, self.work.timeout_s, &mut mistakes);
+        mistakes.require(self.work.pack.is_none() || self.needs.nodes == 1, || {
+            "a pack runs on one node: --pack and --nodes cannot be given together".into()
+        });
         self.work.check(&self.env, &mut mistakes);
         check_placing(&self.needs, &self.work, policy, &mut mistakes);
         mistakes.found().map_or(Ok(()), |all| Err(BadJob(all)))

@@ -3,6 +3,7 @@
 //! Guarantees: each wait before a retry is as long as its rule says, or twice the one before, up to a bound; a job that is placed waits for nothing.
 //! Does not: count failures and losses against what is allowed (`job` does).
 
+use crate::elements::Counts;
 use crate::end_cause::EndCause;
 use crate::ids::NodeId;
 use crate::time::{Span, Time};
@@ -57,6 +58,9 @@ pub struct Tries {
     /// What its last try used: of several members, what the hungriest used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// How the elements of a pack stand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elements: Option<Counts>,
 }
 
 /// How many nodes a job keeps in [`Tries::avoids`].

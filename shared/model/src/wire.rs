@@ -6,6 +6,7 @@
 //! Does not: decide anything, or know how a body was sent.
 
 use crate::batch::Batch;
+use crate::elements::Told;
 use crate::end_cause::EndCause;
 use crate::enums::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
 use crate::failure_policy::FailurePolicy;
@@ -335,6 +336,9 @@ pub struct AllocUpdate {
     /// What is kept of the work directory of an ended alloc.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
+    /// What the elements of a pack did so far.
+    #[serde(default, skip_serializing_if = "Told::is_empty")]
+    pub elements: Told,
 }
 
 /// The answer to an alloc report.

@@ -7,6 +7,7 @@
 //! Does not: run anything; the agent does.
 
 use crate::container_env::{Passing, passing};
+use crate::elements::Pack;
 use crate::files::{self, Inputs, Output};
 use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
@@ -57,6 +58,9 @@ pub struct Work {
     /// Whether outputs are also kept if the command fails.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub keep_failed: bool,
+    /// The elements for each of which the command runs; `None`: it runs once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pack: Option<Pack>,
 }
 
 impl Work {
@@ -89,6 +93,7 @@ impl Work {
         }
         self.check_caches(mistakes);
         self.check_rights(env, mistakes);
+        self.check_pack(mistakes);
         files::check(&self.inputs, &self.outputs, self.role.is_some(), mistakes);
     }
 
@@ -134,6 +139,20 @@ impl Work {
         self.check_size(env, mistakes);
         mistakes.require(self.image.as_deref().is_none_or(is_image_reference), || "its image is no reference".into());
         self.check_caches(mistakes);
+        self.check_pack(mistakes);
+    }
+
+    fn check_pack(&self, mistakes: &mut Mistakes) {
+        let Some(pack) = &self.pack else { return };
+        pack.check(mistakes);
+        mistakes.require(self.image.is_none(), || {
+            "the elements of a pack are processes of the node: --pack and --image cannot be given together".into()
+        });
+        mistakes.require(self.outputs.is_empty(), || {
+            "the elements of a pack share one work directory, so --out says nothing about one of them: let each store what it \
+             makes, or print it"
+                .into()
+        });
     }
 
     fn check_size(&self, env: &Environment, mistakes: &mut Mistakes) {

@@ -109,6 +109,7 @@ const fn place(fault: Fault) -> Place {
         | F::OperatorRewritesTimes
         | F::ForeignWork
         | F::ArrayArrives
+        | F::PackArrives
         | F::GpusWanted
         | F::JobFollows
         | F::ControllerWants => Place::Own(Like::People),

@@ -206,6 +206,8 @@ faults! {
     JobFollows = 0.0,
     /// a job that arrives is an array, of which only some jobs may be placed at once (`--fault`)
     ArrayArrives = 0.0,
+    /// a job that arrives runs elements (`--fault`)
+    PackArrives = 0.0,
     /// a job that arrives needs GPUs (`--fault`)
     GpusWanted = 0.0,
     /// a GPU of a machine cannot be used for up to an hour (`--fault`)

@@ -251,9 +251,15 @@ impl Fleet {
                 self.with(id, async |f, id, node| {
                     let log_tail = Some("x".repeat(model::wire::MAX_LOG_TAIL_BYTES));
                     let cause = model::EndCause::Exited { code: 0 };
-                    let ended =
-                        Ended { cause, log_tail, tail_switches: Default::default(), usage: None, kept: Vec::new() };
-                    node.protocol.observe(alloc, Seen::Ended(ended));
+                    let ended = Ended {
+                        cause,
+                        log_tail,
+                        tail_switches: Default::default(),
+                        usage: None,
+                        kept: Vec::new(),
+                        elements: Default::default(),
+                    };
+                    node.protocol.observe(alloc, Seen::Ended(Box::new(ended)));
                     f.report(id, node).await;
                 })
                 .await;

@@ -40,6 +40,7 @@ impl Check {
             }
         }
         self.files(model, id, before, after);
+        self.elements_placed(model, id, before, after);
         self.invariant_a_final_alloc_never_changes(before, after);
         self.invariant_no_work_for_a_machine_that_stops(caller, model, before, after);
         self.invariant_both_sets_have_the_live_allocs(model, id, before, after);

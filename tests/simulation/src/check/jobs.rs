@@ -1,5 +1,6 @@
 //! The invariants of jobs.
 
+use super::row::within;
 use super::{Check, SLACK, alloc_id, count, done, is_ended, is_final, set, text, time};
 use crate::core::lock;
 use crate::database::{Change, Model};
@@ -31,6 +32,12 @@ fn followed(row: &Item) -> Vec<(JobId, bool)> {
     let Some(AttributeValue::M(after)) = row.get("after") else { return Vec::new() };
     let end = |end: &AttributeValue| end.as_s().is_ok_and(|word| word == "success");
     after.iter().filter_map(|(id, how)| Some((id.parse().ok()?, end(how)))).collect()
+}
+
+/// A pack ends when its last element has, also while the rest of it waits to be placed again.
+fn is_pack_at_its_end(row: &Item) -> bool {
+    let is_pack = !within(row, "work", "pack").is_null();
+    is_pack && matches!(text(row, "state"), Some("complete" | "failed"))
 }
 
 /// When a follower is so old, a followed job without a row counts as ended.
@@ -69,9 +76,12 @@ impl Check {
         self.invariant_a_job_ends_once(before, after);
         self.invariant_a_jobs_set_is_its_live_allocs(model, before, after);
         if let (Some(before), Some(after)) = (before, after) {
-            self.invariant_retries_are_counted(before, after, changes);
-            self.invariant_rules_bound_the_retries(before, after);
-            self.invariant_complete_means_every_member(before, after, changes);
+            // The elements of a pack are counted by themselves.
+            if within(after, "work", "pack").is_null() {
+                self.invariant_retries_are_counted(before, after, changes);
+                self.invariant_rules_bound_the_retries(before, after);
+                self.invariant_complete_means_every_member(before, after, changes);
+            }
             if text(before, "state") != text(after, "state") {
                 self.core.count(match text(after, "state") {
                     Some("queued") => "a job went back to the queue",
@@ -156,7 +166,8 @@ impl Check {
                 (Some("queued"), Some("placed" | "cancelled" | "rejected"))
                     | (Some("placed"), Some("queued" | "regrouping" | "complete" | "failed" | "cancelled"))
                     | (Some("regrouping"), Some("queued" | "cancelled"))
-            ) || from == text(after, "state");
+            ) || from == text(after, "state")
+                || is_pack_at_its_end(after);
             if !right {
                 self.broken(rule, format!("{before:?} → {after:?}"));
             }

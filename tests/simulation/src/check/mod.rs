@@ -20,6 +20,7 @@ mod interruptions;
 mod jobs;
 mod left;
 mod nodes;
+mod packs;
 mod retries;
 mod row;
 mod shutdown;
@@ -128,6 +129,8 @@ struct Seen {
     first_since: Option<(JobId, Time)>,
     /// The exit code of each ended process.
     exits: HashMap<(NodeId, AllocId), EndCause>,
+    /// How elements of packs ended.
+    elements_ran: HashMap<JobId, packs::Ran>,
     /// When each alloc was told to stop.
     stopped_at: HashMap<AllocId, Time>,
     /// For each drained node, when its current deadline was set.
@@ -382,6 +385,7 @@ impl Check {
                 Table::Jobs => {
                     self.job(model, before, after, changes);
                     self.array(caller, model, before, after);
+                    self.pack(model, before, after);
                 }
                 Table::Allocs => self.alloc(caller, model, before, after),
                 Table::Handles => self.handle(caller, model, before, after),

@@ -126,6 +126,7 @@ impl Machine {
                     tail_switches: Default::default(),
                     usage: None,
                     kept: Vec::new(),
+                    elements: Default::default(),
                 };
                 report.allocs.push(lie);
             }

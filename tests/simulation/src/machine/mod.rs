@@ -5,18 +5,19 @@
 //! Does not: speak HTTP ([`crate::functions`] delivers or loses the requests).
 
 mod calls;
+mod ends;
 
+use self::ends::{ended, failure};
 use crate::check::{Ground, Watch};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
 use crate::scenario::GPUS;
+use model::EndCause;
 use model::cloud::{Instance, SIZE_TAG};
-use model::files::Form;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
-use model::{ClientStatus, Content, EndCause, Output, StoredOutput};
 use nodekeeper_agent::protocol::{
     Durable, Ended, Gpu, Holder, Identity, Lacking, LocalAlloc, Node as Protocol, Seen, Work, assign,
 };
@@ -40,11 +41,14 @@ struct Disk {
 }
 
 struct Process {
+    began: Time,
     ends_at: Time,
     cause: EndCause,
     /// The exit code if the process is told to stop.
     told_code: i32,
     stopping: bool,
+    /// When each element of a pack ends.
+    elements: Vec<(Time, u32)>,
 }
 
 /// One simulated node.
@@ -235,12 +239,9 @@ impl Machine {
             let Some(process) = self.processes.remove(id) else { continue };
             self.appears.remove(&id.to_string());
             self.core.tell(|| self.name(), || format!("{id} ends: {}", process.cause));
-            let mut ended = ended(process.cause);
-            if let Some((order, _)) =
-                self.disk.started.get(id).filter(|_| ended.cause.client() == ClientStatus::Complete)
-            {
-                ended.kept = kept(order);
-            }
+            let Some((order, _)) = self.disk.started.get(id) else { continue };
+            let ended = process.end(order);
+            self.check.elements_ran(*id, &ended.elements);
             self.end(*id, ended);
         }
         let late: Vec<String> = self.appears.iter().filter(|(_, (at, _))| *at <= now).map(|(h, _)| h.clone()).collect();
@@ -280,7 +281,7 @@ impl Machine {
             return Seen::Running;
         }
         if let Some(ended) = self.disk.ended.get(&id) {
-            return Seen::Ended(ended.clone());
+            return Seen::Ended(Box::new(ended.clone()));
         }
         if self.disk.started.get(&id).is_some_and(|(_, boot)| *boot != self.boot) {
             return Seen::Gone;
@@ -288,7 +289,7 @@ impl Machine {
         if self.disk.started.contains_key(&id) {
             let ended = ended(EndCause::Lost { why: "its agent was killed".into() });
             self.end(id, ended.clone());
-            return Seen::Ended(ended);
+            return Seen::Ended(Box::new(ended));
         }
         Seen::Pending
     }
@@ -306,7 +307,7 @@ impl Machine {
             let ended = ended(EndCause::NotStarted { why: "the disk is full".into() });
             self.disk.started.insert(id, (order.clone(), self.boot));
             self.end(id, ended.clone());
-            self.protocol.observe(id, Seen::Ended(ended));
+            self.protocol.observe(id, Seen::Ended(Box::new(ended)));
             return;
         }
         match assign(id, order.needs.gpus, &self.protocol.gpus, &self.holders()) {
@@ -317,7 +318,7 @@ impl Machine {
                 let ended = ended(EndCause::NotStarted { why });
                 self.disk.started.insert(id, (order.clone(), self.boot));
                 self.end(id, ended.clone());
-                self.protocol.observe(id, Seen::Ended(ended));
+                self.protocol.observe(id, Seen::Ended(Box::new(ended)));
                 return;
             }
         }
@@ -350,7 +351,7 @@ impl Machine {
         }
         // Some processes handle TERM and exit with 0.
         let told_code = if s % 2 == 0 { 0 } else { 143 };
-        self.processes.insert(id, Process { ends_at: now + Span::from_s(s), cause, told_code, stopping: false });
+        self.processes.insert(id, Process::new(order, now, s, cause, told_code));
         self.protocol.observe(id, Seen::Running);
         self.write_ground();
         self.check.started(&self.check.tables(), self.file.node_id, order);
@@ -412,7 +413,7 @@ impl Machine {
                 let ended = ended(EndCause::Stopped { why: "before it was started".into(), code: None });
                 self.disk.started.insert(id, (order.clone(), self.boot));
                 self.end(id, ended.clone());
-                Seen::Ended(ended)
+                Seen::Ended(Box::new(ended))
             }
             seen => seen,
         };
@@ -423,6 +424,11 @@ impl Machine {
     fn notice(&mut self, now: Time) {
         self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed());
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
+        for (id, process) in &self.processes {
+            let told = process.told(*id, now);
+            self.check.elements_ran(*id, &told);
+            self.protocol.observe_elements(*id, told);
+        }
         let refuses = self.refuses_until.is_some_and(|until| now < until) && !self.core.is_healed();
         self.protocol.refuses.metadata = refuses.then(|| "jobs reach the instance metadata".to_owned());
         self.notice_gpus(now);
@@ -549,32 +555,6 @@ impl Machine {
         }
         durable
     }
-}
-
-/// The outputs of an alloc that is complete. Each alloc leaves something else.
-fn kept(order: &AllocOrder) -> Vec<StoredOutput> {
-    let AllocId { job_id, member, copy } = order.alloc_id;
-    let random =
-        job_id.to_string().bytes().fold(0_u128, |sum, byte| sum.wrapping_mul(31).wrapping_add(u128::from(byte)));
-    let sha256 = format!("{random:032x}{member:016x}{copy:016x}");
-    let content = Content::new(Form::File, &sha256, 1);
-    let stored =
-        |output: &Output| Some(StoredOutput { path: output.path.clone(), content: content.clone()?, to: None });
-    order.work.outputs.iter().filter_map(stored).collect()
-}
-
-/// How work fails after so many seconds: in several ways, so that the rules for retries tell them apart.
-fn failure(s: i64, allowed_mib: u64) -> EndCause {
-    match s % 3 {
-        0 if allowed_mib > 0 => EndCause::OverMemory { allowed_mib, used_mib: None },
-        1 => EndCause::Exited { code: 75 },
-        _ => EndCause::Exited { code: 1 },
-    }
-}
-
-/// An end without output.
-fn ended(cause: EndCause) -> Ended {
-    Ended { cause, log_tail: None, tail_switches: Default::default(), usage: None, kept: Vec::new() }
 }
 
 /// The GPUs of a machine, by the size that it was launched as.

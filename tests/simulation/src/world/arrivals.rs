@@ -4,7 +4,9 @@ use super::World;
 use crate::core::{Fault, lock};
 use crate::scenario::{Arrivals, GPUS};
 use model::array::{Array, ArrayLimit};
+use model::elements::Pack;
 use model::ids::JobId;
+use model::ranges::Ranges;
 use model::time::{Span, Time};
 use model::{AfterEnd, FailurePolicy, Job, JobSpec, Market, Needs, Output, Reconcile, Source};
 use serde_json::json;
@@ -74,6 +76,13 @@ impl World {
         let mut spec = self.next_job();
         if core.happens(Fault::JobFollows) {
             self.follow(&mut spec);
+        }
+        let is_plain = spec.needs.nodes == 1 && spec.work.outputs.is_empty();
+        if is_plain && core.happens(Fault::PackArrives) {
+            let elements = core.of(Fault::PackArrives, 1, 40).unsigned_abs();
+            let last = u32::try_from(elements).unwrap_or(1);
+            spec.work.pack = Some(Pack { elements: Ranges::of(0, last), at_once: 1 });
+            core.count("a pack was submitted");
         }
         // An array of jobs without an end would never let its later jobs begin.
         let ends = spec.work.command.get(1).is_some_and(|length| length != "forever");

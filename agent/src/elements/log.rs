@@ -1,0 +1,169 @@
+//! The file `elements` in the directory of an alloc: a line for each end of an element.
+//!
+//! ```text
+//! 17 exit:0 120      element, outcome, bytes that it printed
+//! 18 - 7             it was stopped with its alloc: its end counts for nothing
+//! 19 memory -        it ran when the alloc ended; what it printed is not known
+//! ```
+//!
+//! Guarantees: the order of the lines is that of the output; a line that a crash cut off is not read.
+//! Does not: keep the order of ends for more than that: the results are a set.
+
+use crate::elements::frames::{BadStream, FrameReader, Said};
+use crate::isolation::cgroup;
+use model::EndCause;
+use model::elements::{Outcome, Told};
+use model::output::Stream;
+use model::ranges::Ranges;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The number of the signal KILL.
+const KILL: i32 = 9;
+
+/// The frames of one alloc while they come, and their file.
+#[derive(Debug)]
+pub struct ElementsLog {
+    file: File,
+    frames: FrameReader,
+    path: PathBuf,
+    /// The elements that run, and how much each has printed.
+    running: BTreeMap<u32, u64>,
+    /// The control group of the alloc, and how many processes the kernel has killed there for their memory.
+    group: Option<PathBuf>,
+    kills: u64,
+}
+
+impl ElementsLog {
+    pub(crate) fn create(path: PathBuf, group: Option<PathBuf>) -> io::Result<Self> {
+        let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
+        Ok(Self { file, frames: FrameReader::default(), path, running: BTreeMap::new(), group, kills: 0 })
+    }
+
+    /// Reads a part of the stream, and gives `print` what elements printed, in its order.
+    pub(crate) fn read(&mut self, bytes: &[u8], mut print: impl FnMut(Stream, &[u8])) -> Result<(), BadStream> {
+        for frame in self.frames.read(bytes)? {
+            let printed = match &frame.said {
+                Said::Begin => {
+                    self.running.insert(frame.element, 0);
+                    continue;
+                }
+                Said::Out(bytes) => (Stream::Out, bytes),
+                Said::Err(bytes) => (Stream::Err, bytes),
+                Said::End(outcome) => {
+                    let bytes = self.running.remove(&frame.element).unwrap_or(0);
+                    let outcome = outcome.map(|outcome| self.judged(outcome));
+                    self.note(frame.element, outcome, Some(bytes));
+                    continue;
+                }
+            };
+            print(printed.0, printed.1);
+            let bytes = self.running.entry(frame.element).or_insert(0);
+            *bytes = bytes.saturating_add(printed.1.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// What was killed when the kernel killed for memory was killed for that.
+    fn judged(&mut self, outcome: Outcome) -> Outcome {
+        let kills = self.group.as_deref().and_then(cgroup::memory_kills).unwrap_or(self.kills);
+        let was_killed = outcome == Outcome::Signal(KILL) && kills > self.kills;
+        self.kills = kills;
+        if was_killed { Outcome::Memory } else { outcome }
+    }
+
+    /// The alloc has ended for this cause: so have the elements that ran, if the cause is theirs. Returns the cause, which after a run
+    /// of all elements says how they ended.
+    pub(crate) fn end(mut self, cause: EndCause, all: &Ranges) -> EndCause {
+        let outcome = Outcome::of_end(&cause);
+        for (element, bytes) in std::mem::take(&mut self.running) {
+            // Only one element prints into the output at a time, and it is the last one there.
+            self.note(element, outcome, (bytes > 0).then_some(bytes));
+        }
+        if cause != (EndCause::Exited { code: 0 }) {
+            return cause;
+        }
+        let lost = |why: String| EndCause::Lost { why };
+        match told(&self.path) {
+            Ok(told) => {
+                told.results.cause(all).unwrap_or_else(|| lost("what ran its elements ended before them".into()))
+            }
+            Err(e) => lost(format!("cannot read how its elements ended: {e}")),
+        }
+    }
+
+    /// A line that cannot be written is an element that runs again.
+    fn note(&mut self, element: u32, outcome: Option<Outcome>, bytes: Option<u64>) {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let (outcome, bytes) = (or_none(outcome.map(|o| o.to_string())), or_none(bytes.map(|b| b.to_string())));
+        if let Err(error) = self.file.write_all(format!("{element} {outcome} {bytes}\n").as_bytes()) {
+            tracing::error!(%error, element, "cannot write down how an element ended");
+        }
+    }
+}
+
+/// What the file says. Nothing, if there is none.
+pub(crate) fn told(path: &Path) -> io::Result<Told> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Told::default()),
+        Err(error) => return Err(error),
+    };
+    let mut told = Told::default();
+    let mut ended: BTreeMap<Outcome, Vec<u32>> = BTreeMap::new();
+    // The last line may be cut off.
+    for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+        let mut words = line.split(' ');
+        let (Some(element), Some(outcome), Some(bytes)) = (words.next(), words.next(), words.next()) else { continue };
+        let Ok(element) = element.parse() else { continue };
+        if let Ok(outcome) = outcome.parse() {
+            ended.entry(outcome).or_default().push(element);
+        }
+        if let Ok(bytes) = bytes.parse() {
+            told.places.push(element, bytes);
+        }
+    }
+    for (outcome, elements) in ended {
+        told.results.add(outcome, &elements.into_iter().collect::<Ranges>());
+    }
+    Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elements::frames::Frame;
+
+    #[test]
+    fn the_file_says_how_elements_ended_and_where_their_output_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("elements");
+        assert!(told(&path).unwrap().is_empty(), "there is none");
+        let mut log = ElementsLog::create(path.clone(), None).unwrap();
+        let mut printed = Vec::new();
+        for (element, said) in [
+            (0, Said::Begin),
+            (0, Said::Out(b"one".to_vec())),
+            (0, Said::Err(b"!".to_vec())),
+            (0, Said::End(Some(Outcome::SUCCESS))),
+            (1, Said::Begin),
+            (2, Said::Begin),
+            (2, Said::End(Some(Outcome::Exit(3)))),
+            (1, Said::Out(b"tw".to_vec())),
+            (3, Said::Begin),
+        ] {
+            log.read(&Frame { element, said }.bytes(), |_, bytes| printed.extend_from_slice(bytes)).unwrap();
+        }
+        let over = EndCause::OverMemory { allowed_mib: 1, used_mib: None };
+        assert_eq!(log.end(over.clone(), &Ranges::of(0, 3)), over);
+        assert_eq!(printed, b"one!tw");
+        fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"9 exit:0 7").unwrap();
+        let told = told(&path).unwrap();
+        assert_eq!(told.places.to_string(), "0*4,2*0,1*2");
+        assert_eq!(told.results.failures(), "2 (exit:3), 1,3 (memory)");
+        assert_eq!(told.results.ended().to_string(), "0-3");
+    }
+}

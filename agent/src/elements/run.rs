@@ -1,0 +1,375 @@
+//! The process that runs the elements of a pack, as the job's user and with all its restrictions.
+//!
+//! Guarantees: at most `at_once` elements run at the same time; each has its number in `NODEKEEPER_ARRAY_INDEX`, a process group of its
+//! own which ends with it, and the time limit of the job; after the order to stop none is started.
+//! Does not: give an element a work directory of its own, or find a process that left the group of its element: that one ends with
+//! the alloc.
+
+use crate::elements::frames::{Frame, MAX_BYTES, Said};
+use crate::memory_file::as_stdin_bytes;
+use crate::program;
+use crate::stops::{Step, Stops};
+use model::elements::{Outcome, Pack};
+use model::time::Time;
+use model::wire::AllocOrder;
+use model::{EndCause, FailurePolicy, Signal};
+use nix::errno::Errno;
+use nix::sys::signal::Signal as Number;
+use nix::sys::signal::killpg;
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::SpooledTempFile;
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+/// How often an element that the machine has no room for is started again, and the wait between.
+const STARTS: u32 = 10;
+const START_AGAIN: Duration = Duration::from_millis(500);
+
+/// What an element prints while others do is in memory up to so many bytes, and above in a file.
+const IN_MEMORY: usize = 256 << 10;
+
+/// How many frames wait for the supervisor.
+const WAITING: usize = 64;
+
+/// What elements are told from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Run,
+    /// A stop is near: nothing new is started.
+    Notice,
+    /// What ends from now on counts for nothing.
+    Stop,
+}
+
+/// What the elements of a pack have beside the command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ElementsStart {
+    pack: Pack,
+    /// The time limit of each element, in seconds; 0 for none.
+    timeout_s: u64,
+    policy: FailurePolicy,
+}
+
+impl ElementsStart {
+    /// The elements of this order; `None` if it is no pack.
+    pub fn of(order: &AllocOrder) -> Option<Self> {
+        let (timeout_s, policy) = (order.work.timeout_s, order.failure_policy.clone());
+        order.work.pack.clone().map(|pack| Self { pack, timeout_s, policy })
+    }
+}
+
+/// What all elements share.
+pub struct Shared {
+    pub command: Vec<String>,
+    /// The whole environment of each, but its number.
+    pub env: BTreeMap<String, String>,
+    pub input: Option<Vec<u8>>,
+    pub elements: ElementsStart,
+    pub clock: fn() -> Time,
+}
+
+struct Runner {
+    shared: Shared,
+    /// The frames on their way to the supervisor. Who holds the lock writes what belongs together.
+    frames: Mutex<mpsc::Sender<Vec<u8>>>,
+    order: watch::Receiver<Order>,
+}
+
+/// Runs all elements. An error says why none can be run.
+pub fn run(shared: Shared) -> Result<(), EndCause> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| cannot("start its elements", &e))?;
+    runtime.block_on(all(shared))
+}
+
+fn cannot(what: &str, e: &io::Error) -> EndCause {
+    EndCause::NotStarted { why: format!("cannot {what}: {e}") }
+}
+
+async fn all(shared: Shared) -> Result<(), EndCause> {
+    let (frames, received) = mpsc::channel(WAITING);
+    let writer = std::thread::Builder::new().name("frames".to_owned()).spawn(|| write(received));
+    let writer = writer.map_err(|e| cannot("start its elements", &e))?;
+    let (orders, order) = watch::channel(Order::Run);
+    let mut signals = Signals::listen(&shared.elements.policy).map_err(|e| cannot("listen for its end", &e))?;
+    let Pack { elements, at_once } = shared.elements.pack.clone();
+    let mut waiting = elements.iter();
+    let runner = Arc::new(Runner { shared, frames: Mutex::new(frames), order });
+    let (mut running, mut end) = (JoinSet::new(), Ok(()));
+    loop {
+        while running.len() < at_once.max(1) as usize && *orders.borrow() == Order::Run && end.is_ok() {
+            let Some(element) = waiting.next() else { break };
+            let runner = Arc::clone(&runner);
+            running.spawn(async move { runner.one(element).await });
+        }
+        let now = *orders.borrow();
+        tokio::select! {
+            ended = running.join_next() => match ended {
+                None => break,
+                Some(Ok(ended)) => end = end.and(ended),
+                Some(Err(e)) => end = Err(EndCause::Lost { why: format!("an element was not followed to its end: {e}") }),
+            },
+            said = signals.next(now) => {
+                orders.send_replace(said);
+            }
+        }
+    }
+    drop((running, runner));
+    let _joined = tokio::task::spawn_blocking(|| writer.join()).await;
+    end
+}
+
+/// The signals by which the supervisor says that a stop is near, and asks for it.
+struct Signals {
+    term: UnixSignal,
+    /// That of the job, if it is another one.
+    own: Option<UnixSignal>,
+    has_notice: bool,
+}
+
+impl Signals {
+    fn listen(policy: &FailurePolicy) -> io::Result<Self> {
+        let own = policy.stop_signal.filter(|own| *own != Signal::TERM);
+        let own = own.map(|own| signal(SignalKind::from_raw(own.number()))).transpose()?;
+        Ok(Self { term: signal(SignalKind::terminate())?, own, has_notice: policy.stop_notice_s > 0 })
+    }
+
+    /// What the next signal says, after this order.
+    async fn next(&mut self, now: Order) -> Order {
+        let own = async {
+            match &mut self.own {
+                Some(own) => _ = own.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_term = tokio::select! {
+            _ = self.term.recv() => true,
+            () = own => false,
+        };
+        // With a signal of its own, TERM is never the notice. Without one, the first TERM is.
+        let is_notice = self.has_notice && now == Order::Run && (!is_term || self.own.is_none());
+        if is_notice {
+            Order::Notice
+        } else if is_term || !self.has_notice {
+            Order::Stop
+        } else {
+            now
+        }
+    }
+}
+
+/// Writes the frames as they come. A supervisor that is gone reads none: then nobody tells how an element ended.
+fn write(mut frames: mpsc::Receiver<Vec<u8>>) {
+    let mut out = io::stdout().lock();
+    while let Some(frame) = frames.blocking_recv() {
+        if out.write_all(&frame).and_then(|()| out.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+/// What an element has printed so far.
+enum Printed {
+    /// It is the only one that runs: it is said at once.
+    Said,
+    /// It is said when the element has ended, so that it stands together.
+    Held(SpooledTempFile),
+}
+
+impl Runner {
+    /// Runs one element to its end.
+    async fn one(&self, element: u32) -> Result<(), EndCause> {
+        self.say(&[Frame { element, said: Said::Begin }.bytes()]).await;
+        let mut printed = match self.shared.elements.pack.at_once {
+            0 | 1 => Printed::Said,
+            _ => Printed::Held(SpooledTempFile::new(IN_MEMORY)),
+        };
+        let outcome = match self.start(element).await? {
+            Ok(child) => self.follow(element, child, &mut printed).await?,
+            Err(outcome) => Some(outcome),
+        };
+        self.end(element, printed, outcome).await.map_err(|e| cannot("keep what an element printed", &e))
+    }
+
+    /// Starts an element. If there is nothing to run, that is its outcome, as in a shell.
+    async fn start(&self, element: u32) -> Result<Result<Child, Outcome>, EndCause> {
+        let Some((name, args)) = self.shared.command.split_first() else {
+            return Err(EndCause::Rejected { why: "the command is empty".to_owned() });
+        };
+        let mut left = STARTS;
+        loop {
+            let input = self.shared.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes);
+            let input = input.map_err(|e| cannot("pass on the standard input", &e))?;
+            let mut command = Command::new(name);
+            command.args(args).env_clear().envs(&self.shared.env).env("NODEKEEPER_ARRAY_INDEX", element.to_string());
+            if let Some(limit_s) = i64::try_from(self.shared.elements.timeout_s).ok().filter(|s| *s > 0) {
+                let at = (self.shared.clock)().as_epoch_s().saturating_add(limit_s);
+                command.env("NODEKEEPER_STOP_AT", at.to_string());
+            }
+            command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+            let error = match command.spawn() {
+                Ok(child) => return Ok(Ok(child)),
+                Err(error) => error,
+            };
+            let path = self.shared.env.get("PATH").map(String::as_str);
+            let cause = program::why_not(name, path, Path::new("."), &error);
+            match cause.exit_code() {
+                Some(code) => return Ok(Err(Outcome::Exit(code))),
+                // The machine has no room now.
+                None if left > 0 && matches!(cause, EndCause::NotStarted { .. }) => left -= 1,
+                None => return Err(cause),
+            }
+            tokio::time::sleep(START_AGAIN).await;
+        }
+    }
+
+    /// Waits for an element. `None` if its end counts for nothing.
+    async fn follow(&self, element: u32, mut child: Child, printed: &mut Printed) -> Result<Option<Outcome>, EndCause> {
+        let group = child.id().and_then(|pid| i32::try_from(pid).ok());
+        let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+        let policy = &self.shared.elements.policy;
+        let mut stops = Stops::new(policy, self.shared.elements.timeout_s, Duration::ZERO, Instant::now());
+        let (mut is_late, mut is_stopped, mut order) = (false, *self.order.borrow() == Order::Stop, self.order.clone());
+        let asks = policy.stop_signal.filter(|_| policy.stop_notice_s == 0).unwrap_or(Signal::TERM);
+        let (mut out_bytes, mut err_bytes) = (vec![0; MAX_BYTES], vec![0; MAX_BYTES]);
+        if is_stopped {
+            signal_group(group, asks);
+        }
+        let status = loop {
+            tokio::select! {
+                read = read(&mut out, &mut out_bytes) => match read {
+                    Some(bytes) => self.print(element, Said::Out(bytes.to_vec()), printed).await?,
+                    None => out = None,
+                },
+                read = read(&mut err, &mut err_bytes) => match read {
+                    Some(bytes) => self.print(element, Said::Err(bytes.to_vec()), printed).await?,
+                    None => err = None,
+                },
+                status = child.wait() => break status,
+                Ok(()) = order.changed() => {
+                    let is_asked = *order.borrow() == Order::Stop;
+                    is_stopped |= is_asked;
+                    signal_group(group, if is_asked { asks } else { policy.stop_signal.unwrap_or(Signal::TERM) });
+                }
+                () = sleep_until(stops.next_at()) => match stops.take(Instant::now()) {
+                    Step::Notify => signal_group(group, policy.stop_signal.unwrap_or(Signal::TERM)),
+                    Step::Ask => {
+                        is_late = true;
+                        signal_group(group, asks);
+                    }
+                    Step::Kill => kill_group(group),
+                },
+            }
+        };
+        kill_group(group);
+        for bytes in rest(out.as_ref()) {
+            self.print(element, Said::Out(bytes), printed).await?;
+        }
+        for bytes in rest(err.as_ref()) {
+            self.print(element, Said::Err(bytes), printed).await?;
+        }
+        let outcome = outcome(&status.map_err(|e| cannot("wait for an element", &e))?);
+        Ok(match (is_late, is_stopped) {
+            (true, _) => Some(Outcome::Timeout),
+            (false, true) => None,
+            (false, false) => Some(outcome),
+        })
+    }
+
+    async fn print(&self, element: u32, said: Said, printed: &mut Printed) -> Result<(), EndCause> {
+        let bytes = Frame { element, said }.bytes();
+        match printed {
+            Printed::Said => self.say(&[bytes]).await,
+            Printed::Held(file) => {
+                file.write_all(&bytes).map_err(|e| cannot("keep what an element printed", &e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what an element printed, if it was held, and how it ended.
+    async fn end(&self, element: u32, printed: Printed, outcome: Option<Outcome>) -> io::Result<()> {
+        let end = Frame { element, said: Said::End(outcome) }.bytes();
+        let Printed::Held(mut file) = printed else {
+            self.say(&[end]).await;
+            return Ok(());
+        };
+        file.rewind()?;
+        let frames = self.frames.lock().await;
+        loop {
+            let mut part = Vec::new();
+            (&mut file).take(MAX_BYTES as u64).read_to_end(&mut part)?;
+            if part.is_empty() {
+                break;
+            }
+            let _unread_is_fine = frames.send(part).await;
+        }
+        let _unread_is_fine = frames.send(end).await;
+        Ok(())
+    }
+
+    async fn say(&self, parts: &[Vec<u8>]) {
+        let frames = self.frames.lock().await;
+        for part in parts {
+            let _unread_is_fine = frames.send(part.clone()).await;
+        }
+    }
+}
+
+/// What comes next out of a pipe; `None` at its end. A pipe that has ended says nothing more.
+async fn read<'a>(pipe: &mut Option<impl tokio::io::AsyncRead + Unpin>, bytes: &'a mut [u8]) -> Option<&'a [u8]> {
+    let Some(pipe) = pipe else { return std::future::pending().await };
+    let n = pipe.read(bytes).await.unwrap_or(0);
+    bytes.get(..n).filter(|bytes| !bytes.is_empty())
+}
+
+/// A pipe that does not make its reader wait.
+trait Pipe: AsFd {}
+impl Pipe for ChildStdout {}
+impl Pipe for ChildStderr {}
+
+/// What is in a pipe now. Who else has it open is not waited for.
+fn rest(pipe: Option<&impl Pipe>) -> Vec<Vec<u8>> {
+    let (mut parts, mut bytes) = (Vec::new(), vec![0; MAX_BYTES]);
+    while let Some(pipe) = pipe {
+        match nix::unistd::read(pipe.as_fd(), &mut bytes) {
+            Ok(0) => break,
+            Ok(n) => parts.extend(bytes.get(..n).map(<[u8]>::to_vec)),
+            Err(Errno::EINTR) => {}
+            Err(_) => break,
+        }
+    }
+    parts
+}
+
+fn outcome(status: &ExitStatus) -> Outcome {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Outcome::Exit(code),
+        (None, signal) => Outcome::Signal(signal.unwrap_or(0)),
+    }
+}
+
+fn signal_group(group: Option<i32>, signal: Signal) {
+    if let (Some(group), Ok(number)) = (group, Number::try_from(signal.number())) {
+        let _ended_is_fine = killpg(Pid::from_raw(group), number);
+    }
+}
+
+fn kill_group(group: Option<i32>) {
+    if let Some(group) = group {
+        let _ended_is_fine = killpg(Pid::from_raw(group), Number::SIGKILL);
+    }
+}

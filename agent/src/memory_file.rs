@@ -1,0 +1,37 @@
+//! Files in memory, to hand something to a process that is started.
+//!
+//! Guarantees: what is in one is on no disk: an environment may hold secrets, and a full disk keeps no job from starting.
+//! Does not: close one in a process that inherited it.
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::process::Stdio;
+
+/// The standard input that carries `content` to a helper.
+pub fn as_stdin(content: &impl Serialize) -> io::Result<Stdio> {
+    as_stdin_bytes(&serde_json::to_vec(content)?)
+}
+
+/// The standard input that carries these bytes to a helper.
+pub fn as_stdin_bytes(content: &[u8]) -> io::Result<Stdio> {
+    in_memory(content).map(Stdio::from)
+}
+
+/// A file in memory with these bytes, which every program that is started while it is open inherits under its number.
+pub fn inherited(content: &[u8]) -> io::Result<File> {
+    file(content, MFdFlags::empty())
+}
+
+/// A file in memory with these bytes.
+pub fn in_memory(content: &[u8]) -> io::Result<File> {
+    file(content, MFdFlags::MFD_CLOEXEC)
+}
+
+fn file(content: &[u8], flags: MFdFlags) -> io::Result<File> {
+    let mut file = File::from(memfd_create("nodekeeper-helper", flags)?);
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file)
+}

@@ -1,0 +1,343 @@
+//! Packs: a job whose command runs once for each of many elements, in one alloc.
+//!
+//! ```text
+//! outcome of an element   exit:0  exit:75  signal:9  timeout  memory  scratch
+//! results                 {"exit:0": "0-98,100-999", "exit:3": "99"}
+//! places of output        0-98*12,99*40,100-999*12     numbers * bytes of each, in the order of the output
+//! ```
+//!
+//! Guarantees: each element has one result, the first that is told; what a million elements left behind takes a few bytes for each, and
+//! much less if they are alike.
+//! Does not: run anything (the agent does), or know what follows from a result (`standing` does).
+//! Rules: `docs/rules.md#packs`.
+
+use crate::mistakes::Mistakes;
+use crate::ranges::Ranges;
+use crate::text_form::text_form;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+/// The most elements of one pack. What is told of them must fit into a report beside many others.
+pub const MAX_PACK: u32 = 1_000;
+/// The most elements that run at the same time in one alloc.
+pub const MAX_AT_ONCE: u32 = 256;
+/// How many characters of the list of failed elements a text shows.
+const MAX_LISTED: usize = 200;
+
+const fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_one(n: &u32) -> bool {
+    *n == 1
+}
+
+/// The elements of a job. In an alloc and in an order, those that this try runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pack {
+    pub elements: Ranges,
+    /// How many of them run at the same time. They share what the job needs.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub at_once: u32,
+}
+
+impl Pack {
+    pub(crate) fn check(&self, mistakes: &mut Mistakes) {
+        let count = self.elements.count();
+        mistakes.require((1..=u64::from(MAX_PACK)).contains(&count), || {
+            format!("it has {count} elements, a pack has 1 to {MAX_PACK}: give --pack a smaller number")
+        });
+        let at_once = self.at_once;
+        mistakes.require((1..=MAX_AT_ONCE).contains(&at_once), || {
+            format!("--at-once must be 1 to {MAX_AT_ONCE}, it is {at_once}")
+        });
+    }
+}
+
+/// How an element ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Outcome {
+    /// With this exit code.
+    Exit(i32),
+    /// By this signal, which nodekeeper did not send.
+    Signal(i32),
+    /// It ran longer than it may.
+    Timeout,
+    /// It ran when its alloc needed more memory than it may use.
+    Memory,
+    /// It ran when its alloc had written more than its scratch space.
+    Scratch,
+}
+
+/// A text that is no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no outcome of an element: exit:CODE, signal:NUMBER, timeout, memory or scratch")]
+pub struct BadOutcome(String);
+
+impl Outcome {
+    pub const SUCCESS: Self = Self::Exit(0);
+}
+
+impl FromStr for Outcome {
+    type Err = BadOutcome;
+
+    fn from_str(text: &str) -> Result<Self, BadOutcome> {
+        let number = |digits: &str| digits.parse().ok().filter(|n| (0..=255).contains(n));
+        let outcome = match (text, text.split_once(':')) {
+            ("timeout", _) => Some(Self::Timeout),
+            ("memory", _) => Some(Self::Memory),
+            ("scratch", _) => Some(Self::Scratch),
+            (_, Some(("exit", code))) => number(code).map(Self::Exit),
+            (_, Some(("signal", signal))) => number(signal).map(Self::Signal),
+            _ => None,
+        };
+        outcome.ok_or_else(|| BadOutcome(text.chars().take(100).collect()))
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exit(code) => write!(f, "exit:{code}"),
+            Self::Signal(signal) => write!(f, "signal:{signal}"),
+            Self::Timeout => f.write_str("timeout"),
+            Self::Memory => f.write_str("memory"),
+            Self::Scratch => f.write_str("scratch"),
+        }
+    }
+}
+
+text_form!(BadOutcome: Outcome);
+
+/// Which elements have ended, by how they did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Results(BTreeMap<Outcome, Ranges>);
+
+impl Results {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each outcome with its elements.
+    pub fn iter(&self) -> impl Iterator<Item = (Outcome, &Ranges)> {
+        self.0.iter().map(|(outcome, elements)| (*outcome, elements))
+    }
+
+    /// The elements that have ended.
+    pub fn ended(&self) -> Ranges {
+        let mut all = Ranges::default();
+        self.0.values().for_each(|elements| all.extend(elements));
+        all
+    }
+
+    /// The elements that did not succeed.
+    pub fn failed(&self) -> Ranges {
+        let mut all = Ranges::default();
+        self.iter().filter(|(outcome, _)| *outcome != Outcome::SUCCESS).for_each(|(_, elements)| all.extend(elements));
+        all
+    }
+
+    /// Adds these elements with their outcome, but those that have ended before.
+    pub fn add(&mut self, outcome: Outcome, elements: &Ranges) {
+        let new = elements.without(&self.ended());
+        if !new.is_empty() {
+            self.0.entry(outcome).or_default().extend(&new);
+        }
+    }
+
+    /// Adds the results of the elements of `all`. The first result of an element stays.
+    pub fn merge(&mut self, other: &Self, all: &Ranges) {
+        for (outcome, elements) in other.iter() {
+            self.add(outcome, &elements.within(all));
+        }
+    }
+
+    /// `3 (exit:1), 7,9 (signal:9)`: the elements that failed, of a bounded length.
+    pub fn failures(&self) -> String {
+        let failed = self.iter().filter(|(outcome, _)| *outcome != Outcome::SUCCESS);
+        let text = failed.map(|(outcome, elements)| format!("{elements} ({outcome})")).collect::<Vec<_>>().join(", ");
+        match text.char_indices().nth(MAX_LISTED) {
+            Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+            None => text,
+        }
+    }
+}
+
+/// Where the output of each element is in the output of its alloc: how many bytes each has, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Places(Vec<Run>);
+
+/// Elements that follow each other, each with so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    first: u32,
+    last: u32,
+    bytes: u64,
+}
+
+/// A text that says no places.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} must be NUMBERS*BYTES, such as 0-9*12,10*0")]
+pub struct BadPlaces(String);
+
+impl Places {
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next element of the output, and how many bytes it has.
+    pub fn push(&mut self, element: u32, bytes: u64) {
+        match self.0.last_mut() {
+            Some(run) if run.bytes == bytes && run.last.checked_add(1) == Some(element) => run.last = element,
+            _ => self.0.push(Run { first: element, last: element, bytes }),
+        }
+    }
+
+    /// Which bytes of the output the element has printed; `None` if it is not known.
+    pub fn of(&self, element: u32) -> Option<Range<u64>> {
+        let mut at = 0_u64;
+        for run in &self.0 {
+            if (run.first..=run.last).contains(&element) {
+                let begin = at.saturating_add(run.bytes.saturating_mul(u64::from(element - run.first)));
+                return Some(begin..begin.saturating_add(run.bytes));
+            }
+            at = at.saturating_add(run.bytes.saturating_mul(u64::from(run.last - run.first) + 1));
+        }
+        None
+    }
+}
+
+impl FromStr for Places {
+    type Err = BadPlaces;
+
+    fn from_str(text: &str) -> Result<Self, BadPlaces> {
+        let run = |part: &str| {
+            let (numbers, bytes) = part.split_once('*')?;
+            let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
+            let (first, last, bytes) = (first.parse().ok()?, last.parse().ok()?, bytes.parse().ok()?);
+            (first <= last).then_some(Run { first, last, bytes })
+        };
+        let runs = text.split(',').filter(|part| !part.is_empty()).map(run).collect::<Option<_>>();
+        runs.map(Self).ok_or_else(|| BadPlaces(text.chars().take(100).collect()))
+    }
+}
+
+impl fmt::Display for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, Run { first, last, bytes }) in self.0.iter().enumerate() {
+            f.write_str(if n == 0 { "" } else { "," })?;
+            match first == last {
+                true => write!(f, "{first}*{bytes}")?,
+                false => write!(f, "{first}-{last}*{bytes}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+text_form!(BadPlaces: Places);
+
+/// What one alloc of a pack has told of its elements.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Told {
+    #[serde(skip_serializing_if = "Results::is_empty")]
+    pub results: Results,
+    #[serde(skip_serializing_if = "Places::is_empty")]
+    pub places: Places,
+}
+
+impl Told {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What is known after this newer report, of the elements of `all`.
+    #[must_use]
+    pub fn then(&self, newer: &Self, all: &Ranges) -> Self {
+        let mut results = self.results.clone();
+        results.merge(&newer.results, all);
+        let places = if newer.places.is_empty() { &self.places } else { &newer.places };
+        Self { results, places: places.clone() }
+    }
+}
+
+/// How many elements a job has, and how they stand: for lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    pub elements: u64,
+    #[serde(default)]
+    pub complete: u64,
+    #[serde(default)]
+    pub failed: u64,
+}
+
+impl Counts {
+    pub fn of(all: &Ranges, results: &Results) -> Self {
+        let failed = results.failed().count();
+        Self { elements: all.count(), complete: results.ended().count().saturating_sub(failed), failed }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { elements, complete, failed } = self;
+        write!(f, "{complete} of {elements} elements complete")?;
+        if *failed > 0 { write!(f, ", {failed} failed") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn ranges(text: &str) -> Ranges {
+        text.parse().unwrap()
+    }
+
+    fn results(of: &[(&str, &str)]) -> Results {
+        let mut results = Results::default();
+        for (outcome, elements) in of {
+            results.add(outcome.parse().unwrap(), &ranges(elements));
+        }
+        results
+    }
+
+    #[test]
+    fn results_have_one_form_and_the_first_one_stays() {
+        let mut all = results(&[("exit:0", "0-4"), ("exit:3", "5")]);
+        all.merge(&results(&[("exit:0", "5-7"), ("signal:9", "9"), ("timeout", "8")]), &ranges("0-8"));
+        let form = json!({"exit:0": "0-4,6-7", "exit:3": "5", "timeout": "8"});
+        assert_eq!(serde_json::to_value(&all).unwrap(), form);
+        assert_eq!(serde_json::from_value::<Results>(form).unwrap(), all);
+        assert_eq!((all.failed().to_string(), all.failures()), ("5,8".into(), "5 (exit:3), 8 (timeout)".into()));
+        for bad in ["exit:256", "exit:-1", "exit", "signal:x", ""] {
+            assert!(bad.parse::<Outcome>().is_err(), "{bad}");
+        }
+        let many = results(&[("exit:1", &(0..500).map(|n| (n * 2).to_string()).collect::<Vec<_>>().join(","))]);
+        assert_eq!(many.failures().chars().count(), MAX_LISTED + 1);
+    }
+
+    #[test]
+    fn the_output_of_an_element_is_found_by_its_place() {
+        let mut places = Places::default();
+        for (element, bytes) in [(0, 12), (1, 12), (2, 12), (3, 40), (7, 0), (8, 0), (5, 1)] {
+            places.push(element, bytes);
+        }
+        assert_eq!(places.to_string(), "0-2*12,3*40,7-8*0,5*1");
+        assert_eq!("0-2*12,3*40,7-8*0,5*1".parse(), Ok(places.clone()));
+        let of = [0, 2, 3, 8, 5, 4].map(|element| places.of(element));
+        assert_eq!(of, [Some(0..12), Some(24..36), Some(36..76), Some(76..76), Some(76..77), None]);
+        for bad in ["1", "1*", "*2", "2-1*3", "1*-1"] {
+            assert!(bad.parse::<Places>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+use super::*;
+use crate::alloc::Alloc;
+use crate::elements::Pack;
+use crate::enums::{AfterEnd, Market};
+use crate::fixtures::{self, at};
+use crate::needs::Needs;
+use crate::ranges::Ranges;
+use crate::usage::Usage;
+
+const KEEP: Span = Span::from_s(7 * 86_400);
+
+fn placed(nodes: u32, retry_failed: u32, retry_lost: u32) -> (Job, Vec<AllocSummary>) {
+    let spec = JobSpec {
+        needs: Needs { nodes, ..Needs::default() },
+        failure_policy: FailurePolicy { retry_failed, retry_lost, ..FailurePolicy::default() },
+        ..JobSpec::running(["true"])
+    };
+    let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+    let allocs: Vec<_> = (0..nodes)
+        .map(|n| {
+            let id = AllocId { job_id: job.summary.job_id, member: n, copy: n };
+            crate::alloc::Alloc::place(id, &job, &fixtures::ready(n), at(1)).unwrap().summary
+        })
+        .collect();
+    let ids: Vec<_> = allocs.iter().map(|a| a.alloc_id).collect();
+    (job.with_placed(&ids).unwrap(), allocs)
+}
+
+#[test]
+fn a_job_is_complete_when_every_member_is() {
+    let (job, allocs) = placed(2, 0, 0);
+    let one = job.after_end(&allocs[0], &Ending::exited(0), &allocs[1..], JobSet::Leaves, KEEP.into(), at(5));
+    assert_eq!(one.summary.state, JobState::Placed);
+    assert_eq!(one.expires_at, None);
+    let both = one.after_end(&allocs[1], &Ending::exited(0), &[], JobSet::Leaves, KEEP.into(), at(6));
+    assert_eq!((both.summary.state, both.finished_at), (JobState::Complete, Some(at(6))));
+    assert!(both.expires_at.is_some() && both.summary.allocs.is_empty());
+}
+
+#[test]
+fn a_failure_is_retried_as_often_as_allowed() {
+    let (job, allocs) = placed(1, 1, 0);
+    let again = job.after_end(&allocs[0], &Ending::exited(1), &[], JobSet::Leaves, KEEP.into(), at(5));
+    assert_eq!((again.summary.state, again.failed_count), (JobState::Queued, 1));
+    let placed = again.with_placed(&[allocs[0].alloc_id]).unwrap();
+    let failed = placed.after_end(&allocs[0], &Ending::exited(1), &[], JobSet::Leaves, KEEP.into(), at(6));
+    assert_eq!(failed.summary.state, JobState::Failed);
+    // With retry_lost = 0 a lost node ends the job.
+    let lost = job.after_end(&allocs[0], &Ending::lost("its node is gone"), &[], JobSet::Leaves, KEEP.into(), at(5));
+    assert_eq!(lost.summary.state, JobState::Failed);
+}
+
+#[test]
+fn each_rule_counts_its_own_uses_and_says_how_the_next_try_differs() {
+    let (mut job, allocs) = placed(1, 0, 3);
+    job.summary.needs.memory_mib = 1000;
+    let rules = ["exit:75=again*2,pause=30s,elsewhere", "memory=again*2,memory*1.5,on-demand"];
+    job.failure_policy.retry = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    let times = JobTimes { keep: KEEP, pause: Span::from_s(10), most: Span::from_s(60) };
+    let over = EndCause::OverMemory { allowed_mib: 1000, used_mib: None };
+    for (cause, uses, wait, memory_mib) in [
+        (EndCause::Exited { code: 75 }, vec![1], 30, 1000),
+        (over.clone(), vec![1, 1], 20, 1500),
+        (EndCause::Lost { why: "x".into() }, vec![1, 1, 0, 1], 40, 1500),
+        (over.clone(), vec![1, 2, 0, 1], 60, 2250),
+        (EndCause::Exited { code: 75 }, vec![2, 2, 0, 1], 30, 2250),
+    ] {
+        let ended = job.after_end(&allocs[0], &Ending::new(cause.clone()), &[], JobSet::Leaves, times, at(5));
+        let JobSummary { tries, needs, state, .. } = &ended.summary;
+        assert_eq!((*state, &tries.rule_uses), (JobState::Queued, &uses), "{cause}");
+        assert_eq!((ended.summary.retry_at(at(5)), needs.memory_mib), (Some(at(5 + wait)), memory_mib), "{cause}");
+        job = ended.with_placed(&[allocs[0].alloc_id]).unwrap();
+    }
+    let JobSummary { tries, needs, .. } = &job.summary;
+    assert_eq!((needs.machine.market, tries.elsewhere, tries.avoids.len()), (Some(Market::OnDemand), true, 1));
+    let failed = job.after_end(&allocs[0], &Ending::new(over), &[], JobSet::Leaves, times, at(9));
+    let spent = "none of 2 retries by the rule memory=again*2,on-demand,memory*1.5 is left";
+    assert!(failed.reason.unwrap().ends_with(spent) && failed.summary.state == JobState::Failed);
+}
+
+#[test]
+fn a_job_says_what_its_last_try_used() {
+    let (job, allocs) = placed(2, 1, 0);
+    let used = |cpu_ms| Some(Usage { ran_ms: 9, cpu_ms, memory_mib: None, read_bytes: None, written_bytes: None });
+    let end = |job: &Job, n: usize, code, usage| {
+        let ending = Ending { usage, ..Ending::exited(code) };
+        job.after_end(&allocs[n], &ending, &[], JobSet::Leaves, KEEP.into(), at(5))
+    };
+    let both = end(&end(&job, 0, 0, used(7)), 1, 0, used(3));
+    assert_eq!((both.summary.state, both.summary.tries.usage), (JobState::Complete, used(7)));
+    let again = end(&end(&job, 0, 0, used(7)), 1, 1, None);
+    assert_eq!(again.summary.tries.usage, used(7));
+    assert_eq!(again.with_placed(&[allocs[0].alloc_id]).unwrap().summary.tries.usage, None, "a new try");
+}
+
+#[test]
+fn what_its_node_could_not_start_is_no_failure_of_a_job_and_costs_no_retry() {
+    let (mut job, allocs) = placed(1, 0, 0);
+    let times = JobTimes { keep: KEEP, pause: Span::from_s(10), most: Span::from_s(60) };
+    let cannot = Ending::new(EndCause::NotStarted { why: "the disk is full".into() });
+    for (n, wait) in [10, 20, 40, 60, 60, 60].into_iter().enumerate() {
+        let mut alloc = allocs[0].clone();
+        alloc.node_id = fixtures::node_id(n as u32);
+        job = job.after_end(&alloc, &cannot, &[], JobSet::Leaves, times, at(5));
+        assert_eq!((job.summary.state, job.lost_count, job.failed_count), (JobState::Queued, 0, 0));
+        assert_eq!(job.summary.retry_at(at(5)), Some(at(5 + wait)), "try {n}");
+        assert_eq!(job.summary.retry_at(at(5 + wait)), None);
+        job = job.with_placed(&[alloc.alloc_id]).unwrap();
+    }
+    assert_eq!(job.summary.tries.avoids, [3, 4, 5].map(fixtures::node_id), "the last ones");
+    assert_eq!(job.summary.retry_at(at(5)), None, "it is placed");
+}
+
+#[test]
+fn the_reason_of_an_end_names_its_cause_and_the_last_line_of_the_output() {
+    let (job, allocs) = placed(1, 0, 1);
+    let end = |cause, output: &str| {
+        let ending = Ending { log_tail: Some(output.to_owned()), ..Ending::new(cause) };
+        let job = job.after_end(&allocs[0], &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
+        (job.summary.state, job.reason.clone().unwrap_or_default(), job.cause().and_then(EndCause::exit_code))
+    };
+    let failed = |reason: &str, code| (JobState::Failed, reason.to_owned(), Some(code));
+    let with = "exit code 42; no retry is allowed; the last line of its output: boom";
+    assert_eq!(end(EndCause::Exited { code: 42 }, "one\nboom\n\n"), failed(with, 42));
+    let over = "it ran longer than its time limit of 2 s; no retry is allowed";
+    assert_eq!(end(EndCause::OverTime { limit_s: 2 }, ""), failed(over, 124));
+    let absent = "program \"x\" not found; no retry is allowed";
+    assert_eq!(end(EndCause::NotFound { program: "x".into() }, "noise"), failed(absent, 127));
+    let lost = "lost: its node is gone; retry 1 of 1, 0 left".to_owned();
+    let ending = end(EndCause::Lost { why: "its node is gone".into() }, "noise");
+    assert_eq!(ending, (JobState::Queued, lost, None));
+    assert_eq!(end(EndCause::Exited { code: 0 }, "noise"), (JobState::Complete, String::new(), Some(0)));
+}
+
+#[test]
+fn another_live_copy_stands_in_unless_it_is_told_to_stop() {
+    let (job, allocs) = placed(1, 0, 0);
+    let mut copy = allocs[0].clone();
+    copy.alloc_id.copy = 7;
+    let kept = job.after_end(
+        &allocs[0],
+        &Ending::lost("its node is gone"),
+        &[copy.clone()],
+        JobSet::Leaves,
+        KEEP.into(),
+        at(5),
+    );
+    assert_eq!((kept.summary.state, kept.lost_count), (JobState::Placed, 0));
+    copy.desired = Desired::Stop;
+    let ended =
+        job.after_end(&allocs[0], &Ending::lost("its node is gone"), &[copy], JobSet::Leaves, KEEP.into(), at(5));
+    assert_eq!(ended.summary.state, JobState::Failed);
+}
+
+#[test]
+fn a_job_that_was_placed_does_not_wait_for_the_others_again() {
+    let after = [(fixtures::job_id(7), AfterEnd::Success)].into();
+    let spec = JobSpec { after, ..JobSpec::running(["true"]) };
+    let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+    let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+    let alloc = crate::alloc::Alloc::place(id, &job, &fixtures::ready(0), at(1)).unwrap().summary;
+    let placed = job.with_placed(&[id]).unwrap();
+    let again = placed.after_end(&alloc, &Ending::lost("its node is gone"), &[], JobSet::Leaves, KEEP.into(), at(5));
+    assert_eq!(again.summary.state, JobState::Queued);
+    assert!(job.summary.follows() && !again.summary.follows());
+}
+
+#[test]
+fn several_members_regroup_and_start_together() {
+    let (job, allocs) = placed(3, 0, 3);
+    let one_done = job.after_end(&allocs[0], &Ending::exited(0), &allocs[1..], JobSet::Leaves, KEEP.into(), at(4));
+    let regrouping = one_done.after_end(
+        &allocs[1],
+        &Ending::lost("its node is gone"),
+        &allocs[2..],
+        JobSet::Leaves,
+        KEEP.into(),
+        at(5),
+    );
+    assert_eq!(regrouping.summary.state, JobState::Regrouping);
+    let mut stopped = allocs[2].clone();
+    stopped.desired = Desired::Stop;
+    let queued = regrouping.after_end(&stopped, &Ending::exited(0), &[], JobSet::Leaves, KEEP.into(), at(6));
+    assert_eq!(queued.summary.state, JobState::Queued);
+    assert!(queued.summary.done.is_empty());
+}
+
+#[test]
+fn an_alloc_told_to_stop_never_ends_a_job() {
+    let (job, allocs) = placed(1, 0, 0);
+    let mut stopped = allocs[0].clone();
+    stopped.desired = Desired::Stop;
+    for ending in [Ending::exited(0), Ending::exited(1), Ending::lost("gone")] {
+        let after = job.after_end(&stopped, &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
+        assert_eq!((after.summary.state, after.failed_count, after.lost_count), (JobState::Placed, 0, 0));
+    }
+}
+
+#[test]
+fn an_ended_job_expires_only_when_its_allocs_are_gone() {
+    let (job, allocs) = placed(1, 0, 0);
+    let cancelled = job.cancel(KEEP, at(5)).unwrap();
+    assert_eq!(cancelled.expires_at, None);
+    assert!(cancelled.cancel(KEEP, at(6)).is_none());
+    let gone = cancelled.after_end(&allocs[0], &Ending::exited(1), &[], JobSet::Leaves, KEEP.into(), at(7));
+    assert_eq!((gone.summary.state, gone.expires_at), (JobState::Cancelled, Some((at(7) + KEEP).as_epoch_s())));
+}
+
+#[test]
+fn a_bad_submission_lists_every_mistake() {
+    let spec = JobSpec {
+        priority: 1001,
+        needs: Needs { vcpus: 0, nodes: 25, ..Needs::default() },
+        work: Work { caches: vec!["a/b".into()], ..Work::default() },
+        ..JobSpec::default()
+    };
+    let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
+    assert!(wrong.iter().any(|w| w.contains("it has no command")) && wrong.len() >= 5, "{wrong:?}");
+    let spec = JobSpec {
+        needs: Needs { nodes: 24, ..Needs::default() },
+        work: Work { command: vec!["x".into()], caches: (0..3).map(|n| format!("c{n}")).collect(), ..Work::default() },
+        ..JobSpec::default()
+    };
+    let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
+    assert!(wrong[0].contains("145 writes"), "{wrong:?}");
+}
+
+/// A pack of the elements 0 to 9, whose alloc of this copy runs what is left.
+fn placed_pack(job: &Job, copy: u32) -> (Job, AllocSummary) {
+    let id = AllocId { job_id: job.summary.job_id, member: 0, copy };
+    let placed = job.with_placed(&[id]).unwrap();
+    let alloc = Alloc::place(id, &placed, &fixtures::ready(0), at(1)).unwrap();
+    assert_eq!(alloc.work, placed.work_left());
+    (placed, alloc.summary)
+}
+
+fn told(cause: EndCause, results: &[(&str, &str)]) -> Ending {
+    let mut ending = Ending::new(cause);
+    for (outcome, elements) in results {
+        ending.elements.results.add(outcome.parse().unwrap(), &elements.parse().unwrap());
+    }
+    ending
+}
+
+fn left(job: &Job) -> String {
+    job.work_left().pack.unwrap().elements.to_string()
+}
+
+#[test]
+fn a_pack_goes_on_with_what_is_left_and_ends_with_its_last_element() {
+    let mut spec = JobSpec::running(["true"]);
+    spec.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 1 });
+    spec.failure_policy = FailurePolicy { retry_failed: 1, retry_lost: 1, ..FailurePolicy::DEFAULT };
+    let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+    let end = |job: &Job, alloc: &AllocSummary, ending: &Ending| {
+        job.after_end(alloc, ending, &[], JobSet::Leaves, KEEP.into(), at(5))
+    };
+    let gone = || EndCause::Lost { why: "its node is gone".into() };
+    // What a lost node had told counts, and the loss is one of the job.
+    let (one, alloc) = placed_pack(&job, 0);
+    let lost = end(&one, &alloc, &told(gone(), &[("exit:0", "0-3"), ("exit:1", "4")]));
+    assert_eq!((lost.summary.state, left(&lost).as_str(), lost.lost_count), (JobState::Queued, "4-9", 1));
+    // An alloc that ran to its end leaves what may be tried again.
+    let (two, alloc) = placed_pack(&lost, 1);
+    let failed = EndCause::ElementsFailed { failed: 2, elements: 6 };
+    let again = end(&two, &alloc, &told(failed.clone(), &[("exit:0", "6-9"), ("exit:1", "4-5")]));
+    assert_eq!((again.summary.state, left(&again).as_str()), (JobState::Queued, "5"), "4 has failed twice");
+    assert_eq!(again.reason.as_deref(), Some("2 of 6 elements failed; 1 of its elements are left to run"));
+    let (three, alloc) = placed_pack(&again, 2);
+    let over = end(&three, &alloc, &told(EndCause::Exited { code: 0 }, &[("exit:0", "5")]));
+    assert_eq!(over.summary.state, JobState::Failed);
+    assert_eq!(over.reason.as_deref(), Some("1 of 10 elements failed: 4 (exit:1)"));
+    // The same without a failure. The end comes after the job was queued again, because the node was drained.
+    let (three, mut alloc) = placed_pack(&again, 2);
+    alloc.desired = Desired::Stop;
+    let queued = three.after_end(&alloc, &told(gone(), &[]), &[], JobSet::Stays, KEEP.into(), at(5));
+    let late = end(&queued, &alloc, &told(EndCause::Stopped { why: "drained".into(), code: None }, &[("exit:0", "5")]));
+    assert_eq!((late.summary.state, late.expires_at.is_some()), (JobState::Failed, true), "4 still failed");
+    // Too much memory ends what ran, and the rest goes on; without an element that it is about, it is as of any job.
+    let (one, alloc) = placed_pack(&job, 0);
+    let over = || EndCause::OverMemory { allowed_mib: 1, used_mib: None };
+    let rest = end(&one, &alloc, &told(over(), &[("exit:0", "0"), ("memory", "1")]));
+    assert_eq!((rest.summary.state, left(&rest).as_str()), (JobState::Queued, "1-9"), "it may fail once more");
+    assert_eq!(end(&one, &alloc, &told(over(), &[])).summary.tries.rule_uses.iter().sum::<u32>(), 1);
+    let all = end(&one, &alloc, &told(EndCause::Exited { code: 0 }, &[("exit:0", "0-9")]));
+    assert_eq!((all.summary.state, all.reason), (JobState::Complete, None));
+    // A loss more than allowed fails the job, with elements that never ran.
+    let (two, alloc) = placed_pack(&lost, 1);
+    assert_eq!(end(&two, &alloc, &told(gone(), &[])).summary.state, JobState::Failed);
+}
+
+#[test]
+fn a_pack_is_the_same_after_it_was_a_row() {
+    let mut job = fixtures::job(0);
+    job.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 2 });
+    job.failure_policy.retry_failed = 2;
+    let (placed, alloc) = placed_pack(&job, 0);
+    let ending = told(EndCause::ElementsFailed { failed: 1, elements: 10 }, &[("exit:0", "0-8"), ("exit:1", "9")]);
+    let job = placed.after_end(&alloc, &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
+    let row = serde_json::to_value(&job).unwrap();
+    assert_eq!(row["elements"], serde_json::json!({"results": {"exit:0": "0-8"}, "failures": {"1": "9"}}));
+    assert_eq!(serde_json::from_value::<Job>(row).unwrap(), job);
+}

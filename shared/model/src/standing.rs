@@ -1,0 +1,221 @@
+//! How the elements of a pack stand: what follows from how they ended.
+//!
+//! Guarantees: an element that failed and may be tried again has no result yet; each counts its own failures.
+//! Does not: say when the job has ended (`job` does).
+//! Rules: `docs/rules.md#packs`.
+
+use crate::elements::{Outcome, Results};
+use crate::end_cause::EndCause;
+use crate::needs::Needs;
+use crate::ranges::Ranges;
+use crate::retry::{Follows, Retry, Verdict};
+use crate::text_form::text_form;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+impl Outcome {
+    /// The outcome of the elements that ran when their alloc ended for this cause; `None` if the cause is not theirs: then they go back.
+    pub const fn of_end(cause: &EndCause) -> Option<Self> {
+        match cause {
+            EndCause::OverMemory { .. } => Some(Self::Memory),
+            EndCause::OverScratch { .. } => Some(Self::Scratch),
+            EndCause::Signalled { signal } => Some(Self::Signal(*signal)),
+            EndCause::Exited { code } if *code != 0 => Some(Self::Exit(*code)),
+            EndCause::Exited { .. }
+            | EndCause::ElementsFailed { .. }
+            | EndCause::OverTime { .. }
+            | EndCause::NotFound { .. }
+            | EndCause::NotExecutable { .. }
+            | EndCause::NoInterpreter { .. }
+            | EndCause::NoOutput { .. }
+            | EndCause::Stopped { .. }
+            | EndCause::NotStarted { .. }
+            | EndCause::Lost { .. }
+            | EndCause::Interrupted { .. }
+            | EndCause::Rejected { .. }
+            | EndCause::Cancelled => None,
+        }
+    }
+
+    /// The cause of its end, for a job with this time limit and these needs.
+    pub const fn cause(self, limit_s: u64, needs: &Needs) -> EndCause {
+        match self {
+            Self::Exit(code) => EndCause::Exited { code },
+            Self::Signal(signal) => EndCause::Signalled { signal },
+            Self::Timeout => EndCause::OverTime { limit_s },
+            Self::Memory => EndCause::OverMemory { allowed_mib: needs.memory_mib, used_mib: None },
+            Self::Scratch => EndCause::OverScratch {
+                allowed_gib: needs.scratch_gib,
+                used_mib: needs.scratch_gib.saturating_mul(1 << 10),
+            },
+        }
+    }
+}
+
+impl Results {
+    /// How an alloc that ran to its end has ended; `None` if some of these elements have no result.
+    pub fn cause(&self, all: &Ranges) -> Option<EndCause> {
+        if !all.without(&self.ended()).is_empty() {
+            return None;
+        }
+        let failed = self.failed().count();
+        Some(match failed {
+            0 => EndCause::Exited { code: 0 },
+            _ => EndCause::ElementsFailed { failed, elements: all.count() },
+        })
+    }
+}
+
+/// How often an element has failed. The keys of a map in a row are texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct Times(u32);
+
+impl FromStr for Times {
+    type Err = ParseIntError;
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+text_form!(ParseIntError: Times);
+
+/// How the elements of a job stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Standing {
+    /// The elements that are not run any more.
+    #[serde(skip_serializing_if = "Results::is_empty")]
+    pub results: Results,
+    /// How often those have failed that are tried again: the elements by the number of their failures.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    failures: BTreeMap<Times, Ranges>,
+}
+
+/// Whether failures count that may be tried again. They count once: when the alloc has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failures {
+    Count,
+    Wait,
+}
+
+impl Standing {
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Takes what an alloc has told. `judge` says what follows if an element fails so after so many failures. Returns what follows for
+    /// the elements that are tried again, each rule once, or `None` if nothing is new.
+    pub fn take(
+        &mut self,
+        told: &Results,
+        all: &Ranges,
+        failures: Failures,
+        judge: impl Fn(Outcome, u32) -> Option<Verdict>,
+    ) -> Option<Vec<Retry>> {
+        let (before, mut retries) = (self.clone(), BTreeMap::new());
+        for (outcome, elements) in told.iter() {
+            let mut rest = elements.within(all).without(&self.results.ended());
+            let mut by_failures: Vec<(Times, Ranges)> = Vec::new();
+            for (failed, those) in &self.failures {
+                by_failures.push((*failed, rest.within(those)));
+                rest = rest.without(those);
+            }
+            by_failures.push((Times(0), rest));
+            for (failed, those) in by_failures.into_iter().filter(|(_, those)| !those.is_empty()) {
+                match judge(outcome, failed.0).map(|verdict| (verdict.rule, verdict.follows)) {
+                    Some((rule, Follows::Again(retry))) => {
+                        if failures == Failures::Count {
+                            self.count_failure(failed, &those);
+                            retries.insert(rule, retry);
+                        }
+                    }
+                    Some((_, Follows::Fails(_))) | None => self.results.add(outcome, &those),
+                }
+            }
+        }
+        self.forget_ended();
+        (*self != before).then(|| retries.into_values().collect())
+    }
+
+    fn count_failure(&mut self, failed: Times, elements: &Ranges) {
+        if let Some(known) = self.failures.get_mut(&failed) {
+            *known = known.without(elements);
+        }
+        self.failures.entry(Times(failed.0.saturating_add(1))).or_default().extend(elements);
+    }
+
+    /// Only those that are tried again have failures to count.
+    fn forget_ended(&mut self) {
+        let ended = self.results.ended();
+        for elements in self.failures.values_mut() {
+            *elements = elements.without(&ended);
+        }
+        self.failures.retain(|_, elements| !elements.is_empty());
+    }
+
+    /// The elements that are still to be run.
+    pub fn left(&self, all: &Ranges) -> Ranges {
+        all.without(&self.results.ended())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elements::Counts;
+    use crate::failure_policy::FailurePolicy;
+
+    fn ranges(text: &str) -> Ranges {
+        text.parse().unwrap()
+    }
+
+    fn results(of: &[(&str, &str)]) -> Results {
+        let mut results = Results::default();
+        for (outcome, elements) in of {
+            results.add(outcome.parse().unwrap(), &ranges(elements));
+        }
+        results
+    }
+
+    #[test]
+    fn an_alloc_has_run_to_its_end_if_each_element_has_a_result() {
+        let all = results(&[("exit:0", "0-4,6-7"), ("exit:3", "5"), ("timeout", "8")]);
+        assert_eq!(all.cause(&ranges("0-9")), None, "element 9 has none");
+        assert_eq!(all.cause(&ranges("0-8")), Some(EndCause::ElementsFailed { failed: 2, elements: 9 }));
+        assert_eq!(results(&[("exit:0", "0-8")]).cause(&ranges("0-8")), Some(EndCause::Exited { code: 0 }));
+    }
+
+    #[test]
+    fn each_element_is_tried_again_as_often_as_its_own_failures_allow() {
+        let policy =
+            FailurePolicy { retry: vec!["exit:9=fail".parse().unwrap()], retry_failed: 2, ..FailurePolicy::DEFAULT };
+        let judge = |outcome: Outcome, failed: u32| {
+            policy.judge(&outcome.cause(0, &Needs::DEFAULT), &[failed; 4], &Needs::DEFAULT)
+        };
+        let (all, mut standing) = (ranges("0-9"), Standing::default());
+        let first = results(&[("exit:0", "0-4"), ("exit:1", "5-6"), ("exit:9", "7"), ("exit:0", "77")]);
+        // Before the end of the alloc, only what is not tried again counts.
+        assert_eq!(standing.take(&first, &all, Failures::Wait, judge), Some(Vec::new()));
+        assert_eq!((standing.left(&all), standing.failures.len()), (ranges("5-6,8-9"), 0));
+        assert_eq!(standing.take(&first, &all, Failures::Count, judge).map(|retries| retries.len()), Some(1));
+        assert_eq!(standing.failures, BTreeMap::from([(Times(1), ranges("5-6"))]));
+        assert_eq!(standing.take(&results(&[("exit:0", "0-4")]), &all, Failures::Count, judge), None, "known");
+        standing.take(&results(&[("exit:1", "5-6,8")]), &all, Failures::Count, judge);
+        assert_eq!(standing.failures, BTreeMap::from([(Times(1), ranges("8")), (Times(2), ranges("5-6"))]));
+        standing.take(&results(&[("exit:1", "5,8"), ("exit:0", "6")]), &all, Failures::Count, judge);
+        assert_eq!(standing.failures, BTreeMap::from([(Times(2), ranges("8"))]));
+        assert_eq!(standing.results, results(&[("exit:0", "0-4,6"), ("exit:9", "7"), ("exit:1", "5")]));
+        assert_eq!(standing.left(&all), ranges("8-9"));
+        assert_eq!(Counts::of(&all, &standing.results).to_string(), "6 of 10 elements complete, 2 failed");
+    }
+}

@@ -1,0 +1,100 @@
+//! How simulated processes end, and the elements of packs within them.
+//!
+//! Guarantees: an element ends at its time however often its process is looked at; what it does depends only on its number and on
+//! which copy of its job runs it.
+//! Does not: end anything.
+
+use super::Process;
+use model::elements::{Outcome, Told};
+use model::files::Form;
+use model::ids::AllocId;
+use model::ranges::Ranges;
+use model::time::{Span, Time};
+use model::wire::AllocOrder;
+use model::{ClientStatus, Content, EndCause, Output, StoredOutput};
+use nodekeeper_agent::protocol::Ended;
+
+impl Process {
+    /// A process that runs for so many seconds, unless it is stopped. The elements of a pack end one after the other in this time.
+    pub(super) fn new(order: &AllocOrder, now: Time, s: i64, cause: EndCause, told_code: i32) -> Self {
+        let elements: Vec<u32> = order.work.pack.iter().flat_map(|pack| pack.elements.iter()).collect();
+        let all = i64::try_from(elements.len()).unwrap_or(1).max(1);
+        let at = |n: i64| now + Span::from_ms(s.saturating_mul(1000).saturating_mul(n) / all);
+        let elements = (1..).map(at).zip(elements).collect();
+        Self { began: now, ends_at: now + Span::from_s(s), cause, told_code, stopping: false, elements }
+    }
+
+    /// What the elements did until now. After the order to stop, an end counts for nothing.
+    pub(super) fn told(&self, id: AllocId, now: Time) -> Told {
+        let mut told = Told::default();
+        let (mut succeeded, mut failed) = (Ranges::default(), Ranges::default());
+        let until = if self.stopping { self.began.max(self.ends_at - Span::from_s(1)) } else { self.ends_at };
+        for (_, element) in self.elements.iter().filter(|(at, _)| *at <= now.min(until)) {
+            let all = if fails(*element, id.copy) { &mut failed } else { &mut succeeded };
+            all.extend(&Ranges::of(*element, *element));
+            told.places.push(*element, u64::from(*element % 3));
+        }
+        told.results.add(Outcome::SUCCESS, &succeeded);
+        told.results.add(Outcome::Exit(1), &failed);
+        told
+    }
+
+    /// How the process of this order ends.
+    pub(super) fn end(self, order: &AllocOrder) -> Ended {
+        let mut ended = ended(self.cause.clone());
+        ended.elements = self.told(order.alloc_id, self.ends_at);
+        if let Some(pack) = &order.work.pack {
+            let runs = |(_, element): &&(Time, u32)| !ended.elements.results.ended().contains(*element);
+            let running = self.elements.iter().find(runs).map(|(_, element)| *element);
+            if let (Some(outcome), Some(element)) = (Outcome::of_end(&self.cause), running) {
+                ended.elements.results.add(outcome, &Ranges::of(element, element));
+            }
+            if self.cause == (EndCause::Exited { code: 0 }) {
+                let lost = EndCause::Lost { why: "what ran its elements ended before them".into() };
+                ended.cause = ended.elements.results.cause(&pack.elements).unwrap_or(lost);
+            }
+        }
+        if ended.cause.client() == ClientStatus::Complete {
+            ended.kept = kept(order);
+        }
+        ended
+    }
+}
+
+/// Whether an element fails when this copy of its job runs it.
+const fn fails(element: u32, copy: u32) -> bool {
+    element.wrapping_mul(7).wrapping_add(copy.wrapping_mul(3)).is_multiple_of(11)
+}
+
+/// The outputs of an alloc that is complete. Each alloc leaves something else.
+fn kept(order: &AllocOrder) -> Vec<StoredOutput> {
+    let AllocId { job_id, member, copy } = order.alloc_id;
+    let random =
+        job_id.to_string().bytes().fold(0_u128, |sum, byte| sum.wrapping_mul(31).wrapping_add(u128::from(byte)));
+    let sha256 = format!("{random:032x}{member:016x}{copy:016x}");
+    let content = Content::new(Form::File, &sha256, 1);
+    let stored =
+        |output: &Output| Some(StoredOutput { path: output.path.clone(), content: content.clone()?, to: None });
+    order.work.outputs.iter().filter_map(stored).collect()
+}
+
+/// How work fails after so many seconds: in several ways, so that the rules for retries tell them apart.
+pub(super) fn failure(s: i64, allowed_mib: u64) -> EndCause {
+    match s % 3 {
+        0 if allowed_mib > 0 => EndCause::OverMemory { allowed_mib, used_mib: None },
+        1 => EndCause::Exited { code: 75 },
+        _ => EndCause::Exited { code: 1 },
+    }
+}
+
+/// An end without output.
+pub(super) fn ended(cause: EndCause) -> Ended {
+    Ended {
+        cause,
+        log_tail: None,
+        tail_switches: Default::default(),
+        usage: None,
+        kept: Vec::new(),
+        elements: Default::default(),
+    }
+}
