@@ -128,7 +128,6 @@ pub struct Heartbeat {
     pub handles: Option<String>,
 }
 
-/// The answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeartbeatAnswer {
     /// How the control plane sees the node.
@@ -268,7 +267,6 @@ pub struct JobCredentials {
     pub session_token: String,
     /// When they end.
     pub expires_at: Time,
-    /// The ARN of the role.
     pub role_arn: String,
 }
 
@@ -337,7 +335,6 @@ pub struct AllocUpdate {
     pub kept: Vec<StoredOutput>,
 }
 
-/// The answer to an alloc report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocReportAnswer {
     /// How the control plane sees the node now.
@@ -438,7 +435,6 @@ pub struct ReportedHandle {
     pub stays: Option<String>,
 }
 
-/// The answer to a handle report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HandleReportAnswer {
     /// The number of the newest order that this answer includes.
