@@ -342,11 +342,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_run_that_hangs_panics_or_fails_is_told_and_no_other_run_notices() {
-        let functions = functions();
+        let (functions, began) = (functions(), tokio::time::Instant::now());
         let invoke = |body: &str| functions.invoke(HEARTBEAT, json!({ "body": body }));
         let (hangs, panics, fails, answers) = tokio::join!(invoke("hang"), invoke("panic"), invoke("fail"), invoke(""));
         let failed = |text: &str| Err(Failure::Function(text.to_owned()));
         assert_eq!(hangs, failed("the run timed out after 20 s"));
+        assert!(began.elapsed() < Duration::from_secs(21), "{:?}", began.elapsed());
         assert_eq!(panics, failed("the run panicked: as it was told"));
         assert_eq!(fails, failed("it failed"));
         assert_eq!(answers.unwrap()["statusCode"], 418);
