@@ -40,9 +40,7 @@ REQUESTS = {
         ("GET", "/_stand-in/instances", "", 200),
     ],
     "functions": [
-        ("POST", "/2015-03-31/functions/poll-and-scale/invocations", "{}", 403),
         ("POST", "/lambda-url/heartbeat-ingest/v1/nodes/0-00000000000000000000000000/heartbeat", "{}", 401),
-        ("GET", "/.rt/poll-and-scale/999/2018-06-01/runtime/invocation/next", "", 403),
     ],
     "rights": [
         ("POST", "/", "Action=AssumeRole&Version=2011-06-15&RoleArn=arn:aws:iam::000000000000:role/local-job&RoleSessionName=x1", 403),
@@ -57,7 +55,7 @@ FOR_JOBS = ("rights", "s3")
 def addresses(local):
     env = local.environment()
     urls = {"page": local.page, "dynamo": env["AWS_ENDPOINT_URL_DYNAMODB"], "ec2": env["AWS_ENDPOINT_URL_EC2"],
-            "functions": env["AWS_ENDPOINT_URL_LAMBDA"], "rights": env["AWS_ENDPOINT_URL_STS"],
+            "functions": env["NODEKEEPER_HEARTBEAT_URL"].partition("/lambda-url")[0], "rights": env["AWS_ENDPOINT_URL_STS"],
             "s3": env["AWS_ENDPOINT_URL_S3"]}
     return {name: url.rstrip("/") for name, url in urls.items()}
 

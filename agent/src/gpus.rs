@@ -34,7 +34,6 @@ const MAX_SAID: usize = 80;
 /// Where the GPUs of this machine are known from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSource {
-    /// The driver.
     Driver,
     /// A file, which is read again and again.
     File(PathBuf),

@@ -40,7 +40,6 @@ const ROLES: &str = "iam/security-credentials/";
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct RoleCredentials {
-    /// The id of the access key.
     pub access_key_id: String,
     pub secret_access_key: String,
     /// The session token.

@@ -26,7 +26,6 @@ pub(crate) enum Step {
     Notify,
     /// It is asked to stop.
     Ask,
-    /// It is killed.
     Kill,
 }
 

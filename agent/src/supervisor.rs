@@ -380,7 +380,7 @@ async fn supervise(
                 let found = process_table::descendants(own_pid);
                 reap_adopted_children(&found, own_pid, group);
                 let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
-                meter.look(&pids, Instant::now());
+                meter.sample(&pids, Instant::now());
                 if let Some(over) = over_memory_limit(task, &pids).or_else(|| lost_output(capture)) {
                     reason.get_or_insert(over);
                     kill_all(task, own_pid, group);

@@ -39,7 +39,7 @@ impl Meter {
     }
 
     /// Looks at the memory now. `pids` are the processes of the alloc.
-    pub(crate) fn look(&mut self, pids: &[i32], now: Instant) {
+    pub(crate) fn sample(&mut self, pids: &[i32], now: Instant) {
         if now.duration_since(self.began) < FIRST_LOOK {
             return;
         }
@@ -147,7 +147,7 @@ mod tests {
     fn measured(group: Option<&Path>, own: &Path) -> Option<Usage> {
         let now = Instant::now();
         let mut meter = Meter::new(group, now);
-        meter.look(&[], now + FIRST_LOOK);
+        meter.sample(&[], now + FIRST_LOOK);
         meter.end(now + Duration::from_secs(3));
         meter.usage_in(own)
     }
@@ -200,9 +200,9 @@ mod tests {
         assert!(processes_kib(&[own, own]).unwrap() >= one && one > 0);
         assert_eq!((processes_kib(&[]), processes_kib(&[i32::MAX])), (None, None));
         let mut meter = Meter::new(None, Instant::now());
-        meter.look(&[own], meter.began);
+        meter.sample(&[own], meter.began);
         assert_eq!(meter.memory_kib, None, "too early");
-        meter.look(&[own], meter.began + FIRST_LOOK);
+        meter.sample(&[own], meter.began + FIRST_LOOK);
         assert!(meter.memory_kib >= Some(one));
     }
 }

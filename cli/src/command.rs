@@ -74,7 +74,6 @@ pub enum Command {
     Teardown(teardown::TeardownArgs),
 }
 
-/// Runs a command.
 pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Outcome> {
     use model::Intent;
     match command {

@@ -52,5 +52,4 @@ mod store;
 mod story;
 mod switch;
 mod turns;
-mod unreadable;
 mod world;

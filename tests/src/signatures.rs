@@ -1,7 +1,7 @@
 //! Signed requests: what botocore signs, the local function URLs accept, and nothing else.
 //!
 //! The tests compare three implementations. botocore signs. The agent signs with the signer of the AWS SDK for Rust. The
-//! stand-in for Lambda checks signatures by code of its own, which follows AWS's documentation.
+//! local function URLs check them by code of their own, which follows AWS's documentation.
 
 use crate::second_opinions::python_tool;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};

@@ -3,7 +3,6 @@
 
 use model::ActionName;
 use nodekeeper_simulation::core::{Fault, START};
-use nodekeeper_simulation::draw::draw;
 use nodekeeper_simulation::happened::Happened;
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
@@ -317,21 +316,6 @@ fn one_seed_gives_one_history() {
     assert!(first.len() > 1000, "a history worth comparing: {}", first.len());
     let other = tell(simulate(Scenario::of(4, 0.5), how));
     assert_ne!(first, other);
-}
-
-#[test]
-fn drawing_changes_no_history_and_marks_each_fault_once() {
-    let scenario = Scenario::small(1, 2.0);
-    let plain = hold(&scenario, How::default());
-    assert!(plain.marks.is_empty() && plain.past.is_none(), "what is not drawn is not kept");
-    let drawn = hold(&scenario, How { drawing: true, ..How::default() });
-    assert_eq!(plain.happened.faults, drawn.happened.faults);
-    let faults: u64 = drawn.happened.faults.iter().sum();
-    assert_eq!(drawn.marks.len() as u64, faults);
-    let svg = draw(&scenario, &drawn, "the command").unwrap();
-    // Each lane says how many marks it has.
-    let counts = svg.split("×<title>").filter_map(|before| before.rsplit_once(' ')?.1.parse::<u64>().ok());
-    assert_eq!(counts.sum::<u64>(), faults);
 }
 
 #[test]

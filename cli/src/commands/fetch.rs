@@ -23,7 +23,6 @@ use tempfile::NamedTempFile;
 /// The path that means every output.
 const ALL: &str = ".";
 
-/// `fetch`
 #[derive(Args, Clone, Debug)]
 pub struct FetchArgs {
     /// The job: its id, a part of it, or its name

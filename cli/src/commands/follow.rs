@@ -58,14 +58,14 @@ impl<'a> Followed<'a> {
 
     /// Waits until every job has ended.
     pub(super) async fn wait(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
-        while !self.look(context).await? {
+        while !self.poll(context).await? {
             tokio::time::sleep(self.pause()).await;
         }
         Ok(())
     }
 
     /// Reads the jobs that have not ended, and tells what is new. Returns whether every job has ended.
-    pub(super) async fn look(&mut self, context: &mut Context<'_>) -> anyhow::Result<bool> {
+    pub(super) async fn poll(&mut self, context: &mut Context<'_>) -> anyhow::Result<bool> {
         let open: Vec<JobId> =
             self.jobs.iter().filter(|job| !job.summary.state.is_ended()).map(|job| job.summary.job_id).collect();
         let seen = match self.cluster.store.jobs_of(open.iter().copied()).await.and_then(store::Listed::all) {

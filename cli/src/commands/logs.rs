@@ -127,7 +127,7 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
         let others = job_allocs_except(&cluster, &job, alloc.id()).await?;
         let member = alloc.id().member;
         let mut stream = OutputStream::new(&cluster, member, Until::Now, others, args.route()).of_lines(args.tail);
-        while !stream.look(context, &job).await? {
+        while !stream.poll(context, &job).await? {
             tokio::time::sleep(POLL).await;
         }
         if !stream.is_whole() {
@@ -198,9 +198,9 @@ async fn follow(
     let mut stream = OutputStream::new(cluster, member, Until::End, earlier, args.route()).of_lines(args.tail);
     let mut followed = Followed::new(cluster, vec![job], Tells::Progress);
     loop {
-        let ended = followed.look(context).await?;
+        let ended = followed.poll(context).await?;
         let Some(job) = followed.jobs.first().cloned() else { return Ok(Outcome::Failed) };
-        if stream.look(context, &job).await? && ended {
+        if stream.poll(context, &job).await? && ended {
             let state = job.summary.state;
             let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
             writeln!(context.err, "job {} {state}{reason}", short(job.summary.job_id))?;

@@ -114,7 +114,7 @@ impl Reader {
     }
 
     /// Prints what has come.
-    pub(super) async fn look(
+    pub(super) async fn poll(
         &mut self,
         cluster: &Cluster,
         context: &mut Context<'_>,

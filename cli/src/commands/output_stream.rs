@@ -100,7 +100,7 @@ impl<'a> OutputStream<'a> {
     }
 
     /// Prints what is new. Returns whether there is nothing more to print now: no alloc of the member is left.
-    pub(super) async fn look(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
+    pub(super) async fn poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
         match self.try_look(context, job).await {
             // A stream may last for hours.
             Err(error) if is_of_tables(&error) && self.failed_looks < FAILED_LOOKS => {
@@ -123,7 +123,7 @@ impl<'a> OutputStream<'a> {
                     Opened::Waits => return Ok(false),
                 }
             };
-            match reader.look(self.cluster, context, &mut self.printer, self.until, self.quiet).await? {
+            match reader.poll(self.cluster, context, &mut self.printer, self.until, self.quiet).await? {
                 Look::More => return Ok(false),
                 Look::Done => self.printer.end(context)?,
                 Look::Cut(why) => {

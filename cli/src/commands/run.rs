@@ -144,7 +144,7 @@ pub(super) async fn run_with(
     }
     let Some(job) = followed.jobs.first() else { return Ok(Outcome::Code(NO_CODE)) };
     // The rest of the output. The job has ended, so Ctrl-C only ends this wait.
-    while job.summary.needs.nodes == 1 && !stream.look(context, job).await? {
+    while job.summary.needs.nodes == 1 && !stream.poll(context, job).await? {
         let pause = tokio::time::timeout(POLL, heard.recv()).await;
         if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
             stream.leave(context.now()).await;
@@ -167,11 +167,11 @@ async fn follow(
     heard: &mut UnboundedReceiver<Heard>,
 ) -> anyhow::Result<bool> {
     let mut is_asked = false;
-    while !followed.look(context).await? {
+    while !followed.poll(context).await? {
         if let [job] = followed.jobs.as_slice()
             && job.summary.needs.nodes == 1
         {
-            stream.look(context, job).await?;
+            stream.poll(context, job).await?;
         }
         let until = tokio::time::sleep(followed.pause());
         tokio::pin!(until);

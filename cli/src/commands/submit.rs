@@ -308,7 +308,6 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     submitted(context, &cluster, args, written.jobs).await
 }
 
-/// Prints the jobs that are in.
 pub(super) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) -> anyhow::Result<()> {
     if args.json {
         return show::json(context.out, &show::flat(jobs)?);

@@ -132,7 +132,7 @@ pub(super) async fn wait(
     let until = context.now() + Span::from_s(args.timeout_s.into());
     let (mut said, mut failed, mut empty_since): (String, u32, Option<Time>) = Default::default();
     loop {
-        match Left::look(cluster, args, context.now()).await {
+        match Left::advance(cluster, args, context.now()).await {
             Ok(left) => {
                 failed = 0;
                 for line in &left.did {
@@ -186,7 +186,7 @@ struct Left {
 
 impl Left {
     /// Looks, and drains, cancels or terminates what it sees.
-    async fn look(cluster: &Cluster, args: &TeardownArgs, now: Time) -> anyhow::Result<Self> {
+    async fn advance(cluster: &Cluster, args: &TeardownArgs, now: Time) -> anyhow::Result<Self> {
         let mut did = Vec::new();
         match launch_nothing(cluster, now).await {
             Ok(version) => did.extend(version.map(|v| format!("the policy allows no node now (version {v})"))),

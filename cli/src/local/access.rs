@@ -11,9 +11,7 @@
 //! | rights | STS: whoever assumes a role | no: jobs have users of their own | yes | yes: only the owner's count |
 //! | rights | secrets | no | yes | yes: only those of a role's session count |
 //! | S3 | its API | no: jobs read and write there | yes | yes: those of the owner, of the nodes, and of a role's session count |
-//! | functions | Lambda's API | yes | yes | yes |
 //! | functions | function URLs | yes | yes | as `--node-auth` says |
-//! | functions | the Runtime API | yes | yes | no: as in Lambda |
 //!
 //! Guarantees: the credentials are new with each start; only the environment file has them.
 
@@ -85,6 +83,8 @@ impl Access {
             .behavior_version(BehaviorVersion::latest())
             .region(Region::new(REGION))
             .endpoint_url(format!("http://{at}"))
+            .retry_config(runtime::lambda::retries())
+            .timeout_config(runtime::lambda::timeouts())
             .credentials_provider(SharedCredentialsProvider::new(credentials))
             .build()
     }

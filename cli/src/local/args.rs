@@ -40,7 +40,7 @@ pub struct LocalArgs {
     /// http://127.0.0.1:9000: start none, only invoke those there by schedule
     #[arg(long, value_name = "URL")]
     pub functions_url: Option<String>,
-    /// Use the functions and the agent as they are: build nothing in a source tree
+    /// Use the agent's program as it is: build nothing in a source tree
     #[arg(long)]
     pub no_build: bool,
     /// Run jobs as your own user, even if they could be isolated

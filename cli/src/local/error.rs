@@ -25,8 +25,10 @@ pub enum LocalError {
          --port; 0 for any free ports)"
     )]
     Listen { what: &'static str, port: u16, source: io::Error },
-    #[error("{} not found beside {exe}: build all binaries with `cargo build --workspace --bins` and start the nodekeeper built with them", .missing.join(", "))]
-    NoBinaries { missing: Vec<&'static str>, exe: PathBuf },
+    #[error(
+        "nodekeeper-agent is not beside {exe}: build all programs with `cargo build --workspace --bins` and start the nodekeeper built with them"
+    )]
+    NoAgent { exe: PathBuf },
     #[error(
         "`{command}` in {root} failed ({why}): see its messages above, or use the binaries as they are with --no-build"
     )]
@@ -43,8 +45,8 @@ pub enum LocalError {
     Database { path: String, why: String },
     #[error(transparent)]
     Tables(#[from] store::DbError),
-    #[error(transparent)]
-    Functions(#[from] lambda_stand_in::SettingsError),
+    #[error("the functions cannot start")]
+    Functions(#[from] runtime::env::BadEnvironment),
     #[error("cannot {what}")]
     System { what: &'static str, source: io::Error },
     #[error("{failed} of {checks} checks of the demonstration failed: see above, and the logs in {logs}")]

@@ -1,23 +1,51 @@
-//! The schedules, settings and logs of the functions here. Names, periods and routes come from
-//! the table [`FUNCTIONS`].
+//! The functions, in this process: when they run, how many at the same time, and what they say.
+//!
+//! They are made by the code that makes them under Lambda ([`Lambda`]), with the environment of this system in place of the
+//! process's own. Names, periods and routes come from the table [`FUNCTIONS`].
+//!
+//! Guarantees: runs overlap, as in AWS; a run that takes longer than its function's time-out is abandoned, and one that
+//! panics fails: whoever waits for it learns so, and other runs go on; [`Functions::stop`] returns when no run is left.
+//! Does not: limit memory, run a failed event again, end a run that never awaits anything, or outlive a panic if the program
+//! was built to abort then, as releases are.
 
-use super::args::{LocalArgs, LocalAuth, LocalEnv};
-use super::binaries::Binaries;
-use super::credentials::LocalCredentials;
-use super::directory::REGION;
+use super::access::Access;
+use super::args::{LocalArgs, LocalEnv};
+use super::directory::Places;
 use super::error::LocalError;
 use super::wake;
-use guard::Signatures;
-use guard::sigv4::Issuer;
-use lambda_stand_in::{FunctionConfig, LambdaSettings, LogSink, Schedule};
+use crate::console::Clock;
+use futures::FutureExt;
 use model::functions::{FUNCTIONS, Function, POLL_AND_SCALE};
-use model::time::Span;
+use model::time::{Span, Time};
+use runtime::env::Environment;
+use runtime::lambda::{Lambda, Made, Parts};
+use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::future::Future;
 use std::io::Write;
-use std::path::Path;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::Dispatch;
+use tracing::instrument::WithSubscriber;
+
+/// All functions of this system.
+const LAMBDAS: [Lambda; 5] = [
+    poll_and_scale::LAMBDA,
+    clean_stale_records::LAMBDA,
+    heartbeat_ingest::LAMBDA,
+    sweep_dispatch::LAMBDA,
+    grant_credentials::LAMBDA,
+];
+/// The most invocations of a function that wait or run.
+const MOST: usize = 1000;
+/// A longer answer is cut for the page.
+const SHOWN_CHARS: usize = 8 * 1024;
 
 /// The function that answers paths that end in `route`.
 pub(super) fn serving(route: &str) -> Option<&'static Function> {
@@ -31,65 +59,223 @@ fn periods(tick_s: u64) -> Vec<(&'static str, Span)> {
     FUNCTIONS.iter().filter_map(|function| Some((function.name, scaled(function.period?)))).collect()
 }
 
-/// All functions as the stand-in for Lambda runs them.
-pub(super) fn settings(
-    args: &LocalArgs,
-    env: &LocalEnv,
-    binaries: &Binaries,
-    variables: &BTreeMap<String, String>,
-    credentials: &Arc<LocalCredentials>,
-    invoke_auth: Signatures,
-) -> LambdaSettings {
-    let schedule = |(name, period): (&str, Span)| Schedule {
-        function: name.to_owned(),
-        first_after_ms: 100,
-        every_ms: u64::try_from(period.as_ms()).unwrap_or(1),
-        payload: serde_json::json!({}),
-    };
-    let inherited = [("PATH", &env.path), ("HOME", &env.home), ("RUST_LOG", &env.rust_log)];
-    LambdaSettings {
-        functions: FUNCTIONS.iter().map(|function| function_config(function, binaries, variables)).collect(),
-        schedules: periods(args.tick_s()).into_iter().map(schedule).collect(),
-        region: REGION.to_owned(),
-        inherited_env: inherited.into_iter().filter_map(|(n, v)| Some((n.to_owned(), v.clone()?))).collect(),
-        url_auth: (args.node_auth == LocalAuth::Iam).then(|| Arc::clone(credentials) as Arc<dyn Issuer>),
-        invoke_auth: Some(invoke_auth),
+/// Why an invocation has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("no function has this name")]
+    Unknown,
+    #[error("too many invocations wait: try again later")]
+    Busy,
+    #[error("the system is being ended: it runs nothing new")]
+    Stopping,
+    /// The function ran, and failed.
+    #[error("{0}")]
+    Function(String),
+}
+
+/// The counts of a function since the start.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Stats {
+    pub(super) function: &'static str,
+    /// Invocations that ended.
+    pub(super) invocations: u64,
+    /// Those that failed.
+    pub(super) errors: u64,
+    /// Invocations that wait or run now.
+    pub(super) running: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) last: Option<LastRun>,
+}
+
+/// How an invocation ended.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LastRun {
+    at: Time,
+    duration_ms: Span,
+    pub(super) ok: bool,
+    /// The answer or the error.
+    pub(super) result: String,
+}
+
+/// A function with its limits.
+struct Running {
+    made: Made,
+    time_out: Duration,
+    at_once: Semaphore,
+    /// Where the function logs, and the file of it: metrics are lines there too.
+    log: (Dispatch, Arc<File>),
+    clock: Clock,
+    stats: Mutex<Stats>,
+}
+
+/// The functions that run here. Dropping them ends their runs too.
+pub(super) struct Functions {
+    by_name: BTreeMap<&'static str, Arc<Running>>,
+    /// The runs. `None` once they are stopped.
+    runs: Mutex<Option<JoinSet<()>>>,
+}
+
+impl Functions {
+    /// Makes the functions, with these variables as their environment.
+    pub(super) fn new(
+        env: &LocalEnv,
+        places: &Places,
+        variables: &BTreeMap<String, String>,
+        access: &Access,
+    ) -> Result<Self, LocalError> {
+        let made = LAMBDAS.iter().map(|lambda| {
+            let given = Environment::read(lambda.needs, |name| variables.get(name).cloned())?;
+            // Each function calls one service besides DynamoDB, at most.
+            let other = if lambda.name == grant_credentials::FUNCTION { places.rights } else { places.ec2 };
+            let parts = Parts::new(given, &access.sdk_config(places.dynamo), access.sdk_config(other));
+            let path = places.logs.join(format!("{}.log", lambda.name));
+            let file = Arc::new(File::create(&path).map_err(LocalError::file("write", path))?);
+            let log = (log_to(&file, env.rust_log.as_deref()), file);
+            let made = Made::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts));
+            Ok((lambda.name, Running::new(lambda.name, made, log, Arc::clone(&env.clock))))
+        });
+        Ok(Self::of(made.collect::<Result<_, LocalError>>()?))
+    }
+
+    fn of(by_name: BTreeMap<&'static str, Running>) -> Self {
+        let by_name = by_name.into_iter().map(|(name, running)| (name, Arc::new(running))).collect();
+        Self { by_name, runs: Mutex::new(Some(JoinSet::new())) }
+    }
+
+    /// Runs the functions by their schedules until the tasks are dropped. A run is left out while the one before it waits.
+    pub(super) fn keep_schedules(self: &Arc<Self>, args: &LocalArgs, tasks: &mut JoinSet<()>) {
+        for (function, period) in periods(args.tick_s()) {
+            let functions = Arc::clone(self);
+            let period = Duration::from_millis(u64::try_from(period.as_ms()).unwrap_or(1).max(1));
+            tasks.spawn(async move {
+                let mut ticks = interval(period);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+                loop {
+                    ticks.tick().await;
+                    if functions.is_free(function) {
+                        functions.send(function, json!({}));
+                    }
+                }
+            });
+        }
+    }
+
+    fn is_free(&self, function: &str) -> bool {
+        self.by_name.get(function).is_some_and(|running| running.at_once.available_permits() > 0)
+    }
+
+    /// Starts a run, and does not wait for it. The function's log says how it fails.
+    pub(super) fn send(&self, function: &str, event: Value) {
+        if let Err(error) = self.start(function, event) {
+            tracing::debug!(function, %error, "an event is lost");
+        }
+    }
+
+    /// Runs a function, and waits for its answer. The run goes on if nobody waits any more.
+    pub(super) async fn invoke(&self, function: &str, event: Value) -> Result<Value, Failure> {
+        self.start(function, event)?.await.unwrap_or(Err(Failure::Stopping))
+    }
+
+    fn start(&self, function: &str, event: Value) -> Result<oneshot::Receiver<Result<Value, Failure>>, Failure> {
+        let running = Arc::clone(self.by_name.get(function).ok_or(Failure::Unknown)?);
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = runs.as_mut().ok_or(Failure::Stopping)?;
+        while runs.try_join_next().is_some() {}
+        running.enter()?;
+        let (tell, answer) = oneshot::channel();
+        runs.spawn(async move {
+            let outcome = running.run(event).await;
+            // An error means that nobody waits for it any more.
+            let _ = tell.send(outcome.map_err(Failure::Function));
+        });
+        Ok(answer)
+    }
+
+    /// The counts of every function so far.
+    pub(super) fn stats(&self) -> Vec<Stats> {
+        self.by_name.values().map(|running| running.stats().clone()).collect()
+    }
+
+    /// Ends all runs and starts none any more.
+    pub(super) async fn stop(&self) {
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut runs) = runs {
+            runs.shutdown().await;
+        }
     }
 }
 
-/// As in the template: a scheduled function times out before its next run. A function that answers nodes has several
-/// processes. poll-and-scale has two more than its schedule needs: one for a run that waits for its turn, and one for
-/// events that find that somebody waits.
-fn function_config(function: &Function, binaries: &Binaries, variables: &BTreeMap<String, String>) -> FunctionConfig {
-    let answers_nodes = !function.routes.is_empty();
-    FunctionConfig {
-        name: function.name.to_owned(),
-        program: binaries.function(function.name),
-        env: variables.clone(),
-        timeout_ms: if function.period.is_some() { 55_000 } else { 20_000 },
-        memory_mb: if answers_nodes { 256 } else { 512 },
-        max_concurrency: match function.name {
-            _ if answers_nodes => 4,
+impl Running {
+    /// As in the template: a scheduled function times out before its next run, and one that answers nodes runs several times at
+    /// once. poll-and-scale runs two times more than its schedule needs: once for a run that waits for its turn, and once for
+    /// events that find that somebody waits.
+    fn new(function: &'static str, made: Made, log: (Dispatch, Arc<File>), clock: Clock) -> Self {
+        let known = model::functions::named(function);
+        let at_once = match function {
+            _ if known.is_some_and(|f| !f.routes.is_empty()) => 4,
             name if name == POLL_AND_SCALE.name => 3,
             _ => 1,
-        },
-        max_waiting: 1_000,
+        };
+        let time_out = Duration::from_secs(if known.is_some_and(|f| f.period.is_some()) { 55 } else { 20 });
+        let stats = Mutex::new(Stats { function, ..Stats::default() });
+        Self { made, time_out, at_once: Semaphore::new(at_once), log, clock, stats }
+    }
+
+    fn stats(&self) -> std::sync::MutexGuard<'_, Stats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self) -> Result<(), Failure> {
+        let mut stats = self.stats();
+        if stats.running >= MOST {
+            return Err(Failure::Busy);
+        }
+        stats.running += 1;
+        Ok(())
+    }
+
+    /// One run, when there is room for it.
+    async fn run(&self, event: Value) -> Result<Value, String> {
+        let _permit = self.at_once.acquire().await.map_err(|e| e.to_string())?;
+        let began = (self.clock)();
+        let deadline = began + Span::from_ms(i64::try_from(self.time_out.as_millis()).unwrap_or(i64::MAX));
+        let emit = |line: Value| drop(writeln!(&*self.log.1, "{line}"));
+        let answer = self.made.answer(event, Some(deadline), emit).with_subscriber(self.log.0.clone());
+        let outcome = ended(answer, self.time_out).await;
+        if let Err(error) = &outcome {
+            emit(json!({ "failed": error }));
+        }
+        let at = (self.clock)();
+        let result = outcome.as_ref().map_or_else(String::clone, Value::to_string);
+        let result = result.chars().take(SHOWN_CHARS).collect();
+        let mut stats = self.stats();
+        stats.invocations += 1;
+        stats.errors += u64::from(outcome.is_err());
+        stats.running = stats.running.saturating_sub(1);
+        stats.last = Some(LastRun { at, duration_ms: at.since(began), ok: outcome.is_ok(), result });
+        outcome
     }
 }
 
-/// Writes the output of each function to its own file.
-pub(super) fn log_sink(logs: &Path) -> Result<LogSink, LocalError> {
-    let mut files = BTreeMap::new();
-    for function in FUNCTIONS {
-        let path = logs.join(format!("{}.log", function.name));
-        let file = File::create(&path).map_err(LocalError::file("write", path))?;
-        files.insert(function.name, Mutex::new(file));
-    }
-    Ok(Arc::new(move |function, line| {
-        if let Some(file) = files.get(function) {
-            let _ = writeln!(file.lock().unwrap_or_else(PoisonError::into_inner), "{line}");
+/// What a run answers, or why it does not.
+async fn ended(answer: impl Future<Output = Result<Value, String>>, time_out: Duration) -> Result<Value, String> {
+    match timeout(time_out, AssertUnwindSafe(answer).catch_unwind()).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(panic)) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+            Err(format!("the run panicked: {text}"))
         }
-    }))
+        Err(_) => Err(format!("the run timed out after {} s", time_out.as_secs())),
+    }
+}
+
+/// A log in this file, as functions write it under Lambda.
+fn log_to(file: &Arc<File>, filter: Option<&str>) -> Dispatch {
+    let filter = filter.and_then(|filter| filter.parse().ok());
+    let filter: tracing_subscriber::EnvFilter = filter.unwrap_or_else(|| "info".into());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Arc::clone(file)).with_ansi(false);
+    Dispatch::new(log.without_time().finish())
 }
 
 /// Invokes the functions that run at `url` by their schedules.
@@ -101,12 +287,46 @@ pub(super) fn wake_elsewhere(args: &LocalArgs, url: &str, tasks: &mut JoinSet<()
     Ok(())
 }
 
+/// Functions that answer as a test says.
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+    use runtime::lambda::{Reply, handler};
+
+    /// One function that does what its event says: panic, hang, fail, or answer with what it was given.
+    pub(in crate::local) fn functions() -> Functions {
+        let handler = handler((), async |_, event: Value, _| match event["body"].as_str() {
+            Some("panic") => panic!("as it was told"),
+            Some("hang") => std::future::pending().await,
+            Some("fail") => Err("it failed"),
+            Some("large") => Ok(Reply::Http(json!({"statusCode": 200, "body": "x".repeat(6 << 20)}))),
+            _ => {
+                Ok(Reply::Http(json!({"statusCode": 418, "headers": {"retry-after": "3"}, "body": event.to_string()})))
+            }
+        });
+        let made = Made::new(HEARTBEAT, "c".parse().unwrap(), handler);
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        #[allow(clippy::disallowed_methods, reason = "nothing depends on it")]
+        let clock = Arc::new(Time::now);
+        let running = Running::new(HEARTBEAT, made, (log_to(&file, None), file), clock);
+        Functions::of(BTreeMap::from([(HEARTBEAT, running)]))
+    }
+
+    pub(in crate::local) const HEARTBEAT: &str = heartbeat_ingest::FUNCTION;
+}
+
 #[cfg(test)]
 mod tests {
+    use super::testing::{HEARTBEAT, functions};
     use super::*;
 
     #[test]
-    fn a_minute_of_the_schedules_takes_one_tick() {
+    fn every_function_runs_here_and_a_minute_of_the_schedules_takes_one_tick() {
+        let mut here = LAMBDAS.map(|lambda| lambda.name);
+        let mut all: Vec<_> = FUNCTIONS.iter().map(|function| function.name).collect();
+        here.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(here.to_vec(), all);
         for (name, period) in periods(2) {
             let in_aws = model::functions::named(name).unwrap().period.unwrap();
             assert_eq!(period.as_ms() * 30, in_aws.as_ms(), "{name}");
@@ -118,5 +338,35 @@ mod tests {
     fn every_route_that_agents_call_has_a_function() {
         assert!(["heartbeat", "allocs", "handles"].iter().all(|route| serving(route).is_some()));
         assert_eq!(serving("nothing"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_hangs_panics_or_fails_is_told_and_no_other_run_notices() {
+        let (functions, began) = (functions(), tokio::time::Instant::now());
+        let invoke = |body: &str| functions.invoke(HEARTBEAT, json!({ "body": body }));
+        let (hangs, panics, fails, answers) = tokio::join!(invoke("hang"), invoke("panic"), invoke("fail"), invoke(""));
+        let failed = |text: &str| Err(Failure::Function(text.to_owned()));
+        assert_eq!(hangs, failed("the run timed out after 20 s"));
+        assert!(began.elapsed() < Duration::from_secs(21), "{:?}", began.elapsed());
+        assert_eq!(panics, failed("the run panicked: as it was told"));
+        assert_eq!(fails, failed("it failed"));
+        assert_eq!(answers.unwrap()["statusCode"], 418);
+        let [stats] = functions.stats().try_into().unwrap();
+        assert_eq!((stats.invocations, stats.errors, stats.running), (4, 3, 0));
+        assert_eq!(functions.invoke("nobody", json!({})).await, Err(Failure::Unknown));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_runs_than_are_at_once_wait_and_none_is_left_at_the_end() {
+        let functions = functions();
+        (0..4).for_each(|_| functions.send(HEARTBEAT, json!({"body": "hang"})));
+        tokio::task::yield_now().await;
+        assert!(!functions.is_free(HEARTBEAT), "a scheduled run is left out");
+        // It gets its turn when the others have timed out.
+        assert!(functions.invoke(HEARTBEAT, json!({})).await.is_ok());
+        (0..MOST).for_each(|_| functions.send(HEARTBEAT, json!({"body": "hang"})));
+        assert_eq!(functions.invoke(HEARTBEAT, json!({})).await, Err(Failure::Busy));
+        functions.stop().await;
+        assert_eq!(functions.invoke(HEARTBEAT, json!({})).await, Err(Failure::Stopping));
     }
 }

@@ -15,7 +15,6 @@ use super::error::LocalError;
 use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
-use lambda_stand_in::death_signal_wrapper;
 use model::cloud::SIZE_TAG;
 use model::launch::{commands_in, node_file_in};
 use model::rng::Rng;
@@ -31,7 +30,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use store::Store;
@@ -435,4 +434,32 @@ impl Machine {
             }
         }
     }
+}
+/// Where util-linux installs `setpriv`. The `setpriv` of BusyBox cannot set a parent death signal, so each path is
+/// tried before use.
+const SETPRIV: [&str; 2] = ["/usr/bin/setpriv", "/bin/setpriv"];
+
+/// The path of a `setpriv` that can set a parent death signal, if this machine has one.
+fn death_signal_wrapper() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<&str>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let found = SETPRIV.into_iter().find(|path| can_set_death_signal(path));
+        if found.is_none() {
+            tracing::warn!(
+                "no setpriv of util-linux at {}: if this program is killed, machines go on; install util-linux",
+                SETPRIV.join(" or ")
+            );
+        }
+        found
+    })
+}
+
+fn can_set_death_signal(setpriv: &str) -> bool {
+    let tried = Command::new(setpriv)
+        .args(["--pdeathsig", "KILL", "true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    tried.is_ok_and(|status| status.success())
 }

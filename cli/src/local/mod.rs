@@ -1,9 +1,8 @@
 //! The whole system on one machine, without AWS: `nodekeeper local`.
 //!
-//! The same binaries that are deployed run here: the functions run under a stand-in for
-//! Lambda ([`lambda_stand_in`]), with an embedded DynamoDB and a stand-in for EC2
-//! ([`ec2_stand_in`]). Its instances are real agent processes ([`machines`]) that run real jobs. A
-//! page shows everything live ([`page`]).
+//! The functions run here in this process, as they are deployed (`functions`), with an embedded DynamoDB and a stand-in for
+//! EC2 ([`ec2_stand_in`]). Its instances are real agent processes ([`machines`]) that run real jobs. A page shows everything
+//! live ([`page`]).
 //!
 //! Guarantees: every process that it starts ends with it, daemons started by jobs included; it
 //! writes below one directory only; it listens on the loopback address
@@ -17,11 +16,12 @@
 //! | `run` | the life of the command, from start to end |
 //! | `stack` | starts and stops the parts |
 //! | `ports` | the addresses of the parts |
-//! | `binaries` | finds the functions and the agent, and builds them in a source tree |
+//! | `agent_program` | finds the agent, and builds it in a source tree |
 //! | `directory`, `environment` | the working directory and its lock, the environment file |
 //! | `access` | the credentials of this start, and what every port asks for |
 //! | `dynamo` | the embedded DynamoDB over HTTP |
-//! | `database`, `region`, `functions` | the embedded DynamoDB, what EC2 offers, the functions |
+//! | `database`, `region` | the embedded DynamoDB, what EC2 offers |
+//! | `functions`, `function_urls` | the functions: their runs and schedules, and what agents call |
 //! | `wake` | the schedules of functions that run elsewhere |
 //! | `triggers` | what AWS does with the tables' streams |
 //! | [`machines`], `processes` | agents, and every process that belongs to one |
@@ -29,8 +29,8 @@
 //! | `demo` | the demonstration and its checks |
 
 mod access;
+mod agent_program;
 mod args;
-mod binaries;
 mod credentials;
 mod database;
 mod demo;
@@ -38,6 +38,7 @@ mod directory;
 mod dynamo;
 mod environment;
 mod error;
+mod function_urls;
 mod functions;
 mod isolation;
 pub mod machines;

@@ -7,6 +7,7 @@ use super::access::{Access, programs_only};
 use super::args::{LocalArgs, LocalEnv};
 use super::credentials::{LocalCredentials, ROLE};
 use super::directory::REGION;
+use super::functions::Functions;
 use super::machines::{LocalMachines, Metadata};
 use crate::view::{Extra, Pace, Source};
 use crate::web;
@@ -17,7 +18,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, put};
 use cloud::Ec2 as Cloud;
 use ec2_stand_in::Ec2;
-use lambda_stand_in::Lambda;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, NODE_TAG, SIZE_TAG};
 use serde_json::json;
@@ -49,7 +49,7 @@ impl Page {
         ec2: Arc<Ec2>,
         ec2_at: &SdkConfig,
         machines: LocalMachines,
-        lambda: Option<Arc<Lambda>>,
+        functions: Option<Arc<Functions>>,
         args: &LocalArgs,
         env: &LocalEnv,
     ) -> Self {
@@ -60,14 +60,14 @@ impl Page {
             cloud: Arc::new(Cloud::connect(ec2_at, args.cluster.clone())),
             clock: Arc::clone(&env.clock),
             pace: Pace::Local,
-            extra: Some(processes(ec2, lambda)),
+            extra: Some(processes(ec2, functions)),
         };
         Self { source, machines, credentials: None }
     }
 }
 
 /// The functions and the instances of this machine.
-fn processes(ec2: Arc<Ec2>, lambda: Option<Arc<Lambda>>) -> Extra {
+fn processes(ec2: Arc<Ec2>, functions: Option<Arc<Functions>>) -> Extra {
     Arc::new(move || {
         let instances = ec2.instances().into_iter().rev().take(SHOWN).map(|i| {
             json!({
@@ -76,7 +76,7 @@ fn processes(ec2: Arc<Ec2>, lambda: Option<Arc<Lambda>>) -> Extra {
             })
         });
         json!({
-            "functions": lambda.as_ref().map(|lambda| lambda.stats()).unwrap_or_default(),
+            "functions": functions.as_ref().map(|functions| functions.stats()).unwrap_or_default(),
             "instances": instances.collect::<Vec<_>>(),
         })
     })

@@ -23,7 +23,7 @@ pub(super) struct Ports {
     pub(super) dynamo: TcpListener,
     pub(super) ec2: TcpListener,
     /// Absent if the functions run elsewhere.
-    pub(super) lambda: Option<TcpListener>,
+    pub(super) functions: Option<TcpListener>,
     pub(super) rights: TcpListener,
     /// Absent if something else stands for S3.
     pub(super) s3: Option<TcpListener>,
@@ -35,7 +35,7 @@ impl Ports {
             page: listen("the page", first, 0).await?,
             dynamo: listen("DynamoDB", first, 2).await?,
             ec2: listen("EC2", first, 3).await?,
-            lambda: match functions_url {
+            functions: match functions_url {
                 None => Some(listen("the functions", first, 4).await?),
                 Some(_) => None,
             },
@@ -53,7 +53,7 @@ impl Ports {
         s3: Option<&str>,
         dir: PathBuf,
     ) -> Result<Places, LocalError> {
-        let functions = match &self.lambda {
+        let functions = match &self.functions {
             Some(listener) => format!("http://{}", address(listener)?),
             None => functions_url.unwrap_or_default().trim_end_matches('/').to_owned(),
         };

@@ -4,8 +4,8 @@
 //! the error says how many have not.
 //! Does not: start or stop the parts itself; `stack` does.
 
+use super::agent_program::{Build, agent};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
-use super::binaries::{Binaries, Build, Needed};
 use super::demo;
 use super::error::LocalError;
 use super::processes;
@@ -51,22 +51,21 @@ async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) 
     if !args.demo {
         return Ok(());
     }
-    let mut shown = shown.ok_or(LocalError::Interrupted)??;
-    shown.checks.push(demo::Check::nothing_left(processes::of_ours().len()));
-    demo::judge(&shown, &stack.places.logs)
+    let mut checks = shown.ok_or(LocalError::Interrupted)??;
+    checks.push(demo::Check::nothing_left(processes::of_ours().len()));
+    demo::judge(&checks, &stack.places.logs)
 }
 
 async fn start(args: &LocalArgs, env: &LocalEnv) -> Result<Stack, LocalError> {
     let build = if args.no_build { Build::Never } else { Build::InSourceTree };
-    let needed = if args.functions_url.is_some() { Needed::AgentOnly } else { Needed::FunctionsAndAgent };
-    let binaries = Binaries::find(&env.exe, build, needed).await?;
-    Stack::start(args, env, &binaries).await
+    let agent = agent(&env.exe, build).await?;
+    Stack::start(args, env, agent).await
 }
 
 fn welcome(args: &LocalArgs, env: &LocalEnv, stack: &Stack) -> String {
     let places = &stack.places;
     let tables = args.data.as_ref().map_or_else(|| "in memory".to_owned(), |file| format!("in {}", file.display()));
-    let functions = match &stack.lambda {
+    let functions = match &stack.functions {
         Some(_) => format!("run here; a minute of their schedules takes {} s", args.tick_s()),
         None => format!("run elsewhere; a minute of their schedules takes {} s", args.tick_s()),
     };
@@ -93,7 +92,7 @@ fn welcome(args: &LocalArgs, env: &LocalEnv, stack: &Stack) -> String {
         env = env_file.display(),
         exe = env.exe.display(),
     );
-    if stack.lambda.is_none() {
+    if stack.functions.is_none() {
         text.push_str(&format!("  elsewhere  cargo lambda watch --env-file {}\n", env_file.display()));
     }
     text.push_str(if args.demo { "" } else { "Ctrl-C ends everything." });

@@ -8,22 +8,23 @@
 
 use super::access::{Access, programs_only};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
-use super::binaries::Binaries;
 use super::credentials::LocalCredentials;
 use super::directory::{self, Places};
 use super::error::LocalError;
+use super::functions::Functions;
 use super::isolation::JobIsolation;
 use super::machines::{GpusOf, LocalMachines, MachineSettings};
 use super::page::{self, Page};
 use super::ports::Ports;
 use super::region::region;
-use super::{database, environment, functions, processes, triggers};
+use super::{database, environment, function_urls, functions, processes, triggers};
 use crate::console::Clock;
 use ec2_stand_in::Ec2;
-use lambda_stand_in::{Lambda, LambdaSettings};
+use guard::sigv4::Issuer;
 use model::auth::{NodeKey, hex};
 use model::policy::Policy;
 use std::fs::{self, File};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -42,7 +43,7 @@ pub(super) struct Stack {
     pub(super) machines: LocalMachines,
     pub(super) isolation: JobIsolation,
     /// Absent if the functions run elsewhere.
-    pub(super) lambda: Option<Arc<Lambda>>,
+    pub(super) functions: Option<Arc<Functions>>,
     pub(super) policy: Policy,
     pub(super) clock: Clock,
     pub(super) places: Places,
@@ -51,7 +52,7 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    pub(super) async fn start(args: &LocalArgs, env: &LocalEnv, binaries: &Binaries) -> Result<Self, LocalError> {
+    pub(super) async fn start(args: &LocalArgs, env: &LocalEnv, agent: PathBuf) -> Result<Self, LocalError> {
         let mut tasks = JoinSet::new();
         let given = args.policy.as_deref().map(database::read_policy).transpose()?;
         let key = node_key(args.node_key.as_deref())?;
@@ -67,7 +68,7 @@ impl Stack {
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
         let settings = MachineSettings {
-            agent: binaries.agent(),
+            agent,
             dir: places.dir.join("machines"),
             logs: places.logs.clone(),
             isolation: isolation.clone(),
@@ -82,43 +83,43 @@ impl Stack {
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
         serve_for_jobs(args, &places, &access, (ports.rights, ports.s3), &mut tasks)?;
         let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));
-        let lambda = match ports.lambda {
+        let issuer = (args.node_auth == LocalAuth::Iam).then(|| Arc::clone(&credentials));
+        let functions = match ports.functions {
             Some(listener) => {
-                let signed = access.signatures("lambda", lambda_stand_in::unsigned);
-                let settings = functions::settings(args, env, binaries, &variables, &credentials, signed);
-                Some(start_lambda(settings, env, &places, listener)?)
+                let functions = Arc::new(Functions::new(env, &places, &variables, &access)?);
+                let issuer = issuer.clone().map(|issuer| issuer as Arc<dyn Issuer>);
+                let urls = function_urls::router(Arc::clone(&functions), Arc::clone(&env.clock), issuer);
+                let access = access.clone();
+                tasks.spawn(async move { access.serve("the functions", listener, programs_only(urls)).await });
+                functions.keep_schedules(args, &mut tasks);
+                tasks.spawn(triggers::wake(store.clone(), written, Arc::clone(&functions)));
+                Some(functions)
             }
-            None => {
-                functions::wake_elsewhere(args, &places.functions, &mut tasks)?;
-                None
-            }
+            None => functions::wake_elsewhere(args, &places.functions, &mut tasks).map(|()| None)?,
         };
         let page = Page::new(
             store.clone(),
             Arc::clone(&ec2),
             &access.sdk_config(places.ec2),
             machines.clone(),
-            lambda.clone(),
+            functions.clone(),
             args,
             env,
         );
-        let page = page.with_credentials((args.node_auth == LocalAuth::Iam).then_some(credentials));
-        if let Some(lambda) = &lambda {
-            tasks.spawn(triggers::wake(store.clone(), written, Arc::clone(lambda)));
-        }
+        let page = page.with_credentials(issuer);
         tasks.spawn(page::serve(ports.page, page, access));
         tasks.spawn(reap_orphans());
         // Whoever waits for this file finds the tables.
         environment::write_file(&places.env_file, &variables)?;
         let clock = Arc::clone(&env.clock);
-        Ok(Self { store, ec2, machines, isolation, lambda, policy, clock, places, _tasks: tasks, _lock: lock })
+        Ok(Self { store, ec2, machines, isolation, functions, policy, clock, places, _tasks: tasks, _lock: lock })
     }
 
     /// Stops the schedules, ends the functions and the machines, and returns when none is left.
     pub(super) async fn shut_down(&self) {
         let functions = async {
-            if let Some(lambda) = &self.lambda {
-                lambda.shutdown().await;
+            if let Some(functions) = &self.functions {
+                functions.stop().await;
             }
         };
         tokio::join!(functions, self.machines.shut_down());
@@ -176,16 +177,6 @@ fn serve_for_jobs(
     let rights = programs_only(rights_stand_in::router(rights));
     tasks.spawn(async move { Access::serve_all("the stand-in for STS", rights_at, rights).await });
     Ok(())
-}
-
-fn start_lambda(
-    settings: LambdaSettings,
-    env: &LocalEnv,
-    places: &Places,
-    listener: TcpListener,
-) -> Result<Arc<Lambda>, LocalError> {
-    let log = functions::log_sink(&places.logs)?;
-    Ok(Arc::new(Lambda::start(settings, listener, log, Arc::clone(&env.clock))?))
 }
 
 async fn reap_orphans() {

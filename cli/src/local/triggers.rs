@@ -6,7 +6,7 @@
 //! Does not: read the streams of the database, which it would keep for ever.
 
 use super::dynamo::Written;
-use lambda_stand_in::Lambda;
+use super::functions::Functions;
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId};
 use serde_json::json;
@@ -36,7 +36,7 @@ struct Change {
 }
 
 /// Wakes poll-and-scale for each new job and each ended alloc, until nothing is written any more.
-pub(super) async fn wake(store: Store, mut written: UnboundedReceiver<Written>, lambda: Arc<Lambda>) {
+pub(super) async fn wake(store: Store, mut written: UnboundedReceiver<Written>, functions: Arc<Functions>) {
     let mut open = Rows::default();
     let mut touched = match all_open(&store).await {
         Ok(rows) => rows,
@@ -48,7 +48,7 @@ pub(super) async fn wake(store: Store, mut written: UnboundedReceiver<Written>, 
     loop {
         match still_open(&store, &touched).await {
             Ok(now) => {
-                tell(&open.look(&touched, now), &lambda);
+                tell(&open.note(&touched, now), &functions);
                 touched = Rows::default();
             }
             // They are looked at again with the next writes.
@@ -63,11 +63,9 @@ pub(super) async fn wake(store: Store, mut written: UnboundedReceiver<Written>, 
     }
 }
 
-fn tell(change: &Change, lambda: &Lambda) {
-    if let Some(event) = change.event()
-        && let Err(error) = lambda.send_event(POLL_AND_SCALE.name, &event)
-    {
-        tracing::debug!(%error, "poll-and-scale cannot be woken");
+fn tell(change: &Change, functions: &Functions) {
+    if let Some(event) = change.event() {
+        functions.send(POLL_AND_SCALE.name, event);
     }
 }
 
@@ -102,7 +100,7 @@ impl Rows {
     }
 
     /// Notes which of the touched rows are open now, and says what changed.
-    fn look(&mut self, touched: &Self, now: Self) -> Change {
+    fn note(&mut self, touched: &Self, now: Self) -> Change {
         let change = Change {
             inserted: now.jobs.difference(&self.jobs).next().is_some(),
             freed: touched.allocs.iter().any(|id| self.allocs.contains(id) && !now.allocs.contains(id)),
@@ -153,7 +151,7 @@ mod tests {
         for (mut open, touched, now, wakes) in cases {
             let was = format!("{open:?} {touched:?}");
             let untouched = open.jobs.difference(&touched.jobs).count();
-            let change = open.look(&touched, now.clone());
+            let change = open.note(&touched, now.clone());
             let records = change.event().map(|event| event["Records"].as_array().unwrap().clone());
             let names = records
                 .map(|r| r.iter().map(|r| r["eventName"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "));

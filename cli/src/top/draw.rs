@@ -15,7 +15,7 @@
 use super::fold::fold;
 use super::keys::KEYS;
 use super::paint::Paint;
-use super::state::{Seen, State, View};
+use super::state::{Snapshot, State, View};
 use super::{detail, rows};
 use crate::console::show::{dollars, one_line, rough};
 use crate::console::tone::Tone;
@@ -85,7 +85,7 @@ fn head(state: &State, now: Time, paint: Paint, area: Rect) -> Vec<Line<'static>
     lines
 }
 
-fn summary(seen: &Seen, now: Time, paint: Paint) -> Line<'static> {
+fn summary(seen: &Snapshot, now: Time, paint: Paint) -> Line<'static> {
     let status = &seen.status;
     let notes = status.checks.iter().any(|c| c.level == Level::Look);
     let tone = if !status.well {

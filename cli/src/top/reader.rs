@@ -3,7 +3,7 @@
 //! Guarantees: at most one look of each kind is under way; keys never wait for a look.
 //! Does not: stop after a failed look. The next one may succeed.
 
-use super::state::{Detail, Seen, Selection};
+use super::state::{Detail, Selection, Snapshot};
 use crate::view::{JobDetail, Live, NodeDetail, Stored, Views};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 /// What was read.
 #[derive(Debug)]
 pub(super) enum Update {
-    Seen(Arc<Seen>),
+    Snapshot(Arc<Snapshot>),
     Failed(String),
     Detail(Selection, Result<Detail, String>),
 }
@@ -30,7 +30,7 @@ pub(super) async fn lists(views: Arc<Views>, mut asked: watch::Receiver<RefreshR
     let mut last: Option<(Arc<Live>, Arc<Stored>)> = None;
     loop {
         let again = asked.borrow_and_update().again;
-        let told = match look(&views).await {
+        let told = match read(&views).await {
             Ok((live, stored)) => {
                 let is_same = |(l, s): &(Arc<Live>, Arc<Stored>)| Arc::ptr_eq(l, &live) && Arc::ptr_eq(s, &stored);
                 if last.as_ref().is_some_and(is_same) {
@@ -38,7 +38,7 @@ pub(super) async fn lists(views: Arc<Views>, mut asked: watch::Receiver<RefreshR
                 } else {
                     let seen = Arc::new(seen(&views, &live, &stored).await);
                     last = Some((live, stored));
-                    Some(Update::Seen(seen))
+                    Some(Update::Snapshot(seen))
                 }
             }
             Err(error) => {
@@ -59,14 +59,14 @@ pub(super) async fn lists(views: Arc<Views>, mut asked: watch::Receiver<RefreshR
     }
 }
 
-async fn look(views: &Views) -> Result<(Arc<Live>, Arc<Stored>), DbError> {
+async fn read(views: &Views) -> Result<(Arc<Live>, Arc<Stored>), DbError> {
     Ok((views.live().await?, views.stored().await?))
 }
 
-async fn seen(views: &Views, live: &Live, stored: &Stored) -> Seen {
+async fn seen(views: &Views, live: &Live, stored: &Stored) -> Snapshot {
     let mut nodes = live.nodes();
     nodes.retain(|row| row.node_id.is_some());
-    Seen {
+    Snapshot {
         at: live.present.now,
         cluster: views.source.cluster.clone(),
         status: live.status.clone(),

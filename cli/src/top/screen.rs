@@ -97,7 +97,7 @@ pub(super) async fn run(cluster: Cluster, views: Arc<Views>, clock: Clock, paint
                 on.again();
             }
             Some(told) = news_in.recv() => match told {
-                Update::Seen(seen) => on.state.saw(seen),
+                Update::Snapshot(seen) => on.state.saw(seen),
                 Update::Failed(why) => on.state.failed((on.clock)(), why),
                 Update::Detail(thing, read) => on.state.detailed(thing, read),
             },

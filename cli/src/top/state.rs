@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// A cluster at a moment.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct Snapshot {
     pub(super) at: Time,
     pub(super) cluster: String,
     pub(super) status: Status,
@@ -81,7 +81,7 @@ pub(super) enum Effect {
 /// Everything that is on the screen.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) seen: Option<Arc<Seen>>,
+    pub(super) seen: Option<Arc<Snapshot>>,
     /// Since when looks fail, and how the last one did.
     pub(super) failed: Option<(Time, String)>,
     pub(super) view: View,
@@ -115,7 +115,7 @@ impl Default for State {
 
 impl State {
     /// Takes what was read.
-    pub(super) fn saw(&mut self, seen: Arc<Seen>) {
+    pub(super) fn saw(&mut self, seen: Arc<Snapshot>) {
         self.seen = Some(seen);
         self.failed = None;
         self.filter();
@@ -178,7 +178,6 @@ impl State {
         }
     }
 
-    /// The row of a job.
     pub(super) fn job(&self, id: JobId) -> Option<&JobRow> {
         if let Some(Detail::Job(job)) = self.opened.as_ref().and_then(|opened| opened.detail.as_ref())
             && job.row.job_id == id
@@ -188,7 +187,6 @@ impl State {
         self.seen.as_ref()?.jobs.iter().find(|row| row.job_id == id)
     }
 
-    /// The row of a node.
     pub(super) fn node(&self, slot: Slot) -> Option<&NodeRow> {
         if let Some(Detail::Node(node)) = self.opened.as_ref().and_then(|opened| opened.detail.as_ref())
             && node.row.slot == slot

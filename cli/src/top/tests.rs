@@ -5,7 +5,7 @@ use super::keys::press;
 use super::operator_action::OperatorAction;
 use super::paint::Paint;
 use super::reader::{self, RefreshRequest, Update};
-use super::state::{Detail, Effect, Seen, Selection, State, View};
+use super::state::{Detail, Effect, Selection, Snapshot, State, View};
 use crate::commands::tests::World;
 use crate::view::status::Check;
 use crate::view::status::Level;
@@ -95,7 +95,7 @@ fn check(what: &str, level: Level, says: &str, to_do: &str) -> Check {
 fn state(nodes: Vec<NodeRow>, jobs: Vec<JobRow>, checks: Vec<Check>) -> State {
     let mut state = State::default();
     let status = status(checks, nodes.len(), jobs.len());
-    state.saw(Arc::new(Seen { at: at(1000), cluster: "prod".into(), status, jobs, nodes }));
+    state.saw(Arc::new(Snapshot { at: at(1000), cluster: "prod".into(), status, jobs, nodes }));
     state
 }
 
@@ -493,7 +493,7 @@ async fn the_lists_and_details_are_those_of_the_page() {
     let (news, mut told) = mpsc::channel(8);
     tokio::spawn(reader::lists(views(&world), wanted.clone(), news.clone()));
     tokio::spawn(reader::details(views(&world), wanted, news));
-    let Some(Update::Seen(seen)) = told.recv().await else { panic!("nothing was seen") };
+    let Some(Update::Snapshot(seen)) = told.recv().await else { panic!("nothing was seen") };
     let ids: Vec<JobId> = seen.jobs.iter().map(|row| row.job_id).collect();
     assert_eq!((ids, seen.nodes.len()), (vec![fixtures::job_id(1), fixtures::job_id(2)], 1));
     let thing = Selection::Job(fixtures::job_id(1));

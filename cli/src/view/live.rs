@@ -82,7 +82,6 @@ impl Stored {
         Ok(Self(rows))
     }
 
-    /// The name of a job.
     pub(crate) fn name(&self, job: JobId) -> Option<&str> {
         self.0.get(&job)?.name.as_deref()
     }

@@ -13,10 +13,13 @@ mod plan;
 pub use actions::{Action, Proof};
 pub use plan::{Plan, plan};
 
+use cloud::Ec2;
 use model::cloud::Cloud;
 use model::functions::CLEAN_STALE_RECORDS;
 use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
+use runtime::env::Needs;
+use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::observation::{Observation, ObserveError};
 use runtime::run::{Mode, Run};
 use runtime::signs::{self, Facts};
@@ -24,8 +27,17 @@ use runtime::watchdog;
 use serde_json::Value;
 use store::Store;
 
-/// The name of the function.
 pub const FUNCTION: &str = CLEAN_STALE_RECORDS.name;
+
+/// The function, from the environment to its answers.
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: false, urls: false }, make };
+
+fn make(parts: Parts) -> Handler {
+    let ec2 = Ec2::connect(&parts.aws, parts.env.cluster.clone());
+    lambda::handler((parts.store, ec2), async |kept, input, clock| {
+        tick(&kept.0, &kept.1, &input, clock).await.map(Reply::run)
+    })
+}
 
 /// One scheduled run.
 pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {

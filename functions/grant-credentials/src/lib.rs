@@ -14,15 +14,28 @@ use model::rights::role_arn;
 use model::time::{Span, Time};
 use model::wire::{CredentialsRequest, ErrorCode, JobCredentials};
 use model::{Alloc, ClientStatus, Desired, NodeRecord};
+use runtime::env::Needs;
 use runtime::http::{Credentials, Refusal, Request, answer, standing, too_often, wrong_incarnation};
+use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::rate::RateLimit;
 use serde_json::Value;
+use std::convert::Infallible;
 use std::sync::Arc;
 use store::{DbError, Store};
 use sts::{AssumeRole, Sts, StsError};
 
-/// The name of the function.
 pub const FUNCTION: &str = GRANT_CREDENTIALS.name;
+
+/// The function, from the environment to its answers.
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: false }, make };
+
+fn make(parts: Parts) -> Handler {
+    let sts = Arc::new(aws_sdk_sts::Client::new(&parts.aws));
+    let grants = Grants::new(parts.store, sts, parts.env.credentials, parts.env.cluster);
+    lambda::handler(grants, async |grants, event, clock| {
+        Ok::<_, Infallible>(Reply::Http(grants.handle(&event, clock.now()).await))
+    })
+}
 
 /// How long credentials last: AWS allows no less than the first, and no more than the second for a role that another role
 /// assumes (AssumeRole, "role chaining").

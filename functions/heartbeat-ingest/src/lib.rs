@@ -18,16 +18,28 @@ use model::ids::{AllocId, ClusterName};
 use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
 use model::wire::{AllocReport, AllocUpdate, ErrorCode, OutputReport};
+use runtime::env::Needs;
 use runtime::http::{Credentials, Refusal, Request, answer, report_of, too_often};
+use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::rate::RateLimit;
 use runtime::watchdog;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{DbError, Store, WriteError};
 
-/// The name of the function.
 pub const FUNCTION: &str = HEARTBEAT_INGEST.name;
+
+/// The function, from the environment to its answers.
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: false }, make };
+
+fn make(parts: Parts) -> Handler {
+    let ingest = Ingest::new(parts.store, parts.env.credentials, parts.env.cluster);
+    lambda::handler(ingest.with_grant_url(parts.env.grant_url), async |ingest, event, clock| {
+        Ok::<_, Infallible>(Reply::Http(ingest.handle(&event, clock.now()).await))
+    })
+}
 
 /// How long policy and fleet size may be cached.
 const CACHE: Span = Span::from_s(60);
@@ -234,7 +246,9 @@ pub(crate) fn internal(error: DbError) -> Refusal {
         DbError::Throttled { .. } | DbError::Unreachable { .. } => {
             Refusal::new(ErrorCode::Busy, "the database does not answer: try again")
         }
-        _ => Refusal::new(ErrorCode::Internal, "the request failed: see the function's log"),
+        DbError::NoTable(_) | DbError::Refused { .. } | DbError::Corrupt { .. } => {
+            Refusal::new(ErrorCode::Internal, "the request failed: see the function's log")
+        }
     }
 }
 

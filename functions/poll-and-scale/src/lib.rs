@@ -15,6 +15,7 @@ pub mod plan;
 
 pub use plan::{Action, Plan, Planned, plan};
 
+use cloud::Ec2;
 use model::cloud::Cloud;
 use model::control::{ControlKey, LastRun};
 use model::functions::POLL_AND_SCALE;
@@ -23,6 +24,8 @@ use model::policy::Poll;
 use model::time::{Span, Time};
 use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
+use runtime::env::Needs;
+use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::observation::{Observation, ObserveError, Observed};
 use runtime::run::{Mode, Run};
 use runtime::signs::{self, Facts};
@@ -31,8 +34,17 @@ use serde_json::Value;
 use std::time::Duration;
 use store::{Store, WriteError, transactions};
 
-/// The name of the function.
 pub const FUNCTION: &str = POLL_AND_SCALE.name;
+
+/// The function, from the environment to its answers.
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: true }, make };
+
+fn make(parts: Parts) -> Handler {
+    let (ec2, settings) = (Ec2::connect(&parts.aws, parts.env.cluster.clone()), parts.launch_settings());
+    lambda::handler((parts.store, ec2, settings), async |kept, input, clock| {
+        tick(&kept.0, &kept.1, &kept.2, &input, clock).await.map(Reply::run)
+    })
+}
 
 /// How long a spot instance stays after its warning (EC2 user guide, "Spot Instance
 /// interruption notices").

@@ -24,8 +24,9 @@ use model::ids::ClusterName;
 use model::time::Time;
 use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
+use runtime::env::Needs;
 use runtime::http::{Credentials, Request, answer};
-use runtime::lambda::Reply;
+use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::observation::{Observation, ObserveError};
 use runtime::rate::RateLimit;
 use runtime::run::{Mode, Run};
@@ -35,8 +36,15 @@ use serde_json::Value;
 use std::sync::atomic::AtomicI64;
 use store::Store;
 
-/// The name of the function.
 pub const FUNCTION: &str = SWEEP_DISPATCH.name;
+
+/// The function, from the environment to its answers.
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: false }, make };
+
+fn make(parts: Parts) -> Handler {
+    let sweep = Sweep::new(parts.store, parts.env.credentials, parts.env.cluster);
+    lambda::handler(sweep, async |sweep, event, clock| sweep.handle(event, clock).await)
+}
 
 /// The time between reports, in seconds, until the process has read the policy: the default of
 /// `sweep.report_s`.

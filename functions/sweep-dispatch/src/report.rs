@@ -124,7 +124,7 @@ impl Sweep {
 }
 
 /// What a report is judged by.
-struct Looked {
+struct Basis {
     /// The rows of the range, without those that are left alone.
     rows: Vec<Handle>,
     unreadable: Vec<Unreadable>,
@@ -141,29 +141,25 @@ struct Looked {
 
 impl Applying<'_> {
     async fn apply(mut self, settled: &str) -> Result<HandleReportAnswer, WriteError> {
-        let looked = self.look().await?;
-        let rows = &looked.rows;
-        let node = OfNode {
-            node_id: self.node_id,
-            over: &looked.over,
-            allocs: &looked.allocs,
-            used_caches: &looked.used_caches,
-        };
+        let basis = self.read().await?;
+        let rows = &basis.rows;
+        let node =
+            OfNode { node_id: self.node_id, over: &basis.over, allocs: &basis.allocs, used_caches: &basis.used_caches };
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
-        let mut verdict = judge(rows, &looked.handles, self.report.complete, &node, self.rules(readiness), self.now);
+        let mut verdict = judge(rows, &basis.handles, self.report.complete, &node, self.rules(readiness), self.now);
         self.record_conflicts(&verdict.conflicts).await;
-        self.record_unreadable(&looked.unreadable).await;
+        self.record_unreadable(&basis.unreadable).await;
         self.record_stuck(rows, &verdict.destroy).await;
-        let (is_held, release) = self.brake(&mut verdict, rows, readiness, looked.cut.as_deref()).await?;
+        let (is_held, release) = self.brake(&mut verdict, rows, readiness, basis.cut.as_deref()).await?;
         // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
         let quiet = readiness == Readiness::Ready
             && judges
             && verdict.is_quiet(rows)
             && self.skipped.is_empty()
-            && looked.is_every_row_read
-            && looked.cut.is_none()
+            && basis.is_every_row_read
+            && basis.cut.is_none()
             && !is_held;
         let settled = if quiet { self.settles(settled) } else { None };
         self.note_number(settled.as_deref()).await?;
@@ -183,13 +179,13 @@ impl Applying<'_> {
         answer.conflicts = first_part(verdict.conflicts);
         answer.held = is_held;
         answer.left = left;
-        answer.resume_after = looked.cut;
+        answer.resume_after = basis.cut;
         answer.settled = settled.filter(|settled| !settled.contains('>'));
         Ok(answer)
     }
 
     /// Reads what the report is judged by, and leaves out what cannot be judged.
-    async fn look(&self) -> Result<Looked, WriteError> {
+    async fn read(&self) -> Result<Basis, WriteError> {
         let (after, up_to) = match &self.report.part {
             Some(part) => (part.after.as_deref(), part.up_to.as_deref()),
             None => (None, None),
@@ -213,7 +209,7 @@ impl Applying<'_> {
         }
         let is_every_row_read = unreadable.is_empty() && used_caches.is_some();
         let used_caches = used_caches.unwrap_or_default();
-        Ok(Looked { rows, unreadable, cut, handles, over, allocs, used_caches, is_every_row_read })
+        Ok(Basis { rows, unreadable, cut, handles, over, allocs, used_caches, is_every_row_read })
     }
 
     /// Writes what the verdict says, and adds what is marked to what the node is told to destroy. Returns how many rows are

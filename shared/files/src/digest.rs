@@ -47,7 +47,6 @@ impl<W: Write> Write for Digesting<W> {
     }
 }
 
-/// The digest of a file.
 pub fn digest_of(file: &mut File) -> io::Result<Digest> {
     let mut digesting = Digesting::new(io::sink());
     let mut chunk = vec![0; CHUNK];

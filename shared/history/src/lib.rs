@@ -2,7 +2,7 @@
 //! who used it, and how many jobs waited.
 //!
 //! Flow: `event_digest` keeps of each event what matters, `timeline` makes the lives of the nodes of it, `series` counts over time,
-//! `cost` reckons who used the nodes for how much, `picture` draws all of it.
+//! `cost` reckons who used the nodes for how much.
 //! Guarantees: memory is bounded (`MOST`), whatever the table holds, and what was left out is counted. What is still
 //! going on comes from the records, so a lost event is mended as far as a record knows better.
 //! Does not: go back further than events are kept (`history.events_days`), or know a bill: prices are those of the
@@ -11,13 +11,11 @@
 mod charge;
 mod cost;
 mod event_digest;
-mod picture;
 mod series;
 mod timeline;
 mod uses;
 
 pub use cost::{By, Line, Report};
-pub use picture::{Lane, Picture, Tone};
 pub use series::Series;
 pub use timeline::{NodeLifetime, Phase, Segment};
 pub use uses::Use;

@@ -82,11 +82,6 @@ impl NodeLifetime {
         self.phases.last().map_or(Phase::Booting, |(_, phase)| *phase)
     }
 
-    /// When it began, changed its phase, and ended.
-    pub(crate) fn moments(&self) -> impl Iterator<Item = Time> {
-        [self.from].into_iter().chain(self.phases.iter().map(|(at, _)| *at)).chain(self.to)
-    }
-
     fn becomes(&mut self, phase: Phase, at: Time) {
         if self.phase() != phase {
             self.phases.push((at.max(self.from), phase));

@@ -119,7 +119,6 @@ impl About {
 
 /// What every function's actions have in common.
 pub trait Describe {
-    /// The name of the action.
     fn name(&self) -> ActionName;
     /// What the action is about.
     fn about(&self) -> About;

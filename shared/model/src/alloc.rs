@@ -134,7 +134,6 @@ impl Alloc {
         (!possible).then(|| format!("it is member {member} of {nodes}: a job has 1 to {MAX_NODES}"))
     }
 
-    /// The id of the alloc.
     pub fn id(&self) -> AllocId {
         self.summary.alloc_id
     }
@@ -195,7 +194,11 @@ impl Alloc {
     fn kept_of(&self, cause: &EndCause, told: &[StoredOutput]) -> Result<Vec<StoredOutput>, String> {
         match cause.client() {
             ClientStatus::Complete => files::all_of(&self.work.outputs, told),
-            _ => Ok(files::some_of(&self.work.outputs, told)),
+            ClientStatus::Pending
+            | ClientStatus::Running
+            | ClientStatus::Unknown
+            | ClientStatus::Failed
+            | ClientStatus::Lost => Ok(files::some_of(&self.work.outputs, told)),
         }
     }
 

@@ -79,7 +79,6 @@ pub struct Output {
     pub to: Option<S3Place>,
 }
 
-/// An output that is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredOutput {
     pub path: String,

@@ -271,7 +271,9 @@ impl Handle {
             (HandleState::Live, Sighting::NotListed) if rules.readiness == Readiness::Ready => self.missing(rules, now),
             (HandleState::Unknown, Sighting::Listed) => self.listed_unknown(rules),
             (HandleState::Gone, Sighting::Listed) if rules.as_of >= self.seq => self.listed_again(now),
-            _ => Judgement::Unchanged,
+            (HandleState::Creating | HandleState::Live | HandleState::Gone, Sighting::NotListed)
+            | (HandleState::Live | HandleState::Gone, Sighting::Listed)
+            | (_, Sighting::Unproven) => Judgement::Unchanged,
         }
     }
 

@@ -155,7 +155,17 @@ impl Cause {
             | EndCause::NotFound { .. }
             | EndCause::NotExecutable { .. }
             | EndCause::NoInterpreter { .. } => cause.exit_code(),
-            _ => None,
+            EndCause::Signalled { .. }
+            | EndCause::OverTime { .. }
+            | EndCause::OverMemory { .. }
+            | EndCause::OverScratch { .. }
+            | EndCause::NoOutput { .. }
+            | EndCause::Stopped { .. }
+            | EndCause::NotStarted { .. }
+            | EndCause::Interrupted { .. }
+            | EndCause::Lost { .. }
+            | EndCause::Rejected { .. }
+            | EndCause::Cancelled => None,
         };
         // A success is no cause to be tried again.
         let code = code.filter(|code| *code != 0);

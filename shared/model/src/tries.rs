@@ -94,7 +94,6 @@ impl Tries {
         self.avoids.drain(..excess);
     }
 
-    /// Counts the use of a rule.
     pub(crate) fn count_use(&mut self, rule: usize, used: u32) {
         if self.rule_uses.len() <= rule {
             self.rule_uses.resize(rule.saturating_add(1), 0);

@@ -129,7 +129,6 @@ pub struct Heartbeat {
     pub handles: Option<String>,
 }
 
-/// The answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeartbeatAnswer {
     /// How the control plane sees the node.
@@ -269,7 +268,6 @@ pub struct JobCredentials {
     pub session_token: String,
     /// When they end.
     pub expires_at: Time,
-    /// The ARN of the role.
     pub role_arn: String,
 }
 
@@ -341,7 +339,6 @@ pub struct AllocUpdate {
     pub elements: Told,
 }
 
-/// The answer to an alloc report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocReportAnswer {
     /// How the control plane sees the node now.
@@ -442,7 +439,6 @@ pub struct ReportedHandle {
     pub stays: Option<String>,
 }
 
-/// The answer to a handle report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HandleReportAnswer {
     /// The number of the newest order that this answer includes.

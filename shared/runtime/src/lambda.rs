@@ -1,7 +1,7 @@
-//! Running as a Lambda function: the start and the loop.
+//! A function from its wiring to its answers: what it needs, its start under Lambda, and how one event is answered.
 //!
 //! Guarantees: a failed start gives one clear line on standard error and exit code 1; each run knows its
-//! deadline.
+//! deadline; under Lambda and in `nodekeeper local` a function is made and answers by the same code.
 //! Does not: handle events; each function does.
 
 #![allow(clippy::disallowed_methods, reason = "every main.rs starts here: it reads the clock and the environment")]
@@ -15,6 +15,7 @@ use crate::metrics;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, ConfigLoader, SdkConfig};
+use futures::future::BoxFuture;
 use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
 use model::ids::ClusterName;
 use model::launch::LaunchSettings;
@@ -40,6 +41,12 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// The parts, with the tables that are found through `dynamo`.
+    pub fn new(env: Environment, dynamo: &SdkConfig, aws: SdkConfig) -> Self {
+        let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(dynamo), env.cluster.clone());
+        Self { store: Store::new(Arc::new(Bounded(dynamo))), env, aws }
+    }
+
     /// The settings that are needed to render a launch request.
     pub fn launch_settings(&self) -> LaunchSettings {
         LaunchSettings {
@@ -54,50 +61,51 @@ impl Parts {
     }
 }
 
+/// How often the SDK tries a call.
+pub fn retries() -> RetryConfig {
+    RetryConfig::standard().with_max_attempts(3)
+}
+
+/// How long a call of the SDK may take.
+pub fn timeouts() -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .connect_timeout(Duration::from_secs(2))
+        .operation_attempt_timeout(Duration::from_secs(10))
+        .operation_timeout(Duration::from_secs(20))
+        .build()
+}
+
 /// How the configuration of the AWS SDK is loaded, with limits on how long a call may take.
 pub fn sdk_config() -> ConfigLoader {
-    aws_config::defaults(BehaviorVersion::latest())
-        .retry_config(RetryConfig::standard().with_max_attempts(3))
-        .timeout_config(
-            TimeoutConfig::builder()
-                .connect_timeout(Duration::from_secs(2))
-                .operation_attempt_timeout(Duration::from_secs(10))
-                .operation_timeout(Duration::from_secs(20))
-                .build(),
-        )
+    aws_config::defaults(BehaviorVersion::latest()).retry_config(retries()).timeout_config(timeouts())
 }
 
-/// Reads the environment and makes the clients. If that fails, it logs why in one line and exits with code 1.
-pub async fn start(function: &str, needs: Needs) -> Parts {
-    // This is the only subscriber of the process, so setting it cannot fail.
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .without_time()
-        .init();
-    match parts(needs).await {
-        Ok(parts) => parts,
-        Err(e) => {
-            fail(function, &e);
-        }
-    }
+/// A function: what it needs, and how it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Lambda {
+    pub name: &'static str,
+    pub needs: Needs,
+    /// Makes what answers events: once in a process.
+    pub make: fn(Parts) -> Handler,
 }
 
-/// Logs why a function cannot start, in one line, and exits with code 1.
-pub fn fail(function: &str, error: &dyn Display) -> ! {
-    tracing::error!("{function} cannot start: {error}");
-    std::process::exit(1)
-}
+/// Answers an event, which it gets unchanged, with the clock of the run. If it returns an error, the invocation fails with
+/// that error in one line.
+pub type Handler = Arc<dyn Fn(Value, RunClock) -> BoxFuture<'static, Result<Reply, String>> + Send + Sync>;
 
-async fn parts(needs: Needs) -> Result<Parts, String> {
-    let env = Environment::read(needs, |name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
-    let config = sdk_config().load().await;
-    if config.region().is_none() {
-        return Err("AWS_REGION is not set: Lambda sets it; elsewhere, set it to the region of the tables".into());
-    }
-    let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), env.cluster.clone());
-    Ok(Parts { store: Store::new(Arc::new(Bounded(dynamo))), env, aws: config })
+/// A handler that has this between its invocations: all of it may be lost at any time.
+pub fn handler<S, F, Fut, E>(kept: S, answer: F) -> Handler
+where
+    S: Send + Sync + 'static,
+    F: Fn(Arc<S>, Value, RunClock) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Reply, E>> + Send + 'static,
+    E: Display,
+{
+    let kept = Arc::new(kept);
+    Arc::new(move |event, clock| {
+        let answer = answer(Arc::clone(&kept), event, clock);
+        Box::pin(async move { answer.await.map_err(|e| e.to_string()) })
+    })
 }
 
 /// A function's answer to an event.
@@ -116,43 +124,74 @@ impl Reply {
     }
 }
 
-/// Handles events until Lambda ends the process. `handler` gets every event unchanged, and the clock of the run. If
-/// the handler returns an error, the invocation fails with that error in one line. This function writes the metrics
-/// and the log line of a run.
-pub async fn serve<F, Fut, E>(function: &'static str, cluster: ClusterName, handler: F)
-where
-    F: Fn(Value, RunClock) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Reply, E>> + Send,
-    E: Display,
-{
-    let handler = Arc::new((handler, cluster));
-    let result = lambda_runtime::run(service_fn(move |event: LambdaEvent<Value>| {
-        let handler = Arc::clone(&handler);
-        async move {
-            let (handler, cluster) = &*handler;
-            let deadline = i64::try_from(event.context.deadline).ok().map(Time::from_ms);
-            let clock = RunClock::new(Time::now(), deadline, UNKNOWN_BUDGET);
-            match bounded::until(clock.deadline(), handler(event.payload, clock)).await {
-                Ok(Reply::Http(answer)) => Ok(answer),
-                Ok(Reply::Run(answer)) => {
-                    metrics::log(&answer);
-                    if let Some(line) = metrics::of_run(&answer, cluster, clock.now()) {
-                        print_line(&line);
-                    }
-                    Ok(serde_json::to_value(answer.bounded()).unwrap_or_default())
-                }
-                Err(e) => {
-                    tracing::error!("{function} failed: {e}");
-                    print_line(&metrics::of_failed_run(function, cluster, clock.now()));
-                    Err(Diagnostic { error_type: "Failed".into(), error_message: e.to_string() })
-                }
+/// A function that was made.
+pub struct Made {
+    name: &'static str,
+    cluster: ClusterName,
+    handler: Handler,
+}
+
+impl Made {
+    pub fn new(name: &'static str, cluster: ClusterName, handler: Handler) -> Self {
+        Self { name, cluster, handler }
+    }
+
+    /// Answers an event. `emit` gets the metrics; the log gets the line of a run.
+    pub async fn answer(&self, event: Value, deadline: Option<Time>, emit: impl Fn(Value)) -> Result<Value, String> {
+        let clock = RunClock::new(Time::now(), deadline, UNKNOWN_BUDGET);
+        match bounded::until(clock.deadline(), (self.handler)(event, clock)).await {
+            Ok(Reply::Http(answer)) => Ok(answer),
+            Ok(Reply::Run(answer)) => {
+                metrics::log(&answer);
+                metrics::of_run(&answer, &self.cluster, clock.now()).into_iter().for_each(emit);
+                Ok(serde_json::to_value(answer.bounded()).unwrap_or_default())
+            }
+            Err(e) => {
+                tracing::error!("{} failed: {e}", self.name);
+                emit(metrics::of_failed_run(self.name, &self.cluster, clock.now()));
+                Err(e)
             }
         }
-    }))
-    .await;
-    if let Err(e) = result {
-        fail(function, &e);
     }
+}
+
+/// Runs as this function until Lambda ends the process. If it cannot start, it logs why in one line and exits with code 1.
+pub async fn serve(lambda: Lambda) {
+    // This is the only subscriber of the process, so setting it cannot fail.
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .init();
+    let served = match parts(lambda.needs).await {
+        Ok(parts) => {
+            let made = Arc::new(Made::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts)));
+            let answer = move |event: LambdaEvent<Value>| {
+                let made = Arc::clone(&made);
+                async move {
+                    let deadline = i64::try_from(event.context.deadline).ok().map(Time::from_ms);
+                    let answer = made.answer(event.payload, deadline, |line| print_line(&line)).await;
+                    answer.map_err(|error_message| Diagnostic { error_type: "Failed".into(), error_message })
+                }
+            };
+            lambda_runtime::run(service_fn(answer)).await.map_err(|e| e.to_string())
+        }
+        Err(e) => Err(e),
+    };
+    if let Err(e) = served {
+        tracing::error!("{} cannot start: {e}", lambda.name);
+        std::process::exit(1);
+    }
+}
+
+async fn parts(needs: Needs) -> Result<Parts, String> {
+    let env = Environment::read(needs, |name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
+    let config = sdk_config().load().await;
+    if config.region().is_none() {
+        return Err("AWS_REGION is not set: Lambda sets it; elsewhere, set it to the region of the tables".into());
+    }
+    Ok(Parts::new(env, &config, config.clone()))
 }
 
 /// Writes metrics to standard output, one JSON object in a line: CloudWatch reads them from the log. A line

@@ -383,7 +383,6 @@ impl Observation {
         Ok((seen, state.now))
     }
 
-    /// The record of a node.
     pub fn node(&self, node_id: NodeId) -> Option<&NodeRecord> {
         let at = self.nodes.binary_search_by_key(&node_id.slot(), |n| n.slot).ok()?;
         self.nodes.get(at).filter(|n| n.node_id() == Some(node_id))

@@ -102,7 +102,6 @@ impl<R> Default for Listed<R> {
 }
 
 impl<R> Listed<R> {
-    /// Adds a row.
     pub(crate) fn add(&mut self, table: Table, row: &Row)
     where
         R: Readable,

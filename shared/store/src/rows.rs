@@ -302,17 +302,14 @@ pub fn node_key(slot: Slot) -> Key {
     Key::hash(Table::Nodes, n(slot))
 }
 
-/// The key of a job.
 pub fn job_key(job: JobId) -> Key {
     Key::hash(Table::Jobs, s(job))
 }
 
-/// The key of an alloc.
 pub fn alloc_key(alloc: AllocId) -> Key {
     Key::hash(Table::Allocs, s(alloc))
 }
 
-/// The key of a handle.
 pub fn handle_key(node: NodeId, handle: &str) -> Key {
     Key { table: Table::Handles, hash: s(node), range: Some(s(handle)) }
 }
@@ -342,7 +339,6 @@ pub fn row<R: Record>(record: &R) -> Item {
     item
 }
 
-/// The row of a handle.
 pub(crate) fn handle_row(handle: &Handle) -> Item {
     let mut item = to_item(handle);
     item.insert("due".into(), s("due"));

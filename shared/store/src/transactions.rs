@@ -122,7 +122,6 @@ fn with_use(event: Event, alloc: &Alloc, name: Option<&str>) -> Event {
     }
 }
 
-/// The row of a handle.
 #[allow(clippy::large_enum_variant, reason = "it lives for a moment")]
 enum HandleRow {
     Is(Handle),

@@ -47,8 +47,6 @@ pub struct How {
     pub telling: bool,
     /// Use the real (embedded) store, and compare every answer of the model with it.
     pub real_store: bool,
-    /// Keep what a picture needs: the times of the faults, and the past that the tables tell.
-    pub drawing: bool,
 }
 
 /// One line of the story.
@@ -65,9 +63,6 @@ pub struct Line {
 /// How many lines of a story are kept.
 const MOST_LINES: usize = 200_000;
 
-/// How many faults are kept with their times, for a picture.
-pub const MOST_MARKS: usize = 200_000;
-
 struct State {
     streams: Vec<Xoshiro256PlusPlus>,
     dice: Xoshiro256PlusPlus,
@@ -76,7 +71,6 @@ struct State {
     did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
     calls: BTreeMap<&'static str, BTreeSet<String>>,
     lines: VecDeque<Line>,
-    marks: Vec<(Time, Fault)>,
 }
 
 /// The shared parts of one world.
@@ -107,7 +101,6 @@ impl Core {
             did: BTreeMap::new(),
             calls: BTreeMap::new(),
             lines: VecDeque::new(),
-            marks: Vec::new(),
         };
         Self {
             scenario,
@@ -182,9 +175,6 @@ impl Core {
         if let Some(count) = state.faults.get_mut(fault.index()) {
             *count += 1;
         }
-        if self.how.drawing && state.marks.len() < MOST_MARKS {
-            state.marks.push((self.now(), fault));
-        }
     }
 
     /// A random number from this fault's own stream, ends included.
@@ -252,11 +242,6 @@ impl Core {
         self.how.telling
     }
 
-    /// Whether this world is drawn.
-    pub const fn is_drawing(&self) -> bool {
-        self.how.drawing
-    }
-
     /// Notes a broken invariant. Only the first one is kept.
     pub fn broken(&self, rule: &'static str, what: String) {
         self.breaks(Broken { rule, what, at: self.now() }, false);
@@ -297,11 +282,6 @@ impl Core {
         let state = lock(&self.state);
         let calls = state.calls.clone();
         Happened { faults: state.faults.clone(), counts: state.counts.clone(), did: state.did.clone(), calls }
-    }
-
-    /// The faults so far with their times, if this world is drawn.
-    pub fn marks(&self) -> Vec<(Time, Fault)> {
-        lock(&self.state).marks.clone()
     }
 
     /// The story's lines so far, for another thread than the world's. None if the world stands still while it writes one.

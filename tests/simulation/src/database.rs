@@ -473,33 +473,18 @@ fn keys(schemas: &[KeySchema], row: &Item) -> Item {
 }
 
 /// The model as a database without faults. The contract test compares it with the real one.
+#[derive(Default)]
 pub struct Plain {
     model: Mutex<Model>,
-    page: usize,
 }
 
 /// The rows of one page of [`Plain`]. Few, so that lists have several pages.
 const PLAIN_PAGE: usize = 7;
-/// The rows of one page of a copy, which is read once as a whole.
-const COPY_PAGE: usize = 1000;
-
-impl Default for Plain {
-    fn default() -> Self {
-        Self { model: Mutex::default(), page: PLAIN_PAGE }
-    }
-}
 
 impl Plain {
     /// Empty tables.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// The tables of a backup.
-    pub fn of(backup: &Backup) -> Self {
-        let mut model = Model::default();
-        model.restore(backup, None);
-        Self { model: Mutex::new(model), page: COPY_PAGE }
     }
 
     fn model(&self) -> std::sync::MutexGuard<'_, Model> {
@@ -516,10 +501,10 @@ impl Db for Plain {
         self.model().read_many(keys)
     }
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.model().query(query, from.as_ref(), self.page, 0)
+        self.model().query(query, from.as_ref(), PLAIN_PAGE, 0)
     }
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.model().scan(scan, from.as_ref(), self.page, 0)
+        self.model().scan(scan, from.as_ref(), PLAIN_PAGE, 0)
     }
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
         self.model().write(write, answer, 0).map(|(row, _)| row)

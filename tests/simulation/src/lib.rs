@@ -12,7 +12,6 @@
 //! happened                    what was reached, and what never was
 //! panics                      a panic anywhere fails its world
 //! story                       makes a failure small and tells it
-//! draw                        the picture of a history
 //! ```
 //!
 //! Guarantees: one seed gives one history; the product's own code runs, down to the conditions of its writes.
@@ -22,7 +21,6 @@ pub mod caller;
 pub mod check;
 pub mod core;
 pub mod database;
-pub mod draw;
 pub mod ec2;
 pub mod embedded;
 pub mod fault;

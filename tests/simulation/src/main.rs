@@ -1,20 +1,17 @@
 //! `simulate`: runs many worlds, one for each seed, until one breaks.
 //!
 //! Guarantees: exit code 0 if every invariant held; 1 if one was broken, with its seed and the story of the failure
-//! made small, or if a picture that was asked for could not be made; 2 for wrong usage. Does not: check anything itself.
+//! made small; 2 for wrong usage. Does not: check anything itself.
 #![allow(clippy::print_stdout, reason = "a command prints")]
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, ValueEnum};
+use clap::{Parser, ValueEnum};
 use mimalloc::MiMalloc;
 use nodekeeper_simulation::core::{Broken, Fault};
-use nodekeeper_simulation::draw::draw;
 use nodekeeper_simulation::happened::Happened;
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
 use nodekeeper_simulation::world::{FLEET, How, Outcome, Simulated, simulate};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -27,11 +24,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 /// Runs the real decisions and actions in simulated worlds, and checks the invariants after
 /// every write.
 #[derive(Debug, Parser)]
-#[command(
-    name = "simulate",
-    version,
-    after_help = "Example: simulate --small --seeds 7 --hours 12 --draw history.svg   (then open the file in a browser)"
-)]
+#[command(name = "simulate", version, after_help = "Example: simulate --small --seeds 7 --hours 12")]
 struct Args {
     /// The seeds: `7`, or `1..100` (including the last one)
     #[arg(long, default_value = "1..20", value_parser = seeds)]
@@ -85,9 +78,6 @@ struct Args {
     /// Print only failures and the last line
     #[arg(long)]
     quiet: bool,
-    /// Draw the history of the seed as a picture (SVG) into this file; takes one seed
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["keep_going", "minutes"])]
-    draw: Option<PathBuf>,
     /// Print the calls of AWS that each function made, as JSON
     #[arg(long)]
     calls: bool,
@@ -133,8 +123,6 @@ struct Sum {
     without_faults: Simulated,
     happened: Happened,
     failed: BTreeMap<u64, Broken>,
-    /// Why the picture that was asked for is not there.
-    not_drawn: Option<String>,
 }
 
 impl Sum {
@@ -170,42 +158,25 @@ impl Sum {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if args.draw.is_some() && args.seeds.0 != args.seeds.1 {
-        Args::command().error(ErrorKind::ValueValidation, "--draw takes one seed, such as --seeds 7").exit();
-    }
-    run(&args, &command(std::env::args().skip(1)))
+    run(&args)
 }
 
-/// The command that runs the same worlds, as a shell reads it.
-fn command(args: impl Iterator<Item = String>) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+%@".contains(c);
-    let quoted = |arg: String| {
-        if !arg.is_empty() && arg.chars().all(is_plain) { arg } else { format!("'{}'", arg.replace('\'', "'\\''")) }
-    };
-    let args: Vec<String> = args.map(quoted).collect();
-    format!("cargo run --profile simulation --bin simulate -- {}", args.join(" "))
-}
-
-fn run(args: &Args, command: &str) -> ExitCode {
-    let how = How { telling: false, real_store: args.store == StoreKind::Real, drawing: args.draw.is_some() };
+fn run(args: &Args) -> ExitCode {
+    let how = How { telling: false, real_store: args.store == StoreKind::Real };
     let began = Instant::now();
-    let sum = worlds(args, how, command, began);
+    let sum = worlds(args, how, began);
     if args.calls {
         println!("{}", serde_json::to_string_pretty(&sum.happened.calls).unwrap_or_default());
     } else if !args.quiet {
         println!("\n{}\n", sum.happened.table());
     }
     println!("{}", sum.line(began));
-    if let Some(why) = &sum.not_drawn {
-        eprintln!("simulate: {why}");
-    }
     let Some((seed, broken)) = sum.failed.first_key_value() else {
         println!("every invariant held");
-        return if sum.not_drawn.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        return ExitCode::SUCCESS;
     };
     if !args.keep_going {
         let found = scenario(*seed, args);
-        let how = How { drawing: false, ..how };
         let small =
             if args.as_found { found } else { story::shrink(&found, how, broken.rule, |line| println!("{line}")) };
         println!("\n{}", story::tell(&small, how));
@@ -215,7 +186,7 @@ fn run(args: &Args, command: &str) -> ExitCode {
 }
 
 /// Runs the worlds of all seeds, until one breaks or the time is over.
-fn worlds(args: &Args, how: How, command: &str, began: Instant) -> Sum {
+fn worlds(args: &Args, how: How, began: Instant) -> Sum {
     let next = AtomicU64::new(args.seeds.0);
     let sum = Mutex::new(Sum::default());
     let said = Mutex::new(Instant::now());
@@ -231,11 +202,8 @@ fn worlds(args: &Args, how: How, command: &str, began: Instant) -> Sum {
                         break;
                     }
                     let outcome = simulate(scenario(seed, args), how);
-                    let drawn =
-                        args.draw.as_ref().map(|file| picture(file, draw(&scenario(seed, args), &outcome, command)));
                     let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
                     sum.add(seed, &outcome);
-                    sum.not_drawn = drawn.and_then(Result::err);
                     if let Some(broken) = &outcome.broken {
                         let what: String = broken.what.chars().take(300).collect();
                         println!("seed {seed}: {} at {}: {what}", broken.rule, broken.at);
@@ -250,15 +218,6 @@ fn worlds(args: &Args, how: How, command: &str, began: Instant) -> Sum {
         }
     });
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes the picture of a history, and says where it is.
-fn picture(file: &Path, svg: Option<String>) -> Result<(), String> {
-    let shown = file.display();
-    let svg = svg.ok_or("there is no picture: the tables of the world cannot be read")?;
-    std::fs::write(file, svg).map_err(|e| format!("there is no picture: {shown} cannot be written: {e}"))?;
-    println!("drawn: {shown}");
-    Ok(())
 }
 
 fn scenario(seed: u64, args: &Args) -> Scenario {
@@ -284,70 +243,4 @@ fn scenario(seed: u64, args: &Args) -> Scenario {
         scenario.set_list_nodes(nodes);
     }
     scenario
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What `simulate` is given, and the command as the picture shows it.
-    fn given(line: &str) -> (Args, String) {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let args = Args::try_parse_from(["simulate".to_owned()].into_iter().chain(words.clone())).unwrap();
-        (args, command(words.into_iter()))
-    }
-
-    fn drawn(line: &str) -> String {
-        let directory = std::env::temp_dir().join(format!("nodekeeper-draw-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let file = directory.join("history.svg");
-        let (mut args, command) = given(line);
-        args.draw = Some(file.clone());
-        assert_eq!(format!("{:?}", run(&args, &command)), format!("{:?}", ExitCode::SUCCESS));
-        let svg = std::fs::read_to_string(&file).unwrap();
-        std::fs::remove_file(&file).unwrap();
-        std::fs::remove_dir(&directory).unwrap();
-        svg
-    }
-
-    #[test]
-    fn the_command_draws_the_faults_the_nodes_and_the_queue_of_a_seed() {
-        let line = "--small --seeds 1 --hours 2 --fault OperatorDrains=0.3 --fault CutOff=0.05 --quiet";
-        let svg = drawn(line);
-        assert!(svg == drawn(line), "the same seed gives the same bytes");
-        for wanted in [
-            "<title id=\"title\">Simulation, seed 1: 2 h with faults; every invariant held</title>",
-            &format!(">cargo run --profile simulation --bin simulate -- {line}</text>"),
-            ">slot 0</text>",
-            ": booting, ",
-            ": working, ",
-            "<title>jobs that wait: at most ",
-            "<title>jobs that run: at most ",
-            ">2 h</text>",
-            ">the faults stop: everything must end</text>",
-            "<title>an operator drains a node</title>",
-            "<title>a node is cut off from the network, for up to an hour</title>",
-            ": CutOff</title></rect>",
-        ] {
-            assert!(svg.contains(wanted), "{wanted}: {svg}");
-        }
-    }
-
-    #[test]
-    fn the_picture_of_the_documents_is_one_that_its_command_makes() {
-        let svg = include_str!("../../../docs/simulation.svg");
-        let said = svg.split_once(">cargo run --profile simulation --bin simulate -- ").unwrap().1;
-        let (args, command) = given(said.split_once('<').unwrap().0);
-        assert_eq!(args.draw.as_deref(), Some(Path::new("docs/simulation.svg")));
-        let page = include_str!("../../../docs/working-here.md");
-        assert!(page.contains(&command) && page.contains("(simulation.svg)"), "{command}");
-        assert!(svg.len() < 150_000, "{} bytes", svg.len());
-    }
-
-    #[test]
-    fn a_command_is_quoted_as_a_shell_reads_it() {
-        let args = ["--draw", "it's.svg", ""].map(str::to_owned);
-        let line = "cargo run --profile simulation --bin simulate -- --draw 'it'\\''s.svg' ''";
-        assert_eq!(command(args.into_iter()), line);
-    }
 }

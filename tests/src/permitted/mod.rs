@@ -6,9 +6,8 @@
 
 mod outputs;
 
-use crate::account::{Account, CLUSTER, REGION};
-use crate::end_to_end::program;
-use crate::node::{Node, http};
+use crate::account::{Account, CLUSTER};
+use crate::node::Node;
 use crate::second_opinions::root;
 use crate::story::operate;
 use crate::switch::Switch;
@@ -17,11 +16,10 @@ use aws_sdk_dynamodb::config::Credentials as Keys;
 use base64::Engine;
 use cloud::Ec2;
 use ec2_stand_in::MachineStart;
-use lambda_stand_in::{FunctionConfig, Lambda, LambdaSettings};
 use model::cloud::{CLUSTER_TAG, Cloud, InstanceState, LaunchError};
 use model::control::{BrakeEntry, ControlKey, Entry, EntryRow};
 use model::fixtures;
-use model::functions::{FUNCTIONS, POLL_AND_SCALE};
+use model::functions::POLL_AND_SCALE;
 use model::ids::{ClusterName, JobId};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::Policy;
@@ -425,68 +423,6 @@ async fn nightly_without_one_permission_a_function_fails() {
     assert_eq!((fleet.account.refused(), status().await), (only(&name, "dynamodb:UpdateItem nodes"), None));
     node.live(&with, &sweep, &switch, now, clock).await;
     assert!(status().await.is_some());
-    refused_nothing(&fleet);
-}
-
-impl Fleet {
-    /// What a function finds in its environment: like in AWS, but with the account's URL.
-    fn environment(&self, keys: &Keys) -> BTreeMap<String, String> {
-        let set = [
-            ("AWS_ACCESS_KEY_ID", keys.access_key_id()),
-            ("AWS_SECRET_ACCESS_KEY", keys.secret_access_key()),
-            ("AWS_SESSION_TOKEN", keys.session_token().unwrap()),
-            ("AWS_ENDPOINT_URL", &self.account.url),
-            ("AWS_REGION", REGION),
-            ("NODEKEEPER_CLUSTER", self.cluster.as_str()),
-            ("NODEKEEPER_NODE_KEY", NODE_KEY),
-            ("NODEKEEPER_HEARTBEAT_URL", "http://heartbeat"),
-            ("NODEKEEPER_SWEEP_URL", "http://sweep"),
-        ];
-        set.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-    }
-
-    /// The built functions, each with its role.
-    async fn lambda(&self) -> Lambda {
-        let functions = FUNCTIONS.iter().map(|function| FunctionConfig {
-            name: function.name.to_owned(),
-            program: program(function.name),
-            env: self.environment(&self.account.role(&role_of(function.name))),
-            timeout_ms: 55_000,
-            memory_mb: 512,
-            max_concurrency: 1,
-            max_waiting: 1,
-        });
-        let settings = LambdaSettings {
-            functions: functions.collect(),
-            schedules: Vec::new(),
-            region: REGION.to_owned(),
-            inherited_env: BTreeMap::new(),
-            url_auth: None,
-            invoke_auth: None,
-        };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (now, log) = (self.now, Arc::new(|function: &str, line: &str| println!("{function}: {line}")));
-        Lambda::start(settings, listener, log, Arc::new(move || now)).unwrap()
-    }
-}
-
-/// The built functions, with the configuration of the SDK that they have in AWS.
-#[tokio::test]
-async fn nightly_the_built_functions_run_with_their_roles() {
-    let mut fleet = Fleet::new().await;
-    let lambda = fleet.lambda().await;
-    let invoke = async |function: &str, input: &Value| lambda.invoke(function, input).await.map_err(|e| e.to_string());
-    fleet.operate(&Account::owner(), &["submit", "--", "forever"]).await.unwrap();
-    let run = invoke("poll-and-scale", &json!({})).await.unwrap();
-    assert_eq!((&run["actions"][0]["action"], &run["actions"][0]["done"]), (&json!("launch"), &json!(true)), "{run}");
-    fleet.machines().await;
-    let node = fleet.nodes.values().next().unwrap();
-    let path = format!("/v1/nodes/{}/heartbeat", node.file.node_id);
-    let heartbeat = http(&path, node.file.token.as_deref(), &node.protocol.heartbeat());
-    assert_eq!(invoke("heartbeat-ingest", &heartbeat).await.unwrap()["statusCode"], 200);
-    invoke("sweep-dispatch", &json!({})).await.unwrap();
-    invoke("clean-stale-records", &json!({})).await.unwrap();
-    lambda.shutdown().await;
     refused_nothing(&fleet);
 }
 

@@ -6,14 +6,13 @@
 
 use super::super::error::LocalError;
 use super::progress::{Demo, End, TIME_LIMIT};
-use super::work::{Expect, sha256};
+use super::work::Expect;
 use model::ids::JobId;
 use model::{Alloc, ClientStatus, Desired, Job, JobState};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// How many problems of one check are printed; more are only counted.
 const SHOWN: usize = 5;
@@ -106,13 +105,12 @@ impl Ended<'_> {
     fn group(&self) -> (u8, &'static str) {
         match self.expect {
             Expect::Says { .. } => (0, "complete, and the result is right"),
-            Expect::Unzips { .. } => (1, "complete, and the result unpacks to the input"),
-            Expect::Together { .. } => (2, "complete on two nodes at once, each with both addresses"),
-            Expect::SecondTime { .. } => (3, "failed once, then complete at the second try"),
-            Expect::Fails { .. } => (4, "failed with its own exit code, as often as it is retried"),
-            Expect::Cancelled => (5, "cancelled while running, and stopped"),
-            Expect::Rejected => (6, "rejected with the reason, without a node"),
-            Expect::Completes => (7, "complete"),
+            Expect::Together { .. } => (1, "complete on two nodes at once, each with both addresses"),
+            Expect::SecondTime { .. } => (2, "failed once, then complete at the second try"),
+            Expect::Fails { .. } => (3, "failed with its own exit code, as often as it is retried"),
+            Expect::Cancelled => (4, "cancelled while running, and stopped"),
+            Expect::Rejected => (5, "rejected with the reason, without a node"),
+            Expect::Completes => (6, "complete"),
         }
     }
 
@@ -131,11 +129,6 @@ impl Ended<'_> {
                 state(JobState::Complete)?;
                 let said = read(result)?;
                 ensure(said.trim() == content, || format!("says {:?}, not {content:?}", said.trim()))
-            }
-            Expect::Unzips { result, sha256: wanted } => {
-                state(JobState::Complete)?;
-                let is = sha256(&unzip(result)?);
-                ensure(is == *wanted, || format!("{} unpacks to something else than the input", result.display()))
             }
             Expect::Completes => state(JobState::Complete),
             Expect::Fails { exit_code, times } => {
@@ -194,13 +187,6 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String>
 
 fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|e| format!("its result {} cannot be read: {e}", path.display()))
-}
-
-fn unzip(path: &Path) -> Result<Vec<u8>, String> {
-    let output = Command::new("gzip").arg("-dc").arg(path).stdin(Stdio::null()).output();
-    let output = output.map_err(|e| format!("gzip cannot be run: {e}"))?;
-    ensure(output.status.success(), || format!("{} is not a whole gzip file", path.display()))?;
-    Ok(output.stdout)
 }
 
 /// The late, urgent job was placed before jobs that already waited.
@@ -275,7 +261,7 @@ async fn leftovers(demo: &mut Demo<'_>) -> Result<Vec<Check>, LocalError> {
     let open = open.map(|n| format!("slot {} is {}: {}", n.slot, n.state_name(), n.reason)).collect();
     let allocs = demo.store().live_allocs().await?;
     let processes = demo.stack.machines.processes();
-    let stats = demo.stack.lambda.as_ref().map(|lambda| lambda.stats()).unwrap_or_default();
+    let stats = demo.stack.functions.as_ref().map(|functions| functions.stats()).unwrap_or_default();
     let errors = stats.iter().filter(|s| s.errors > 0).map(|s| {
         let last = s.last.as_ref().filter(|l| !l.ok).map_or("", |l| l.result.as_str());
         format!("{}: {} of {} runs {last}", s.function, s.errors, s.invocations)
@@ -315,8 +301,6 @@ mod tests {
         fs::write(&result, "42\n").unwrap();
         ended(&says, JobState::Complete).unwrap();
         assert!(ended(&says, JobState::Failed).unwrap_err().contains("is failed"));
-        let unzips = Expect::Unzips { result: result.clone(), sha256: sha256(b"42\n") };
-        assert!(ended(&unzips, JobState::Complete).unwrap_err().contains("not a whole gzip file"));
         let fails = Expect::Fails { exit_code: 3, times: 1 };
         assert!(ended(&fails, JobState::Failed).unwrap_err().contains("exit codes are []"));
         assert!(ended(&Expect::Cancelled, JobState::Cancelled).is_err(), "cancelled before it ran");

@@ -7,19 +7,15 @@ use model::auth::hex;
 use model::rng::Rng;
 use model::{FailurePolicy, JobSpec, Needs, Work};
 use sha2::{Digest, Sha256};
+use std::fmt::Write;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The directories with input files.
-const ROOTS: [&str; 4] = ["/usr/share", "/usr/include", "/usr/lib", "/etc"];
-/// The size of an input file.
-const BYTES: std::ops::Range<u64> = 1_024..2 * 1024 * 1024;
-/// The most files to choose from.
-const CANDIDATES: usize = 4_000;
-
-const HASHED: usize = 12;
-const ZIPPED: usize = 8;
+/// The lines of an input file.
+const LINES: usize = 2_000;
+/// How many jobs of each kind there are.
+const HASHED: usize = 20;
 const COUNTED: usize = 6;
 const JOINED: usize = 3;
 
@@ -36,8 +32,6 @@ pub(super) struct Task {
 pub(super) enum Expect {
     /// The job completes, and its result has this content.
     Says { result: PathBuf, content: String },
-    /// The job completes, and its result is a gzip file of content with this SHA-256.
-    Unzips { result: PathBuf, sha256: String },
     /// The job fails this many times, each time with this exit code.
     Fails { exit_code: i32, times: usize },
     /// The job fails once, and then completes.
@@ -54,57 +48,36 @@ pub(super) enum Expect {
 
 /// The jobs submitted at the start, and the urgent one submitted late.
 pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
-    let inputs = inputs(results, HASHED + ZIPPED + COUNTED + JOINED * 3)?;
-    let mut inputs = inputs.into_iter();
-    let mut next = || inputs.next().ok_or_else(|| io::Error::other("too few input files"));
+    let mut made = 0;
+    let mut next = || {
+        made += 1;
+        input(&results.join(format!("input-{made}")))
+    };
     let mut tasks = Vec::new();
     for n in 0..HASHED {
         let spec = JobSpec {
             priority: 400 + (n as u32 % 3) * 50,
-            needs: Needs { memory_mib: 256, ..Needs::default() },
+            needs: Needs { vcpus: 1 + n as u32 % 2, memory_mib: 256, ..Needs::default() },
             ..JobSpec::default()
         };
-        tasks.push(hash(&format!("hash-{n}"), &next()?, results, spec)?);
-    }
-    for n in 0..ZIPPED {
-        let (name, input) = (format!("zip-{n}"), next()?);
-        let result = results.join(&name);
-        let script = r#"gzip -c < "$IN" > "$OUT.part" && mv "$OUT.part" "$OUT"; sleep 1"#;
-        let spec = JobSpec { needs: Needs { vcpus: 2, memory_mib: 512, ..Needs::default() }, ..JobSpec::default() };
-        let expect = Expect::Unzips { result: result.clone(), sha256: sha256(&fs::read(&input)?) };
-        tasks.push(task(&name, script, &[("IN", &input), ("OUT", &result)], spec, expect));
+        tasks.push(hash(&format!("hash-{n}"), &[next()?], results, spec)?);
     }
     for n in 0..COUNTED {
         let (name, input) = (format!("count-{n}"), next()?);
         let result = results.join(&name);
-        let lines = fs::read(&input)?.iter().filter(|b| **b == b'\n').count();
         let script = r#"sleep 1; echo $(wc -l < "$IN") > "$OUT.part" && mv "$OUT.part" "$OUT""#;
         let spec = JobSpec { priority: 300, ..JobSpec::default() };
-        let expect = Expect::Says { result: result.clone(), content: lines.to_string() };
+        let expect = Expect::Says { result: result.clone(), content: LINES.to_string() };
         tasks.push(task(&name, script, &[("IN", &input), ("OUT", &result)], spec, expect));
     }
     for n in 0..JOINED {
-        let (name, files) = (format!("join-{n}"), [next()?, next()?, next()?]);
-        let result = results.join(&name);
-        let mut all = Vec::new();
-        for file in &files {
-            all.extend(fs::read(file)?);
-        }
-        let script =
-            r#"sleep 1; cat "$A" "$B" "$C" | sha256sum | cut -d' ' -f1 > "$OUT.part" && mv "$OUT.part" "$OUT""#;
-        let spec = JobSpec {
-            priority: 600,
-            needs: Needs { vcpus: 4, memory_mib: 8_192, ..Needs::default() },
-            ..JobSpec::default()
-        };
-        let expect = Expect::Says { result: result.clone(), content: sha256(&all) };
-        let [a, b, c] = &files;
-        tasks.push(task(&name, script, &[("A", a), ("B", b), ("C", c), ("OUT", &result)], spec, expect));
+        let needs = Needs { vcpus: 4, memory_mib: 8_192, ..Needs::default() };
+        let spec = JobSpec { priority: 600, needs, ..JobSpec::default() };
+        tasks.push(hash(&format!("join-{n}"), &[next()?, next()?, next()?], results, spec)?);
     }
     tasks.extend(special_jobs(results));
-    // The urgent job reads this program's own file, which certainly exists.
     let spec = JobSpec { priority: 1_000, ..JobSpec::default() };
-    let urgent = hash("urgent", &std::env::current_exe()?, results, spec)?;
+    let urgent = hash("urgent", &[next()?], results, spec)?;
     Ok((tasks, urgent))
 }
 
@@ -184,11 +157,19 @@ fn special_jobs(results: &Path) -> Vec<Task> {
     ]
 }
 
-fn hash(name: &str, input: &Path, results: &Path, spec: JobSpec) -> io::Result<Task> {
-    let result = results.join(name);
-    let script = r#"sleep 1; sha256sum < "$IN" | cut -d' ' -f1 > "$OUT.part" && mv "$OUT.part" "$OUT""#;
-    let expect = Expect::Says { result: result.clone(), content: sha256(&fs::read(input)?) };
-    Ok(task(name, script, &[("IN", input), ("OUT", &result)], spec, expect))
+/// The digest of these files together.
+fn hash(name: &str, inputs: &[PathBuf], results: &Path, spec: JobSpec) -> io::Result<Task> {
+    let (result, mut all) = (results.join(name), Vec::new());
+    for input in inputs {
+        all.extend(fs::read(input)?);
+    }
+    let named: Vec<String> = inputs.iter().map(|input| format!("'{}'", input.display())).collect();
+    let script = format!(
+        r#"sleep 1; cat {} | sha256sum | cut -d' ' -f1 > "$OUT.part" && mv "$OUT.part" "$OUT""#,
+        named.join(" ")
+    );
+    let content = hex(&Sha256::digest(&all));
+    Ok(task(name, &script, &[("OUT", &result)], spec, Expect::Says { result: result.clone(), content }))
 }
 
 fn task(name: &str, script: &str, env: &[(&str, &Path)], spec: JobSpec, expect: Expect) -> Task {
@@ -201,47 +182,12 @@ fn task(name: &str, script: &str, env: &[(&str, &Path)], spec: JobSpec, expect: 
     }
 }
 
-/// The digest in hexadecimal.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-/// Input files, spread over the files of this machine; generated if there are too few.
-fn inputs(results: &Path, wanted: usize) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for root in ROOTS {
-        let enough = found.len() + CANDIDATES / ROOTS.len();
-        walk(Path::new(root), &mut found, enough);
+/// Makes an input file of random lines.
+fn input(path: &Path) -> io::Result<PathBuf> {
+    let (rng, mut lines) = (Rng::real(), String::new());
+    for _ in 0..LINES {
+        let _ = writeln!(lines, "{}", rng.bits());
     }
-    let step = (found.len() / wanted.max(1)).max(1);
-    let mut chosen: Vec<PathBuf> = found.into_iter().step_by(step).take(wanted).collect();
-    while chosen.len() < wanted {
-        let path = results.join(format!("input-{}", chosen.len()));
-        let lines: String = (0..2_000).map(|_| format!("{}\n", Rng::real().bits())).collect();
-        fs::write(&path, lines)?;
-        chosen.push(path);
-    }
-    Ok(chosen)
-}
-
-/// Adds readable regular files below `dir`, in a fixed order, until there are `enough`.
-fn walk(dir: &Path, found: &mut Vec<PathBuf>, enough: usize) {
-    let mut entries: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    entries.sort();
-    for path in entries {
-        if found.len() >= enough {
-            return;
-        }
-        // Symbolic links are not followed, because they can form cycles.
-        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-        if metadata.is_dir() {
-            walk(&path, found, enough);
-        } else if metadata.is_file()
-            && BYTES.contains(&metadata.len())
-            && path.to_str().is_some()
-            && fs::File::open(&path).is_ok()
-        {
-            found.push(path);
-        }
-    }
+    fs::write(path, lines)?;
+    Ok(path.to_owned())
 }

@@ -39,7 +39,7 @@ function why({ waiting = [], staying = [], limits = [] }) {
 function local(extra, purposes) {
   const functions = extra.functions.length ? table("Functions of this machine", [
     ["Function", f => el("span", { title: purposes[f.function] }, f.function)], ["Runs", f => f.invocations, "n"],
-    ["Errors", f => f.errors, "n"], ["Processes", f => f.processes, "n"],
+    ["Errors", f => f.errors, "n"], ["Running", f => f.running, "n"],
     ["Last run took", f => f.last ? `${f.last.duration_ms} ms` : "", "n"], ["Last run", f => f.last ? ago(f.last.at) : "", "nowrap"],
   ], extra.functions, f => f.function) : el("p", { class: "soft" }, "The functions run elsewhere.");
   const instances = extra.instances.length ? table("Instances of this machine", [

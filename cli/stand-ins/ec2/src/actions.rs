@@ -20,9 +20,6 @@ impl Call<'_> {
             "RunInstances" => Self::run_instances,
             "DescribeInstances" => Self::describe_instances,
             "TerminateInstances" => Self::terminate_instances,
-            "CreateTags" => Self::create_tags,
-            "DescribeLaunchTemplates" => Self::describe_launch_templates,
-            "DescribeLaunchTemplateVersions" => Self::describe_launch_template_versions,
             "GetConsoleOutput" => Self::get_console_output,
             other => return Err(ApiError::InvalidAction(other.chars().take(100).collect())),
         };

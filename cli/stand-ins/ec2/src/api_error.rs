@@ -30,8 +30,6 @@ pub(crate) enum ApiError {
     InstanceIdMalformed(String),
     #[error("The instance {} not exist", no_such(.0))]
     InstanceNotFound(Vec<String>),
-    #[error("The ID '{0}' is not valid")]
-    InvalidId(String),
     #[error("The subnet ID '{0}' does not exist")]
     SubnetNotFound(String),
     #[error("The specified launch template, with template ID {0}, does not exist.")]
@@ -48,8 +46,6 @@ pub(crate) enum ApiError {
     IdempotentParameterMismatch,
     #[error("The instance launched by the earlier request with this client token has been terminated.")]
     IdempotentInstanceTerminated,
-    #[error("Request would have succeeded, but DryRun flag is set.")]
-    DryRun,
     #[error("Your quota allows for {0} more running instance(s). You requested more.")]
     InstanceLimitExceeded(u32),
     #[error(
@@ -106,7 +102,6 @@ impl ApiError {
             Self::FilterLimitExceeded => (400, "FilterLimitExceeded"),
             Self::InstanceIdMalformed(_) => (400, "InvalidInstanceID.Malformed"),
             Self::InstanceNotFound(_) => (400, "InvalidInstanceID.NotFound"),
-            Self::InvalidId(_) => (400, "InvalidID"),
             Self::SubnetNotFound(_) => (400, "InvalidSubnetID.NotFound"),
             Self::TemplateIdNotFound(_) => (400, "InvalidLaunchTemplateId.NotFound"),
             Self::TemplateNameNotFound(_) => (400, "InvalidLaunchTemplateName.NotFoundException"),
@@ -115,7 +110,6 @@ impl ApiError {
             Self::TagLimitExceeded => (400, "TagLimitExceeded"),
             Self::IdempotentParameterMismatch => (400, "IdempotentParameterMismatch"),
             Self::IdempotentInstanceTerminated => (400, "IdempotentInstanceTerminated"),
-            Self::DryRun => (412, "DryRunOperation"),
             Self::InstanceLimitExceeded(_) => (400, "InstanceLimitExceeded"),
             Self::VcpuLimitExceeded(_) => (400, "VcpuLimitExceeded"),
             Self::MaxSpotInstanceCountExceeded => (400, "MaxSpotInstanceCountExceeded"),

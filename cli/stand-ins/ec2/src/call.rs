@@ -2,7 +2,6 @@
 
 use model::time::{Span, Time};
 
-use crate::api_error::ApiError;
 use crate::instance::Instance;
 use crate::settings::Ec2Settings;
 use crate::wire::Params;
@@ -14,19 +13,11 @@ pub(crate) struct Call<'a> {
     pub(crate) params: &'a Params,
     pub(crate) world: &'a mut World,
     pub(crate) now: Time,
-    /// When the stand-in was started.
-    pub(crate) started_at: Time,
     /// The end of the machine's console output, if the call asks for it.
     pub(crate) console: Option<String>,
 }
 
 impl Call<'_> {
-    /// `DryRun`: "checks whether you have the required permissions for the action, without
-    /// actually making the request" (common query parameters, EC2 API Reference).
-    pub(crate) fn unless_dry_run(&self) -> Result<(), ApiError> {
-        if self.params.flag("DryRun")? { Err(ApiError::DryRun) } else { Ok(()) }
-    }
-
     /// EC2 is eventually consistent: a new instance is not known everywhere at once
     /// ("Eventual consistency in the Amazon EC2 API", EC2 Developer Guide).
     pub(crate) fn is_known(&self, instance: &Instance) -> bool {

@@ -9,7 +9,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::api_error::ApiError;
 use crate::call::Call;
 use crate::faults::Lookup;
-use crate::glob::Glob;
 use crate::instance::Instance;
 use crate::instance_xml;
 use crate::wire::{Params, Xml};
@@ -23,7 +22,8 @@ impl Call<'_> {
     /// Instances in launch order. Consecutive instances of one launch form one reservation.
     pub(crate) fn describe_instances(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
         let ids = self.instance_ids()?;
-        let filters = read_filters(self.params)?;
+        let filters = self.params.structures("Filter");
+        let filters = read_filters(&filters)?;
         let size = self.page_size(&ids)?;
         let query = digest(self.params);
         let after = self.params.filled("NextToken").map(|token| self.read_token(token, query)).transpose()?;
@@ -31,7 +31,6 @@ impl Call<'_> {
         if !unknown.is_empty() {
             return Err(ApiError::InstanceNotFound(unknown));
         }
-        self.unless_dry_run()?;
 
         let lookup = if ids.is_empty() { Lookup::ByFilter } else { Lookup::ById };
         let named: HashSet<&str> = ids.iter().map(String::as_str).collect();
@@ -104,60 +103,33 @@ fn digest(params: &Params) -> u64 {
     hasher.finish()
 }
 
-/// One filter: an instance matches if any of the values does.
-struct Filter {
-    on: Field,
-    values: Vec<Glob>,
+/// One filter: an instance matches if its tag has one of these values.
+struct Filter<'a> {
+    tag: String,
+    values: Vec<&'a str>,
 }
 
-enum Field {
-    Tag(String),
-    TagKey,
-    Text(fn(&Instance) -> &str),
-}
-
-impl Filter {
+impl Filter<'_> {
     fn matches(&self, instance: &Instance) -> bool {
-        let any = |text: &str| self.values.iter().any(|glob| glob.matches(text));
-        match &self.on {
-            Field::Tag(key) => instance.tags.get(key).is_some_and(|value| any(value)),
-            Field::TagKey => instance.tags.keys().any(|key| any(key)),
-            Field::Text(text) => any(text(instance)),
-        }
+        instance.tags.get(&self.tag).is_some_and(|value| self.values.contains(&value.as_str()))
     }
 }
 
 /// The filters of a request, joined by AND ("List and filter using the CLI and API", EC2 User
-/// Guide). The stand-in refuses an unknown filter. A stand-in that ignored the filter would list too many instances.
-fn read_filters(params: &Params) -> Result<Vec<Filter>, ApiError> {
+/// Guide). The stand-in refuses what it does not know: filters by other things than tags, and wildcards. If it ignored a
+/// filter, it would list too many instances.
+fn read_filters(structures: &[Params]) -> Result<Vec<Filter<'_>>, ApiError> {
     let mut filters = Vec::new();
-    let mut values_in_all = 0;
-    for filter in params.structures("Filter") {
+    for filter in structures {
         let name = filter.filled("Name").ok_or(ApiError::MissingParameter("Filter.Name"))?;
-        let values: Vec<Glob> = filter.list("Value").into_iter().map(Glob::new).collect();
-        if values.is_empty() {
-            return Err(ApiError::value(name, "Filter", "the filter has no values"));
-        }
-        values_in_all += values.len();
-        filters.push(Filter { on: field(name)?, values });
+        let (tag, values) = (name.strip_prefix("tag:"), filter.list("Value"));
+        let is_plain = values.iter().all(|value| !value.contains(['*', '?', '\\']));
+        let Some(tag) = tag.filter(|_| is_plain && !values.is_empty()) else {
+            let name: String = name.chars().take(100).collect();
+            return Err(ApiError::InvalidParameterValue(format!("The filter '{name}' is invalid")));
+        };
+        filters.push(Filter { tag: tag.to_owned(), values });
     }
-    if values_in_all > MAX_FILTER_VALUES { Err(ApiError::FilterLimitExceeded) } else { Ok(filters) }
-}
-
-fn field(name: &str) -> Result<Field, ApiError> {
-    if let Some(key) = name.strip_prefix("tag:") {
-        return Ok(Field::Tag(key.to_owned()));
-    }
-    Ok(match name {
-        "tag-key" => Field::TagKey,
-        "instance-state-name" => Field::Text(|i| i.state.name_and_code().0),
-        "instance-id" => Field::Text(|i| &i.instance_id),
-        "instance-type" => Field::Text(|i| &i.instance_type),
-        "availability-zone" => Field::Text(|i| &i.zone),
-        "client-token" => Field::Text(|i| i.client_token.as_deref().unwrap_or_default()),
-        other => {
-            let other: String = other.chars().take(100).collect();
-            return Err(ApiError::InvalidParameterValue(format!("The filter '{other}' is invalid")));
-        }
-    })
+    let values: usize = filters.iter().map(|filter| filter.values.len()).sum();
+    if values > MAX_FILTER_VALUES { Err(ApiError::FilterLimitExceeded) } else { Ok(filters) }
 }

@@ -21,7 +21,6 @@ pub struct Ec2 {
     pub(crate) settings: Ec2Settings,
     clock: Arc<dyn Fn() -> Time + Send + Sync>,
     machines: Arc<dyn Machines>,
-    started_at: Time,
     world: Mutex<World>,
 }
 
@@ -32,8 +31,7 @@ impl Ec2 {
         clock: Arc<dyn Fn() -> Time + Send + Sync>,
         machines: Arc<dyn Machines>,
     ) -> Arc<Self> {
-        let started_at = clock();
-        Arc::new(Self { settings, clock, machines, started_at, world: Mutex::default() })
+        Arc::new(Self { settings, clock, machines, world: Mutex::default() })
     }
 
     /// Makes every change that is due by the clock, and tells the machines. Every request does
@@ -105,7 +103,7 @@ impl Ec2 {
         self.change(|world| {
             world.advance(now, &self.settings);
             let request_id = world.fresh_id("", self.settings.seed);
-            let call = Call { settings: &self.settings, params, world, now, started_at: self.started_at, console };
+            let call = Call { settings: &self.settings, params, world, now, console };
             let answer = call.answer(&request_id);
             (request_id, answer)
         })

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 use crate::api_error::ApiError;
-use crate::glob::Glob;
 use crate::instance::Instance;
 use crate::wire::Params;
 
@@ -34,7 +33,7 @@ pub struct Faults {
     /// How an answer is lost.
     pub lost_as: LostAs,
     pub fail: Vec<FailCall>,
-    /// Instances (`*` and `?` allowed) that stay `shutting-down` or `stopping` while named here.
+    /// Instances (`*`: all) that stay `shutting-down` or `stopping` while named here.
     pub stuck: BTreeSet<String>,
     /// Instances that DescribeInstances leaves out.
     pub forget: Vec<Forget>,
@@ -136,7 +135,7 @@ fn client_error() -> u16 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forget {
-    /// The instances; `*` and `?` allowed.
+    /// The instance; `*`: all.
     pub instance_id: String,
     /// Until when, in milliseconds since the epoch. Absent: until the faults are replaced.
     #[serde(default)]
@@ -188,7 +187,7 @@ impl Faults {
 
     /// Whether this instance stays in a state that it should leave.
     pub(crate) fn is_stuck(&self, instance: &Instance) -> bool {
-        self.stuck.iter().any(|pattern| Glob::new(pattern).matches(&instance.instance_id))
+        self.stuck.contains("*") || self.stuck.contains(&instance.instance_id)
     }
 
     /// Whether DescribeInstances leaves this instance out.
@@ -196,7 +195,7 @@ impl Faults {
         self.forget.iter().any(|forget| {
             (forget.by_id || lookup == Lookup::ByFilter)
                 && forget.until.is_none_or(|until| now < until)
-                && Glob::new(&forget.instance_id).matches(&instance.instance_id)
+                && (forget.instance_id == "*" || forget.instance_id == instance.instance_id)
         })
     }
 }

@@ -1,5 +1,5 @@
-//! A stand-in for EC2: an HTTP server that speaks the Query protocol well enough for the
-//! unmodified AWS SDK, with the instances in memory.
+//! A stand-in for EC2: an HTTP server that speaks the calls that nodekeeper makes, for the unmodified AWS SDK, with the
+//! instances in memory.
 //!
 //! Guarantees: client tokens, states, limits, pages, filters and error codes are as AWS
 //! documents them (each rule names its source); the same seed, clock and requests give the same
@@ -19,7 +19,7 @@
 //! | [`Ec2`] | the region: its clock, its instances, what others do to them |
 //! | `http` | requests in, answers out |
 //! | `call`, `actions` | one API call, and which function performs it |
-//! | `run`, `describe`, `terminate`, `tags`, `templates`, `console` | one action each |
+//! | `run` with `tags` and `templates`, `describe`, `terminate`, `console` | one action each |
 //! | `world`, `instance` | the instances, and how their states change over time |
 //! | [`Faults`], [`Ec2Settings`], [`Machines`] | what fails, what the region offers, what runs behind an instance |
 //! | `wire`, `instance_xml`, `api_error` | parameters, XML, error codes |
@@ -31,7 +31,6 @@ mod console;
 mod describe;
 mod ec2;
 mod faults;
-mod glob;
 mod http;
 mod ids;
 mod instance;

@@ -52,7 +52,6 @@ impl Call<'_> {
             return Err(ApiError::RequestLimitExceeded);
         }
         let launch = Launch::read(params, settings)?;
-        self.unless_dry_run()?;
         if let Some(earlier) = self.repeated_launch(&launch)? {
             self.write(xml, &earlier.reservation_id, &earlier.instances);
             return Ok(());
@@ -218,9 +217,9 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// The parameters on which two requests with one client token must agree: all except these two.
+/// The parameters on which two requests with one client token must agree: all but the token.
 fn identity(params: &Params) -> Params {
-    params.clone().without(&["ClientToken", "DryRun"])
+    params.clone().without(&["ClientToken"])
 }
 
 fn counts(params: &Params) -> Result<(u32, u32), ApiError> {

@@ -16,7 +16,6 @@ impl Call<'_> {
             return Err(ApiError::InvalidParameterCombination("No instances specified".into()));
         }
         self.all_known(&ids)?;
-        self.unless_dry_run()?;
         let mut changes: Vec<(String, State, State)> = Vec::new();
         for id in ids {
             let Some(before) = self.world.find(&id).map(|instance| instance.state) else { continue };

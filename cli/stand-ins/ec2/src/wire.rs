@@ -37,16 +37,6 @@ impl Params {
         value.parse().map(Some).map_err(|_| ApiError::value(value, name, "it must be a whole number in range"))
     }
 
-    /// The parameter as `true` or `false`; false when missing.
-    pub(crate) fn flag(&self, name: &'static str) -> Result<bool, ApiError> {
-        match self.filled(name) {
-            None => Ok(false),
-            Some(value) if value.eq_ignore_ascii_case("true") => Ok(true),
-            Some(value) if value.eq_ignore_ascii_case("false") => Ok(false),
-            Some(value) => Err(ApiError::value(value, name, "it must be true or false")),
-        }
-    }
-
     /// The values of `name.1`, `name.2`, … in that order.
     pub(crate) fn list(&self, name: &str) -> Vec<&str> {
         let mut found: Vec<(u32, &str)> =
@@ -127,6 +117,11 @@ impl Xml {
         self.0.push_str(&format!("<{name}>"));
         inside(self);
         self.0.push_str(&format!("</{name}>"));
+    }
+
+    /// Elements that are XML already, and hold nothing of a request.
+    pub(crate) fn raw(&mut self, xml: &str) {
+        self.0.push_str(xml);
     }
 
     /// `<name>` with text in it.

@@ -120,11 +120,6 @@ impl World {
         self.instances.get(self.by_id.get(id)?)
     }
 
-    /// [`World::find`], mutable.
-    pub(crate) fn find_mut(&mut self, id: &str) -> Option<&mut Instance> {
-        self.instances.get_mut(self.by_id.get(id)?)
-    }
-
     /// Adds a new, pending instance.
     pub(crate) fn launch(&mut self, instance: Instance, settings: &Ec2Settings) {
         let number = self.next();

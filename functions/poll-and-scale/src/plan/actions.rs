@@ -7,7 +7,7 @@ use model::action::{About, Describe};
 use model::brake::BrakeChange;
 use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::node::Seen;
+use model::node::Idleness;
 use model::time::Time;
 use model::{ActionName, Offering};
 use std::collections::BTreeSet;
@@ -107,7 +107,7 @@ pub enum Action {
     /// Queue a job without live allocs again.
     Requeue(JobId),
     /// Count that a run saw the node idle, or reset the count because the node is needed.
-    SetIdle(NodeId, Seen),
+    SetIdle(NodeId, Idleness),
     /// Tell an alloc to stop because its node's drain deadline is near, and count it as lost for its job.
     Drain(AllocId, NodeId),
     /// Tell a person.

@@ -122,12 +122,16 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
             // may never get that order. In that case the next run loses the alloc, and the job does not wait for the
             // node.
             ClientStatus::Unknown => {}
-            _ => return lose(Reason::SilentAndNotWaitedFor { status }),
+            ClientStatus::Pending
+            | ClientStatus::Running
+            | ClientStatus::Complete
+            | ClientStatus::Failed
+            | ClientStatus::Lost => return lose(Reason::SilentAndNotWaitedFor { status }),
         },
         // The report never came. A job that wants a copy gets the time to place one before the alloc is lost.
         Some(NodeStatus::Syncing) if wants_copy(alloc) && syncing_since(view, record, STRETCH).is_none() => {}
         Some(NodeStatus::Syncing) => return lose(Reason::NeverReported {}),
-        _ => {}
+        Some(NodeStatus::Ready) | None => {}
     }
     if alloc.desired == Desired::Stop {
         return None;

@@ -36,7 +36,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
                 view.lose(life.node_id);
                 plan.add(Action::MarkDown(life.node_id), Reason::LastWindowClosed {});
             }
-            _ => {}
+            NodeStatus::Syncing | NodeStatus::Ready | NodeStatus::Disconnected | NodeStatus::Down => {}
         }
     }
 }
@@ -52,6 +52,6 @@ pub(super) fn may_wait(alloc: &AllocSummary, now: Time) -> bool {
         && match alloc.client {
             ClientStatus::Running => true,
             ClientStatus::Unknown => !window_over(alloc, now),
-            _ => false,
+            ClientStatus::Pending | ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => false,
         }
 }

@@ -12,8 +12,9 @@ pub(super) fn will_terminate(view: &View<'_>, record: &NodeRecord) -> bool {
     let Some(life) = record.life() else { return false };
     match &record.state {
         NodeState::Assigned(_) => life.instance_id.is_some() && boot_is_over(view, life),
-        _ if record.refuses().is_some() => true,
-        _ => stuck_syncing(view, record) || !view.has_size(life),
+        NodeState::InUse(_) | NodeState::ShuttingDown(_) | NodeState::Cleaned { .. } => {
+            record.refuses().is_some() || stuck_syncing(view, record) || !view.has_size(life)
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use super::view::{NodeSet, View};
 use model::events::Subject;
 use model::explain::name_of;
 use model::ids::{JobId, NodeId};
-use model::node::Seen;
+use model::node::Idleness;
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{Contact, Intent, Life, NodeRecord, NodeState, NodeStatus, Usd};
@@ -130,7 +130,7 @@ fn one(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, need:
             None
         }
         NodeState::InUse(node) => in_use(view, plan, record, life, &node.contact, need),
-        _ => None,
+        NodeState::Assigned(_) | NodeState::ShuttingDown(_) | NodeState::Cleaned { .. } => None,
     }
 }
 
@@ -169,7 +169,7 @@ fn in_use(
         let reason = if idle { Reason::DrainedAndIdle {} } else { Reason::DrainDeadlineOver {} };
         shut_down(plan, life, Because::NotNeeded, reason);
     } else if !idle {
-        count_idle(plan, life, contact, Seen::Needed);
+        count_idle(plan, life, contact, Idleness::Needed);
         let is_read = life.is_read(view.now).then_some(Reason::OutputIsRead {});
         return if contact.busy { Some(Reason::AgentSaysBusy {}) } else { is_read };
     } else if contact.status == NodeStatus::Down {
@@ -205,7 +205,7 @@ fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) -> Opt
 fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, why: &str) -> Option<Reason> {
     let reason = Reason::AgentRefuses { why: why.to_owned() };
     match idle_since(view, contact) {
-        None => count_idle(plan, life, contact, Seen::Idle),
+        None => count_idle(plan, life, contact, Idleness::Idle),
         Some(since) if view.now < since + Span::from_s(view.seen.policy.idle.timeout_s) => {}
         Some(_) => {
             // With the next node this would be the same, if its image or its boot script is wrong.
@@ -218,18 +218,18 @@ fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, wh
 
 fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, need: Need) -> Option<Reason> {
     if need == Need::Unread {
-        count_idle(plan, life, contact, Seen::Needed);
+        count_idle(plan, life, contact, Idleness::Needed);
         return Some(Reason::KeptForUnread {});
     }
     if let Need::Needed(job) = need {
-        count_idle(plan, life, contact, Seen::Needed);
+        count_idle(plan, life, contact, Idleness::Needed);
         let job = job.and_then(|id| view.job(id)).map(name_of);
         let min = view.seen.policy.nodes.min;
         return Some(job.map_or(Reason::KeptForMinimum { min }, |job| Reason::ReservedFor { job }));
     }
     let policy = &view.seen.policy.idle;
     let Some(since) = idle_since(view, contact) else {
-        count_idle(plan, life, contact, Seen::Idle);
+        count_idle(plan, life, contact, Idleness::Idle);
         let seen = contact.idle_seen.saturating_add(1);
         return Some(Reason::IdleUnconfirmed { seen, of: policy.confirmations });
     };
@@ -258,11 +258,11 @@ fn too_early(view: &View<'_>, life: &Life, until: Time, wait: impl FnOnce(Span) 
 }
 
 /// Counts the runs that see a node idle, and resets the count when the node is needed.
-fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Seen) {
+fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Idleness) {
     let reason = match seen {
-        Seen::Idle => Reason::IdleAndNotNeeded {},
-        Seen::Needed if contact.idle_seen == 0 => return,
-        Seen::Needed => Reason::NeededAgain {},
+        Idleness::Idle => Reason::IdleAndNotNeeded {},
+        Idleness::Needed if contact.idle_seen == 0 => return,
+        Idleness::Needed => Reason::NeededAgain {},
     };
     plan.add_quietly(Action::SetIdle(life.node_id, seen), reason);
 }

@@ -297,5 +297,3 @@ fn what_is_no_event_of_ours_is_passed_over() {
     }
     assert!(told.slots.is_empty() && told.uses.is_empty() && told.left_out == 0);
 }
-
-mod picture;

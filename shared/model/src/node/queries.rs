@@ -22,7 +22,6 @@ impl Life {
 }
 
 impl NodeRecord {
-    /// The name of the state.
     pub fn state_name(&self) -> NodeStateName {
         match self.state {
             NodeState::Cleaned { .. } => NodeStateName::Cleaned,
@@ -91,7 +90,7 @@ impl NodeRecord {
     pub fn status(&self) -> Option<NodeStatus> {
         match &self.state {
             NodeState::InUse(node) => Some(node.contact.status),
-            _ => None,
+            NodeState::Assigned(_) | NodeState::ShuttingDown(_) | NodeState::Cleaned { .. } => None,
         }
     }
 
@@ -143,7 +142,7 @@ impl NodeRecord {
         match &self.state {
             NodeState::InUse(n) => matches!(n.contact.status, NodeStatus::Syncing | NodeStatus::Ready),
             NodeState::ShuttingDown(n) => n.contact.is_some(),
-            _ => false,
+            NodeState::Assigned(_) | NodeState::Cleaned { .. } => false,
         }
     }
 }

@@ -48,7 +48,7 @@ pub struct Caller<'a> {
 
 /// How a run saw a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Idleness {
     /// Idle, and nothing needs it.
     Idle,
     /// Not idle, or something needs it.
@@ -308,15 +308,15 @@ impl NodeRecord {
     }
 
     /// Counts a run that saw the node idle, or resets the count because the node is needed.
-    pub fn seen_by_run(&self, seen: Seen, now: Time) -> Result<Self, NotPossible> {
+    pub fn seen_by_run(&self, seen: Idleness, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::InUse(node) = &mut new.state else { return Err(self.not_possible("be idle")) };
         let (idle_since_at, idle_seen, reason) = match seen {
-            Seen::Idle => {
+            Idleness::Idle => {
                 let since = node.contact.idle_since_at.or(Some(now));
                 (since, node.contact.idle_seen.saturating_add(1), "idle")
             }
-            Seen::Needed => (None, 0, "needed"),
+            Idleness::Needed => (None, 0, "needed"),
         };
         node.contact.idle_since_at = idle_since_at;
         node.contact.idle_seen = idle_seen;
@@ -346,7 +346,9 @@ impl NodeRecord {
             NodeState::InUse(node) => {
                 NodeState::ShuttingDown(Box::new(ShuttingDown { life: node.life, contact: Some(node.contact) }))
             }
-            _ => return Err(self.not_possible("be shut down")),
+            NodeState::Assigned(_) | NodeState::ShuttingDown(_) | NodeState::Cleaned { .. } => {
+                return Err(self.not_possible("be shut down"));
+            }
         };
         Ok(new.touched(now, reason))
     }

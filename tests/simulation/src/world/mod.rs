@@ -13,8 +13,7 @@ pub use crate::core::How;
 pub(crate) use controllers::STEADY;
 
 use crate::check::{Check, Watch};
-use crate::core::{Broken, Core, Fault, Line, START, lock};
-use crate::database::Plain;
+use crate::core::{Broken, Core, Fault, Line, START};
 use crate::ec2::{Ec2, WARNING_S};
 use crate::embedded::Embedded;
 use crate::functions::Functions;
@@ -23,9 +22,8 @@ use crate::machine::Machine;
 use crate::panics;
 use crate::scenario::Scenario;
 use crate::tables::Tables;
-use history::History;
 use model::ids::JobId;
-use model::time::{Span, Time};
+use model::time::Span;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -63,10 +61,6 @@ pub struct Outcome {
     pub without_faults: Simulated,
     /// The story, if one was told.
     pub lines: Vec<Line>,
-    /// The faults with their times, if the world is drawn.
-    pub marks: Vec<(Time, Fault)>,
-    /// What the events and records of the tables tell, if the world is drawn.
-    pub past: Option<History>,
 }
 
 /// How much was simulated.
@@ -301,19 +295,7 @@ impl World {
             with_faults: lived.with_faults,
             without_faults: lived.without_faults,
             lines: self.core.lines(),
-            marks: self.core.marks(),
-            past: self.past().await,
         }
-    }
-
-    /// What the tables tell of the past, if this world is drawn. It is read from a copy without faults.
-    async fn past(&self) -> Option<History> {
-        if !self.core.is_drawing() {
-            return None;
-        }
-        let copy = Plain::of(&lock(&self.tables.model).backup());
-        let now = self.core.now();
-        History::read(&Store::new(Arc::new(copy)), now.since(START), now).await.ok()
     }
 
     fn count_nodes(&self, lived: &mut Lived, trouble: u32) {

@@ -191,16 +191,6 @@ async fn user_data_reaches_the_machine_and_has_a_limit() {
     bench.run(&[("UserData", "not base64!")]).await.is_refused(400, "InvalidUserData.Malformed");
 }
 
-#[tokio::test]
-async fn a_dry_run_checks_and_launches_nothing() {
-    let bench = Bench::new(Ec2Settings::default()).await;
-    bench.run(&[("DryRun", "true")]).await.is_refused(412, "DryRunOperation");
-    bench.run(&[("DryRun", "true"), ("SubnetId", "subnet-no")]).await.is_refused(400, "InvalidSubnetID.NotFound");
-    bench.run(&[("DryRun", "perhaps")]).await.is_refused(400, "InvalidParameterValue");
-    assert!(bench.ec2.instances().is_empty());
-    bench.run(&[("DryRun", "false")]).await.ok();
-}
-
 fn templates() -> Ec2Settings {
     let version = |version, instance_type: &str, user_data: &str, market| TemplateVersion {
         version,
@@ -255,21 +245,4 @@ async fn unknown_templates_and_versions_are_refused() {
     }
     bench.run(&[(name, "node"), (id, "lt-1")]).await.is_refused(400, "InvalidParameterCombination");
     bench.run(&[("LaunchTemplate.Version", "1")]).await.is_refused(400, "MissingParameter");
-}
-
-#[tokio::test]
-async fn templates_are_described() {
-    let bench = Bench::new(templates()).await;
-    let all = bench.call("DescribeLaunchTemplates", &[]).await.ok();
-    assert_eq!((all.one("launchTemplateId"), all.one("defaultVersionNumber")), ("lt-1".into(), "2".into()));
-    assert_eq!(all.one("latestVersionNumber"), "3");
-    let no = bench.call("DescribeLaunchTemplates", &[("LaunchTemplateName.1", "no")]).await;
-    no.is_refused(400, "InvalidLaunchTemplateName.NotFoundException");
-    let filtered = bench.call("DescribeLaunchTemplates", &[("Filter.1.Name", "x"), ("Filter.1.Value.1", "y")]).await;
-    filtered.is_refused(400, "InvalidParameterValue");
-    let params = [("LaunchTemplateName", "node"), ("LaunchTemplateVersion.1", "$Latest")];
-    let latest = bench.call("DescribeLaunchTemplateVersions", &params).await.ok();
-    assert_eq!((latest.one("versionNumber"), latest.one("userData")), ("3".into(), STANDARD.encode("three")));
-    let every = bench.call("DescribeLaunchTemplateVersions", &[("LaunchTemplateId", "lt-1")]).await.ok();
-    assert_eq!(every.all("defaultVersion"), ["false", "true", "false"]);
 }

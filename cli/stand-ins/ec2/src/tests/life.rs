@@ -95,8 +95,6 @@ async fn one_unknown_id_fails_a_termination_for_all() {
     bench.call("TerminateInstances", &[]).await.is_refused(400, "InvalidParameterCombination");
     let malformed = bench.call("TerminateInstances", &[("InstanceId.1", "7")]).await;
     malformed.is_refused(400, "InvalidInstanceID.Malformed");
-    let dry = bench.call("TerminateInstances", &[("InstanceId.1", &id), ("DryRun", "true")]).await;
-    dry.is_refused(412, "DryRunOperation");
     assert_eq!(bench.state(&id).await.as_deref(), Some("running"));
 }
 
@@ -187,32 +185,6 @@ async fn a_termination_while_stopping_takes_its_full_time() {
     assert_eq!(bench.state(&id).await.as_deref(), Some("shutting-down"));
     bench.wait(1);
     assert_eq!(bench.state(&id).await.as_deref(), Some("terminated"));
-}
-
-#[tokio::test]
-async fn tags_are_added_and_overwritten_on_all_resources_or_none() {
-    let bench = Bench::new(Ec2Settings::default()).await;
-    let (a, b) = (bench.running(&[]).await, bench.running(&[]).await);
-    let tag = |n: &'static str, key: &'static str, value: &'static str| match n {
-        "1" => [("Tag.1.Key", key), ("Tag.1.Value", value)],
-        _ => [("Tag.2.Key", key), ("Tag.2.Value", value)],
-    };
-    let both = [("ResourceId.1", a.as_str()), ("ResourceId.2", b.as_str())];
-    let made = bench.call("CreateTags", &[both.as_slice(), &tag("1", "x", "1"), &tag("2", "y", "1")].concat()).await;
-    assert_eq!(made.ok().one("return"), "true");
-    bench.call("CreateTags", &[&both[..1], &tag("1", "x", "2")].concat()).await.ok();
-    let tags = |n: usize| bench.ec2.instances()[n].tags.clone().into_iter().collect::<Vec<_>>();
-    assert_eq!(tags(0), [("x".into(), "2".into()), ("y".into(), "1".into())]);
-    assert_eq!(tags(1), [("x".into(), "1".into()), ("y".into(), "1".into())]);
-    let unknown = [both.as_slice(), &[("ResourceId.3", "i-12345678")], &tag("1", "z", "")].concat();
-    bench.call("CreateTags", &unknown).await.is_refused(400, "InvalidInstanceID.NotFound");
-    let volume = [&[("ResourceId.1", "vol-12345678")], tag("1", "z", "").as_slice()].concat();
-    bench.call("CreateTags", &volume).await.is_refused(400, "InvalidID");
-    bench.call("CreateTags", &both).await.is_refused(400, "MissingParameter");
-    bench.call("CreateTags", &tag("1", "z", "")).await.is_refused(400, "MissingParameter");
-    let reserved = [both.as_slice(), &tag("1", "aws:z", "")].concat();
-    bench.call("CreateTags", &reserved).await.is_refused(400, "InvalidParameterValue");
-    assert_eq!((tags(0).len(), tags(1).len()), (2, 2));
 }
 
 #[tokio::test]

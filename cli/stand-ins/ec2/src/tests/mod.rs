@@ -174,8 +174,9 @@ impl Bench {
 
     /// The state that lists show for an instance, if they show it.
     async fn state(&self, id: &str) -> Option<String> {
-        let reply = self.describe(&[("Filter.1.Name", "instance-id"), ("Filter.1.Value.1", id)]).await.ok();
-        reply.all("name").first().cloned()
+        let reply = self.describe(&[]).await.ok();
+        let place = reply.ids().iter().position(|shown| shown == id)?;
+        reply.all("name").get(place).cloned()
     }
 }
 

@@ -139,7 +139,13 @@ fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
             JobState::Placed if with_unknown.contains(&job.job_id) => {
                 wants.extend(copies_wanted(view, job).map(|original| Want::Copy { job, original }));
             }
-            _ => {}
+            JobState::Queued
+            | JobState::Placed
+            | JobState::Regrouping
+            | JobState::Complete
+            | JobState::Failed
+            | JobState::Cancelled
+            | JobState::Rejected => {}
         }
     }
     wants

@@ -430,7 +430,8 @@ fn place(view: &View<'_>, record: &NodeRecord, life: &Life) -> Option<At> {
         (NodeState::InUse(_), Some(NodeStatus::Syncing)) | (NodeState::Assigned(_), _) => {
             Some(At::Booting(life.node_id))
         }
-        _ => None,
+        (NodeState::InUse(_), Some(NodeStatus::Disconnected | NodeStatus::Down) | None)
+        | (NodeState::ShuttingDown(_) | NodeState::Cleaned { .. }, _) => None,
     }
 }
 

@@ -19,7 +19,7 @@ use super::{Action, plan};
 use model::ActionName;
 use model::cloud::InstanceState;
 use model::fixtures::{self, at};
-use model::node::Seen;
+use model::node::Idleness;
 use model::output::Follow;
 use model::policy::{Policy, example_json};
 use model::time::Time;
@@ -111,7 +111,7 @@ impl Given {
 
 /// A ready node that has been idle since second 60, and that enough runs have seen idle.
 fn idle(n: u32) -> NodeRecord {
-    let seen = |r: NodeRecord, s| r.seen_by_run(Seen::Idle, at(s)).unwrap();
+    let seen = |r: NodeRecord, s| r.seen_by_run(Idleness::Idle, at(s)).unwrap();
     seen(seen(fixtures::ready(n), 80), 90)
 }
 
