@@ -25,7 +25,7 @@ use model::{AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Lif
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use store::{DbError, Ended, Listed, Store, Unreadable, Waiting, placed_last};
+use store::{DbError, End, Ended, Listed, Store, Unreadable, Waiting, placed_last};
 
 /// How far back the jobs that ended, and the warnings, are looked at.
 pub const RECENT: Span = Span::from_s(3600);
@@ -242,7 +242,7 @@ impl Observation {
         seen.quarantined.unreadable(nodes.unreadable);
         seen.quarantined.unreadable(jobs.unreadable.into_iter().chain(known));
         seen.jobs_place = place.moved(end, seen.quarantined.jobs.iter().copied());
-        seen.ended = store.ended(observed_at - RECENT, ENDED).await?;
+        seen.ended = store.ended(&End::NOT_CANCELLED, observed_at - RECENT, ENDED).await?;
         (seen.nodes, seen.not_indexed) = (nodes.rows, jobs.rows);
         Ok(seen.sorted_out())
     }

@@ -335,9 +335,23 @@ impl Db for Dynamo {
         let key = query.index.map_or(query.table.definition().key, |i| i.key);
         let mut aliases = Aliases::default();
         let mut condition = format!("{} = {}", aliases.name(key.hash.name), aliases.value(&query.hash));
-        if let (Some(range), Some(most)) = (key.range, &query.range_at_most) {
-            condition.push_str(&format!(" AND {} <= {}", aliases.name(range.name), aliases.value(most)));
-        }
+        // DynamoDB takes one condition on a range key.
+        let bound = match (key.range, &query.range_at_least, &query.range_at_most) {
+            (Some(range), Some(least), Some(most)) => {
+                format!(
+                    " AND {} BETWEEN {} AND {}",
+                    aliases.name(range.name),
+                    aliases.value(least),
+                    aliases.value(most)
+                )
+            }
+            (Some(range), Some(least), None) => {
+                format!(" AND {} >= {}", aliases.name(range.name), aliases.value(least))
+            }
+            (Some(range), None, Some(most)) => format!(" AND {} <= {}", aliases.name(range.name), aliases.value(most)),
+            _ => String::new(),
+        };
+        condition.push_str(&bound);
         let answer = self
             .client
             .query()

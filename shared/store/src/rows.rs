@@ -198,16 +198,20 @@ impl Record for Job {
     fn set_version(&mut self, version: Version) {
         self.summary.version = version;
     }
-    const INDEXED: &'static [&'static str] = &["queue", "rank"];
+    const INDEXED: &'static [&'static str] = &["named", "queue", "rank", "tail"];
     fn index(&self, item: &mut Item) {
         item.extend(job_event::end(self).map(|end| (job_event::END.to_owned(), end)));
+        let id = self.summary.job_id;
+        item.insert("tail".into(), s(tail(id)));
+        item.extend(self.summary.name.as_ref().map(|name| ("named".to_owned(), s(named(name, id)))));
         let (queue, rank) = match (self.summary.state, self.finished_at) {
             (JobState::Queued, _) if self.summary.follows() => (HELD, self.rank()),
-            (JobState::Queued, _) => (queued(self.summary.job_id), self.rank()),
+            (JobState::Queued, _) => (queued(id), self.rank()),
             (JobState::Placed | JobState::Regrouping, _) => ("placed", self.rank()),
-            (JobState::Complete | JobState::Failed | JobState::Rejected, Some(at)) => {
-                (ended(self.summary.job_id), ended_rank(at))
-            }
+            (state, Some(at)) => match End::of(state) {
+                Some(end) => (end.of_job(id), ended_rank(at)),
+                None => return,
+            },
             _ => return,
         };
         item.insert("queue".into(), s(queue));
@@ -215,18 +219,83 @@ impl Record for Job {
     }
 }
 
-/// The values of `queue` that jobs have after their end, unless they were cancelled. Several, as [`QUEUED`].
-pub(crate) const ENDED: [&str; 8] =
-    ["ended#0", "ended#1", "ended#2", "ended#3", "ended#4", "ended#5", "ended#6", "ended#7"];
+/// The characters of ids, in their order: what the last one of an id may be.
+pub(crate) const TAILS: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// The value of `queue` for a job that has ended.
-fn ended(id: JobId) -> &'static str {
-    let shard = usize::from(id.random_byte()) % ENDED.len();
-    ENDED.get(shard).unwrap_or(&"ended#0")
+/// The last character of a job's id, which is random.
+fn tail(id: JobId) -> char {
+    id.to_string().chars().next_back().unwrap_or('0')
+}
+
+/// A job's name with its id, so that jobs of one name are in the order of their ids.
+pub(crate) fn named(name: &str, id: impl std::fmt::Display) -> String {
+    format!("{name}#{id}")
+}
+
+/// How a job ended, as far as the index of the queue tells ends apart: a list of those that failed must not read those that
+/// did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Complete,
+    /// Failed or rejected.
+    Failed,
+    Cancelled,
+}
+
+impl End {
+    /// Every end.
+    pub const ALL: [Self; 3] = [Self::Complete, Self::Failed, Self::Cancelled];
+    /// Every end that nobody asked for.
+    pub const NOT_CANCELLED: [Self; 2] = [Self::Complete, Self::Failed];
+
+    /// The end of a job in this state; `None` if it has not ended.
+    pub const fn of(state: JobState) -> Option<Self> {
+        match state {
+            JobState::Complete => Some(Self::Complete),
+            JobState::Failed | JobState::Rejected => Some(Self::Failed),
+            JobState::Cancelled => Some(Self::Cancelled),
+            JobState::Queued | JobState::Placed | JobState::Regrouping => None,
+        }
+    }
+
+    /// The values of `queue` that jobs have after this end. Several, as [`QUEUED`].
+    pub(crate) const fn values(self) -> &'static [&'static str; 8] {
+        match self {
+            Self::Complete => &[
+                "complete#0",
+                "complete#1",
+                "complete#2",
+                "complete#3",
+                "complete#4",
+                "complete#5",
+                "complete#6",
+                "complete#7",
+            ],
+            Self::Failed => {
+                &["failed#0", "failed#1", "failed#2", "failed#3", "failed#4", "failed#5", "failed#6", "failed#7"]
+            }
+            Self::Cancelled => &[
+                "cancelled#0",
+                "cancelled#1",
+                "cancelled#2",
+                "cancelled#3",
+                "cancelled#4",
+                "cancelled#5",
+                "cancelled#6",
+                "cancelled#7",
+            ],
+        }
+    }
+
+    /// The value of `queue` for this job.
+    fn of_job(self, id: JobId) -> &'static str {
+        let [first, ..] = self.values();
+        self.values().get(usize::from(id.random_byte()) % self.values().len()).unwrap_or(first)
+    }
 }
 
 /// The `rank` of a job that has ended: the time of its end.
-fn ended_rank(at: Time) -> String {
+pub(crate) fn ended_rank(at: Time) -> String {
     format!("{:015}", at.as_ms().max(0))
 }
 
@@ -394,7 +463,7 @@ pub(crate) fn is_indexed(row: &Item, job: &Job) -> bool {
                 && !job.summary.follows()
                 && found.and_then(|v| v.as_s().ok()) == QUEUED.first().map(ToString::to_string).as_ref())
     };
-    is_queue(row.get("queue")) && row.get("rank") == demanded.get("rank")
+    is_queue(row.get("queue")) && ["rank", "tail", "named"].iter().all(|name| row.get(*name) == demanded.get(*name))
 }
 
 /// The condition that a record is as it was read.
@@ -484,21 +553,21 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_set_disappears_and_an_ended_job_leaves_the_queue() {
+    fn an_empty_set_disappears_and_a_cancelled_job_leaves_the_queue() {
         let job = fixtures::job(1);
         assert!(!row(&job).contains_key("allocs"));
         assert!(row(&job).contains_key("queue"));
         let cancelled = job.cancel(model::time::Span::from_s(1), at(1)).unwrap();
         let (write, _) = change(Some(&job), &cancelled);
-        let Effect::Update { remove, .. } = write.effect else { panic!("no update") };
-        assert_eq!(remove, ["queue", "rank"]);
+        let Effect::Update { set, remove } = write.effect else { panic!("no update") };
+        assert!(remove.is_empty() && set["queue"].as_s().unwrap().starts_with("cancelled#"), "{set:?} {remove:?}");
     }
 
     #[test]
-    fn a_job_that_was_not_cancelled_is_in_the_index_by_the_time_of_its_end() {
+    fn a_job_that_ended_is_in_the_index_by_the_time_of_its_end() {
         let rejected = fixtures::job(1).reject("too large", model::time::Span::from_s(1), at(7)).unwrap();
         let item = row(&rejected);
-        assert!(ENDED.contains(&item["queue"].as_s().unwrap().as_str()), "{item:?}");
+        assert!(End::Failed.values().contains(&item["queue"].as_s().unwrap().as_str()), "{item:?}");
         assert_eq!(ended_at(&item), Some(at(7)));
         assert!(is_indexed(&item, &rejected));
     }
