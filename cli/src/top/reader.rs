@@ -30,22 +30,26 @@ pub(super) async fn lists(views: Arc<Views>, mut asked: watch::Receiver<RefreshR
     let mut last: Option<(Arc<Live>, Arc<Stored>)> = None;
     loop {
         let again = asked.borrow_and_update().again;
-        let told = match look(&views).await {
-            Ok((live, stored)) => {
-                let is_same = |(l, s): &(Arc<Live>, Arc<Stored>)| Arc::ptr_eq(l, &live) && Arc::ptr_eq(s, &stored);
-                if last.as_ref().is_some_and(is_same) {
-                    None
-                } else {
-                    let seen = Arc::new(seen(&views, &live, &stored).await);
-                    last = Some((live, stored));
-                    Some(Update::Seen(seen))
+        let told =
+            match look(&views).await {
+                Ok((live, stored)) => {
+                    let is_same = |(l, s): &(Arc<Live>, Arc<Stored>)| Arc::ptr_eq(l, &live) && Arc::ptr_eq(s, &stored);
+                    if last.as_ref().is_some_and(is_same) {
+                        None
+                    } else {
+                        let told = seen(&views, &live, &stored).await;
+                        last = told.is_ok().then_some((live, stored));
+                        Some(told.map_or_else(
+                            |error| Update::Failed(error.to_string()),
+                            |seen| Update::Seen(Arc::new(seen)),
+                        ))
+                    }
                 }
-            }
-            Err(error) => {
-                last = None;
-                Some(Update::Failed(error.to_string()))
-            }
-        };
+                Err(error) => {
+                    last = None;
+                    Some(Update::Failed(error.to_string()))
+                }
+            };
         if let Some(told) = told
             && news.send(told).await.is_err()
         {
@@ -63,16 +67,16 @@ async fn look(views: &Views) -> Result<(Arc<Live>, Arc<Stored>), DbError> {
     Ok((views.live().await?, views.stored().await?))
 }
 
-async fn seen(views: &Views, live: &Live, stored: &Stored) -> Seen {
+async fn seen(views: &Views, live: &Live, stored: &Stored) -> Result<Seen, DbError> {
     let mut nodes = live.nodes();
     nodes.retain(|row| row.node_id.is_some());
-    Seen {
+    Ok(Seen {
         at: live.present.now,
         cluster: views.source.cluster.clone(),
         status: live.status.clone(),
-        jobs: live.jobs(stored, &views.source.store).await,
+        jobs: views.jobs(live, stored).await?,
         nodes,
-    }
+    })
 }
 
 /// Reads what is opened, until nobody takes it.

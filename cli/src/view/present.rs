@@ -14,8 +14,9 @@ use runtime::observation::{Lists, ObserveError};
 use std::collections::BTreeMap;
 use store::{DbError, Listed, Store, Unreadable, Waiting};
 
-/// How many waiting jobs are counted.
-pub(crate) const COUNTED: usize = 20_000;
+/// How many waiting jobs are counted: about as many as a run reads. Behind them, a person wants to know that there are more,
+/// and not how many.
+pub(crate) const COUNTED: usize = 2_000;
 
 pub(crate) struct Present {
     pub(crate) now: Time,

@@ -146,7 +146,7 @@ mod tests {
             more_jobs_wait,
             price_per_hour: Usd::ZERO,
         };
-        assert_eq!(status(false).counted_jobs(), "3 placed, 20000 queued");
-        assert_eq!(status(true).counted_jobs(), "at least 3 placed, 20000 queued");
+        assert_eq!(status(false).counted_jobs(), "3 placed, 2000 queued");
+        assert_eq!(status(true).counted_jobs(), "at least 3 placed, 2000 queued");
     }
 }

@@ -17,6 +17,9 @@ use std::cmp::Reverse;
 /// Behind every character that a name or an id has.
 const LAST: char = char::MAX;
 
+/// Behind every id: the first character of a ULID is at most 7.
+const BEHIND_IDS: &str = "8";
+
 /// Ids of jobs, the newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
@@ -42,7 +45,7 @@ impl Store {
 
     /// The newest jobs with this name that are older than `below`, at most about so many.
     pub async fn named(&self, name: &str, below: Option<JobId>, most: usize) -> Result<Found, DbError> {
-        let last = below.map_or_else(|| LAST.to_string(), |id| id.to_string());
+        let last = below.map_or_else(|| BEHIND_IDS.to_owned(), |id| id.to_string());
         let range = Range { index: NAMES, first: named(name, ""), last: named(name, last) };
         Ok(self.newest_in_range(&range, most).await?.below(below))
     }

@@ -16,6 +16,7 @@ mod de;
 #[cfg(test)]
 mod defaults;
 mod dynamo;
+mod end;
 mod found;
 mod handles;
 mod job_event;
@@ -35,12 +36,13 @@ pub use conditions::{
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError};
 pub use dynamo::Dynamo;
+pub use end::End;
 pub use found::Found;
 pub use job_event::JOB_EVENT;
 pub use listed::{Listed, Unreadable};
 pub use queue::{Ended, Waiting, placed_last};
 pub use rows::{
-    End, Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, to_json, unchanged,
+    Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, to_json, unchanged,
 };
 pub use store::{Pulse, Store};
 pub use tables::to_json as tables_json;

@@ -7,8 +7,9 @@
 //! Does not: see more than the index does, which may be behind the table.
 
 use crate::db::{DbError, Page, PageKey, Query, Row};
+use crate::end::End;
 use crate::listed::{Listed, Unreadable};
-use crate::rows::{self, End, HELD, QUEUED, s};
+use crate::rows::{self, HELD, QUEUED, s};
 use crate::store::Store;
 use crate::tables::{QUEUE, Table};
 use model::JobSummary;

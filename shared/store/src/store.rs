@@ -168,11 +168,6 @@ impl Store {
         self.scan(Table::Jobs, None).await
     }
 
-    /// Every job there is, for people: also the rows that cannot be read.
-    pub async fn jobs_listed(&self) -> Result<Listed<Job>, DbError> {
-        self.scan_segment(&Scan::all(Table::Jobs, None)).await
-    }
-
     /// These jobs, read consistently; those that do not exist are left out.
     pub async fn jobs_of(&self, ids: impl IntoIterator<Item = JobId>) -> Result<Listed<Job>, DbError> {
         let keys: Vec<Key> = ids.into_iter().map(job_key).collect();
