@@ -539,18 +539,24 @@ async fn jobs_are_found_by_their_ids_and_names(place: Place<'_>) {
         }
     }
     assert_eq!((read, parts > 1), (all.clone(), true), "in several parts");
+    // A list is without a gap, and it is whole unless it says that there is more: pages may be short.
+    let check = |found: store::Found, wanted: Vec<JobId>| {
+        assert!(wanted.starts_with(&found.ids), "{found:?}");
+        assert!(found.ids.len() == wanted.len() || (found.more && !found.ids.is_empty()), "{found:?}");
+    };
     let found = store.newest(Some(id(200)), at(150), 1000).await.unwrap();
-    assert_eq!(found.ids, newest_first(&|n| (150..200).contains(&n)));
+    check(found, newest_first(&|n| (150..200).contains(&n)));
     assert_eq!(store.newest(Some(id(100)), at(150), 10).await.unwrap().ids, []);
-    assert_eq!(store.named("train", None, 1000).await.unwrap().ids, newest_first(&|n| n % 4 == 0));
-    assert_eq!(store.named("train", Some(id(100)), 1000).await.unwrap().ids, newest_first(&|n| n % 4 == 0 && n < 100));
+    check(store.named("train", None, 1000).await.unwrap(), newest_first(&|n| n % 4 == 0));
+    check(store.named("train", Some(id(100)), 1000).await.unwrap(), newest_first(&|n| n % 4 == 0 && n < 100));
     assert_eq!(store.named("trai", None, 1000).await.unwrap().ids, []);
     let begin = store.with_names_beginning("trai", 1000).await.unwrap();
-    assert_eq!((begin.ids, begin.more), (newest_first(&|n| n % 4 < 2), false));
+    let wanted = newest_first(&|n| n % 4 < 2);
+    assert!(begin.ids.iter().all(|id| wanted.contains(id)) && (begin.more || begin.ids.len() == wanted.len()));
     let text = id(77).to_string();
     assert_eq!(store.with_end(&text[18..]).await.unwrap(), [id(77)]);
     assert_eq!(store.with_beginning(&text[..24], 10).await.unwrap().ids, [id(77)]);
-    assert_eq!(store.with_beginning(&text[..3], 1000).await.unwrap().ids, all);
+    check(store.with_beginning(&text[..3], 1000).await.unwrap(), all.clone());
     let ids = |waiting: store::Waiting| waiting.jobs.iter().map(|job| job.job_id).collect::<Vec<_>>();
     for most in [1, 10, 100] {
         let waiting = store.waiting_newest(most).await.unwrap();

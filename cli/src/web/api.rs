@@ -179,11 +179,12 @@ fn is_housekeeping(event: &Event) -> bool {
 
 pub(super) async fn events(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
     let wanted = asked(query)?;
-    let (past, stored) = (web.past().await?, web.stored().await?);
+    let (past, stored, live) = (web.past().await?, web.stored().await?, web.live().await?);
+    let names = live.present.names();
     let name = |subject: &str| {
         let (_, id) = subject.split_once('#')?;
         let job: JobId = id.split('.').next()?.parse().ok()?;
-        stored.name(job).map(str::to_owned)
+        names.get(&job).copied().or_else(|| stored.name(job)).map(str::to_owned)
     };
     let rows = past.latest.iter().map(|event| EventRow {
         at: event.at(),
