@@ -9,7 +9,7 @@ use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
 use model::control::{ControlKey, Entry, EntryRow, FailedStarts};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at, slot};
-use model::ids::{AllocId, NodeId};
+use model::ids::{AllocId, JobId, NodeId};
 use model::time::{Span, Time};
 use model::wire::ReportCounter;
 use model::{
@@ -22,7 +22,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::transactions::{self, Retention};
 use store::{
-    Db, Dynamo, Pulse, Store, change_handle, delete_handle, delete_node, insert_handle, no_live_allocs, silent_since,
+    Db, Dynamo, End, Pulse, Store, change_handle, delete_handle, delete_node, insert_handle, no_live_allocs,
+    silent_since,
 };
 
 const KEEP: Retention = Retention {
@@ -125,6 +126,7 @@ async fn suite(place: Place<'_>) {
     many_events_are_written_together(place).await;
     what_is_told_once_has_its_time_and_comes_again_after_its_span(place).await;
     the_jobs_that_ended_last_are_read_newest_first(place).await;
+    jobs_are_found_by_their_ids_and_names(place).await;
 }
 
 async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>) {
@@ -501,12 +503,68 @@ async fn the_jobs_that_ended_last_are_read_newest_first(place: Place<'_>) {
         tables.store.write(Some(&job), &end.unwrap(), Vec::new()).await.unwrap();
     }
     let ended = async |since, most| {
-        let ended = tables.store.ended(at(since), most).await.unwrap();
+        let ended = tables.store.ended(&End::NOT_CANCELLED, at(since), most).await.unwrap();
         ended.iter().map(|e| e.at.since(at(0)).as_ms() / 1000).collect::<Vec<_>>()
     };
     assert_eq!(ended(30, 100).await, [39, 38, 37, 35, 34, 33, 31, 30]);
     assert_eq!(ended(0, 3).await, [39, 38, 37]);
     assert_eq!(tables.store.queue().await.unwrap(), [], "no run sees them");
+}
+
+async fn jobs_are_found_by_their_ids_and_names(place: Place<'_>) {
+    let tables = Tables::new(place).await;
+    let id = |n: u32| {
+        let time = u64::try_from(at(i64::from(n)).as_ms()).unwrap();
+        JobId::new(model::ids::Ulid::from_parts(time, u128::from(n) * 0x9E37_79B9_7F4A_7C15_F39C))
+    };
+    // The name of some begins with that of others and `#`.
+    let name =
+        |n: u32| ["train", "train#x", "eval"].get(usize::try_from(n % 4).unwrap()).map(|name| (*name).to_owned());
+    for n in 0..400 {
+        let spec = JobSpec { name: name(n), priority: n % 3 * 400, ..JobSpec::running(["true"]) };
+        let job = Job::submit(id(n), spec, at(i64::from(n))).unwrap();
+        tables.store.write(None, &job, Vec::new()).await.unwrap();
+    }
+    let store = &tables.store;
+    let newest_first = |wanted: &dyn Fn(u32) -> bool| (0..400).rev().filter(|n| wanted(*n)).map(id).collect::<Vec<_>>();
+    let all = newest_first(&|_| true);
+    // Each part begins behind the one before.
+    let (mut read, mut below, mut parts) = (Vec::new(), None, 0);
+    loop {
+        let found = store.newest(below, at(0), 20).await.unwrap();
+        read.extend(found.ids);
+        (below, parts) = (read.last().copied(), parts + 1);
+        if !found.more {
+            break;
+        }
+    }
+    assert_eq!((read, parts > 1), (all.clone(), true), "in several parts");
+    // A list is without a gap, and it is whole unless it says that there is more: pages may be short.
+    let check = |found: store::Found, wanted: Vec<JobId>| {
+        assert!(wanted.starts_with(&found.ids), "{found:?}");
+        assert!(found.ids.len() == wanted.len() || (found.more && !found.ids.is_empty()), "{found:?}");
+    };
+    let found = store.newest(Some(id(200)), at(150), 1000).await.unwrap();
+    check(found, newest_first(&|n| (150..200).contains(&n)));
+    assert_eq!(store.newest(Some(id(100)), at(150), 10).await.unwrap().ids, []);
+    check(store.named("train", None, 1000).await.unwrap(), newest_first(&|n| n % 4 == 0));
+    check(store.named("train", Some(id(100)), 1000).await.unwrap(), newest_first(&|n| n % 4 == 0 && n < 100));
+    assert_eq!(store.named("trai", None, 1000).await.unwrap().ids, []);
+    let begin = store.with_names_beginning("trai", 1000).await.unwrap();
+    let wanted = newest_first(&|n| n % 4 < 2);
+    assert!(begin.ids.iter().all(|id| wanted.contains(id)) && (begin.more || begin.ids.len() == wanted.len()));
+    let text = id(77).to_string();
+    assert_eq!(store.with_end(&text[18..]).await.unwrap(), [id(77)]);
+    assert_eq!(store.with_beginning(&text[..24], 10).await.unwrap().ids, [id(77)]);
+    check(store.with_beginning(&text[..3], 1000).await.unwrap(), all.clone());
+    let ids = |waiting: store::Waiting| waiting.jobs.iter().map(|job| job.job_id).collect::<Vec<_>>();
+    for most in [1, 10, 100] {
+        let waiting = store.waiting_newest(most).await.unwrap();
+        assert!(waiting.end.is_some(), "{most}");
+        assert_eq!(ids(waiting), all[..most], "of all priorities");
+    }
+    let waiting = store.waiting_newest(400).await.unwrap();
+    assert_eq!((waiting.end.clone(), ids(waiting)), (None, all));
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
 //! `cancel`: ends jobs.
 //!
 //! Guarantees: jobs that are not named one by one are shown before they are cancelled, and the person is asked; exactly
-//! those that were shown are cancelled; an error with one job does not stop the others.
+//! those that were shown are cancelled, in the order of the queue, so that none of the others is placed meanwhile; an error
+//! with one job does not stop the others.
 //! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
 use super::filter::Filter;
-use crate::changes::cancel::{cancel, cancelled_line};
+use crate::changes::cancel::{cancel_together, cancelled_line};
 use crate::changes::operate::retention;
 use crate::console::show::{self, Rows, or_blank, when};
 use crate::console::{Cluster, Context, Outcome, Usage};
@@ -16,9 +17,10 @@ use model::JobState;
 use model::ids::JobId;
 use std::collections::BTreeSet;
 use store::Waiting;
+use store::transactions::SUBMITTED_TOGETHER;
 
-/// How many jobs are cancelled at once.
-const AT_ONCE: usize = 32;
+/// How many transactions are made at once.
+const AT_ONCE: usize = 8;
 /// How many jobs are listed before the question.
 const LISTED: usize = 20;
 
@@ -66,12 +68,10 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
         ids
     };
     let clock = std::sync::Arc::clone(&context.clock);
-    let cancelling = ids.into_iter().map(|id| {
-        let (cluster, clock) = (&cluster, &clock);
-        async move { (id, cancel(cluster, id, keep, clock).await) }
-    });
-    // In the order in which they were given.
-    let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE);
+    // In the order in which they were given, or in that of the queue.
+    let chunks = ids.chunks(SUBMITTED_TOGETHER);
+    let cancelling: Vec<_> = chunks.map(|ids| cancel_together(&cluster, ids, keep, &clock)).collect();
+    let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE).flat_map(stream::iter);
     while let Some((id, result)) = cancelled.next().await {
         match result {
             Ok(Ok(job)) => {
@@ -95,7 +95,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
 /// The jobs with these ids or names, and whether every one was found.
 async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -> anyhow::Result<(Vec<JobId>, bool)> {
     let (mut ids, mut known, mut all) = (Vec::new(), BTreeSet::new(), true);
-    let mut finder = Finder::new(cluster);
+    let finder = Finder::new(cluster);
     for text in given {
         match finder.job(text).await {
             Ok(id) if known.insert(id) => ids.push(id),
@@ -119,7 +119,6 @@ async fn described(
     let Waiting { mut jobs, unreadable, .. } = cluster.store.queue_listed(usize::MAX).await?;
     show::unreadable(context.err, &unreadable)?;
     jobs.retain(|job| args.filter.takes(job, now));
-    jobs.sort_by_key(|job| std::cmp::Reverse(job.job_id));
     if jobs.is_empty() {
         writeln!(context.out, "no job that could be cancelled is like that")?;
         return Ok(Some(Vec::new()));

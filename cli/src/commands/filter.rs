@@ -4,9 +4,11 @@
 //! Does not: read anything.
 
 use super::amounts::{Moment, moment};
+use crate::view::stored::Among;
 use clap::{ArgAction, Args};
 use model::time::Time;
 use model::{JobState, JobSummary};
+use store::End;
 
 /// `--state`, `--name`, `--since`
 #[derive(Args, Clone, Debug, Default)]
@@ -51,6 +53,30 @@ impl Filter {
     /// Whether only ended jobs are asked for.
     pub(super) fn wants_only_ended(&self) -> bool {
         !self.states.is_empty() && self.states.iter().all(|state| state.is_ended())
+    }
+
+    /// The names that are asked for.
+    pub(super) fn among(&self) -> Among<'_> {
+        match self.name.as_deref().map(|name| name.split_once('*').map_or((name, false), |(begin, _)| (begin, true))) {
+            Some((name, false)) => Among::Named(name),
+            None | Some(("", true)) => Among::Stored,
+            Some((beginning, true)) => Among::NamesBeginning(beginning),
+        }
+    }
+
+    /// The ends that are asked for.
+    pub(super) fn ends(&self) -> Vec<End> {
+        End::ALL.into_iter().filter(|end| self.states.iter().any(|state| End::of(*state) == Some(*end))).collect()
+    }
+
+    /// Whether jobs are asked for that have not ended.
+    pub(super) fn wants_live(&self) -> bool {
+        self.states.is_empty() || self.states.iter().any(|state| !state.is_ended())
+    }
+
+    /// No job that was submitted before this is asked for.
+    pub(super) fn since(&self, now: Time) -> Time {
+        self.since.map_or(Time::from_ms(0), |since| since.before(now))
     }
 
     /// Whether the filter takes this job.

@@ -1,7 +1,9 @@
 //! `jobs`: the jobs of the cluster, the newest first.
 //!
-//! Guarantees: jobs that have not ended come from the index, which may be a moment behind; with ended jobs, every row is
-//! read consistently; a list that is cut says so.
+//! Flow: the queue, or its newest jobs and the jobs that run, come from the index of the queue; those that failed, too; names
+//! from the index of names; all others are looked at from the newest on.
+//! Guarantees: a list costs what it shows, and not what is stored, unless `--all` asks for jobs that are rare; the indexes
+//! may be a moment behind; a list that is cut says so.
 //! Does not: change anything.
 
 use super::demand;
@@ -13,16 +15,16 @@ use crate::view::JobRow;
 use crate::view::find::short;
 use crate::view::next::{self, Next};
 use crate::view::present::Present;
+use crate::view::stored::{self, Among, Bounds, LOOKS, StoredJobs};
 use crate::view::usage::{self, Used};
 use clap::Args;
-use model::JobSummary;
+use model::ids::JobId;
 use model::time::Time;
+use model::{Job, JobSummary};
 use runtime::observation::ObserveError;
 use std::cmp::Reverse;
 use std::io::Write;
-
-/// The most waiting jobs that are read for a list of the newest.
-const READ: usize = 100_000;
+use store::{DbError, Store, placed_last};
 
 #[derive(Args, Clone, Debug)]
 pub struct JobsArgs {
@@ -72,38 +74,129 @@ struct Listed {
 /// The jobs that a command is about, in the order of their list.
 struct Found {
     jobs: Vec<Listed>,
-    /// Whether more jobs wait than were read.
-    more: bool,
+    cut: Cut,
     next: Result<Next, ObserveError>,
 }
 
+/// What is not in a list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// Nothing.
+    Not,
+    /// There are more of these jobs.
+    More,
+    /// There may be more of these jobs: not all stored jobs were looked at.
+    NotLooked,
+}
+
+impl Cut {
+    fn of(read: &StoredJobs, limit: usize) -> Self {
+        match (read.jobs.len() > limit, read.more) {
+            (true, _) => Self::More,
+            (false, true) => Self::NotLooked,
+            (false, false) => Self::Not,
+        }
+    }
+}
+
 async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<Found> {
-    let most = if !args.queue || !args.filter.is_empty() { READ } else { args.limit };
+    let most = match (args.queue, args.filter.is_empty()) {
+        (true, true) => args.limit,
+        (true, false) => LOOKS,
+        // Of the queue, only what the next run does with it.
+        (false, _) => 1,
+    };
     let mut present = Present::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
-    let (mut jobs, more): (Vec<Listed>, bool) = if args.all || args.usage || args.filter.wants_ended() {
-        let stored = cluster.store.jobs_listed().await?;
-        show::unreadable(&mut page.err, &stored.unreadable)?;
-        (stored.rows.into_iter().map(|job| Listed { row: JobRow::of(&job), summary: job.summary }).collect(), false)
-    } else {
+    let waiting = std::mem::take(&mut present.jobs);
+    let (mut jobs, cut) = if args.queue {
         show::unreadable(&mut page.err, &present.bad_jobs)?;
-        let jobs = std::mem::take(&mut present.jobs);
-        let listed = jobs.into_iter().map(|job| Listed { row: JobRow::of_summary(&job), summary: job });
-        (listed.collect(), present.more_jobs_wait)
+        let cut = match (present.more_jobs_wait, args.filter.is_empty()) {
+            (false, _) => Cut::Not,
+            (true, true) => Cut::More,
+            (true, false) => Cut::NotLooked,
+        };
+        (waiting.into_iter().map(Listed::of_summary).collect(), cut)
+    } else {
+        newest(cluster, args, now, page).await?
     };
     jobs.retain(|job| args.filter.takes(&job.summary, now));
     if !args.queue {
         jobs.sort_by_key(|job| Reverse(job.summary.job_id));
+        jobs.dedup_by_key(|job| job.summary.job_id);
     }
     let places = present.places();
     for job in jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
         job.row.seen_in(&job.summary, &present, &places);
     }
-    Ok(Found { jobs, more, next: present.next })
+    Ok(Found { jobs, cut, next: present.next })
+}
+
+/// The newest jobs, and what is not among them.
+async fn newest(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<(Vec<Listed>, Cut)> {
+    let (store, filter, limit) = (&cluster.store, &args.filter, args.limit);
+    let (among, since, has_ended) = (filter.among(), filter.since(now), args.all || args.usage);
+    let (mut jobs, mut cut) = (Vec::new(), Cut::Not);
+    if has_ended || !matches!(among, Among::Stored) {
+        let bounds = Bounds { wanted: limit, looks: if args.all { usize::MAX } else { LOOKS } };
+        let is_wanted = |job: &JobSummary| has_ended || filter.wants_ended() || !job.state.is_ended();
+        let takes = |job: &JobSummary| is_wanted(job) && filter.takes(job, now);
+        let read = stored::newest(store, &among, since, bounds, takes).await?;
+        show::unreadable(&mut page.err, &read.unreadable)?;
+        if read.looked > LOOKS {
+            writeln!(page.err, "{} stored jobs were looked at", read.looked)?;
+        }
+        let cut = Cut::of(&read, limit);
+        return Ok((read.jobs.iter().map(Listed::of).collect(), cut));
+    }
+    if filter.wants_live() {
+        let (waiting, placed) = (store.waiting_newest(limit.saturating_add(1)).await?, store.placed().await?);
+        show::unreadable(&mut page.err, &waiting.unreadable)?;
+        show::unreadable(&mut page.err, &placed.unreadable)?;
+        if waiting.end.is_some() {
+            cut = Cut::More;
+        }
+        jobs.extend(placed_last(waiting.jobs, placed.rows).into_iter().map(Listed::of_summary));
+    }
+    if filter.wants_ended() {
+        let (ended, is_cut) = ended(store, filter, limit, now).await?;
+        if is_cut {
+            cut = Cut::NotLooked;
+        }
+        jobs.extend(ended);
+    }
+    Ok((jobs, cut))
+}
+
+/// The jobs that ended last as the filter says, and whether some were not looked at.
+async fn ended(store: &Store, filter: &Filter, limit: usize, now: Time) -> Result<(Vec<Listed>, bool), DbError> {
+    let mut most = limit.saturating_add(1);
+    loop {
+        let ended = store.ended(&filter.ends(), filter.since(now), most).await?;
+        let (looked, all) = (ended.len(), ended.into_iter().filter(|ended| filter.takes(&ended.job, now)));
+        let ids: Vec<JobId> = all.map(|ended| ended.job.job_id).take(limit.saturating_add(1)).collect();
+        // Those that ended last were not submitted last, and rejected ones may be rare among those that failed.
+        if ids.len() <= limit && looked >= most && most < LOOKS {
+            most = LOOKS;
+            continue;
+        }
+        let read = store.jobs_of(ids).await?;
+        return Ok((read.rows.iter().map(Listed::of).collect(), looked >= most));
+    }
+}
+
+impl Listed {
+    fn of(job: &Job) -> Self {
+        Self { row: JobRow::of(job), summary: job.summary.clone() }
+    }
+
+    fn of_summary(job: JobSummary) -> Self {
+        Self { row: JobRow::of_summary(&job), summary: job }
+    }
 }
 
 async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
-    let Found { mut jobs, more, next } = find(cluster, args, now, page).await?;
-    let all = jobs.len();
+    let Found { mut jobs, cut, next } = find(cluster, args, now, page).await?;
+    let cut = if jobs.len() > args.limit && !args.queue { Cut::More } else { cut };
     // With `--queue`, the jobs that run are shown behind those that wait.
     if !args.queue || !args.filter.is_empty() {
         jobs.truncate(args.limit);
@@ -129,12 +222,21 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
         writeln!(page.out, "{line}")?;
     }
     let limit = args.limit;
-    if more && args.queue {
-        writeln!(page.err, "more jobs wait behind the first {limit} of the queue: --limit N shows N of them")?;
-    } else if more {
-        writeln!(page.err, "more than {READ} jobs wait: only the first {READ} of the queue were looked at")?;
-    } else if all > limit && !args.queue {
-        writeln!(page.err, "{limit} of {all} jobs are shown, the newest: --limit N shows N of them")?;
+    match (cut, args.queue) {
+        (Cut::Not, _) => {}
+        (Cut::More, true) => {
+            writeln!(page.err, "more jobs wait behind the first {limit} of the queue: --limit N shows N of them")?;
+        }
+        (Cut::More, false) => {
+            writeln!(page.err, "the newest {limit} are shown, and there are more: --limit N shows N of them")?
+        }
+        (Cut::NotLooked, true) => writeln!(page.err, "only the first {LOOKS} waiting jobs were looked at")?,
+        (Cut::NotLooked, false) => {
+            writeln!(
+                page.err,
+                "there may be more: only the newest {LOOKS} were looked at; --all looks at every stored job"
+            )?;
+        }
     }
     Ok(())
 }

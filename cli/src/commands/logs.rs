@@ -170,7 +170,7 @@ async fn element_logs(
     }
     let others = job_allocs_except(cluster, &job, id).await?;
     let mut stream = OutputStream::new(cluster, id.member, Until::Now, others, args.route()).of_bytes(bytes);
-    while !stream.look(context, &job).await? {
+    while !stream.poll(context, &job).await? {
         tokio::time::sleep(POLL).await;
     }
     Ok(if stream.is_whole() { Outcome::Done } else { Outcome::Code(MISSING) })

@@ -1,6 +1,6 @@
 //! Serves the embedded DynamoDB, makes its tables, and stores the policy in them.
 //!
-//! Guarantees: expired rows are deleted soon; a policy stored in a `--data` file stays unless
+//! Guarantees: expired rows are deleted, soon if there are few rows, and for at most a hundredth of the time; a policy stored in a `--data` file stays unless
 //! another one is given.
 
 use super::access::Access;
@@ -19,12 +19,14 @@ use store::{Dynamo, Store};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep};
 
 /// The policy when none is given.
 pub(super) const POLICY_TOML: &str = include_str!("policy.toml");
-/// How often expired rows are deleted. In AWS, DynamoDB takes up to days.
-const TTL_SWEEP: Duration = Duration::from_secs(10);
+/// The time between two looks for expired rows, at least. In AWS, DynamoDB takes up to days.
+const SWEEP_PAUSE: Duration = Duration::from_secs(10);
+/// A look reads every row. So the time until the next one is at least so many times as long as a look takes.
+const SWEEP_REST: u32 = 100;
 
 /// Serves the database at `listener` and makes its tables. Also returns what is written from then on.
 pub(super) async fn start(
@@ -61,18 +63,21 @@ fn serve(
     let router = access.signed(dynamo::router(db.clone(), written), "dynamodb", dynamo::unsigned);
     tasks.spawn(async move { access.serve("DynamoDB", listener, router).await });
     tasks.spawn(async move {
-        let mut ticks = interval(TTL_SWEEP);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
-            ticks.tick().await;
-            let db = db.clone();
+            let (db, began) = (db.clone(), Instant::now());
             let swept = tokio::task::spawn_blocking(move || db.sweep_ttl()).await;
             if let Ok(Err(error)) = swept {
                 tracing::warn!(%error, "expired rows are not deleted");
             }
+            sleep(pause(began.elapsed())).await;
         }
     });
     Ok(())
+}
+
+/// The pause after a look for expired rows that took so long.
+fn pause(took: Duration) -> Duration {
+    SWEEP_PAUSE.max(took.saturating_mul(SWEEP_REST))
 }
 
 /// Reads a policy file: JSON if its name ends in `.json`, TOML otherwise.
@@ -104,6 +109,14 @@ pub(super) async fn store_policy(store: &Store, given: Option<Policy>) -> Result
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    #[test]
+    fn looking_for_expired_rows_takes_a_small_part_of_the_time() {
+        let ms = Duration::from_millis;
+        for (took, paused) in [(0, 10_000), (90, 10_000), (100, 10_000), (5_000, 500_000)] {
+            assert_eq!(pause(ms(took)), ms(paused), "{took} ms");
+        }
+    }
 
     #[tokio::test]
     async fn a_stored_policy_stays_unless_another_is_given_and_credentials_of_another_start_are_refused() {

@@ -36,9 +36,12 @@ pub(super) async fn lists(views: Arc<Views>, mut asked: watch::Receiver<RefreshR
                 if last.as_ref().is_some_and(is_same) {
                     None
                 } else {
-                    let seen = Arc::new(seen(&views, &live, &stored).await);
-                    last = Some((live, stored));
-                    Some(Update::Snapshot(seen))
+                    let told = seen(&views, &live, &stored).await;
+                    last = told.is_ok().then_some((live, stored));
+                    Some(told.map_or_else(
+                        |error| Update::Failed(error.to_string()),
+                        |seen| Update::Snapshot(Arc::new(seen)),
+                    ))
                 }
             }
             Err(error) => {
@@ -63,16 +66,16 @@ async fn read(views: &Views) -> Result<(Arc<Live>, Arc<Stored>), DbError> {
     Ok((views.live().await?, views.stored().await?))
 }
 
-async fn seen(views: &Views, live: &Live, stored: &Stored) -> Snapshot {
+async fn seen(views: &Views, live: &Live, stored: &Stored) -> Result<Snapshot, DbError> {
     let mut nodes = live.nodes();
     nodes.retain(|row| row.node_id.is_some());
-    Snapshot {
+    Ok(Snapshot {
         at: live.present.now,
         cluster: views.source.cluster.clone(),
         status: live.status.clone(),
-        jobs: live.jobs(stored, &views.source.store).await,
+        jobs: views.jobs(live, stored).await?,
         nodes,
-    }
+    })
 }
 
 /// Reads what is opened, until nobody takes it.

@@ -1,24 +1,31 @@
-//! Finding what a person names: a job by its id, a part of its id or its name; a node by its slot, its id or its instance.
+//! Finding what a person names: a job by its id, the end or the beginning of its id, or its name; a node by its slot, its id
+//! or its instance.
 //!
 //! Guarantees: a whole id needs no read; an id, or the short one that lists show, comes before a name; a text that fits several
-//! things is refused, and the refusal lists them; jobs that have not ended come before those that have.
-//! Does not: change anything, or check that a whole id exists: whoever reads the row says so.
-//!
-//! Why live jobs come first: they are read from the index of the queue, and a part is mostly copied from a list of them.
-//! Only if none of them fits, every stored job is read.
+//! things is refused, and the refusal lists them; jobs that have not ended come before those that have; what is read does not
+//! grow with the number of jobs.
+//! Does not: change anything, or check that a whole id exists: whoever reads the row says so. Find a job by the middle of its
+//! id: no index could.
 
 use crate::console::Cluster;
 use crate::console::show::{one_line, several};
 use model::array::Array;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::{JobState, JobSummary, NodeRecord, NodeState};
-use std::collections::{BTreeMap, BTreeSet};
-use store::DbError;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use store::{DbError, Store};
 
 /// The fewest characters of a part of an id. Fewer would fit something by chance.
 const SHORTEST: usize = 4;
 /// How many candidates an error lists.
 const LISTED: usize = 8;
+/// How many of the newest jobs with a name are looked at. An older one is found by its id.
+const NAMED: usize = 200;
+/// How many jobs whose names begin with a word are shown besides those that are known.
+const SOUGHT: usize = 50;
+/// The indexes are behind the table for a moment. If nothing is found, it is looked once more after this time.
+const MOMENT: Duration = Duration::from_millis(200);
 /// How many characters of an id lists show: its end, which is random.
 const SHOWN: usize = 8;
 
@@ -39,6 +46,7 @@ pub(crate) fn short_alloc(alloc: AllocId) -> String {
 pub(crate) struct NotFound(String);
 
 /// What is known of a job by which it can be found.
+#[derive(Clone)]
 struct Known {
     id: JobId,
     text: String,
@@ -57,14 +65,12 @@ enum Found {
     /// A job, by its id or a part of it.
     Id(JobId),
     /// The jobs with this name.
-    Named(Vec<JobId>),
+    Named(Vec<Known>),
 }
 
-/// Finds jobs and nodes. Each list is read at most once.
+/// Finds jobs and nodes. The list of nodes is read at most once.
 pub(crate) struct Finder<'a> {
     cluster: &'a Cluster,
-    live: Option<Vec<Known>>,
-    stored: Option<Vec<Known>>,
     nodes: Option<Vec<NodeRecord>>,
 }
 
@@ -77,98 +83,85 @@ pub(crate) enum Work {
 
 impl<'a> Finder<'a> {
     pub(crate) const fn new(cluster: &'a Cluster) -> Self {
-        Self { cluster, live: None, stored: None, nodes: None }
+        Self { cluster, nodes: None }
     }
 
     /// The job with this id, part of an id or name.
-    pub(crate) async fn job(&mut self, given: &str) -> anyhow::Result<JobId> {
+    pub(crate) async fn job(&self, given: &str) -> anyhow::Result<JobId> {
         match self.found(given).await? {
             Found::Id(id) => Ok(id),
             Found::Named(jobs) => match jobs.as_slice() {
-                [job] => Ok(*job),
-                several => Err(self.ambiguous(given, several)),
+                [job] => Ok(job.id),
+                several => Err(ambiguous(text_of(given), several)),
             },
         }
     }
 
     /// The job with this id, part of an id or name; or all stored jobs of the array that has this name.
-    pub(crate) async fn jobs(&mut self, given: &str) -> anyhow::Result<Vec<JobId>> {
+    pub(crate) async fn jobs(&self, given: &str) -> anyhow::Result<Vec<JobId>> {
         let one = match self.found(given).await? {
             Found::Id(id) => return Ok(vec![id]),
             Found::Named(jobs) => match jobs.first() {
-                Some(id) if jobs.iter().all(|job| Array::of(*job) == Array::of(*id)) => *id,
-                _ => return Err(self.ambiguous(given, &jobs)),
+                Some(one) if jobs.iter().all(|job| Array::of(job.id) == Array::of(one.id)) => one.id,
+                _ => return Err(ambiguous(text_of(given), &jobs)),
             },
         };
-        self.read_stored().await?;
-        let text = text_of(given);
-        let named = self.stored.iter().flatten().filter(|job| job.name.as_deref() == Some(text)).map(|job| job.id);
-        let of_array: BTreeSet<JobId> = named.filter(|id| Array::of(*id) == Array::of(one)).chain([one]).collect();
-        Ok(of_array.into_iter().collect())
+        let mut of_array = BTreeSet::from([one]);
+        let mut below = None;
+        loop {
+            let found = self.cluster.store.named(text_of(given), below, 1000).await?;
+            of_array.extend(found.ids.iter().filter(|id| Array::of(**id) == Array::of(one)));
+            below = found.ids.last().copied();
+            if !found.more || below.is_none() {
+                return Ok(of_array.into_iter().collect());
+            }
+        }
     }
 
     /// What a person names, by these rules. A whole id, and the short one that lists show, come before names: otherwise
     /// somebody could give a job the short id of another one as its name, and get what was meant for that. Any other part of
     /// an id fits names by chance, so that one text that is both is refused. Live jobs come before ended ones, and of ended
     /// jobs with one name, the newest is meant.
-    async fn found(&mut self, given: &str) -> anyhow::Result<Found> {
+    async fn found(&self, given: &str) -> anyhow::Result<Found> {
         let text = text_of(given);
         let upper = text.to_ascii_uppercase();
         if let Ok(id) = upper.parse() {
             return Ok(Found::Id(id));
         }
-        self.read_live().await?;
-        let live = fitting(self.live.as_deref().unwrap_or_default(), text, &upper);
+        let mut jobs = looked_up(&self.cluster.store, text, &upper).await?;
+        if jobs.is_empty() {
+            tokio::time::sleep(MOMENT).await;
+            jobs = looked_up(&self.cluster.store, text, &upper).await?;
+        }
+        let live = fitting(jobs.iter().filter(|job| !job.state.is_ended()), text, &upper);
         // The short id of an ended job may be the name of a live one.
         let is_settled = !live.is_empty() && (live.is_short || live.named.is_empty() || !is_short_form(&upper));
         let fits = if is_settled {
             live
         } else {
-            self.read_stored().await?;
-            let mut stored = fitting(self.stored.as_deref().unwrap_or_default(), text, &upper);
-            stored.named = stored.named.into_iter().max().into_iter().collect();
+            let mut stored = fitting(jobs.iter(), text, &upper);
+            stored.named = stored.named.into_iter().max_by_key(|job| job.id).into_iter().collect();
             if live.is_empty() || stored.is_short { stored } else { live }
         };
         let Fitting { parts, named, is_short } = fits;
         match (parts.as_slice(), named.as_slice()) {
             ([], []) => Err(unknown_job(text)),
-            ([], _) => Ok(Found::Named(named)),
-            ([id], []) => Ok(Found::Id(*id)),
-            ([id], _) if is_short => Ok(Found::Id(*id)),
+            ([], _) => Ok(Found::Named(named.into_iter().cloned().collect())),
+            ([id], []) => Ok(Found::Id(id.id)),
+            ([id], _) if is_short => Ok(Found::Id(id.id)),
             // A job that has its own id as its name.
-            ([id], [same]) if id == same => Ok(Found::Id(*id)),
+            ([id], [same]) if id.id == same.id => Ok(Found::Id(id.id)),
             _ => {
-                let all: BTreeSet<JobId> = parts.iter().chain(named.iter()).copied().collect();
-                Err(self.ambiguous(given, &all.into_iter().collect::<Vec<_>>()))
+                let mut all: Vec<Known> = parts.into_iter().chain(named).cloned().collect();
+                all.sort_by_key(|job| job.id);
+                all.dedup_by_key(|job| job.id);
+                Err(ambiguous(text, &all))
             }
         }
     }
 
-    fn ambiguous(&self, given: &str, ids: &[JobId]) -> anyhow::Error {
-        let known = self.live.iter().flatten().chain(self.stored.iter().flatten());
-        let known: BTreeMap<JobId, &Known> = known.map(|job| (job.id, job)).collect();
-        let jobs: Vec<&Known> = ids.iter().filter_map(|id| known.get(id).copied()).collect();
-        ambiguous(text_of(given), &jobs)
-    }
-
-    async fn read_live(&mut self) -> Result<(), DbError> {
-        if self.live.is_none() {
-            let live = self.cluster.store.queue_listed(usize::MAX).await?.jobs;
-            self.live = Some(live.iter().map(Known::of).collect());
-        }
-        Ok(())
-    }
-
-    async fn read_stored(&mut self) -> Result<(), DbError> {
-        if self.stored.is_none() {
-            let stored = self.cluster.store.jobs_listed().await?.rows;
-            self.stored = Some(stored.iter().map(|job| Known::of(&job.summary)).collect());
-        }
-        Ok(())
-    }
-
     /// The job or the alloc with this id, part of an id or name. An alloc has its member and its copy at the end: `.0.0`.
-    pub(crate) async fn work(&mut self, given: &str) -> anyhow::Result<Work> {
+    pub(crate) async fn work(&self, given: &str) -> anyhow::Result<Work> {
         let text = given.strip_prefix("alloc#").unwrap_or(given);
         let mut parts = text.rsplitn(3, '.');
         let (copy, member, job) = (number(parts.next()), number(parts.next()), parts.next());
@@ -252,30 +245,60 @@ fn is_short_form(upper: &str) -> bool {
     upper.len() == SHOWN && upper.bytes().all(|b| b.is_ascii_alphanumeric() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
 }
 
+/// The stored jobs that a text may name.
+async fn looked_up(store: &Store, text: &str, upper: &str) -> Result<Vec<Known>, DbError> {
+    let mut ids = store.named(text, None, NAMED).await?.ids;
+    ids.truncate(NAMED);
+    ids.extend(with_part(store, upper).await?);
+    let read = store.jobs_of(ids).await?;
+    Ok(read.rows.iter().map(|job| Known::of(&job.summary)).collect())
+}
+
+/// The jobs that one word may mean on the page: a part of an id, or the beginning of a name.
+pub(crate) async fn sought(store: &Store, word: &str) -> Result<Vec<JobId>, DbError> {
+    let mut ids = store.with_names_beginning(word, SOUGHT).await?.ids;
+    ids.truncate(SOUGHT);
+    ids.extend(with_part(store, &word.to_ascii_uppercase()).await?);
+    Ok(ids)
+}
+
+/// The stored jobs whose id has this end or, if it is not the short id of one, this beginning.
+async fn with_part(store: &Store, upper: &str) -> Result<Vec<JobId>, DbError> {
+    if upper.len() < SHORTEST || !upper.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return Ok(Vec::new());
+    }
+    let mut ids = store.with_end(upper).await?;
+    if !is_short_form(upper) || ids.is_empty() {
+        ids.extend(store.with_beginning(upper, LISTED).await?.ids);
+    }
+    ids.truncate(NAMED);
+    Ok(ids)
+}
+
 /// The jobs that a text fits.
-struct Fitting {
+struct Fitting<'a> {
     /// Those whose id has this part. If it is the short id of some, only these.
-    parts: Vec<JobId>,
+    parts: Vec<&'a Known>,
     /// Those that have this name.
-    named: Vec<JobId>,
+    named: Vec<&'a Known>,
     /// Whether the text is the short id of a job.
     is_short: bool,
 }
 
-impl Fitting {
+impl Fitting<'_> {
     const fn is_empty(&self) -> bool {
         self.parts.is_empty() && self.named.is_empty()
     }
 }
 
-fn fitting(jobs: &[Known], text: &str, upper: &str) -> Fitting {
+fn fitting<'a>(jobs: impl Iterator<Item = &'a Known> + Clone, text: &str, upper: &str) -> Fitting<'a> {
     let is_part = upper.len() >= SHORTEST && upper.bytes().all(|b| b.is_ascii_alphanumeric());
-    let with =
-        |fits: &dyn Fn(&Known) -> bool| jobs.iter().filter(|job| fits(job)).map(|job| job.id).collect::<Vec<_>>();
+    let with = |fits: &dyn Fn(&Known) -> bool| jobs.clone().filter(|job| fits(job)).collect::<Vec<_>>();
     let named = with(&|job| job.name.as_deref() == Some(text));
     let short = if is_short_form(upper) { with(&|job| job.text.ends_with(upper)) } else { Vec::new() };
     let is_short = !short.is_empty();
-    let parts = if is_short { short } else { with(&|job| is_part && job.text.contains(upper)) };
+    let is_there = |job: &Known| is_part && (job.text.ends_with(upper) || job.text.starts_with(upper));
+    let parts = if is_short { short } else { with(&is_there) };
     Fitting { parts, named, is_short }
 }
 
@@ -302,8 +325,8 @@ fn unknown_job(text: &str) -> anyhow::Error {
     .into()
 }
 
-fn ambiguous(text: &str, jobs: &[&Known]) -> anyhow::Error {
-    let mut newest: Vec<&&Known> = jobs.iter().collect();
+fn ambiguous(text: &str, jobs: &[Known]) -> anyhow::Error {
+    let mut newest: Vec<&Known> = jobs.iter().collect();
     newest.sort_by_key(|job| std::cmp::Reverse(job.id));
     let shown = newest.iter().take(LISTED).map(|job| {
         let name = job.name.as_deref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();

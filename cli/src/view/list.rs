@@ -39,7 +39,18 @@ pub(crate) struct Part<T> {
     all: usize,
 }
 
+impl<T> Part<T> {
+    pub(crate) fn rows_mut(&mut self) -> &mut [T] {
+        &mut self.rows
+    }
+}
+
 impl Wanted {
+    /// The word that is searched for, if it is only one.
+    pub(crate) fn word(&self) -> Option<&str> {
+        self.q.as_deref().map(str::trim).filter(|q| !q.is_empty() && !q.contains(char::is_whitespace))
+    }
+
     /// The part of the rows that is asked for.
     pub(crate) fn of<T: Searched>(&self, rows: Vec<T>) -> Part<T> {
         let all = rows.len();

@@ -1,58 +1,78 @@
 //! The present as the page and `top` show it: its status, and the lists of jobs and nodes.
 //!
-//! Flow: the live jobs come from the index of the queue, often; all jobs with their commands from the table, seldom. A job
-//! that is in the table as not ended, and not in the index, has ended meanwhile: its row is read by itself.
-//! Guarantees: what is shown of a job that has not ended is as new as the index.
+//! Flow: the jobs that run, the head of the queue and those that ended in the last minutes come from the index of the queue,
+//! often; those that ended last, of each end, seldom.
+//! Guarantees: what is shown of a job that has not ended is as new as the index; what is read does not grow with the number of
+//! jobs.
+//! Does not: know every job. `find` does.
 
 use super::present::{COUNTED, Present};
 use super::rows::{JobRow, NodeRow};
 use super::status::Status;
-use futures::future::join_all;
+use futures::future::{try_join, try_join_all};
 use model::cloud::Cloud;
 use model::ids::JobId;
-use model::time::Time;
-use model::{Job, JobSummary, NodeRecord};
+use model::time::{Span, Time};
+use model::{JobState, NodeRecord};
 use std::collections::BTreeMap;
-use store::{DbError, Store};
+use store::{DbError, End, Store};
 
-/// How many jobs are kept of the table: the newest ones.
-const MOST: usize = 50_000;
-/// How many jobs that have ended meanwhile are read again at once.
+/// How many jobs of each end are known: those that ended last.
+const KEPT: usize = 500;
+/// For how long a job that has ended is looked for again and again. What is read seldom has it by then.
+const LATELY: Span = Span::from_s(120);
+/// How many of these are looked for.
 const AGAIN: usize = 50;
 
 /// The present and its status.
 pub(crate) struct Live {
     pub(crate) present: Present,
     pub(crate) status: Status,
+    /// The jobs that have just ended.
+    ended: Vec<JobId>,
 }
 
-/// All jobs of the table, in short.
-pub(crate) struct Stored(BTreeMap<JobId, JobRow>);
+/// The jobs that ended last, in short.
+pub(crate) struct Stored {
+    rows: BTreeMap<JobId, JobRow>,
+    /// The states of which older jobs are stored.
+    more: Vec<JobState>,
+}
 
 impl Live {
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, DbError> {
         let present = Present::read(store, cloud, COUNTED, now).await?;
-        Ok(Self { status: Status::of(store, &present).await?, present })
+        let (status, ended) =
+            try_join(Status::of(store, &present), store.ended(&End::ALL, now - LATELY, AGAIN)).await?;
+        Ok(Self { status, present, ended: ended.iter().map(|ended| ended.job.job_id).collect() })
     }
 
-    /// All jobs: those that run, those that failed within a day, those that wait in their order, then the others, the newest
-    /// first.
-    pub(crate) async fn jobs(&self, stored: &Stored, store: &Store) -> Vec<JobRow> {
-        let mut rows = stored.0.clone();
+    /// The jobs that are known: those that run, those that failed within a day, those that wait in their order, then the
+    /// others, the newest first.
+    pub(crate) async fn jobs(&self, stored: &Stored, store: &Store) -> Result<Vec<JobRow>, DbError> {
+        let mut rows = stored.rows.clone();
         let places = self.present.places();
-        let live: BTreeMap<JobId, &JobSummary> = self.present.jobs.iter().map(|j| (j.job_id, j)).collect();
-        let ended = rows.values().filter(|row| !row.state.is_ended() && !live.contains_key(&row.job_id));
-        let ended: Vec<JobId> = ended.map(|row| row.job_id).take(AGAIN).collect();
-        for job in join_all(ended.iter().map(|id| store.job(*id))).await.into_iter().flatten().flatten() {
+        let ended: Vec<JobId> = self.ended.iter().copied().filter(|id| !rows.contains_key(id)).collect();
+        for job in store.jobs_of(ended).await?.rows {
             rows.insert(job.summary.job_id, JobRow::of(&job));
         }
         for job in &self.present.jobs {
-            let row = rows.entry(job.job_id).or_insert_with(|| JobRow::of_summary(job));
-            row.seen_in(job, &self.present, &places);
+            // A job that has ended since the list of live jobs was read does not come back.
+            rows.entry(job.job_id).or_insert_with(|| {
+                let mut row = JobRow::of_summary(job);
+                row.seen_in(job, &self.present, &places);
+                row
+            });
         }
         let mut rows: Vec<JobRow> = rows.into_values().collect();
         rows.sort_by_cached_key(|row| row.order(self.present.now));
-        rows
+        Ok(rows)
+    }
+
+    /// The states of which there are more jobs than are known.
+    pub(crate) fn more<'a>(&self, stored: &'a Stored) -> impl Iterator<Item = JobState> + use<'a> {
+        let waits = self.present.more_jobs_wait.then_some(JobState::Queued);
+        waits.into_iter().chain(stored.more.iter().copied())
     }
 
     /// All nodes, in the order of their slots; free slots last.
@@ -71,18 +91,16 @@ impl Live {
 
 impl Stored {
     pub(crate) async fn read(store: &Store) -> Result<Self, DbError> {
-        let mut rows: BTreeMap<JobId, JobRow> = BTreeMap::new();
-        let keep = |job: Job| {
-            rows.insert(job.summary.job_id, JobRow::of(&job));
-            if rows.len() > MOST {
-                rows.pop_first();
-            }
-        };
-        store.each_job(keep).await?;
-        Ok(Self(rows))
+        let read = End::ALL.map(|end| async move { store.ended(&[end], Time::from_ms(0), KEPT).await });
+        let ended = try_join_all(read).await?;
+        let states = [JobState::Complete, JobState::Failed, JobState::Cancelled];
+        let more = states.into_iter().zip(&ended).filter(|(_, jobs)| jobs.len() >= KEPT).map(|(state, _)| state);
+        let ids = ended.iter().flatten().map(|ended| ended.job.job_id);
+        let jobs = store.jobs_of(ids).await?.rows;
+        Ok(Self { rows: jobs.iter().map(|job| (job.summary.job_id, JobRow::of(job))).collect(), more: more.collect() })
     }
 
     pub(crate) fn name(&self, job: JobId) -> Option<&str> {
-        self.0.get(&job)?.name.as_deref()
+        self.rows.get(&job)?.name.as_deref()
     }
 }

@@ -4,6 +4,7 @@
 //! | where | what |
 //! | --- | --- |
 //! | `cached` | what was read, for a while: many viewers cost as much as one |
+//! | `commands` | what the index does not know of the jobs that are shown |
 //! | `present` | what the records and EC2 say now: the one reader of it |
 //! | `rows` | the shapes of a job and of a node: from a record to what programs read |
 //! | `live` | the lists of jobs and nodes, for the page and `top` |
@@ -11,6 +12,7 @@
 //! | `detail` | one job, one node |
 //! | `find` | the job or node that a person names |
 //! | `next`, `status` | what the next run would do and why not; whether all is well |
+//! | `stored` | stored jobs, the newest first |
 //! | `story` | what happened to a job |
 //! | `retries` | when a job is tried again |
 //! | `usage` | what an alloc or a job used |
@@ -19,6 +21,7 @@
 //! Does not: know how it is shown.
 
 mod cached;
+mod commands;
 mod detail;
 pub(crate) mod find;
 mod list;
@@ -28,6 +31,7 @@ pub(crate) mod present;
 pub(crate) mod retries;
 mod rows;
 pub(crate) mod status;
+pub(crate) mod stored;
 pub(crate) mod story;
 pub(crate) mod usage;
 
@@ -39,6 +43,7 @@ pub(crate) use rows::{JobRow, NodeRow};
 
 use crate::console::Clock;
 use cached::Cached;
+use commands::Commands;
 use history::History;
 use model::cloud::Cloud;
 use model::time::Span;
@@ -50,6 +55,8 @@ use store::Store;
 
 /// How far back is looked.
 pub(crate) const PAST: Span = Span::from_s(7 * 86_400);
+/// How many jobs of a list have their commands, so that words are found in them.
+const COMPLETED: usize = 500;
 
 /// What a local stack shows besides: its processes.
 pub(crate) type Extra = Arc<dyn Fn() -> Value + Send + Sync>;
@@ -126,6 +133,7 @@ pub(crate) struct Views {
     live: Cached<Live>,
     stored: Cached<Stored>,
     past: Cached<History>,
+    commands: Commands,
 }
 
 impl Views {
@@ -136,6 +144,7 @@ impl Views {
             live: Cached::new(pace.live(), pace.times()),
             stored: Cached::new(pace.whole(), pace.times()),
             past: Cached::new(pace.whole(), pace.times()),
+            commands: Commands::default(),
         }
     }
 
@@ -150,6 +159,19 @@ impl Views {
 
     pub(crate) async fn past(&self) -> Result<Arc<History>, store::DbError> {
         self.past.get(History::read(&self.source.store, PAST, (self.source.clock)())).await
+    }
+
+    /// The jobs that are known, in the order in which people look for them. The first of them have their commands.
+    pub(crate) async fn jobs(&self, live: &Live, stored: &Stored) -> Result<Vec<JobRow>, store::DbError> {
+        let mut rows = live.jobs(stored, &self.source.store).await?;
+        let first = rows.len().min(COMPLETED);
+        self.complete(live, rows.get_mut(..first).unwrap_or_default()).await?;
+        Ok(rows)
+    }
+
+    /// Adds to these rows what the index does not know of them.
+    pub(crate) async fn complete(&self, live: &Live, rows: &mut [JobRow]) -> Result<(), store::DbError> {
+        self.commands.complete(&self.source.store, &live.present.jobs, rows).await
     }
 
     /// The next look reads everything again.

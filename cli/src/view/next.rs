@@ -1,6 +1,7 @@
 //! What the next run of poll-and-scale would do with a job or a node, or why it would do nothing.
 //!
-//! Guarantees: says the same as the plan at this moment. Does not: decide anything itself.
+//! Guarantees: says the same as the plan at this moment, of the head of the queue and what runs; of a job far behind the head, that a
+//! run has not looked at it. Does not: decide anything itself.
 
 use crate::console::Cluster;
 use crate::console::show::one_line;
@@ -9,7 +10,7 @@ use model::ids::{JobId, Slot};
 use model::time::Time;
 use model::{ActionName, AllocSummary};
 use poll_and_scale::Plan;
-use runtime::observation::{Lists, ObserveError};
+use runtime::observation::{Lists, ObserveError, Reader};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use store::Store;
@@ -27,7 +28,7 @@ pub(crate) struct Next {
 impl Next {
     /// Reads the cluster and plans.
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
-        Self::of_lists(Lists::read(store, cloud, now).await?, store, cloud, now).await
+        Self::of_lists(Lists::read(store, cloud, Reader::Person, now).await?, store, cloud, now).await
     }
 
     /// Plans with these lists. The plan is checked against the tables, as a run would check it.

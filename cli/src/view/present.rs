@@ -10,12 +10,13 @@ use model::control::Control;
 use model::ids::{AllocId, JobId, Slot};
 use model::time::Time;
 use model::{JobState, JobSummary, NodeRecord};
-use runtime::observation::{Lists, ObserveError};
+use runtime::observation::{Lists, ObserveError, Reader};
 use std::collections::BTreeMap;
 use store::{DbError, Listed, Store, Unreadable, Waiting};
 
-/// How many waiting jobs are counted.
-pub(crate) const COUNTED: usize = 20_000;
+/// How many waiting jobs are counted: about as many as a run reads. Behind them, a person wants to know that there are more,
+/// and not how many.
+pub(crate) const COUNTED: usize = 2_000;
 
 pub(crate) struct Present {
     pub(crate) now: Time,
@@ -33,7 +34,7 @@ pub(crate) struct Present {
 impl Present {
     /// Reads the present, and at most so many waiting jobs.
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, most: usize, now: Time) -> Result<Self, DbError> {
-        let (control, nodes, queue, next) = match Lists::read(store, cloud, now).await {
+        let (control, nodes, queue, next) = match Lists::read(store, cloud, Reader::Person, now).await {
             Ok(lists) => {
                 let (control, nodes, whole) = (lists.control.clone(), lists.nodes.clone(), lists.whole_queue());
                 let queue = match whole {

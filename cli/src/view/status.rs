@@ -17,7 +17,7 @@ use runtime::signs::{self, BadRow, Facts, Stopping};
 pub(crate) use runtime::signs::{Level, Raised as Check};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use store::{DbError, Store};
+use store::{DbError, End, Store};
 
 /// How many events of a subject are searched for warnings.
 const LOOK_BACK: i32 = 20;
@@ -49,7 +49,7 @@ impl Status {
         // Those that their nodes do not destroy are looked at again and again.
         let handles = store.handles_due(now + STUCK_AFTER).await?;
         let stuck: Vec<Handle> = handles.rows.into_iter().filter(|handle| handle.is_stuck(now)).collect();
-        let ended = store.ended(now - signs::RECENT, signs::ENDED).await?;
+        let ended = store.ended(&End::NOT_CANCELLED, now - signs::RECENT, signs::ENDED).await?;
         let stopping = stopping(next);
         let bad = present.bad_nodes.iter().chain(&present.bad_jobs).chain(&handles.unreadable);
         let checks = signs::judge(&Facts {
@@ -146,7 +146,7 @@ mod tests {
             more_jobs_wait,
             price_per_hour: Usd::ZERO,
         };
-        assert_eq!(status(false).counted_jobs(), "3 placed, 20000 queued");
-        assert_eq!(status(true).counted_jobs(), "at least 3 placed, 20000 queued");
+        assert_eq!(status(false).counted_jobs(), "3 placed, 2000 queued");
+        assert_eq!(status(true).counted_jobs(), "at least 3 placed, 2000 queued");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: an answer that cannot be given is JSON with an `error` that says what and why.
 
-use crate::view::{JobDetail, NodeDetail, PAST, Searched, Views, Wanted, holds};
+use crate::view::find;
+use crate::view::{JobDetail, JobRow, NodeDetail, PAST, Searched, Views, Wanted, holds};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
@@ -14,7 +15,7 @@ use model::ids::{JobId, Slot};
 use model::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::DbError;
 
@@ -83,15 +84,24 @@ pub(super) async fn overview(State(web): State<Arc<Views>>) -> Answer {
 pub(super) async fn jobs(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
     let wanted = asked(query)?;
     let (stored, live) = (web.stored().await?, web.live().await?);
-    let rows = live.jobs(&stored, &web.source.store).await;
+    let store = &web.source.store;
+    let mut rows = web.jobs(&live, &stored).await?;
     let mut counts = BTreeMap::<&str, usize>::new();
     for row in &rows {
         *counts.entry(row.state.as_str()).or_default() += 1;
     }
-    let counts = json!(counts);
-    let mut part = serde_json::to_value(wanted.of(rows)).map_err(|e| Failure::Wrong(e.to_string()))?;
+    if let Some(word) = wanted.word() {
+        let known: BTreeSet<JobId> = rows.iter().map(|row| row.job_id).collect();
+        let others = find::sought(store, word).await?.into_iter().filter(|id| !known.contains(id));
+        rows.extend(store.jobs_of(others).await?.rows.iter().map(JobRow::of));
+    }
+    let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
+    let mut part = wanted.of(rows);
+    web.complete(&live, part.rows_mut()).await?;
+    let (counts, more) = (json!(counts), json!(more));
+    let mut part = serde_json::to_value(part).map_err(|e| Failure::Wrong(e.to_string()))?;
     if let Value::Object(fields) = &mut part {
-        fields.insert("counts".to_owned(), counts);
+        fields.extend([("counts".to_owned(), counts), ("more".to_owned(), more)]);
     }
     seen(live.present.now, part)
 }
@@ -169,11 +179,12 @@ fn is_housekeeping(event: &Event) -> bool {
 
 pub(super) async fn events(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
     let wanted = asked(query)?;
-    let (past, stored) = (web.past().await?, web.stored().await?);
+    let (past, stored, live) = (web.past().await?, web.stored().await?, web.live().await?);
+    let names = live.present.names();
     let name = |subject: &str| {
         let (_, id) = subject.split_once('#')?;
         let job: JobId = id.split('.').next()?.parse().ok()?;
-        stored.name(job).map(str::to_owned)
+        names.get(&job).copied().or_else(|| stored.name(job)).map(str::to_owned)
     };
     let rows = past.latest.iter().map(|event| EventRow {
         at: event.at(),

@@ -73,7 +73,7 @@ fn seconds(at: Time) -> f64 {
 fn written(cluster: &str, live: Option<&Live>) -> String {
     let mut text = Text { cluster: cluster.to_owned(), text: String::new() };
     text.one("up", "Whether the tables can be read.", u8::from(live.is_some()));
-    let Some(Live { present, status }) = live else { return text.text };
+    let Some(Live { present, status, .. }) = live else { return text.text };
     text.one("well", "Whether all is well, as `nodekeeper status` says.", u8::from(status.well));
     let wrong = status.checks.iter().filter(|c| c.level == crate::view::status::Level::Wrong).count();
     text.one("checks_wrong", "Checks of `nodekeeper status` that say that an operator must act.", wrong);

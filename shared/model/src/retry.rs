@@ -160,6 +160,7 @@ impl Cause {
             | EndCause::OverMemory { .. }
             | EndCause::OverScratch { .. }
             | EndCause::NoOutput { .. }
+            | EndCause::ElementsFailed { .. }
             | EndCause::Stopped { .. }
             | EndCause::NotStarted { .. }
             | EndCause::Interrupted { .. }

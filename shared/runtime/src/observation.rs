@@ -10,7 +10,7 @@
 //! Does not: decide.
 
 use crate::queue::{Held, Queued, queue_order, read_held, read_queue};
-pub use crate::queue::{QueuePart, QueueRead};
+pub use crate::queue::{QueuePart, QueueRead, Reader};
 use crate::validation::{self, Quarantined};
 use futures::future::{try_join, try_join4};
 use model::after::{Ends, Followed};
@@ -25,7 +25,7 @@ use model::{AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Lif
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use store::{DbError, Ended, Listed, Store, Unreadable, Waiting, placed_last};
+use store::{DbError, End, Ended, Listed, Store, Unreadable, Waiting, placed_last};
 
 /// How far back the jobs that ended, and the warnings, are looked at.
 pub const RECENT: Span = Span::from_s(3600);
@@ -124,14 +124,14 @@ pub struct Lists {
 
 impl Lists {
     /// Reads the lists, in the order that the head of this module promises.
-    pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
+    pub async fn read(store: &Store, cloud: &dyn Cloud, reader: Reader, now: Time) -> Result<Self, ObserveError> {
         let control = store.control().await?.as_of(now);
         let (policy, policy_version) = control.checked_policy()?;
         let large = is_large(&control, &policy);
         let segments = segments(large);
         let list = async { if large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
         let lists = async {
-            let (queue, held) = (read_queue(store, &policy, &control), read_held(store, &control));
+            let (queue, held) = (read_queue(store, &policy, &control, reader), read_held(store, &control));
             Ok(try_join4(queue, held, store.placed(), store.live_allocs_listed(segments)).await?)
         };
         let (listed, (queue, held, placed, allocs)) = try_join(list, lists).await?;
@@ -202,7 +202,7 @@ impl Observation {
 
     /// Reads what poll-and-scale needs for its decisions.
     pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
-        Lists::read(store, cloud, now).await?.observed(store).await
+        Lists::read(store, cloud, Reader::Run, now).await?.observed(store).await
     }
 
     /// Reads the rows of the jobs that others follow. Those that the index shows as waiting or placed have not ended, as far
@@ -242,7 +242,7 @@ impl Observation {
         seen.quarantined.unreadable(nodes.unreadable);
         seen.quarantined.unreadable(jobs.unreadable.into_iter().chain(known));
         seen.jobs_place = place.moved(end, seen.quarantined.jobs.iter().copied());
-        seen.ended = store.ended(observed_at - RECENT, ENDED).await?;
+        seen.ended = store.ended(&End::NOT_CANCELLED, observed_at - RECENT, ENDED).await?;
         (seen.nodes, seen.not_indexed) = (nodes.rows, jobs.rows);
         Ok(seen.sorted_out())
     }

@@ -71,6 +71,15 @@ pub(crate) async fn read_held(store: &Store, control: &Control) -> Result<Held, 
     Ok(Held { jobs: part.jobs, unreadable: part.unreadable, place, is_whole })
 }
 
+/// Who reads the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// A run, which places jobs.
+    Run,
+    /// A person, who waits for the answer. Of the part behind the head, this reads the beginning.
+    Person,
+}
+
 /// The waiting jobs of a run.
 pub(crate) struct Queued {
     pub(crate) jobs: Vec<JobSummary>,
@@ -81,6 +90,9 @@ pub(crate) struct Queued {
 /// The head of the queue has at least this many jobs, so that a small fleet rarely has to read behind it.
 const LEAST_HEAD: usize = 1000;
 
+/// How much a person's look reads of the part behind the head.
+const BEHIND_FOR_A_PERSON: usize = 250;
+
 /// The part behind the head has at most this fraction of `poll.queue_rows` jobs: a quarter.
 const HEAD_PER_PART: usize = 4;
 
@@ -89,7 +101,12 @@ const HEAD_PER_PART: usize = 4;
 ///
 /// The head has one job for each vCPU of the largest fleet that the policy allows. A job behind many that cannot be placed is
 /// read after `jobs behind the head / (poll.queue_rows / 4)` runs, and later only if nodes boot for jobs of the part.
-pub(crate) async fn read_queue(store: &Store, policy: &Policy, control: &Control) -> Result<Queued, DbError> {
+pub(crate) async fn read_queue(
+    store: &Store,
+    policy: &Policy,
+    control: &Control,
+    reader: Reader,
+) -> Result<Queued, DbError> {
     let most = policy.poll.queue_rows as usize;
     let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
     let room = (policy.nodes.max as usize).saturating_mul(largest as usize);
@@ -104,7 +121,11 @@ pub(crate) async fn read_queue(store: &Store, policy: &Policy, control: &Control
         Some(rank) => (rank, last.passed()),
         None => (end.as_str(), 0),
     };
-    let part = store.queued(Some(behind), (most / HEAD_PER_PART).max(1)).await?;
+    let most_behind = match reader {
+        Reader::Run => (most / HEAD_PER_PART).max(1),
+        Reader::Person => BEHIND_FOR_A_PERSON,
+    };
+    let part = store.queued(Some(behind), most_behind).await?;
     let all = passed.saturating_add(part.jobs.len() as u64);
     let known = jobs.len().saturating_add(usize::try_from(all).unwrap_or(usize::MAX));
     let least = if part.end.is_some() { known.saturating_add(1) } else { known };

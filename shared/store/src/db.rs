@@ -82,6 +82,8 @@ pub struct Query {
     /// `None` for the table itself, which is read consistently.
     pub index: Option<Index>,
     pub hash: AttributeValue,
+    /// Only rows whose range key is at least this.
+    pub range_at_least: Option<AttributeValue>,
     /// Only rows whose range key is at most this.
     pub range_at_most: Option<AttributeValue>,
     /// Whether the largest range key comes first.

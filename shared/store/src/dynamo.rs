@@ -17,6 +17,7 @@ use aws_sdk_dynamodb::types::{
     ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, Select, TimeToLiveSpecification,
     TransactWriteItem, Update, WriteRequest,
 };
+use futures::stream::{self, StreamExt, TryStreamExt};
 use model::error_chain::error_chain;
 use model::ids::ClusterName;
 use std::collections::HashMap;
@@ -26,6 +27,8 @@ use std::time::Duration;
 
 /// The most keys in one batch read.
 const BATCH_KEYS: usize = 100;
+/// How many batches are read at the same time.
+const BATCHES_AT_ONCE: usize = 8;
 /// The most rows in one batch write.
 const BATCH_ROWS: usize = 25;
 /// How often the unprocessed part of a batch is asked for again.
@@ -279,6 +282,37 @@ async fn pause_of_batch(operation: &'static str, tries: &mut u32) -> Result<(), 
     Ok(())
 }
 
+impl Dynamo {
+    /// At most [`BATCH_KEYS`] rows of a table.
+    async fn get_batch(&self, table: Table, keys: &[Key]) -> Result<Vec<Row>, DbError> {
+        let (operation, name) = ("BatchGetItem", self.name(table));
+        let mut found = Vec::with_capacity(keys.len());
+        let mut wanted: Vec<Item> = keys.iter().map(Key::attributes).collect();
+        let mut tries = 0;
+        while !wanted.is_empty() {
+            pause_of_batch(operation, &mut tries).await?;
+            let (projection, aliases) = self.projection(table, None).unzip();
+            let request = KeysAndAttributes::builder()
+                .set_keys(Some(std::mem::take(&mut wanted)))
+                .set_projection_expression(projection)
+                .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
+                .consistent_read(true)
+                .build()
+                .map_err(|e| DbError::Refused { operation, code: "BuildError".into(), message: e.to_string() })?;
+            let answer = self
+                .client
+                .batch_get_item()
+                .request_items(&name, request)
+                .send()
+                .await
+                .map_err(|e| db_error(operation, &name, &e))?;
+            found.extend(answer.responses.unwrap_or_default().into_values().flatten().map(Row::from));
+            wanted = answer.unprocessed_keys.unwrap_or_default().into_values().flat_map(|k| k.keys).collect();
+        }
+        Ok(found)
+    }
+}
+
 #[async_trait]
 impl Db for Dynamo {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
@@ -299,35 +333,10 @@ impl Db for Dynamo {
     }
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
-        let operation = "BatchGetItem";
-        let mut found = Vec::with_capacity(keys.len());
-        let Some(first) = keys.first() else { return Ok(found) };
-        let table = self.name(first.table);
-        for chunk in keys.chunks(BATCH_KEYS) {
-            let mut wanted: Vec<Item> = chunk.iter().map(Key::attributes).collect();
-            let mut tries = 0;
-            while !wanted.is_empty() {
-                pause_of_batch(operation, &mut tries).await?;
-                let (projection, aliases) = self.projection(first.table, None).unzip();
-                let request = KeysAndAttributes::builder()
-                    .set_keys(Some(std::mem::take(&mut wanted)))
-                    .set_projection_expression(projection)
-                    .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
-                    .consistent_read(true)
-                    .build()
-                    .map_err(|e| DbError::Refused { operation, code: "BuildError".into(), message: e.to_string() })?;
-                let answer = self
-                    .client
-                    .batch_get_item()
-                    .request_items(&table, request)
-                    .send()
-                    .await
-                    .map_err(|e| db_error(operation, &table, &e))?;
-                found.extend(answer.responses.unwrap_or_default().into_values().flatten().map(Row::from));
-                wanted = answer.unprocessed_keys.unwrap_or_default().into_values().flat_map(|k| k.keys).collect();
-            }
-        }
-        Ok(found)
+        let Some(first) = keys.first() else { return Ok(Vec::new()) };
+        let batches: Vec<_> = keys.chunks(BATCH_KEYS).map(|keys| self.get_batch(first.table, keys)).collect();
+        let read: Vec<Vec<Row>> = stream::iter(batches).buffered(BATCHES_AT_ONCE).try_collect().await?;
+        Ok(read.into_iter().flatten().collect())
     }
 
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
@@ -335,9 +344,23 @@ impl Db for Dynamo {
         let key = query.index.map_or(query.table.definition().key, |i| i.key);
         let mut aliases = Aliases::default();
         let mut condition = format!("{} = {}", aliases.name(key.hash.name), aliases.value(&query.hash));
-        if let (Some(range), Some(most)) = (key.range, &query.range_at_most) {
-            condition.push_str(&format!(" AND {} <= {}", aliases.name(range.name), aliases.value(most)));
-        }
+        // DynamoDB takes one condition on a range key.
+        let bound = match (key.range, &query.range_at_least, &query.range_at_most) {
+            (Some(range), Some(least), Some(most)) => {
+                format!(
+                    " AND {} BETWEEN {} AND {}",
+                    aliases.name(range.name),
+                    aliases.value(least),
+                    aliases.value(most)
+                )
+            }
+            (Some(range), Some(least), None) => {
+                format!(" AND {} >= {}", aliases.name(range.name), aliases.value(least))
+            }
+            (Some(range), None, Some(most)) => format!(" AND {} <= {}", aliases.name(range.name), aliases.value(most)),
+            _ => String::new(),
+        };
+        condition.push_str(&bound);
         let answer = self
             .client
             .query()

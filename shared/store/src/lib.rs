@@ -16,6 +16,8 @@ mod de;
 #[cfg(test)]
 mod defaults;
 mod dynamo;
+mod end;
+mod found;
 mod handles;
 mod job_event;
 mod listed;
@@ -34,6 +36,8 @@ pub use conditions::{
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError};
 pub use dynamo::Dynamo;
+pub use end::End;
+pub use found::Found;
 pub use job_event::JOB_EVENT;
 pub use listed::{Listed, Unreadable};
 pub use queue::{Ended, Waiting, placed_last};
@@ -42,6 +46,6 @@ pub use rows::{
 };
 pub use store::{Pulse, Store};
 pub use tables::to_json as tables_json;
-pub use tables::{DUE, Definition, Index, KeyAttribute, KeySchema, KeyType, LIVE, QUEUE, TABLES, Table};
+pub use tables::{DUE, Definition, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, TABLES, Table};
 pub use together::Attempts;
 pub use write::{Aliases, Cond, Effect, Item, Key, Write};

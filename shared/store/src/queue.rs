@@ -7,8 +7,9 @@
 //! Does not: see more than the index does, which may be behind the table.
 
 use crate::db::{DbError, Page, PageKey, Query, Row};
+use crate::end::End;
 use crate::listed::{Listed, Unreadable};
-use crate::rows::{self, ENDED, HELD, QUEUED, s};
+use crate::rows::{self, HELD, QUEUED, s};
 use crate::store::Store;
 use crate::tables::{QUEUE, Table};
 use model::JobSummary;
@@ -37,7 +38,16 @@ impl Store {
     pub async fn placed(&self) -> Result<Listed<JobSummary>, DbError> {
         let hash = s("placed");
         let (table, index) = (Table::Jobs, Some(QUEUE));
-        self.query(&Query { table, index, hash, range_at_most: None, newest_first: false, limit: None }).await
+        self.query(&Query {
+            table,
+            index,
+            hash,
+            range_at_least: None,
+            range_at_most: None,
+            newest_first: false,
+            limit: None,
+        })
+        .await
     }
 
     /// The waiting jobs behind this rank, in the order of the queue, at most so many, also those that follow other jobs. The
@@ -59,36 +69,95 @@ impl Store {
         self.waiting_in(&[HELD], behind, most).await
     }
 
-    /// The jobs that ended last and were not cancelled, the newest first: about so many, and none that ended before `since`.
+    /// The jobs that ended last in one of these ways, the newest first: at most so many, and none that ended before `since`.
     /// The index may be behind the table.
-    pub async fn ended(&self, since: Time, most: usize) -> Result<Vec<Ended>, DbError> {
-        // They are spread evenly over the values.
-        let limit = i32::try_from((most / ENDED.len()).saturating_add(12)).ok();
-        let pages = ENDED.iter().map(|hash| async move {
+    pub async fn ended(&self, ends: &[End], since: Time, most: usize) -> Result<Vec<Ended>, DbError> {
+        let hashes = ends.iter().flat_map(|end| end.values());
+        // They are spread evenly over the values of one end.
+        let limit = i32::try_from(share(most, SPREAD)).ok();
+        let pages = hashes.map(|hash| async move {
             let (table, index, hash) = (Table::Jobs, Some(QUEUE), s(hash));
-            self.db.query(&Query { table, index, hash, range_at_most: None, newest_first: true, limit }, None).await
+            let range_at_least = Some(s(rows::ended_rank(since)));
+            let query = Query { table, index, hash, range_at_least, range_at_most: None, newest_first: true, limit };
+            self.db.query(&query, None).await
         });
         let pages = futures::future::try_join_all(pages).await?;
         let of_row = |row: &Row| Some(Ended { at: rows::ended_at(row)?, job: rows::from_row(Table::Jobs, row).ok()? });
+        // A job that ended before this may have one before it on a page that was not read.
+        let cut = pages.iter().filter(|page| page.next.is_some());
+        let known = cut.filter_map(|page| page.items.last().and_then(|row| rows::ended_at(row))).max();
         let mut ended: Vec<Ended> = pages.iter().flat_map(|page| page.items.iter().filter_map(of_row)).collect();
-        ended.retain(|job| job.at >= since);
+        ended.retain(|job| known.is_none_or(|known| job.at >= known));
         ended.sort_by_key(|ended| Reverse((ended.at, ended.job.job_id)));
         ended.truncate(most);
         Ok(ended)
+    }
+
+    /// The waiting jobs that were submitted last, the newest first, at most so many. The index has them in the order of the
+    /// queue. So this costs a query for each priority that waiting jobs have. `end` says that more jobs wait.
+    pub async fn waiting_newest(&self, most: usize) -> Result<Waiting, DbError> {
+        let hashes = QUEUED.into_iter().chain([HELD]);
+        let parts = futures::future::try_join_all(hashes.map(|hash| self.newest_of(hash, most))).await?;
+        // A job that is older than this may have a newer one that was not read.
+        let known = parts.iter().filter_map(|(_, cut)| *cut).max();
+        let mut newest = Waiting::default();
+        for (part, _) in parts {
+            newest.jobs.extend(part.jobs);
+            newest.unreadable.extend(part.unreadable);
+        }
+        newest.jobs.retain(|job| known.is_none_or(|known| job.job_id >= known));
+        newest.jobs.sort_by_key(|job| Reverse(job.job_id));
+        newest.jobs.dedup_by_key(|job| job.job_id);
+        let more = known.is_some() || newest.jobs.len() > most;
+        newest.jobs.truncate(most);
+        newest.end = newest.jobs.last().map(JobSummary::rank).filter(|_| more);
+        Ok(newest)
+    }
+
+    /// The newest jobs of each priority with this value of `queue`, and the last one that was read of a priority that has more.
+    async fn newest_of(&self, hash: &'static str, most: usize) -> Result<(Part, Option<JobId>), DbError> {
+        let (table, index) = (Table::Jobs, Some(QUEUE));
+        // Only the jobs that the commands submit are spread evenly.
+        let limit = if hash == HELD || Some(&hash) == QUEUED.first() { most } else { share(most, SPREAD) };
+        let (mut part, mut range_at_most, mut from, mut cut) = (Part::behind(hash, None), None, None, None);
+        loop {
+            let query = Query {
+                table,
+                index,
+                hash: s(hash),
+                range_at_least: None,
+                range_at_most: range_at_most.clone(),
+                newest_first: true,
+                limit: i32::try_from(limit).ok(),
+            };
+            part.add(self.db.query(&query, from.take()).await?);
+            let Some(next) = part.next.take() else { return Ok((part, cut)) };
+            let rank = next.get("rank").and_then(|rank| rank.as_s().ok()).and_then(|rank| rank.split_once('#'));
+            let of_priority =
+                part.jobs.iter().filter(|job| rank.is_some_and(|(digits, _)| job.rank().starts_with(digits)));
+            match rank {
+                // Enough of this priority: the next page begins before its first job.
+                Some((digits, id)) if of_priority.count() >= limit => {
+                    cut = cut.max(id.parse().ok());
+                    range_at_most = Some(s(digits));
+                }
+                _ => from = Some(next),
+            }
+        }
     }
 
     /// The jobs behind this rank that have one of these values of `queue`.
     async fn waiting_in(&self, hashes: &[&'static str], behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
         let mut parts: Vec<Part> = hashes.iter().map(|hash| Part::behind(hash, behind)).collect();
         // The jobs are spread evenly over the values. So the first page of each value is nearly always enough.
-        let page = (most / hashes.len().max(1)).saturating_add(most / 32).saturating_add(16);
-        let limit = if most == usize::MAX { None } else { i32::try_from(page).ok() };
+        let limit = if most == usize::MAX { None } else { i32::try_from(share(most, hashes.len())).ok() };
         let mut wanted: Vec<usize> = (0..parts.len()).collect();
         loop {
             let pages = wanted.iter().filter_map(|n| parts.get(*n)).map(|part| async move {
                 let hash = s(part.hash);
                 let (table, index) = (Table::Jobs, Some(QUEUE));
-                let query = Query { table, index, hash, range_at_most: None, newest_first: false, limit };
+                let query =
+                    Query { table, index, hash, range_at_least: None, range_at_most: None, newest_first: false, limit };
                 self.db.query(&query, part.next.clone()).await
             });
             let pages: Vec<Page> = futures::future::try_join_all(pages).await?;
@@ -108,6 +177,14 @@ impl Store {
             wanted = parts.iter().enumerate().filter(|(_, p)| behind(p)).map(|(n, _)| n).collect();
         }
     }
+}
+
+/// Over how many values the waiting jobs are spread, and those of one end.
+const SPREAD: usize = 8;
+
+/// How many rows of each of so many values are nearly always enough for so many together.
+pub(crate) const fn share(most: usize, values: usize) -> usize {
+    most.div_ceil(if values == 0 { 1 } else { values }).saturating_add(most / 32).saturating_add(16)
 }
 
 /// A job that has ended.

@@ -5,6 +5,7 @@
 //! Does not: know any condition except the version.
 
 use crate::db::{DbError, Row};
+use crate::end::End;
 use crate::tables::Table;
 use crate::write::{Cond, Effect, Item, Key, Write};
 use crate::{de, job_event, ser};
@@ -198,16 +199,20 @@ impl Record for Job {
     fn set_version(&mut self, version: Version) {
         self.summary.version = version;
     }
-    const INDEXED: &'static [&'static str] = &["queue", "rank"];
+    const INDEXED: &'static [&'static str] = &["named", "queue", "rank", "tail"];
     fn index(&self, item: &mut Item) {
         item.extend(job_event::end(self).map(|end| (job_event::END.to_owned(), end)));
+        let id = self.summary.job_id;
+        item.insert("tail".into(), s(tail(id)));
+        item.extend(self.summary.name.as_ref().map(|name| ("named".to_owned(), s(named(name, id)))));
         let (queue, rank) = match (self.summary.state, self.finished_at) {
             (JobState::Queued, _) if self.summary.follows() => (HELD, self.rank()),
-            (JobState::Queued, _) => (queued(self.summary.job_id), self.rank()),
+            (JobState::Queued, _) => (queued(id), self.rank()),
             (JobState::Placed | JobState::Regrouping, _) => ("placed", self.rank()),
-            (JobState::Complete | JobState::Failed | JobState::Rejected, Some(at)) => {
-                (ended(self.summary.job_id), ended_rank(at))
-            }
+            (state, Some(at)) => match End::of(state) {
+                Some(end) => (end.of_job(id), ended_rank(at)),
+                None => return,
+            },
             _ => return,
         };
         item.insert("queue".into(), s(queue));
@@ -215,18 +220,21 @@ impl Record for Job {
     }
 }
 
-/// The values of `queue` that jobs have after their end, unless they were cancelled. Several, as [`QUEUED`].
-pub(crate) const ENDED: [&str; 8] =
-    ["ended#0", "ended#1", "ended#2", "ended#3", "ended#4", "ended#5", "ended#6", "ended#7"];
+/// The characters of ids, in their order: what the last one of an id may be.
+pub(crate) const TAILS: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// The value of `queue` for a job that has ended.
-fn ended(id: JobId) -> &'static str {
-    let shard = usize::from(id.random_byte()) % ENDED.len();
-    ENDED.get(shard).unwrap_or(&"ended#0")
+/// The last character of a job's id, which is random.
+fn tail(id: JobId) -> char {
+    id.to_string().chars().next_back().unwrap_or('0')
+}
+
+/// A job's name with its id, so that jobs of one name are in the order of their ids.
+pub(crate) fn named(name: &str, id: impl std::fmt::Display) -> String {
+    format!("{name}#{id}")
 }
 
 /// The `rank` of a job that has ended: the time of its end.
-fn ended_rank(at: Time) -> String {
+pub(crate) fn ended_rank(at: Time) -> String {
     format!("{:015}", at.as_ms().max(0))
 }
 
@@ -390,7 +398,7 @@ pub(crate) fn is_indexed(row: &Item, job: &Job) -> bool {
                 && !job.summary.follows()
                 && found.and_then(|v| v.as_s().ok()) == QUEUED.first().map(ToString::to_string).as_ref())
     };
-    is_queue(row.get("queue")) && row.get("rank") == demanded.get("rank")
+    is_queue(row.get("queue")) && ["rank", "tail", "named"].iter().all(|name| row.get(*name) == demanded.get(*name))
 }
 
 /// The condition that a record is as it was read.
@@ -480,21 +488,21 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_set_disappears_and_an_ended_job_leaves_the_queue() {
+    fn an_empty_set_disappears_and_a_cancelled_job_leaves_the_queue() {
         let job = fixtures::job(1);
         assert!(!row(&job).contains_key("allocs"));
         assert!(row(&job).contains_key("queue"));
         let cancelled = job.cancel(model::time::Span::from_s(1), at(1)).unwrap();
         let (write, _) = change(Some(&job), &cancelled);
-        let Effect::Update { remove, .. } = write.effect else { panic!("no update") };
-        assert_eq!(remove, ["queue", "rank"]);
+        let Effect::Update { set, remove } = write.effect else { panic!("no update") };
+        assert!(remove.is_empty() && set["queue"].as_s().unwrap().starts_with("cancelled#"), "{set:?} {remove:?}");
     }
 
     #[test]
-    fn a_job_that_was_not_cancelled_is_in_the_index_by_the_time_of_its_end() {
+    fn a_job_that_ended_is_in_the_index_by_the_time_of_its_end() {
         let rejected = fixtures::job(1).reject("too large", model::time::Span::from_s(1), at(7)).unwrap();
         let item = row(&rejected);
-        assert!(ENDED.contains(&item["queue"].as_s().unwrap().as_str()), "{item:?}");
+        assert!(End::Failed.values().contains(&item["queue"].as_s().unwrap().as_str()), "{item:?}");
         assert_eq!(ended_at(&item), Some(at(7)));
         assert!(is_indexed(&item, &rejected));
     }

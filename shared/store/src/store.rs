@@ -168,11 +168,6 @@ impl Store {
         self.scan(Table::Jobs, None).await
     }
 
-    /// Every job there is, for people: also the rows that cannot be read.
-    pub async fn jobs_listed(&self) -> Result<Listed<Job>, DbError> {
-        self.scan_segment(&Scan::all(Table::Jobs, None)).await
-    }
-
     /// These jobs, read consistently; those that do not exist are left out.
     pub async fn jobs_of(&self, ids: impl IntoIterator<Item = JobId>) -> Result<Listed<Job>, DbError> {
         let keys: Vec<Key> = ids.into_iter().map(job_key).collect();
@@ -281,6 +276,7 @@ impl Store {
             table: Table::Events,
             index: None,
             hash: s(subject),
+            range_at_least: None,
             range_at_most: None,
             newest_first: true,
             limit: Some(limit),
@@ -537,6 +533,7 @@ impl Store {
             table: Table::Output,
             index: None,
             hash: s(follow_id),
+            range_at_least: None,
             range_at_most: None,
             newest_first: true,
             limit: Some(1),

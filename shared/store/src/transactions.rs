@@ -284,11 +284,30 @@ pub async fn cancel_job(
     keep: Retention,
     now: Time,
 ) -> Result<Option<Job>, WriteError> {
-    let Some(after) = job.cancel(keep.finished, now) else { return Ok(None) };
-    let event = Event::of_change(&Subject::Job(job.summary.job_id), ActionName::Cancel, by, now, keep.events);
-    let (write, after) = change(Some(job), &after);
-    store.transact(&[write, Store::event_write(&event)]).await?;
-    Ok(Some(after))
+    Ok(cancel_jobs(store, std::slice::from_ref(job), by, keep, now).await?.pop())
+}
+
+/// Cancels jobs for an operator and writes their events, at most [`SUBMITTED_TOGETHER`]: all that have not ended, or none.
+/// Returns the jobs as written.
+pub async fn cancel_jobs(
+    store: &Store,
+    jobs: &[Job],
+    by: &str,
+    keep: Retention,
+    now: Time,
+) -> Result<Vec<Job>, WriteError> {
+    let (mut writes, mut cancelled) = (Vec::with_capacity(jobs.len() * 2), Vec::with_capacity(jobs.len()));
+    for job in jobs {
+        let Some(after) = job.cancel(keep.finished, now) else { continue };
+        let event = Event::of_change(&Subject::Job(job.summary.job_id), ActionName::Cancel, by, now, keep.events);
+        let (write, after) = change(Some(job), &after);
+        writes.extend([write, Store::event_write(&event)]);
+        cancelled.push(after);
+    }
+    if !writes.is_empty() {
+        store.transact(&writes).await?;
+    }
+    Ok(cancelled)
 }
 
 /// Rejects a queued job that can never run. The run's action leaves the event.

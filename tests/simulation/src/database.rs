@@ -269,10 +269,11 @@ impl Model {
         let most = query.limit.and_then(|l| usize::try_from(l).ok()).map_or(most, |l| l.min(most)).max(1);
         let hash = Part::of(&query.hash).ok_or_else(|| invalid("Query", "the hash value has the wrong type"))?;
         let key = query.index.map_or(query.table.definition().key, |i| i.key);
-        // `range_at_most` has no meaning without a range key.
-        let up_to = query.range_at_most.as_ref().filter(|_| key.range.is_some()).and_then(Part::of);
+        // Bounds have no meaning without a range key.
+        let bound = |bound: &Option<AttributeValue>| bound.as_ref().filter(|_| key.range.is_some()).and_then(Part::of);
+        let of = Asked { hash, at_least: bound(&query.range_at_least), at_most: bound(&query.range_at_most) };
         let all = Scan::all(query.table, query.index);
-        self.page(&all, Some((&hash, up_to.as_ref())), query.newest_first, from, most, now)
+        self.page(&all, Some(&of), query.newest_first, from, most, now)
     }
 
     /// A page of everything, at most `most` rows long.
@@ -287,7 +288,7 @@ impl Model {
     fn page(
         &mut self,
         scan: &Scan,
-        of: Option<(&Part, Option<&Part>)>,
+        of: Option<&Asked>,
         newest_first: bool,
         from: Option<&PageKey>,
         most: usize,
@@ -298,13 +299,10 @@ impl Model {
         let in_segment = |hash: &Part| segment.is_none_or(|s| segment_of(hash, s.of) == s.number);
         let data = self.tables.iter_mut().find(|d| d.table == table).ok_or_else(|| invalid(operation, "no table"))?;
         let schema = data.key;
-        let wanted = |range: Option<&Part>| {
-            of.and_then(|(_, up_to)| up_to).is_none_or(|most| range.is_some_and(|range| range <= most))
-        };
         let Some(index) = index else {
             let from = from.and_then(|f| key_of(schema, f));
-            let first = of.map(|(hash, _)| (hash.clone(), None));
-            let within = |k: &RowKey| of.is_none_or(|(hash, _)| k.0 == *hash) && wanted(k.1.as_ref());
+            let first = of.map(|asked| (asked.hash.clone(), asked.at_least.clone()));
+            let within = |k: &RowKey| of.is_none_or(|asked| asked.takes(&k.0, k.1.as_ref()));
             let (rows, more) = select(&data.rows, first, from, newest_first, most, within, |k| in_segment(&k.0));
             let next = rows.last().filter(|_| more).map(|r| keys(&[schema], r));
             return Ok(Page { items: rows, next });
@@ -320,8 +318,9 @@ impl Model {
             )),
             None => None,
         };
-        let first = of.map(|(hash, _)| (hash.clone(), None, (Part::Number(i128::MIN), None)));
-        let within = |k: &Place| of.is_none_or(|(hash, _)| k.0 == *hash) && wanted(k.1.as_ref());
+        let lowest = (Part::Number(i128::MIN), None);
+        let first = of.map(|asked| (asked.hash.clone(), asked.at_least.clone(), lowest));
+        let within = |k: &Place| of.is_none_or(|asked| asked.takes(&k.0, k.1.as_ref()));
         let (rows, more) = select(&view.rows, first, from, newest_first, most, within, |k| in_segment(&k.0));
         let next = rows.last().filter(|_| more).map(|r| keys(&[schema, view.index.key], r));
         Ok(Page { items: rows, next })
@@ -405,6 +404,21 @@ impl Model {
             }
         }
         change
+    }
+}
+
+/// Which rows a query wants.
+struct Asked {
+    hash: Part,
+    at_least: Option<Part>,
+    at_most: Option<Part>,
+}
+
+impl Asked {
+    fn takes(&self, hash: &Part, range: Option<&Part>) -> bool {
+        let at_least = self.at_least.as_ref().is_none_or(|least| range.is_some_and(|range| range >= least));
+        let at_most = self.at_most.as_ref().is_none_or(|most| range.is_some_and(|range| range <= most));
+        *hash == self.hash && at_least && at_most
     }
 }
 

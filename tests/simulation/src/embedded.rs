@@ -317,9 +317,22 @@ impl Db for Embedded {
         let key = query.index.map_or(query.table.definition().key, |i| i.key);
         let mut aliases = Aliases::default();
         let mut condition = format!("{} = {}", aliases.name(key.hash.name), aliases.value(&query.hash));
-        if let (Some(range), Some(most)) = (key.range, &query.range_at_most) {
-            condition.push_str(&format!(" AND {} <= {}", aliases.name(range.name), aliases.value(most)));
-        }
+        let bound = match (key.range, &query.range_at_least, &query.range_at_most) {
+            (Some(range), Some(least), Some(most)) => {
+                format!(
+                    " AND {} BETWEEN {} AND {}",
+                    aliases.name(range.name),
+                    aliases.value(least),
+                    aliases.value(most)
+                )
+            }
+            (Some(range), Some(least), None) => {
+                format!(" AND {} >= {}", aliases.name(range.name), aliases.value(least))
+            }
+            (Some(range), None, Some(most)) => format!(" AND {} <= {}", aliases.name(range.name), aliases.value(most)),
+            _ => String::new(),
+        };
+        condition.push_str(&bound);
         let (expression_attribute_names, expression_attribute_values) = expression(operation, aliases)?;
         let limit = query
             .limit

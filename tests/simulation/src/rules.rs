@@ -153,8 +153,13 @@ pub fn query(query: &Query, from: Option<&Item>) -> Result<(), Refusal> {
     let table = query.table.definition().key;
     let key = query.index.map_or(table, |i| i.key);
     typed(key.hash, &query.hash)?;
-    if let (Some(range), Some(most)) = (key.range, &query.range_at_most) {
-        typed(range, most)?;
+    for bound in [&query.range_at_least, &query.range_at_most].into_iter().flatten() {
+        key.range.map_or(Ok(()), |range| typed(range, bound))?;
+    }
+    if let (Some(_), Some(least), Some(most)) = (key.range, &query.range_at_least, &query.range_at_most)
+        && order(least, most) == Some(Ordering::Greater)
+    {
+        return Err("a least bound above the most");
     }
     if query.limit.is_some_and(|l| l < 1) {
         return Err("a limit below 1");

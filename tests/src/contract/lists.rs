@@ -15,7 +15,7 @@ pub async fn all(bench: &Bench) {
 }
 
 pub fn query(table: Table, index: Option<Index>, hash: AttributeValue) -> Query {
-    Query { table, index, hash, range_at_most: None, newest_first: false, limit: None }
+    Query { table, index, hash, range_at_least: None, range_at_most: None, newest_first: false, limit: None }
 }
 
 async fn done(bench: &Bench, write: Write) {

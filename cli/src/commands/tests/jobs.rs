@@ -172,7 +172,7 @@ async fn jobs_are_listed_as_a_table_and_as_json() {
     let listed: Vec<String> =
         some.json().as_array().unwrap().iter().map(|j| j["job_id"].as_str().unwrap().into()).collect();
     assert_eq!(listed, [id(3)]);
-    assert_eq!(told, "1 of 2 jobs are shown, the newest: --limit N shows N of them\n");
+    assert_eq!(told, "the newest 1 are shown, and there are more: --limit N shows N of them\n");
     let head = world.run(&["jobs", "--queue", "--limit", "1", "--json"]).await;
     let told = head.err.clone();
     assert_eq!(head.json()[0]["job_id"], id(1));

@@ -156,7 +156,7 @@ async fn jobs_that_a_filter_describes_are_cancelled_after_a_yes() {
     assert_eq!(world.rows().await, before);
     let said = world.run_with(&["cancel", "--name", "a*"], "y\n").await;
     assert_eq!(said.result.unwrap(), Outcome::Done);
-    assert_eq!(said.out, format!("{a2} cancelled\n{a1} cancelled\n"));
+    assert_eq!(said.out, format!("{a1} cancelled\n{a2} cancelled\n"), "in the order of the queue");
     let said = world.run(&["cancel", "--all", "--yes"]).await;
     assert!(said.out.ends_with("BBBBBBBBB cancelled\n") && said.out.lines().count() == 1, "{said:?}");
     let none = world.run(&["cancel", "--all"]).await;

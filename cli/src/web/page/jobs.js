@@ -22,7 +22,7 @@ export const jobs = {
   title: () => "Jobs",
   load: (api, params) => api("jobs", { q: params.q, state: params.state, offset: params.offset, limit: SIZE }),
   render(part, params) {
-    const counts = Object.entries(part.counts).map(([state, n]) => el("a", { href: hash("jobs", { state: state === "placed" ? "placed,regrouping" : state }), "data-key": state }, chip(state), ` ${n.toLocaleString("en")}`));
+    const counts = Object.entries(part.counts).map(([state, n]) => el("a", { href: hash("jobs", { state: state === "placed" ? "placed,regrouping" : state }), "data-key": state }, chip(state), ` ${n.toLocaleString("en")}${part.more.includes(state) ? "+" : ""}`));
     return [
       el("h1", { tabindex: "-1" }, "Jobs"),
       el("p", { class: "counts" }, counts.length ? counts : "No job is stored. Submit one: ", !counts.length && el("code", null, "nodekeeper submit -- echo hello")),

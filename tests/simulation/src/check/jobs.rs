@@ -19,11 +19,13 @@ pub(super) fn is_held(row: &Item) -> bool {
     text(row, "queue") == Some("held")
 }
 
-/// Whether `queue` says whether the job has ended. A cancelled job has none.
+/// Whether `queue` says how the job ended, or that it has not.
 fn is_indexed(row: &Item) -> bool {
-    match text(row, "queue") {
-        Some(queue) => is_ended(row) == queue.starts_with("ended#"),
-        None => text(row, "state") == Some("cancelled"),
+    let end = text(row, "queue").and_then(|queue| queue.split_once('#')).map(|(end, _)| end);
+    match text(row, "state") {
+        Some("rejected") => end == Some("failed"),
+        Some(state) if is_ended(row) => end == Some(state),
+        _ => text(row, "queue").is_some() && end.is_none_or(|end| end == "queued"),
     }
 }
 

@@ -1,0 +1,98 @@
+//! Stored jobs, the newest first, from the indexes of ids and names.
+//!
+//! Guarantees: reads no more than it needs for the jobs that are wanted, or as many as it may look at; each row is read
+//! consistently.
+//! Does not: see a job that was submitted in this moment. The indexes are behind the table.
+
+use model::ids::JobId;
+use model::time::Time;
+use model::{Job, JobSummary};
+use std::cmp::Reverse;
+use store::{DbError, Found, Store, Unreadable};
+
+/// How many jobs a list looks at, unless the person wants all.
+pub(crate) const LOOKS: usize = 10_000;
+/// The fewest and the most jobs that are read at once.
+const CHUNK: std::ops::RangeInclusive<usize> = 100..=1000;
+
+/// Which jobs are looked at.
+pub(crate) enum Among<'a> {
+    /// All of them.
+    Stored,
+    /// Those with this name.
+    Named(&'a str),
+    /// Those whose name begins so. Of too many, some are not looked at.
+    NamesBeginning(&'a str),
+}
+
+/// How many jobs are wanted, and how many may be looked at for them.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) wanted: usize,
+    pub(crate) looks: usize,
+}
+
+/// Stored jobs.
+#[derive(Default)]
+pub(crate) struct StoredJobs {
+    /// The newest first: at most a few more than were wanted.
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) unreadable: Vec<Unreadable>,
+    /// How many were looked at.
+    pub(crate) looked: usize,
+    /// Whether there may be more that were not looked at.
+    pub(crate) more: bool,
+}
+
+/// The newest of these jobs that `takes` takes, none that was submitted before `since`.
+pub(crate) async fn newest(
+    store: &Store,
+    among: &Among<'_>,
+    since: Time,
+    bounds: Bounds,
+    takes: impl Fn(&JobSummary) -> bool,
+) -> Result<StoredJobs, DbError> {
+    let mut read = StoredJobs::default();
+    if let Among::NamesBeginning(beginning) = among {
+        let found = store.with_names_beginning(beginning, bounds.looks.min(LOOKS)).await?;
+        for ids in found.ids.chunks(*CHUNK.end()) {
+            read.add(store, ids, &takes).await?;
+            if read.is_enough(bounds) {
+                read.more = true;
+                return Ok(read);
+            }
+        }
+        read.more = found.more;
+        return Ok(read);
+    }
+    let chunk = bounds.wanted.clamp(*CHUNK.start(), *CHUNK.end());
+    let mut below: Option<JobId> = None;
+    loop {
+        let Found { ids, more } = match among {
+            Among::Named(name) => store.named(name, below, chunk).await?,
+            Among::Stored | Among::NamesBeginning(_) => store.newest(below, since, chunk).await?,
+        };
+        below = ids.last().copied();
+        read.add(store, &ids, &takes).await?;
+        read.more = more && below.is_some();
+        if !read.more || read.is_enough(bounds) {
+            return Ok(read);
+        }
+    }
+}
+
+impl StoredJobs {
+    async fn add(&mut self, store: &Store, ids: &[JobId], takes: impl Fn(&JobSummary) -> bool) -> Result<(), DbError> {
+        let mut read = store.jobs_of(ids.iter().copied()).await?;
+        read.rows.retain(|job| takes(&job.summary));
+        read.rows.sort_by_key(|job| Reverse(job.summary.job_id));
+        self.jobs.extend(read.rows);
+        self.unreadable.extend(read.unreadable);
+        self.looked += ids.len();
+        Ok(())
+    }
+
+    const fn is_enough(&self, bounds: Bounds) -> bool {
+        self.jobs.len() > bounds.wanted || self.looked >= bounds.looks
+    }
+}

@@ -1,0 +1,146 @@
+//! Finding jobs: the newest ones, those of a name, and those with a part of an id.
+//!
+//! Guarantees: what a list costs depends on its length and not on the number of stored jobs, except that the end of an id
+//! costs the ids of one of 32 parts; each list is in order, the newest job first, without a gap.
+//! Does not: read the jobs; see more than the indexes do, which may be behind the table.
+
+use crate::db::{DbError, Page, PageKey, Query, Row};
+use crate::queue::share;
+use crate::rows::{TAILS, named, s};
+use crate::store::Store;
+use crate::tables::{IDS, Index, NAMES, Table};
+use aws_sdk_dynamodb::types::AttributeValue;
+use model::ids::JobId;
+use model::time::Time;
+use std::cmp::Reverse;
+
+/// Behind every character that a name or an id has.
+const LAST: char = char::MAX;
+
+/// Behind every id: the first character of a ULID is at most 7.
+const BEHIND_IDS: &str = "8";
+
+/// Ids of jobs, the newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub ids: Vec<JobId>,
+    /// Whether there may be older ones.
+    pub more: bool,
+}
+
+impl Store {
+    /// The newest jobs that are older than `below`, at most about so many, and none that was submitted before `since`.
+    pub async fn newest(&self, below: Option<JobId>, since: Time, most: usize) -> Result<Found, DbError> {
+        let first = JobId::new(model::ids::Ulid::from_parts(since.as_ms().max(0).unsigned_abs(), 0));
+        let last = below.map_or_else(|| LAST.to_string(), |id| id.to_string());
+        let range = Range { index: IDS, first: first.to_string(), last };
+        Ok(self.newest_in_range(&range, most).await?.below(below))
+    }
+
+    /// The newest jobs whose ids begin so, at most about so many.
+    pub async fn with_beginning(&self, beginning: &str, most: usize) -> Result<Found, DbError> {
+        let range = Range { index: IDS, first: beginning.to_owned(), last: format!("{beginning}{LAST}") };
+        self.newest_in_range(&range, most).await
+    }
+
+    /// The newest jobs with this name that are older than `below`, at most about so many.
+    pub async fn named(&self, name: &str, below: Option<JobId>, most: usize) -> Result<Found, DbError> {
+        let last = below.map_or_else(|| BEHIND_IDS.to_owned(), |id| id.to_string());
+        let range = Range { index: NAMES, first: named(name, ""), last: named(name, last) };
+        Ok(self.newest_in_range(&range, most).await?.below(below))
+    }
+
+    /// The jobs whose names begin so, at most about so many: of more, those whose names come last.
+    pub async fn with_names_beginning(&self, beginning: &str, most: usize) -> Result<Found, DbError> {
+        let range = Range { index: NAMES, first: beginning.to_owned(), last: format!("{beginning}{LAST}") };
+        let pages = self.pages(&range, most).await?;
+        let more = pages.iter().any(|page| page.next.is_some());
+        Ok(Found { ids: ids(pages.iter().flat_map(|page| &page.items)), more })
+    }
+
+    /// The jobs whose ids end so. Reads all ids with the same last character.
+    pub async fn with_end(&self, end: &str) -> Result<Vec<JobId>, DbError> {
+        let Some(tail) = end.chars().next_back() else { return Ok(Vec::new()) };
+        let (mut found, mut from) = (Vec::new(), None);
+        loop {
+            let page = self.db.query(&query(IDS, s(tail), None, None), from).await?;
+            let fits = |row: &&Row| row.get("job_id").and_then(|id| id.as_s().ok()).is_some_and(|id| id.ends_with(end));
+            found.extend(ids(page.items.iter().filter(fits)));
+            from = page.next;
+            if from.is_none() {
+                found.sort_by_key(|id| Reverse(*id));
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn newest_in_range(&self, range: &Range, most: usize) -> Result<Found, DbError> {
+        // DynamoDB refuses a range that ends before it begins.
+        if range.first > range.last {
+            return Ok(Found::default());
+        }
+        let pages = self.pages(range, most).await?;
+        // A job that is older than this may have a newer one on a page that was not read.
+        let cut = pages.iter().filter_map(|page| page.next.as_ref()?.get("job_id")?.as_s().ok()?.parse::<JobId>().ok());
+        let known = cut.max();
+        let mut ids = ids(pages.iter().flat_map(|page| &page.items).filter(|row| range.takes(row)));
+        ids.retain(|id| known.is_none_or(|known| *id >= known));
+        Ok(Found { ids, more: known.is_some() })
+    }
+
+    /// The first page of each part.
+    async fn pages(&self, range: &Range, most: usize) -> Result<Vec<Page>, DbError> {
+        let limit = i32::try_from(share(most, TAILS.len())).ok();
+        let pages = TAILS.chars().map(|tail| async move {
+            let asked = query(range.index, s(tail), Some((&range.first, &range.last)), limit);
+            self.db.query(&asked, None::<PageKey>).await
+        });
+        futures::future::try_join_all(pages).await
+    }
+}
+
+impl Found {
+    /// Without the job that the list begins behind.
+    fn below(mut self, id: Option<JobId>) -> Self {
+        self.ids.retain(|found| Some(*found) != id);
+        self
+    }
+}
+
+/// A part of an index that is read.
+struct Range {
+    index: Index,
+    first: String,
+    last: String,
+}
+
+impl Range {
+    /// Whether a row of the range is asked for. The name of another job may begin with this one and `#`.
+    fn takes(&self, row: &Row) -> bool {
+        let text = |name: &str| row.get(name).and_then(|value| value.as_s().ok());
+        self.index.name != NAMES.name
+            || text("named")
+                .zip(text("job_id"))
+                .is_some_and(|(named, id)| named.strip_suffix(id.as_str()) == Some(&self.first))
+    }
+}
+
+fn query(index: Index, hash: AttributeValue, range: Option<(&String, &String)>, limit: Option<i32>) -> Query {
+    let (first, last) = range.unzip();
+    Query {
+        table: Table::Jobs,
+        index: Some(index),
+        hash,
+        range_at_least: first.map(s),
+        range_at_most: last.map(s),
+        newest_first: true,
+        limit,
+    }
+}
+
+/// The ids of these rows, the newest first.
+fn ids<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<JobId> {
+    let mut ids: Vec<JobId> = rows.filter_map(|row| row.get("job_id")?.as_s().ok()?.parse().ok()).collect();
+    ids.sort_by_key(|id| Reverse(*id));
+    ids
+}
