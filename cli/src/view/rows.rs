@@ -38,7 +38,7 @@ pub(crate) struct JobRow {
     pub(crate) submitted_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) finished_at: Option<Time>,
-    /// Why it is in its state.
+    /// Why it is in its state; of a pack, otherwise how its elements stand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
     /// Why it waits, or what the next run does with it.
@@ -114,12 +114,9 @@ impl JobRow {
     /// The row of a stored job.
     pub(crate) fn of(job: &Job) -> Self {
         let command: String = show::command(&job.work.command).chars().take(COMMAND).collect();
-        Self {
-            finished_at: job.finished_at,
-            reason: job.reason.clone(),
-            command: Some(command),
-            ..Self::of_summary(&job.summary)
-        }
+        let row = Self::of_summary(&job.summary);
+        let reason = job.reason.clone().or(row.reason);
+        Self { finished_at: job.finished_at, reason, command: Some(command), ..row }
     }
 
     /// The row, as far as the index knows the job.
@@ -133,7 +130,7 @@ impl JobRow {
             capacity: job.needs.capacity(),
             submitted_at: job.submitted_at,
             finished_at: None,
-            reason: None,
+            reason: job.tries.elements.map(|counts| counts.to_string()),
             waits_because: None,
             cause: job.tries.cause.clone(),
             exit_code: job.tries.cause.as_ref().and_then(EndCause::exit_code),

@@ -273,9 +273,7 @@ impl Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub elements: u64,
-    #[serde(default)]
     pub complete: u64,
-    #[serde(default)]
     pub failed: u64,
 }
 

@@ -495,7 +495,7 @@ mod tests {
         let cancelled = job.cancel(model::time::Span::from_s(1), at(1)).unwrap();
         let (write, _) = change(Some(&job), &cancelled);
         let Effect::Update { set, remove } = write.effect else { panic!("no update") };
-        assert!(remove.is_empty() && set["queue"].as_s().unwrap().starts_with("cancelled#"), "{set:?} {remove:?}");
+        assert!(remove == ["named"] && set["queue"].as_s().unwrap().starts_with("cancelled#"), "{set:?} {remove:?}");
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn digest(params: &Params) -> u64 {
     hasher.finish()
 }
 
-/// One filter: an instance matches if its tag has one of these values.
+/// One filter: an instance matches if its tag has one of these values, or begins with one that ends in `*`.
 struct Filter<'a> {
     tag: String,
     values: Vec<&'a str>,
@@ -111,19 +111,23 @@ struct Filter<'a> {
 
 impl Filter<'_> {
     fn matches(&self, instance: &Instance) -> bool {
-        instance.tags.get(&self.tag).is_some_and(|value| self.values.contains(&value.as_str()))
+        let is = |value: &str, wanted: &str| match wanted.strip_suffix('*') {
+            Some(begin) => value.starts_with(begin),
+            None => value == wanted,
+        };
+        instance.tags.get(&self.tag).is_some_and(|value| self.values.iter().any(|wanted| is(value, wanted)))
     }
 }
 
 /// The filters of a request, joined by AND ("List and filter using the CLI and API", EC2 User
-/// Guide). The stand-in refuses what it does not know: filters by other things than tags, and wildcards. If it ignored a
+/// Guide). The stand-in refuses what it does not know: filters by other things than tags, and wildcards in other places than the end. If it ignored a
 /// filter, it would list too many instances.
 fn read_filters(structures: &[Params]) -> Result<Vec<Filter<'_>>, ApiError> {
     let mut filters = Vec::new();
     for filter in structures {
         let name = filter.filled("Name").ok_or(ApiError::MissingParameter("Filter.Name"))?;
         let (tag, values) = (name.strip_prefix("tag:"), filter.list("Value"));
-        let is_plain = values.iter().all(|value| !value.contains(['*', '?', '\\']));
+        let is_plain = values.iter().all(|value| !value.strip_suffix('*').unwrap_or(value).contains(['*', '?', '\\']));
         let Some(tag) = tag.filter(|_| is_plain && !values.is_empty()) else {
             let name: String = name.chars().take(100).collect();
             return Err(ApiError::InvalidParameterValue(format!("The filter '{name}' is invalid")));

@@ -128,6 +128,7 @@ async fn filters_are_joined_by_and_their_values_by_or() {
     is(&[("tag:colour", &["red"])], &[&red]).await;
     is(&[("tag:colour", &["red", "green"])], &[&red, &green]).await;
     is(&[("tag:colour", &["Red", "re"])], &[]).await;
+    is(&[("tag:colour", &["re*", "x*"])], &[&red]).await;
     is(&[("tag:shape", &["red"])], &[&other]).await;
     is(&[("tag:colour", &["red"]), ("tag:shape", &["red"])], &[]).await;
     let both = [("InstanceId.1", red.as_str()), ("Filter.1.Name", "tag:colour"), ("Filter.1.Value.1", "green")];
@@ -139,7 +140,7 @@ async fn invalid_filters_are_refused() {
     let bench = Bench::new(Ec2Settings::default()).await;
     let unknown = bench.describe(&[("Filter.1.Name", "colour"), ("Filter.1.Value.1", "red")]).await;
     unknown.is_refused(400, "InvalidParameterValue");
-    let wild = bench.describe(&[("Filter.1.Name", "tag:colour"), ("Filter.1.Value.1", "r*")]).await;
+    let wild = bench.describe(&[("Filter.1.Name", "tag:colour"), ("Filter.1.Value.1", "r*d")]).await;
     wild.is_refused(400, "InvalidParameterValue");
     bench.describe(&[("Filter.1.Name", "tag:colour")]).await.is_refused(400, "InvalidParameterValue");
     bench.describe(&[("Filter.1.Value.1", "red")]).await.is_refused(400, "MissingParameter");
