@@ -90,7 +90,7 @@ def large(browser, job):
     took = time.monotonic() - began
     check("10,000 jobs: the list is there within 20 s of a slow build", took < 20, took)
     rows = page.locator("tbody tr")
-    check("10,000 jobs: 100 are shown, and how many there are", rows.count() == 100 and "10,000 jobs" in browser.text(".pager"), browser.text(".pager"))
+    check("10,000 jobs: 100 are shown, and how many there are", rows.count() == 100 and "2,600 jobs, and there are more" in browser.text(".pager"), browser.text(".pager"))
     first = rows.first.inner_text()
     check("running jobs come first", "running" in first, first)
     browser.picture("jobs")
@@ -250,7 +250,7 @@ def metrics(local):
     nameless = [f.name for f in families.values() if not f.documentation or f.type != "gauge"]
     check("each metric has a help and a type", not nameless, nameless)
     jobs = {s.labels["state"]: s.value for s in families["nodekeeper_jobs"].samples}
-    check("the metrics count the queue", jobs == {"queued": 9000, "placed": 60, "regrouping": 0}, jobs)
+    check("the metrics count the queue, up to a bound", jobs == {"queued": 2000, "placed": 60, "regrouping": 0}, jobs)
 
 
 def main():
@@ -269,7 +269,7 @@ def main():
             empty(browser)
             browser.page.goto("about:blank")
             job = page_rows.large(local.environment())
-            local.until("the page knows all jobs", "api/jobs?limit=1", lambda part: part["all"] == 10_000)
+            local.until("the page knows the head of the queue and the last ends, and that there are more", "api/jobs?limit=1", lambda part: part["all"] == 2_600 and set(part["more"]) == {"queued", "complete"})
             large(browser, job)
             metrics(local)
             web(local)

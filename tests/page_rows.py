@@ -44,14 +44,15 @@ class Rows:
         row = {
             "job_id": job_id, "version": 1, "state": state, "priority": 500, "submitted_at": submitted,
             "needs": {"vcpus": 2, "memory_mib": 4096}, "work": {"command": ["train", "--part", str(number)]},
-            "name": f"train-{number}",
+            "name": f"train-{number}", "tail": job_id[-1], "named": f"{more.get('name', f'train-{number}')}#{job_id}",
         }
         if state == "queued":
             row |= {"queue": f"queued#{number % 8}", "rank": f"0500#{job_id}"}
         if state == "placed":
             row |= {"queue": "placed", "rank": f"0500#{job_id}"}
         if state in ("failed", "complete"):
-            row |= {"finished_at": self.now - 60_000 - number, "reason": "member 0 failed: exit code 3, 0 of 0 retries left"
+            finished = self.now - 60_000 - number
+            row |= {"queue": f"{state}#{number % 8}", "rank": f"{finished:015d}", "finished_at": finished, "reason": "member 0 failed: exit code 3, 0 of 0 retries left"
                     if state == "failed" else None}
         return row | more
 

@@ -108,8 +108,10 @@ def large(local):
     check("it says what `status` says", wrong and "not all is well" in top.screen() and wrong[0]["what"] in top.screen(), top.screen())
     top.press("2")
     top.until("10,000 jobs: the list is there", lambda s: "JOB" in s and "placed" in s)
-    top.press("/train-77")
-    top.until("a filter is typed", lambda s: "/train-77_" in s and "train-77" in s.split("/train-77_")[0])
+    # The list has the head of the queue: a job of it.
+    name = re.findall(r"train-\d+", top.screen())[-1]
+    top.press(f"/{name}")
+    top.until("a filter is typed", lambda s: f"/{name}_" in s and name in s.split(f"/{name}_")[0])
     began = time.monotonic()
     top.press("\x1b[F")
     top.press("\x1b")

@@ -90,7 +90,7 @@ fn written(cluster: &str, live: Option<&Live>) -> String {
     let live_states = JobState::ALL.iter().filter(|s| !s.is_ended()).map(|s| s.as_str());
     text.gauge(
         "jobs",
-        "Jobs that have not ended, by state.",
+        "Jobs that have not ended, by state. Of the waiting ones, at most 2,000 are counted.",
         "state",
         live_states.map(|word| (word, count(&status.jobs, word))),
     );

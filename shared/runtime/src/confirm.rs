@@ -7,7 +7,9 @@
 use crate::answer::ActError;
 use crate::observation::ObserveError;
 use async_trait::async_trait;
+use futures::{StreamExt, stream};
 use model::action::{Plan, Planned};
+use std::pin::pin;
 use store::{DbError, WriteError};
 
 /// The reads of a function's actions.
@@ -17,10 +19,16 @@ pub trait Confirm<A>: Sync {
     async fn confirm(&self, planned: &Planned<A>) -> Result<(), ActError>;
 }
 
+/// How many actions are looked at at the same time: a person waits for the answer.
+const AT_ONCE: usize = 16;
+
 /// The plan without the actions that would be conflicts now. It fails if a read fails.
 pub async fn confirmed<A: Send + Sync>(confirm: &impl Confirm<A>, mut plan: Plan<A>) -> Result<Plan<A>, ObserveError> {
-    for planned in std::mem::take(&mut plan.actions) {
-        match confirm.confirm(&planned).await {
+    let planned = std::mem::take(&mut plan.actions).into_iter();
+    let read = stream::iter(planned.map(|planned| async move { (confirm.confirm(&planned).await, planned) }));
+    let mut read = pin!(read.buffered(AT_ONCE));
+    while let Some((confirmed, planned)) = read.next().await {
+        match confirmed {
             Ok(()) => plan.actions.push(planned),
             Err(ActError::Write(WriteError::Db(error @ DbError::Corrupt { .. }))) => {
                 tracing::warn!(%error, "an action is left out");

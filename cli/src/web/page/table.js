@@ -37,8 +37,9 @@ export function pager(view, params, part, noun) {
   const to = at => hash(view, { ...params, offset: at > 0 ? at : "" });
   const shown = part.total === 0 ? "none" : `${offset + 1} to ${end} of ${several(part.total, noun)}`;
   const of = part.total < part.all ? `, ${several(part.all, noun)} in all` : "";
+  const more = part.more?.length > 0 ? ", and there are more" : "";
   return el("nav", { class: "pager", "aria-label": "Parts of the list" },
-    el("span", { role: "status" }, shown + of),
+    el("span", { role: "status" }, shown + of + more),
     offset > 0 && el("a", { href: to(Math.max(0, offset - SIZE)), rel: "prev" }, "previous"),
     end < part.total && el("a", { href: to(end), rel: "next" }, "next"));
 }
