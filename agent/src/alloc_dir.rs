@@ -161,7 +161,7 @@ impl AllocDir {
         vec![self.work(), self.0.join("tmp")]
     }
 
-    /// How the elements of a pack ended: see `elements`.
+    /// The file that says how the elements of a pack ended.
     pub fn elements(&self) -> PathBuf {
         self.0.join("elements")
     }

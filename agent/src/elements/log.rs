@@ -30,7 +30,7 @@ pub struct ElementsLog {
     file: File,
     frames: FrameReader,
     path: PathBuf,
-    /// The elements that run, and how much each has printed.
+    /// The elements that run now, each with the number of bytes that it has printed.
     running: BTreeMap<u32, u64>,
     /// The control group of the alloc, and how many processes the kernel has killed there for their memory.
     group: Option<PathBuf>,

@@ -74,7 +74,7 @@ impl ElementsStart {
 /// What all elements share.
 pub struct Shared {
     pub command: Vec<String>,
-    /// The whole environment of each, but its number.
+    /// The environment that each element gets. Its number is added.
     pub env: BTreeMap<String, String>,
     pub input: Option<Vec<u8>>,
     pub elements: ElementsStart,
@@ -159,7 +159,7 @@ impl Signals {
             _ = self.term.recv() => true,
             () = own => false,
         };
-        // With a signal of its own, TERM is never the notice. Without one, the first TERM is.
+        // If the job has a signal of its own, that signal is the notice. Otherwise the first TERM is.
         let is_notice = self.has_notice && now == Order::Run && (!is_term || self.own.is_none());
         if is_notice {
             Order::Notice

@@ -96,7 +96,7 @@ fn event(parts: &Parts, function: &str, body: &[u8], caller: Option<&Issued>) ->
     })
 }
 
-/// Headers by name, repeated ones joined by commas.
+/// The headers by their names. A header that comes several times has its values joined by commas.
 fn headers(given: &HeaderMap) -> serde_json::Map<String, Value> {
     let joined = |name: &HeaderName| {
         let values = given.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));

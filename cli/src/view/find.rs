@@ -245,7 +245,7 @@ fn is_short_form(upper: &str) -> bool {
     upper.len() == SHOWN && upper.bytes().all(|b| b.is_ascii_alphanumeric() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
 }
 
-/// The stored jobs that a text may name.
+/// Finds the stored jobs with this name, and those whose id begins or ends with this text.
 async fn looked_up(store: &Store, text: &str, upper: &str) -> Result<Vec<Known>, DbError> {
     let mut ids = store.named(text, None, NAMED).await?.ids;
     ids.truncate(NAMED);

@@ -214,17 +214,18 @@ impl Alloc {
         Ending { elements, ..ending.clone() }
     }
 
-    /// The cause of the end of a pack whose node says that all of it has run. If its node does not say how each element ended, the
-    /// others are lost.
+    /// The cause of the end of a pack. It has run to its end only if each element has a result; otherwise what is left of it is lost.
     fn cause_of(&self, told: EndCause, elements: &Told) -> EndCause {
-        match (&self.work.pack, told) {
-            (Some(pack), EndCause::Exited { code: 0 } | EndCause::ElementsFailed { .. }) => {
-                let left = pack.elements.without(&elements.results.ended()).count();
-                let why = || EndCause::Lost { why: format!("its node does not say how {left} of its elements ended") };
-                elements.results.cause(&pack.elements).unwrap_or_else(why)
-            }
-            (_, told) => told,
+        let Some(pack) = &self.work.pack else { return told };
+        let has_run = matches!(told, EndCause::Exited { code: 0 } | EndCause::ElementsFailed { .. });
+        // Whoever stopped it on the node did not say so here: a success would lose what is left.
+        let was_cut_short = told.client() == ClientStatus::Complete && self.summary.desired == Desired::Run;
+        if !has_run && !was_cut_short {
+            return told;
         }
+        let left = pack.elements.without(&elements.results.ended()).count();
+        let why = || EndCause::Lost { why: format!("its node does not say how {left} of its elements ended") };
+        elements.results.cause(&pack.elements).unwrap_or_else(why)
     }
 
     /// The alloc after its end. A lost alloc also gets `desired` = stop, so that its process is stopped if it still
@@ -328,7 +329,9 @@ fn clip_front(s: &str, max: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elements::Pack;
     use crate::fixtures::{self, at};
+    use crate::ranges::Ranges;
 
     fn running() -> Alloc {
         let alloc = Alloc::place(fixtures::alloc_id(0), &fixtures::job(0), &fixtures::ready(0), at(1)).unwrap();
@@ -398,6 +401,34 @@ mod tests {
             let outcome = report(client, cause.clone());
             assert!(matches!(outcome, ReportOutcome::Refused(_)), "{client} {cause:?}: {outcome:?}");
         }
+    }
+
+    #[test]
+    fn a_pack_that_does_not_say_how_each_element_ended_is_lost() {
+        let mut alloc = running();
+        alloc.work.pack = Some(Pack { elements: Ranges::of(0, 2), at_once: 1 });
+        let told = |alloc: &Alloc, cause: EndCause, results: &[(&str, &str)]| {
+            let mut update = AllocUpdate { cause: Some(cause.clone()), ..says(cause.client()) };
+            for (outcome, elements) in results {
+                update.elements.results.add(outcome.parse().unwrap(), &elements.parse().unwrap());
+            }
+            match alloc.reported(&update, alloc.summary.node_id, at(9)) {
+                ReportOutcome::Ends(ending) => ending.cause,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (done, stopped) = (EndCause::Exited { code: 0 }, EndCause::Stopped { why: "x".into(), code: Some(0) });
+        let failed = EndCause::ElementsFailed { failed: 1, elements: 3 };
+        let lost = |cause: EndCause| matches!(cause, EndCause::Lost { why } if why.contains("how 1 of its elements"));
+        let (all, some) = ([("exit:0", "0-1"), ("exit:3", "2")], [("exit:0", "0-1")]);
+        for cause in [&done, &failed, &stopped] {
+            assert_eq!(told(&alloc, cause.clone(), &all), failed, "{cause:?}: the elements say how it ended");
+            assert!(lost(told(&alloc, cause.clone(), &some)), "{cause:?}");
+        }
+        assert_eq!(told(&alloc, done.clone(), &[("exit:0", "0-2")]), done);
+        // What was told to stop was stopped: that end counts for nothing.
+        alloc.summary.desired = Desired::Stop;
+        assert_eq!(told(&alloc, stopped.clone(), &some), stopped);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Outcome {
         }
     }
 
-    /// The cause of its end, for a job with this time limit and these needs.
+    /// The outcome as the cause of an end. The time limit and the needs are those of the job.
     pub const fn cause(self, limit_s: u64, needs: &Needs) -> EndCause {
         match self {
             Self::Exit(code) => EndCause::Exited { code },

@@ -283,7 +283,7 @@ async fn pause_of_batch(operation: &'static str, tries: &mut u32) -> Result<(), 
 }
 
 impl Dynamo {
-    /// At most [`BATCH_KEYS`] rows of a table.
+    /// Reads rows of one table: at most [`BATCH_KEYS`] of them.
     async fn get_batch(&self, table: Table, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         let (operation, name) = ("BatchGetItem", self.name(table));
         let mut found = Vec::with_capacity(keys.len());
