@@ -229,7 +229,7 @@ async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, now: Ti
     }
     let (policy, _) = control.checked_policy()?;
     if let Some(size) = &need.size
-        && policy.size_named(size).is_none()
+        && !policy.has_size(size)
     {
         let known: Vec<&str> = policy.size.iter().map(|size| size.name.as_str()).collect();
         anyhow::bail!("the demand was not set: the policy has no size {size:?}: it has {}", known.join(", "));

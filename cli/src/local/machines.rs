@@ -89,13 +89,13 @@ pub struct GpusOf {
 
 impl GpusOf {
     /// Pretended GPUs for a machine of this size, in the form of `--gpus-from`; `None` if the size has none.
-    fn listed(&self, instance_id: &str, size: &str) -> Option<Value> {
+    fn listed(&self, machine: &MachineStart, size: &str) -> Option<Value> {
         let control = self.runtime.block_on(self.store.control()).ok()?;
         let (policy, _) = control.checked_policy().ok()?;
-        let size = policy.size_named(size).filter(|size| size.capacity.gpus > 0)?;
+        let size = policy.size.into_iter().find(|s| s.name == size && s.instance_type == machine.instance_type)?;
         let model = size.kind.gpu_type.as_deref().unwrap_or("pretended");
-        let gpu = |n| json!({"uuid": format!("GPU-{instance_id}-{n}"), "model": model, "sick": false});
-        Some((0..size.capacity.gpus).map(gpu).collect())
+        let gpu = |n| json!({"uuid": format!("GPU-{}-{n}", machine.instance_id), "model": model, "sick": false});
+        (size.capacity.gpus > 0).then(|| (0..size.capacity.gpus).map(gpu).collect())
     }
 }
 
@@ -342,7 +342,7 @@ impl Machine {
         let size = self.start.tags.get(SIZE_TAG).map(String::as_str).unwrap_or_default();
         // `nodekeeper exec` starts it.
         std::os::unix::fs::symlink(&settings.agent, self.dir.join("agent"))?;
-        if let Some(gpus) = settings.gpus.listed(&self.start.instance_id, size) {
+        if let Some(gpus) = settings.gpus.listed(&self.start, size) {
             fs::write(self.dir.join(GPUS), format!("{gpus:#}\n"))?;
         }
         let commands = commands_in(&self.start.user_data);

@@ -17,6 +17,7 @@
 //! | [`functions`] | the table of functions |
 //! | [`container_env`] | how a variable reaches a container |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
+//! | [`catalogue`] | what the cloud offers, at which prices |
 //!
 //! A transition takes the record as read, what happened and the time. It returns the new record, or says why the
 //! transition is not possible. The store writes the difference, conditional on the version.
@@ -34,6 +35,7 @@ pub mod array;
 pub mod auth;
 pub mod batch;
 pub mod brake;
+pub mod catalogue;
 pub mod cloud;
 pub mod container_env;
 pub mod control;

@@ -11,6 +11,7 @@ use crate::write::{Cond, Effect, Item, Key, Write};
 use crate::{de, job_event, ser};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::announced::AnnouncedRow;
+use model::catalogue::CatalogueRow;
 use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
 use model::events::{Event, Once};
 use model::ids::{AllocId, JobId, NodeId, Slot};
@@ -113,6 +114,7 @@ impl Readable for EntryRow {}
 impl Readable for RunRow {}
 impl Readable for PolicyRow {}
 impl Readable for AnnouncedRow {}
+impl Readable for CatalogueRow {}
 
 impl Readable for Job {
     fn contradiction(&self) -> Option<String> {
@@ -298,7 +300,13 @@ macro_rules! control_record {
         }
     )*};
 }
-control_record!(EntryRow: Self::is_blank, RunRow: Self::is_blank, PolicyRow: |_: &Self| false, AnnouncedRow: |_: &Self| false);
+control_record!(
+    EntryRow: Self::is_blank,
+    RunRow: Self::is_blank,
+    PolicyRow: |_: &Self| false,
+    AnnouncedRow: |_: &Self| false,
+    CatalogueRow: |_: &Self| false
+);
 
 /// The key of a control row.
 pub fn control_key(key: &ControlKey) -> Key {

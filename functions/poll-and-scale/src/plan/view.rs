@@ -183,7 +183,7 @@ impl<'a> View<'a> {
             let Some(life) = record.life() else { continue };
             let name = life.offering.size.as_str();
             let known = size.filter(|(of, _)| *of == name).map(|(_, has_size)| has_size);
-            let has_size = known.unwrap_or_else(|| self.seen.policy.size_named(name).is_some());
+            let has_size = known.unwrap_or_else(|| self.seen.policy.has_size(name));
             size = Some((name, has_size));
             let slot = record.slot.number() as usize;
             if self.by_slot.len() <= slot {

@@ -177,7 +177,8 @@ impl EntryRow {
             | ControlKey::Demand(_)
             | ControlKey::Policy
             | ControlKey::Run(_)
-            | ControlKey::Announced => None,
+            | ControlKey::Announced
+            | ControlKey::Catalogue => None,
         };
         ended_at.is_some_and(|at| now.since(at) > Span::from_s(MEMORY_S))
     }

@@ -38,6 +38,8 @@ pub enum ControlKey {
     Demand(String),
     /// `announced`: what poll-and-scale has told about waiting jobs. See [`crate::announced::AnnouncedRow`].
     Announced,
+    /// `catalogue`: what EC2 offers. See [`crate::catalogue::CatalogueRow`].
+    Catalogue,
 }
 
 impl ControlKey {
@@ -63,6 +65,7 @@ impl fmt::Display for ControlKey {
             Self::JobsPlace => f.write_str("jobs_place"),
             Self::Demand(name) => write!(f, "demand#{name}"),
             Self::Announced => f.write_str("announced"),
+            Self::Catalogue => f.write_str("catalogue"),
         }
     }
 }
@@ -82,6 +85,7 @@ impl FromStr for ControlKey {
                 "after_place" => Self::AfterPlace,
                 "jobs_place" => Self::JobsPlace,
                 "announced" => Self::Announced,
+                "catalogue" => Self::Catalogue,
                 _ => return Err(bad()),
             },
             Some(("run", function)) => Self::Run(function.to_owned()),

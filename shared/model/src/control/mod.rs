@@ -16,6 +16,7 @@ pub use entries::{
 pub use key::ControlKey;
 
 use crate::announced::AnnouncedRow;
+use crate::catalogue::{Catalogue, CatalogueRow};
 use crate::enums::BrakeKind;
 use crate::node::{LONGEST_AHEAD, Offering, Version};
 use crate::policy::Policy;
@@ -216,15 +217,17 @@ pub struct Control {
     pub runs: BTreeMap<String, RunRow>,
     /// What poll-and-scale has told about waiting jobs.
     pub announced: Option<AnnouncedRow>,
+    /// What EC2 offers.
+    pub catalogue: Option<CatalogueRow>,
     /// The rows that cannot be read, and the rows with an unknown key.
     pub unreadable: Vec<UnreadableEntry>,
     entries: BTreeMap<ControlKey, EntryRow>,
 }
 
 thread_local! {
-    /// The last checked document and its policy. They are kept because a process answers thousands of requests with
-    /// the same policy.
-    static LAST_POLICY: RefCell<Option<(String, Policy)>> = const { RefCell::new(None) };
+    /// The last checked documents of the policy and the catalogue, and their policy. They are kept because a process
+    /// answers thousands of requests with the same policy.
+    static LAST_POLICY: RefCell<Option<(String, String, Policy)>> = const { RefCell::new(None) };
 }
 
 impl Control {
@@ -243,6 +246,8 @@ impl Control {
                     serde_json::from_value(row).map(|row| drop(control.runs.insert(function, row)))
                 }
                 Ok(ControlKey::Announced) => serde_json::from_value(row).map(|row| control.announced = Some(row)),
+                Ok(ControlKey::Catalogue) => serde_json::from_value(row)
+                    .and_then(|row: CatalogueRow| row.catalogue().map(|_| control.catalogue = Some(row))),
                 Ok(_) => serde_json::from_value(row).map(|row| control.put(row)),
                 Err(unknown) => {
                     let detail = format!("this version does not know it: {unknown}");
@@ -311,15 +316,22 @@ impl Control {
         }
         let row = self.policy.as_ref().ok_or(NoPolicy::Missing)?;
         let version = row.version.number();
+        let offers = self.catalogue.as_ref().map_or("", |row| row.document.as_str());
         LAST_POLICY.with_borrow_mut(|last| match last {
-            Some((document, policy)) if *document == row.document => Ok((policy.clone(), version)),
+            Some((document, of, policy)) if *document == row.document && of == offers => Ok((policy.clone(), version)),
             _ => {
                 let document: Value = serde_json::from_str(&row.document).map_err(|e| NoPolicy::Bad(e.to_string()))?;
                 let policy = Policy::from_json(&document).map_err(|e| NoPolicy::Bad(e.to_string()))?;
-                *last = Some((row.document.clone(), policy.clone()));
+                let policy = policy.with_catalogue(self.catalogue());
+                *last = Some((row.document.clone(), offers.to_owned(), policy.clone()));
                 Ok((policy, version))
             }
         })
+    }
+
+    /// What EC2 offers; empty if nothing is stored.
+    pub fn catalogue(&self) -> Catalogue {
+        self.catalogue.as_ref().and_then(|row| row.catalogue().ok()).unwrap_or_default()
     }
 
     /// The entry with this key; if there is no such row, an entry that was never written.
@@ -414,6 +426,7 @@ mod tests {
             ControlKey::JobsPlace,
             ControlKey::Demand("ci-builds".into()),
             ControlKey::Announced,
+            ControlKey::Catalogue,
         ];
         for key in keys {
             assert_eq!(key.to_string().parse(), Ok(key));

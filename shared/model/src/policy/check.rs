@@ -4,10 +4,10 @@
 //! if every single knob is right.
 //! Does not: know what a knob means; the table does.
 
-use super::{Fallback, KNOBS, Kind, Knob, Policy, SIZE_KNOBS, Size};
+use super::{Fallback, KNOBS, Kind, Knob, Policy, SEVERAL_KNOBS, SIZE_KNOBS, SeveralTypes, Size};
 use crate::enums::{Arch, Market};
 use crate::machine::MAX_LABELS;
-use crate::names::{LABEL_FORM, is_label};
+use crate::names::{LABEL_FORM, is_instance_type, is_label};
 use crate::rights::role_name;
 use crate::stored::{PREFIX_FORM, S3Prefix};
 use serde_json::{Map, Value};
@@ -15,6 +15,9 @@ use std::collections::BTreeSet;
 
 /// The most tags of a policy. EC2 allows 50 for an instance, and nodekeeper sets some itself.
 const MAX_TAGS: usize = 40;
+
+/// The most names of instance types in a list.
+const MAX_PATTERNS: usize = 100;
 
 /// One thing that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ impl Policy {
         let mut checker = Checker { mistakes: Vec::new() };
         let complete = checker.document(document);
         if checker.mistakes.is_empty() {
-            let policy: Self = serde_json::from_value(complete).map_err(|e| unreadable(&e))?;
+            let policy = read(complete).map_err(|e| unreadable(&e))?;
             checker.whole(&policy);
             if checker.mistakes.is_empty() {
                 return Ok(policy);
@@ -98,6 +101,22 @@ fn unreadable(e: &serde_json::Error) -> BadPolicy {
     BadPolicy(vec![Mistake { path: "the document".into(), message: e.to_string() }])
 }
 
+/// Reads a document with every default filled in.
+fn read(mut complete: Value) -> Result<Policy, serde_json::Error> {
+    let mut several: Vec<SeveralTypes> = Vec::new();
+    if let Some(sizes) = complete.get_mut("size").and_then(Value::as_array_mut) {
+        for size in sizes.extract_if(.., |size| is_of_several(size)) {
+            several.push(serde_json::from_value(size)?);
+        }
+    }
+    Ok(Policy { several, ..serde_json::from_value(complete)? })
+}
+
+/// Whether this `[[size]]` is one of several instance types.
+fn is_of_several(size: &Value) -> bool {
+    size.get("instance_types").is_some()
+}
+
 struct Checker {
     mistakes: Vec<Mistake>,
 }
@@ -129,7 +148,8 @@ impl Checker {
         }
         let sizes = match given.get("size") {
             Some(Value::Array(sizes)) if !sizes.is_empty() => {
-                sizes.iter().enumerate().map(|(n, s)| self.table(&format!("size[{n}]"), Some(s), SIZE_KNOBS)).collect()
+                let knobs = |size: &Value| if is_of_several(size) { SEVERAL_KNOBS } else { SIZE_KNOBS };
+                sizes.iter().enumerate().map(|(n, s)| self.table(&format!("size[{n}]"), Some(s), knobs(s))).collect()
             }
             None | Some(Value::Array(_)) => {
                 self.wrong("size", "there must be at least one [[size]]");
@@ -196,25 +216,48 @@ impl Checker {
         }
     }
 
+    /// Checks how machines of a size are bought.
+    fn bought(&mut self, policy: &Policy, path: &str, bought: (Market, Fallback), has_template: bool) {
+        if !has_template && policy.launch.template.is_none() {
+            let message = "is missing, and so is launch.template: one of them must say what to launch";
+            self.wrong(&format!("{path}.template"), message);
+        }
+        if bought.0 == Market::OnDemand && bought.1 != Fallback::None {
+            self.wrong(&format!("{path}.fallback"), "is for market = \"spot\" only");
+        }
+    }
+
+    fn once<'n>(&mut self, names: &mut BTreeSet<&'n str>, name: &'n str) {
+        if !names.insert(name) {
+            self.wrong("size", format!("the name {name:?} is used twice"));
+        }
+    }
+
     /// Checks what depends on more than one knob.
     fn whole(&mut self, policy: &Policy) {
         if policy.nodes.min > policy.nodes.max {
             self.wrong("nodes.min", format!("{} is more than nodes.max = {}", policy.nodes.min, policy.nodes.max));
         }
         let mut names = BTreeSet::new();
-        for (n, size) in policy.size.iter().enumerate() {
-            if !names.insert(&size.name) {
-                self.wrong(&format!("size[{n}].name"), format!("{:?} is used twice", size.name));
+        for size in &policy.size {
+            let path = format!("size {:?}", size.name);
+            self.kind(&path, size);
+            self.bought(policy, &path, (size.market, size.fallback), size.template.is_some());
+            self.once(&mut names, &size.name);
+        }
+        for size in &policy.several {
+            let path = format!("size {:?}", size.name);
+            self.bought(policy, &path, (size.market, size.fallback), size.template.is_some());
+            self.once(&mut names, &size.name);
+            let needs = &size.requirements;
+            if needs.instance_types.is_empty() {
+                self.wrong(&format!("{path}.instance_types"), "must name a type: [\"*\"] is any");
             }
-            if size.template.is_none() && policy.launch.template.is_none() {
+            if needs.gpus.1 == 0.0 && (needs.gpu_type.is_some() || needs.gpu_memory_gib > 0) {
                 self.wrong(
-                    &format!("size[{n}].template"),
-                    "is missing, and so is launch.template: one of them must say what to launch",
+                    &format!("{path}.gpus"),
+                    "must be more than 0 if something is needed of the GPUs, like [1, 8]",
                 );
-            }
-            self.kind(&format!("size[{n}]"), size);
-            if size.market == Market::OnDemand && size.fallback != Fallback::None {
-                self.wrong(&format!("size[{n}].fallback"), "is for market = \"spot\" only");
             }
         }
         if policy.launch.tags.len() > MAX_TAGS {
@@ -263,6 +306,15 @@ fn fits(kind: Kind, value: &Value) -> bool {
             let subnets: BTreeSet<&str> =
                 list.iter().filter_map(Value::as_str).filter(|text| is_subnet(text)).collect();
             subnets.len() == list.len()
+        }),
+        Kind::InstanceTypes => value.as_array().is_some_and(|list| {
+            let is_pattern = |text: &&str| is_instance_type(&text.replace('*', "x"));
+            let patterns: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(is_pattern).collect();
+            patterns.len() == list.len() && patterns.len() <= MAX_PATTERNS
+        }),
+        Kind::Range(min, max) => value.as_array().is_some_and(|ends| {
+            let ends: Vec<f64> = ends.iter().filter_map(Value::as_f64).collect();
+            matches!(ends.as_slice(), [least, most] if min <= *least && least <= most && *most <= max)
         }),
         Kind::Roles => value.as_array().is_some_and(|list| {
             let names: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter_map(role_name).collect();
@@ -323,6 +375,10 @@ fn allowed(kind: Kind) -> String {
         Kind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
         Kind::Template => TEMPLATE_FORM.into(),
         Kind::Subnets => "a list of subnets, each once, like [\"subnet-0123456789abcdef0\"]".into(),
+        Kind::InstanceTypes => {
+            format!("a list of at most {MAX_PATTERNS} names of instance types, each once, like [\"m7a.large\", \"c7*\"]")
+        }
+        Kind::Range(min, max) => format!("[least, most], two numbers from {min} to {max}"),
         Kind::Roles => {
             "a list of ARNs of roles, each with another name, like [\"arn:aws:iam::123456789012:role/reader\"]".into()
         }

@@ -34,6 +34,10 @@ pub enum Kind {
     Template,
     /// A list of subnets, each once.
     Subnets,
+    /// A list of names of instance types, in which `*` is any text, each once.
+    InstanceTypes,
+    /// The least and the most, as a list of two numbers in this range.
+    Range(f64, f64),
     TextTable,
     /// A list of ARNs of roles, each with another name.
     Roles,
@@ -302,7 +306,7 @@ pub const KNOBS: &[Knob] = &[
     ),
 ];
 
-/// Every knob of a `[[size]]`.
+/// Every knob of a `[[size]]` with `instance_type`.
 pub const SIZE_KNOBS: &[Knob] = &[
     required("name", Kind::Name, "the name in this policy"),
     required("instance_type", Kind::Name, "the name in EC2, like m7a.large"),
@@ -336,6 +340,62 @@ pub const SIZE_KNOBS: &[Knob] = &[
         "whether its image has docker or podman: jobs with an image go nowhere else",
     ),
     required("price_per_hour", Kind::Number(0.0, 1e6), "the price in US dollars: the cheapest fitting size is taken"),
+    knob("market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"", "how it is bought"),
+    knob(
+        "fallback",
+        Kind::OneOf(&["none", "on_demand"]),
+        "\"none\"",
+        "what a spot size falls back to when spot is short",
+    ),
+    knob("max", Kind::Whole(0, SLOT_CEILING as i64), "null", "the most nodes of this size; not set: no cap of its own"),
+    knob("template", Kind::Template, "null", "its launch template; not set: launch.template"),
+];
+
+const MANY: f64 = (1_u32 << 20) as f64;
+
+/// Every knob of a `[[size]]` with `instance_types`.
+pub const SEVERAL_KNOBS: &[Knob] = &[
+    required("name", Kind::Name, "the name in this policy"),
+    required(
+        "instance_types",
+        Kind::InstanceTypes,
+        "the names in EC2, where * is any text, like [\"m7*.large\", \"c7a.*\"]: the cheapest that fit are taken",
+    ),
+    knob("exclude_types", Kind::InstanceTypes, "[]", "names that are not taken, where * is any text"),
+    knob("vcpus", Kind::Range(1.0, MANY), "[1, 1048576]", "the least and the most vCPUs"),
+    knob("memory_gib", Kind::Range(0.0, MANY), "[0, 1048576]", "the least and the most memory, in GiB"),
+    knob(
+        "memory_gib_per_vcpu",
+        Kind::Range(0.0, MANY),
+        "[0, 1048576]",
+        "the least and the most memory for each vCPU, in GiB",
+    ),
+    knob("gpus", Kind::Range(0.0, MANY), "[0, 0]", "the least and the most GPUs"),
+    knob("gpu_type", Kind::Label, "null", "the model of its GPUs, like a10g; not set: any"),
+    knob("gpu_memory_gib", Kind::Whole(0, 1 << 20), "0", "the least memory of each GPU, in GiB"),
+    knob("local_disk_gib", Kind::Whole(0, 1 << 32), "0", "the least space on local disks, in GiB"),
+    knob(
+        "generation",
+        Kind::OneOf(&["current", "any"]),
+        "\"current\"",
+        "whether only generations are taken that EC2 calls current",
+    ),
+    knob("burstable", Kind::Flag, "false", "whether types are taken that give a vCPU only a part of the time, like t3"),
+    knob("bare_metal", Kind::Flag, "false", "whether machines without a hypervisor are taken"),
+    knob("scratch_gib", Kind::Whole(0, 1 << 32), "0", "scratch space, in GiB"),
+    knob(
+        "arch",
+        Kind::OneOf(&["x86_64", "arm64"]),
+        "\"x86_64\"",
+        "the architecture; jobs that name none go to x86_64, or to arm64 if no size is x86_64",
+    ),
+    knob("labels", Kind::Labels, "[]", "what jobs may require of it, like [\"nvme\", \"fast-net\"]"),
+    knob(
+        "containers",
+        Kind::Flag,
+        "true",
+        "whether its image has docker or podman: jobs with an image go nowhere else",
+    ),
     knob("market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"", "how it is bought"),
     knob(
         "fallback",

@@ -8,13 +8,15 @@
 mod check;
 mod knobs;
 mod reference;
+mod several;
 #[cfg(test)]
 mod tests;
 mod types;
 
 pub use check::{BadPolicy, Mistake};
-pub use knobs::{KNOBS, Kind, Knob, MAX_USER_DATA_BYTES, OWN_USER_DATA_BYTES, SIZE_KNOBS};
+pub use knobs::{KNOBS, Kind, Knob, MAX_USER_DATA_BYTES, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SIZE_KNOBS};
 pub use reference::{example_json, reference};
+pub use several::{Generation, Requirements, SeveralTypes};
 pub use types::{
     Boot, Fallback, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota,
     Shortage, Shutdown, Size, Stale, Sweep, Watchdog,

@@ -3,7 +3,7 @@
 //! Guarantees: the reference is a valid policy as it is: a knob without a default has the value of an example, and says so.
 //! Does not: describe a knob; the table of knobs does.
 
-use super::{KNOBS, Kind, Knob, SIZE_KNOBS};
+use super::{KNOBS, Kind, Knob, SEVERAL_KNOBS, SIZE_KNOBS};
 use serde_json::{Value, json};
 
 /// What the reference says of itself.
@@ -27,6 +27,15 @@ pub fn reference() -> String {
     let size = example.pointer("/size/0");
     for knob in SIZE_KNOBS {
         line(&mut out, knob, knob.path, size.and_then(|size| size.get(knob.path)));
+    }
+    out.push_str("\n# Or a size of several instance types. nodekeeper asks EC2 what they have and cost.\n# [[size]]\n");
+    let (mut lines, several) = (String::new(), json!({"name": "any", "instance_types": ["m7*", "m6*"]}));
+    for knob in SEVERAL_KNOBS {
+        line(&mut lines, knob, knob.path, several.get(knob.path));
+    }
+    for line in lines.lines() {
+        let comment = if line.starts_with('#') { "" } else { "# " };
+        out.push_str(&format!("{comment}{line}\n"));
     }
     out
 }
@@ -64,6 +73,8 @@ fn unit(knob: &Knob, name: &str) -> String {
         Kind::OneOf(words) => return words.join(" or "),
         Kind::Template => "a launch template",
         Kind::Subnets => "a list of subnets",
+        Kind::InstanceTypes => "a list of names of instance types",
+        Kind::Range(..) => "the least and the most",
         Kind::TextTable => "a table of texts",
         Kind::Roles => "a list of roles",
         Kind::S3Prefix => "a place in S3",

@@ -3,6 +3,8 @@
 //! Guarantees: a type for each section, with one field for each knob.
 //! Does not: say what a knob means or allows; [`super::KNOBS`] and [`super::SIZE_KNOBS`] do.
 
+use super::several::SeveralTypes;
+use crate::catalogue::{Catalogue, Offered};
 use crate::enums::{Arch, Market};
 use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
@@ -11,12 +13,20 @@ use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A checked policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     pub nodes: Nodes,
+    /// The sizes of one instance type; and, after [`Policy::with_catalogue`], one for each type of the sizes of several.
     pub size: Vec<Size>,
+    /// The sizes of several instance types, as the document has them.
+    #[serde(skip)]
+    pub several: Vec<SeveralTypes>,
+    /// What EC2 offers for them; empty before [`Policy::with_catalogue`].
+    #[serde(skip)]
+    pub catalogue: Arc<Catalogue>,
     pub launch: Launch,
     pub boot: Boot,
     pub idle: Idle,
@@ -72,7 +82,7 @@ sections! {
     Watchdog { multiplier: f64, reserve_ms: u64 }
 }
 
-/// `[[size]]`: one kind of machine to launch.
+/// `[[size]]` with `instance_type`: one kind of machine to launch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Size {
     pub name: String,
@@ -86,6 +96,9 @@ pub struct Size {
     pub fallback: Fallback,
     pub max: Option<u32>,
     pub template: Option<String>,
+    /// What the catalogue says of the type, if the size is one of several types. `None`: the policy says it all.
+    #[serde(skip)]
+    pub offered: Option<Arc<Offered>>,
 }
 
 /// What is launched in place of a spot size while EC2 is short of spot capacity.
@@ -146,19 +159,32 @@ impl History {
 impl Policy {
     /// The document with every default filled in.
     pub fn to_json(&self) -> Value {
-        serde_json::to_value(self).unwrap_or(Value::Null)
+        let mut document = serde_json::to_value(self).unwrap_or(Value::Null);
+        let of_one = self.size.iter().filter(|size| size.offered.is_none()).map(serde_json::to_value);
+        let sizes = of_one.chain(self.several.iter().map(serde_json::to_value)).flatten().collect();
+        if let Some(document) = document.as_object_mut() {
+            document.insert("size".into(), Value::Array(sizes));
+        }
+        document
     }
 
     /// The architecture of work that names none: x86_64 if the policy has a size of it, and otherwise arm64. A program that
     /// was built for one does not run on the other, and most are built for x86_64. In a policy with one architecture, nobody
     /// has to name it.
     pub fn default_arch(&self) -> Arch {
-        let has_x86 = self.size.iter().any(|size| size.kind.arch == Arch::X86_64);
-        if has_x86 || self.size.is_empty() { Arch::X86_64 } else { Arch::Arm64 }
+        let of_one = self.size.iter().map(|size| size.kind.arch);
+        let mut all = of_one.chain(self.several.iter().map(|size| size.kind.arch));
+        if all.clone().next().is_none() || all.any(|arch| arch == Arch::X86_64) { Arch::X86_64 } else { Arch::Arm64 }
     }
 
-    /// The size with this name.
-    pub fn size_named(&self, name: &str) -> Option<&Size> {
-        self.size.iter().find(|s| s.name == name)
+    /// Whether the policy has a size with this name.
+    pub fn has_size(&self, name: &str) -> bool {
+        self.size.iter().any(|size| size.name == name) || self.several.iter().any(|size| size.name == name)
+    }
+
+    /// The most nodes of the size with this name; `None` if it has no cap of its own.
+    pub fn most_of(&self, name: &str) -> Option<u32> {
+        let of_one = self.size.iter().find(|size| size.name == name).map(|size| size.max);
+        of_one.or_else(|| self.several.iter().find(|size| size.name == name).map(|size| size.max)).flatten()
     }
 }

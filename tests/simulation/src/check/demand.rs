@@ -115,7 +115,7 @@ impl Check {
     fn invariant_a_size_stays_below_its_maximum(&self, up: &[&Row], after: &Item) {
         let Some(size) = text(after, "size") else { return };
         let all = up.iter().filter(|r| text(r, "size") == Some(size)).count();
-        let most = |p: &Policy| p.size_named(size).map_or(0, |s| s.max.unwrap_or(u32::MAX)) as usize;
+        let most = |p: &Policy| if p.has_size(size) { p.most_of(size).unwrap_or(u32::MAX) as usize } else { 0 };
         let most = self.policies(RUN).iter().map(|p| most(p)).max().unwrap_or(0);
         if all > most {
             let what = format!("{all} of {size}, and its max is {most}: {after:?}");
@@ -148,7 +148,8 @@ impl Check {
         };
         // What is cheaper by every policy that the run may have read.
         let is_cheaper = |p: &Policy, name: &str| {
-            let (Some(other), Some(own)) = (p.size_named(name), p.size_named(size)) else { return false };
+            let of = |name: &str| p.size.iter().find(|size| size.name == name);
+            let (Some(other), Some(own)) = (of(name), of(size)) else { return false };
             other.price_per_hour < own.price_per_hour && fits(p, other, job) && !refused(other) && !is_full(other)
         };
         let names = policies.first().map(|p| p.size.iter().map(|s| s.name.clone()).collect::<Vec<_>>());

@@ -164,7 +164,7 @@ impl Check {
             (_, Some("down")) => Why::Down,
             _ => Why::Idle,
         };
-        let unwanted = text(before, "size").is_none_or(|size| policy.size_named(size).is_none());
+        let unwanted = text(before, "size").is_none_or(|size| !policy.has_size(size));
         match why {
             Why::NeverHeardFrom => {
                 let due = Span::from_s(policy.boot.timeout_s - policy.heartbeat.grace_s);
@@ -318,7 +318,7 @@ impl Check {
     /// nodes, or the price limit allows cheaper nodes only if this node goes.
     fn invariant_the_minimum_stays(&self, caller: &Caller, model: &Model, before: &Item) {
         let policies = self.policies(RUN);
-        let wanted = |p: &Policy| text(before, "size").is_some_and(|size| p.size_named(size).is_some());
+        let wanted = |p: &Policy| text(before, "size").is_some_and(|size| p.has_size(size));
         if text(before, "status") != Some("ready") || !policies.iter().all(|p| wanted(p)) {
             return;
         }

@@ -269,9 +269,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         // The caps were counted for the first offering. Offerings of other sizes may replace it only if no cap
         // applies to them. What is dearer than a size with a cap does not replace it either: the next run counts the caps
         // anew, and takes the cheaper size.
-        let capped = |o: &Offering| {
-            !policy.nodes.max_price_per_hour.is_zero() || policy.size_named(&o.size).is_none_or(|s| s.max.is_some())
-        };
+        let capped = |o: &Offering| !policy.nodes.max_price_per_hour.is_zero() || policy.most_of(&o.size).is_some();
         let alike = ways.iter().position(|o| o.size != size.name && capped(o));
         ways.truncate(alike.unwrap_or(ways.len()));
         Ok((size, ways))
