@@ -19,6 +19,10 @@ impl Call<'_> {
         let perform: fn(&mut Self, &mut Xml) -> Result<(), ApiError> = match action {
             "RunInstances" => Self::run_instances,
             "DescribeInstances" => Self::describe_instances,
+            "DescribeInstanceTypes" => Self::describe_instance_types,
+            "DescribeInstanceTypeOfferings" => Self::describe_instance_type_offerings,
+            "DescribeSpotPriceHistory" => Self::describe_spot_price_history,
+            "DescribeSubnets" => Self::describe_subnets,
             "TerminateInstances" => Self::terminate_instances,
             "GetConsoleOutput" => Self::get_console_output,
             other => return Err(ApiError::InvalidAction(other.chars().take(100).collect())),

@@ -121,6 +121,10 @@ impl Call<'_> {
                 }
             }
         }
+        if launch.subnet.addresses.is_some() {
+            let subnet = &launch.subnet.subnet_id;
+            limit(self.free_addresses(launch.subnet), ApiError::NoFreeAddresses(subnet.clone()))?;
+        }
         let zone = &launch.subnet.zone;
         for shortage in &faults.shortages {
             if shortage.applies_to(&launch.instance_type, zone, launch.market) {

@@ -126,12 +126,15 @@ impl Xml {
 
     /// `<name>` with text in it.
     pub(crate) fn text(&mut self, name: &str, text: &str) {
-        self.element(name, |xml| {
-            // XML 1.0 cannot hold control characters, not even escaped.
-            let text = text.replace(|c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r'), "\u{fffd}");
-            let text = text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
-            xml.0.push_str(&quick_xml::escape::escape(text));
-        });
+        self.element(name, |xml| xml.content(text));
+    }
+
+    /// Text inside of the element that is open.
+    pub(crate) fn content(&mut self, text: &str) {
+        // XML 1.0 cannot hold control characters, not even escaped.
+        let text = text.replace(|c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r'), "\u{fffd}");
+        let text = text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
+        self.0.push_str(&quick_xml::escape::escape(text));
     }
 
     /// `<name>` with a printed value in it.
