@@ -20,7 +20,7 @@
 //! | `http` | requests in, answers out |
 //! | `call`, `actions` | one API call, and which function performs it |
 //! | `offers` with `catalogue` and `filters`, `price_list` | which types exist, where, and what they cost |
-//! | `run` with `tags` and `templates`, `describe`, `terminate`, `console` | one action each |
+//! | `run` with `tags` and `templates`, `fleet`, `describe`, `terminate`, `console` | one action each |
 //! | `world`, `instance` | the instances, and how their states change over time |
 //! | [`Faults`], [`Ec2Settings`], [`Machines`] | what fails, what the region offers, what runs behind an instance |
 //! | `wire`, `pages`, `instance_xml`, `api_error` | parameters, XML, page tokens, error codes |
@@ -34,6 +34,7 @@ mod describe;
 mod ec2;
 mod faults;
 mod filters;
+mod fleet;
 mod http;
 mod ids;
 mod instance;

@@ -1,6 +1,7 @@
 //! The stand-in over real sockets, with a clock that only the tests move.
 
 mod broken;
+mod fleet;
 mod launch;
 mod life;
 mod limits;

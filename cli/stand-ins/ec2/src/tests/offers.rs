@@ -200,6 +200,13 @@ async fn the_price_list_has_prices_on_demand_in_pages() {
     let names = ["a1.large", "a1.xlarge", "b2.large"];
     assert_eq!(seen, names.map(|name| (json!(name), json!("0.1000000000"))), "b1.large is not in the list");
     assert_eq!(sizes, [2, 1]);
+    asked = json!({ "ServiceCode": "AmazonEC2", "MaxResults": 3 });
+    let full = prices(&bench, GET_PRODUCTS, &asked.to_string()).await.1;
+    assert_eq!(
+        (full["PriceList"].as_array().unwrap().len(), full.get("NextToken")),
+        (3, None),
+        "a last page that is full"
+    );
     let windows = json!({ "ServiceCode": "AmazonEC2", "Filters": [filter("operatingSystem", "Windows")] });
     assert_eq!(prices(&bench, GET_PRODUCTS, &windows.to_string()).await.1["PriceList"], json!([]));
 }
