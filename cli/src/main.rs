@@ -176,7 +176,7 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let profile = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
     let config = nodekeeper_cli::aws::config(profile.as_deref(), &told).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
-    let cloud = Ec2::new(aws_sdk_ec2::Client::new(&config), name);
+    let cloud = Ec2::connect(&config, name);
     let endpoint = std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty());
     let outputs = nodekeeper_cli::aws::s3(&config, endpoint.as_deref(), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));

@@ -35,6 +35,7 @@ mod labels;
 mod large_fleet;
 mod long_queue;
 mod node;
+mod offers;
 mod old_reads;
 mod operators_credentials;
 mod output;

@@ -46,6 +46,11 @@ const RARE: &[(&str, &str, &str)] = &[
     ),
     // A member of a cleaned node whose copy lives: no world makes it, and the transaction that ends an alloc can.
     ("clean-stale-records", "dynamodb:ConditionCheckItem allocs", "the type of the transaction: `count_member`"),
+    ("clean-stale-records", "ec2:DescribeInstanceTypeOfferings", "offers::what_ec2_offers_is_read_in_pages"),
+    ("clean-stale-records", "ec2:DescribeInstanceTypes", "offers::what_ec2_offers_is_read_in_pages"),
+    ("clean-stale-records", "ec2:DescribeSpotPriceHistory", "offers::what_ec2_offers_is_read_in_pages"),
+    ("clean-stale-records", "ec2:DescribeSubnets", "offers::what_ec2_offers_is_read_in_pages"),
+    ("clean-stale-records", "pricing:GetProducts", "offers::what_ec2_offers_is_read_in_pages"),
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem jobs", "permissions::a_lost_row_needs_only_what_the_roles_allow"),
     ("grant-credentials", "dynamodb:BatchGetItem control", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem allocs", "rights::the_function_makes_the_calls_that_its_role_allows"),

@@ -4,15 +4,17 @@
 //! Does not: test the things that moto does not emulate: client tokens (it starts an instance for each call), the time
 //! from pending to running, capacity.
 
-use crate::world::{World, dynamo_client, dynamo_url, ec2_client, fresh_cluster, job};
+use crate::world::{World, aws, dynamo_client, dynamo_url, ec2_client, fresh_cluster, job};
 use cloud::Ec2;
-use model::ActionName;
+use model::catalogue::Offers;
 use model::cloud::{Cloud, InstanceState};
 use model::fixtures;
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::time::Span;
+use model::{ActionName, Arch};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -147,6 +149,30 @@ async fn nightly_the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
         matches!(&error, model::cloud::LaunchError::Refused(r) if r.reach == model::enums::Reach::Template),
         "{error:?}"
     );
+}
+
+/// What moto offers is read as EC2's: it knows all real types, and makes up spot prices. Of prices on demand it knows nothing.
+#[tokio::test]
+async fn nightly_what_moto_offers_is_understood() {
+    let emulator = Emulator::moto();
+    let ec2 = Ec2::connect(&aws(&emulator.url, "us-east-1"), fresh_cluster());
+    let set = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<String>>();
+    let types = ec2.types(&set(&["m5.*", "g4dn.xlarge", "m6g.large"])).await.unwrap();
+    assert!(types.keys().filter(|name| name.starts_with("m5.")).count() > 5, "{types:?}");
+    let (large, g4dn) = (&types["m5.large"], &types["g4dn.xlarge"]);
+    assert_eq!((large.vcpus, large.memory_mib, &large.arch), (2, 8192, &BTreeSet::from([Arch::X86_64])));
+    assert_eq!((g4dn.gpus, g4dn.gpu_type.as_deref(), g4dn.gpu_memory_gib), (1, Some("t4"), 16));
+    assert_eq!((g4dn.local_disk_gib, types["m6g.large"].arch.contains(&Arch::Arm64)), (116, true));
+    let zones = ec2.zones(&set(&["m5.large"])).await.unwrap();
+    assert!(zones["m5.large"].contains("us-east-1a") && zones.len() == 1, "{zones:?}");
+    let spot = ec2.spot_prices(&set(&["m5.large", "m5.xlarge"])).await.unwrap();
+    assert!(spot["m5.large"].values().all(|price| !price.is_zero()), "{spot:?}");
+    let client = ec2_client(&emulator.url);
+    let known = client.describe_subnets().send().await.unwrap().subnets()[0].clone();
+    let id = known.subnet_id().unwrap();
+    let subnets = ec2.subnets(&set(&[id, "subnet-0123456789abcdef0"])).await.unwrap();
+    assert_eq!(subnets[id].zone, known.availability_zone().unwrap());
+    assert!(subnets.len() == 1 && subnets[id].free > 0, "{subnets:?}");
 }
 
 /// A whole life by the real function, with moto as EC2: the node is launched and bound, given up after the boot time,

@@ -73,6 +73,16 @@ pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
     aws_sdk_ec2::Client::from_conf(config)
 }
 
+/// The configuration for a region whose services are all at this URL.
+pub fn aws(url: &str, region: &'static str) -> aws_config::SdkConfig {
+    aws_config::SdkConfig::builder()
+        .behavior_version(aws_config::BehaviorVersion::latest())
+        .region(aws_config::Region::new(region))
+        .credentials_provider(aws_sdk_dynamodb::config::SharedCredentialsProvider::new(credentials()))
+        .endpoint_url(url)
+        .build()
+}
+
 /// A client of the S3 at this URL.
 pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb::config::Credentials) -> s3::S3 {
     let config = aws_config::SdkConfig::builder()

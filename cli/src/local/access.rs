@@ -7,6 +7,7 @@
 //! | page | the secret | yes | yes | yes |
 //! | DynamoDB | its API | yes | yes | yes |
 //! | EC2 | its API, which can run commands as the owner | yes | yes | yes |
+//! | EC2 | the price list | yes | yes | yes |
 //! | EC2 | `/_stand-in`: faults and events | yes | yes | no: `curl` uses it, and it runs nothing |
 //! | rights | STS: whoever assumes a role | no: jobs have users of their own | yes | yes: only the owner's count |
 //! | rights | secrets | no | yes | yes: only those of a role's session count |
@@ -23,7 +24,10 @@ use crate::console::Clock;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_dynamodb::config::SharedCredentialsProvider;
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use cloud::PRICES_REGION;
+use ec2_stand_in::Ec2;
 use guard::{Credentials, Listener, Owner, Refusal, Signatures, origin};
 use rights_stand_in::Rights;
 use std::fmt;
@@ -100,6 +104,18 @@ impl Access {
         programs_only(router.layer(from_fn_with_state(self.signatures(service, refusal), Signatures::check)))
     }
 
+    /// EC2's API, which is the price list's too: each request must be signed for the service that it is meant for.
+    pub(super) fn signed_for_ec2(&self, router: Router) -> Router {
+        let ec2 = self.signatures("ec2", Ec2::unsigned);
+        // The price list has its endpoint in one region.
+        let prices = Signatures { region: PRICES_REGION, ..self.signatures("pricing", Ec2::unsigned_for_prices) };
+        let check = move |request: Request, next: Next| {
+            let is_for_ec2 = Ec2::service(request.headers()) == ec2.service;
+            Signatures::check(State(if is_for_ec2 { ec2.clone() } else { prices.clone() }), request, next)
+        };
+        programs_only(router.layer(from_fn(check)))
+    }
+
     /// STS and the secrets in this file.
     pub(super) fn rights(&self, secrets: PathBuf) -> Arc<Rights> {
         let (owner, clock) = (Arc::clone(&self.credentials), Arc::clone(&self.clock));
@@ -149,4 +165,33 @@ fn variables(credentials: &Credentials) -> [(&'static str, String); 2] {
 /// What no page in a browser may ask.
 pub(super) fn programs_only(router: Router) -> Router {
     router.layer(from_fn(origin::programs_only))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ec2_stand_in::{Ec2Settings, NoMachines};
+    use model::catalogue::Offers;
+    use std::collections::BTreeSet;
+
+    #[tokio::test]
+    async fn ec2_and_the_price_list_answer_requests_that_are_signed_for_them() {
+        let (access, other) = (Access::of_test(), Access::of_test());
+        let ec2 = Ec2::new(Ec2Settings::default(), Arc::clone(&access.clock), Arc::new(NoMachines));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let router = access.signed_for_ec2(ec2.api());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let names = BTreeSet::from(["m7i.large".to_owned()]);
+        for (access, allowed) in [(access, true), (other, false)] {
+            let cloud = cloud::Ec2::connect(&access.sdk_config(at), "c".parse().unwrap());
+            let (types, prices) = (cloud.types(&names).await, cloud.prices(&names).await);
+            assert_eq!((types.is_ok(), prices.is_ok()), (allowed, allowed), "{types:?} {prices:?}");
+            if let (Err(types), Err(prices)) = (types, prices) {
+                for error in [types.to_string(), prices.to_string()] {
+                    assert!(error.contains("AuthFailure"), "{error}");
+                }
+            }
+        }
+    }
 }

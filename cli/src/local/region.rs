@@ -19,7 +19,10 @@ pub(super) fn region(policy: &Policy) -> Ec2Settings {
             .subnets
             .iter()
             .zip(zones)
-            .map(|(subnet_id, zone)| Subnet { subnet_id: subnet_id.clone(), zone: format!("{REGION}{zone}") })
+            .map(|(subnet_id, zone)| {
+                let zone = format!("{REGION}{zone}");
+                Subnet { subnet_id: subnet_id.clone(), zone, addresses: None }
+            })
             .collect();
     }
     settings

@@ -146,7 +146,7 @@ fn start_ec2(
     let (machines, mut powered_off) = LocalMachines::new(settings)?;
     let ec2 = Ec2::new(region(policy), Arc::clone(&env.clock), Arc::new(machines.clone()));
     let (kept, informed, access) = (Arc::clone(&ec2), Arc::clone(&ec2), access.clone());
-    let router = access.signed(ec2.api(), "ec2", Ec2::unsigned).merge(programs_only(ec2.controls()));
+    let router = access.signed_for_ec2(ec2.api()).merge(programs_only(ec2.controls()));
     tasks.spawn(async move { access.serve("the stand-in for EC2", listener, router).await });
     tasks.spawn(async move { kept.keep_advancing().await });
     tasks.spawn(async move {

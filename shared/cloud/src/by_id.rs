@@ -1,4 +1,4 @@
-//! Calls that name instances by their ids.
+//! Calls that name instances or subnets by their ids.
 //!
 //! EC2 refuses a whole call if it does not know one of the ids, or if one of the instances is protected. Nothing of the call
 //! is carried out then.
@@ -9,6 +9,8 @@
 
 use crate::refusal::{can_be_of_one_instance, is_unknown_instance};
 use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use model::cloud::{CloudError, Instance};
 use std::collections::BTreeSet;
 
@@ -23,23 +25,34 @@ pub trait ById: Sync {
 
 /// Those of these instances that EC2 knows. The ids must fit into one call.
 pub async fn known(calls: &impl ById, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
+    let describe = move |ids: Vec<String>| async move { calls.describe(&ids).await }.boxed();
+    those_known(instance_ids, |code| is_unknown_instance(Some(code)), &describe).await
+}
+
+/// Those of these things that EC2 knows, by a call that describes some by their ids, at least one. `is_unknown` says whether
+/// an error code means that EC2 does not know one of the ids.
+pub(crate) async fn those_known<'a, T>(
+    ids: &[String],
+    is_unknown: fn(&str) -> bool,
+    describe: &(dyn Fn(Vec<String>) -> BoxFuture<'a, Result<Vec<T>, CloudError>> + Sync),
+) -> Result<Vec<T>, CloudError> {
     let mut found = Vec::new();
-    let mut parts = vec![instance_ids.to_vec()];
+    let mut parts = vec![ids.to_vec()];
     while let Some(mut ids) = parts.pop() {
         if ids.is_empty() {
             // A call without ids would list the whole account.
             continue;
         }
-        let error = match calls.describe(&ids).await {
-            Ok(instances) => {
-                found.extend(instances);
+        let error = match describe(ids.clone()).await {
+            Ok(things) => {
+                found.extend(things);
                 continue;
             }
             Err(error) => error,
         };
         // If EC2 does not know one of the ids, it refuses the call and names the ids that it does not know.
         let CloudError::Refused { code, message, .. } = &error else { return Err(error) };
-        if !is_unknown_instance(Some(code)) {
+        if !is_unknown(code) {
             return Err(error);
         }
         let asked = ids.len();

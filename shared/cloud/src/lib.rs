@@ -1,4 +1,4 @@
-//! EC2 through the AWS SDK: the only crate that knows its API.
+//! EC2 and the price list through the AWS SDK: the only crate that knows their APIs.
 //!
 //! Guarantees: a list is complete or an error; a launch is one call, which the SDK does not retry and which
 //! ends before the launch claim does; errors are typed by what the caller must do.
@@ -6,20 +6,26 @@
 //! Source of the rules about tokens and errors: EC2 API reference, "Ensuring idempotency" and "Error codes".
 
 pub mod by_id;
+mod calls;
+mod offers;
+mod price_list;
 mod refusal;
+
+pub use price_list::PRICES_REGION;
 
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::config::retry::RetryConfig;
 use aws_sdk_ec2::config::timeout::TimeoutConfig;
-use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_ec2::error::ProvideErrorMetadata;
 use aws_sdk_ec2::types::{
     Filter, InstanceMarketOptionsRequest, InstanceStateName, InstanceType, LaunchTemplateSpecification, MarketType,
     Reservation, ResourceType, Tag, TagSpecification,
 };
 use base64::Engine;
 use by_id::ById;
+use calls::{AT_ONCE, FILTER_VALUES, cloud_error};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::Market;
@@ -28,9 +34,9 @@ use model::error_chain::error_chain;
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchRequest;
 use model::time::Time;
+use price_list::PriceList;
 use refusal::launch_error;
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
@@ -45,10 +51,6 @@ const PAGE: i32 = 1000;
 /// How many ids one call of DescribeInstances names. EC2 takes 1,000. Fewer ids make smaller answers, of which several are
 /// in memory at the same time: EC2 describes an instance in about 5 KB.
 const DESCRIBE_IDS: usize = 250;
-/// The most values of the filters of a call ("FilterLimitExceeded", EC2 API reference).
-const FILTER_VALUES: usize = 200;
-/// How many calls of DescribeInstances are made at the same time. EC2 allows 100 at once, and 20 a second.
-const AT_ONCE: usize = 8;
 const DESCRIBE: &str = "DescribeInstances";
 
 /// EC2 through the AWS SDK.
@@ -56,6 +58,8 @@ const DESCRIBE: &str = "DescribeInstances";
 pub struct Ec2 {
     client: Client,
     cluster: ClusterName,
+    /// `None` if no region is configured.
+    prices: Option<PriceList>,
 }
 
 impl fmt::Debug for Ec2 {
@@ -67,27 +71,12 @@ impl fmt::Debug for Ec2 {
 impl Ec2 {
     /// The instances of this cluster, with a client of this configuration.
     pub fn connect(aws: &SdkConfig, cluster: ClusterName) -> Self {
-        Self::new(Client::new(aws), cluster)
+        Self { prices: PriceList::connect(aws), ..Self::new(Client::new(aws), cluster) }
     }
 
-    /// The instances of this cluster, reached through this client.
+    /// The instances of this cluster, reached through this client. It has no prices on demand.
     pub const fn new(client: Client, cluster: ClusterName) -> Self {
-        Self { client, cluster }
-    }
-}
-
-fn cloud_error<E, R>(operation: &'static str, error: &SdkError<E, R>) -> CloudError
-where
-    E: ProvideErrorMetadata + Error + 'static,
-    R: fmt::Debug + 'static,
-{
-    match error.as_service_error() {
-        Some(e) => CloudError::Refused {
-            operation,
-            code: e.code().unwrap_or("no code").to_owned(),
-            message: e.message().unwrap_or("no message").to_owned(),
-        },
-        None => CloudError::Unreachable { operation, detail: error_chain(error) },
+        Self { client, cluster, prices: None }
     }
 }
 

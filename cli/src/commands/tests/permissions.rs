@@ -53,6 +53,15 @@ fn who(command: &Command) -> Option<&'static str> {
 /// What `logs` does without if its caller may not do it: the whole output is asked of the node, or read where it is stored.
 const OF_LOGS: [&str; 2] = ["dynamodb:UpdateItem nodes", "s3:GetObject"];
 
+/// What an operator may ask of EC2's offers. The trait `Cloud` has none of it, so [`NotingCloud`] does not see it.
+const OFFERS: [&str; 5] = [
+    "ec2:DescribeInstanceTypeOfferings",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeSpotPriceHistory",
+    "ec2:DescribeSubnets",
+    "pricing:GetProducts",
+];
+
 /// What the ended job keeps.
 const KEPT: &str = "kept=s3://logs/kept";
 
@@ -215,6 +224,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
             made.entry(more).or_default().extend(needed.cloned());
         }
     }
+    made.entry("operator").or_default().extend(OFFERS.map(str::to_owned));
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../infra/people.json");
     let listed = std::fs::read_to_string(&path).unwrap();
     let made = serde_json::to_string_pretty(&made).unwrap();

@@ -18,14 +18,20 @@ impl Call<'_> {
         let action = self.params.filled("Action").ok_or(ApiError::MissingAction)?;
         let perform: fn(&mut Self, &mut Xml) -> Result<(), ApiError> = match action {
             "RunInstances" => Self::run_instances,
+            "CreateFleet" => Self::create_fleet,
             "DescribeInstances" => Self::describe_instances,
+            "DescribeInstanceTypes" => Self::describe_instance_types,
+            "DescribeInstanceTypeOfferings" => Self::describe_instance_type_offerings,
+            "DescribeSpotPriceHistory" => Self::describe_spot_price_history,
+            "DescribeSubnets" => Self::describe_subnets,
             "TerminateInstances" => Self::terminate_instances,
             "GetConsoleOutput" => Self::get_console_output,
             other => return Err(ApiError::InvalidAction(other.chars().take(100).collect())),
         };
         self.world.faults.fail_call(action, self.params)?;
         let xml = Xml::answer(action, request_id, |xml| perform(&mut self, xml))?;
-        let lost_as = if action == "RunInstances" { self.world.faults.lose_answer() } else { None };
+        let lost_as =
+            if matches!(action, "RunInstances" | "CreateFleet") { self.world.faults.lose_answer() } else { None };
         match lost_as {
             None => Ok(Answer::Xml(xml)),
             Some(LostAs::Disconnect) => Ok(Answer::Disconnect),

@@ -32,6 +32,13 @@ pub(crate) enum ApiError {
     InstanceNotFound(Vec<String>),
     #[error("The subnet ID '{0}' does not exist")]
     SubnetNotFound(String),
+    #[error("There are not enough free addresses in subnet '{0}' to satisfy the requested number of instances.")]
+    NoFreeAddresses(String),
+    #[error("The following supplied instance types do not exist: [{0}]")]
+    InstanceTypeUnknown(String),
+    /// The price list cannot read a request.
+    #[error("{0}")]
+    InvalidParameter(String),
     #[error("The specified launch template, with template ID {0}, does not exist.")]
     TemplateIdNotFound(String),
     #[error("The specified launch template, with template name {0}, does not exist.")]
@@ -103,6 +110,9 @@ impl ApiError {
             Self::InstanceIdMalformed(_) => (400, "InvalidInstanceID.Malformed"),
             Self::InstanceNotFound(_) => (400, "InvalidInstanceID.NotFound"),
             Self::SubnetNotFound(_) => (400, "InvalidSubnetID.NotFound"),
+            Self::NoFreeAddresses(_) => (400, "InsufficientFreeAddressesInSubnet"),
+            Self::InstanceTypeUnknown(_) => (400, "InvalidInstanceType"),
+            Self::InvalidParameter(_) => (400, "InvalidParameterException"),
             Self::TemplateIdNotFound(_) => (400, "InvalidLaunchTemplateId.NotFound"),
             Self::TemplateNameNotFound(_) => (400, "InvalidLaunchTemplateName.NotFoundException"),
             Self::TemplateVersionNotFound { .. } => (400, "InvalidLaunchTemplateId.VersionNotFound"),

@@ -1,22 +1,19 @@
 //! DescribeInstances: by id or by filter, in pages.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use model::time::{Span, Time};
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::api_error::ApiError;
 use crate::call::Call;
 use crate::faults::Lookup;
 use crate::instance::Instance;
 use crate::instance_xml;
+use crate::pages::{digest, write_token};
 use crate::wire::{Params, Xml};
 
 /// "This value can be between 5 and 1000" ("DescribeInstances", EC2 API Reference).
 const PAGE_SIZES: std::ops::RangeInclusive<usize> = 5..=1_000;
 /// "The maximum number of filter values" of a call ("FilterLimitExceeded", EC2 API Reference).
-const MAX_FILTER_VALUES: usize = 200;
+pub(crate) const MAX_FILTER_VALUES: usize = 200;
 
 impl Call<'_> {
     /// Instances in launch order. Consecutive instances of one launch form one reservation.
@@ -74,33 +71,6 @@ impl Call<'_> {
             None => Ok(usize::MAX),
         }
     }
-
-    fn read_token(&self, token: &str, query: u64) -> Result<u64, ApiError> {
-        let read = || {
-            let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
-            let mut parts = text.splitn(3, '.');
-            let (last, of, at) = (parts.next()?, parts.next()?, parts.next()?);
-            Some((last.parse().ok()?, of.parse::<u64>().ok()?, Time::from_ms(at.parse().ok()?)))
-        };
-        match read() {
-            Some((last, of, at)) if of == query && self.now.since(at) <= Span::from_ms(self.settings.page_token_ms) => {
-                Ok(last)
-            }
-            _ => Err(ApiError::InvalidPaginationToken),
-        }
-    }
-}
-
-/// A page token: the last instance shown, the query of the token, and the time of the page.
-fn write_token(last: u64, query: u64, now: Time) -> String {
-    URL_SAFE_NO_PAD.encode(format!("{last}.{query}.{}", now.as_ms()))
-}
-
-/// Identifies the query that all pages of one list belong to.
-fn digest(params: &Params) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    params.clone().without(&["NextToken", "MaxResults"]).hash(&mut hasher);
-    hasher.finish()
 }
 
 /// One filter: an instance matches if its tag has one of these values, or begins with one that ends in `*`.

@@ -3,7 +3,9 @@
 //! Guarantees: machines are told about each change once, in order, and outside of the lock.
 //! Does not: speak HTTP (`http` does), or know an action (`actions` does).
 
+use axum::http::HeaderMap;
 use model::time::{Span, Time};
+use serde_json::Value;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::actions::Answer;
@@ -106,6 +108,16 @@ impl Ec2 {
             let call = Call { settings: &self.settings, params, world, now, console };
             let answer = call.answer(&request_id);
             (request_id, answer)
+        })
+    }
+
+    /// Answers one request to the price list; the text is the request id.
+    pub(crate) fn answer_price_list(&self, headers: &HeaderMap, body: &[u8]) -> (String, Result<Value, ApiError>) {
+        let (now, params) = ((self.clock)(), Params::default());
+        self.change(|world| {
+            let request_id = world.fresh_id("", self.settings.seed);
+            let mut call = Call { settings: &self.settings, params: &params, world, now, console: None };
+            (request_id, call.price_list(headers, body))
         })
     }
 

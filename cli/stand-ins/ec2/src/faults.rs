@@ -28,7 +28,7 @@ pub struct Faults {
     pub max_spot_instances: Option<u32>,
     /// This many of the next calls, of any action, answer `RequestLimitExceeded`.
     pub throttle_calls: u32,
-    /// This many of the next successful calls of RunInstances launch, but their answer is lost.
+    /// This many of the next successful calls of RunInstances and CreateFleet launch, but their answer is lost.
     pub lose_run_answers: u32,
     /// How an answer is lost.
     pub lost_as: LostAs,
@@ -172,7 +172,7 @@ impl Faults {
         Err(error)
     }
 
-    /// Whether and how this answer of RunInstances is lost. Counts the lost answer.
+    /// Whether and how this answer of a launch is lost. Counts the lost answer.
     pub(crate) fn lose_answer(&mut self) -> Option<LostAs> {
         self.lose_run_answers = self.lose_run_answers.checked_sub(1)?;
         Some(self.lost_as)

@@ -3,12 +3,12 @@
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use model::time::Span;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use crate::api_error::ApiError;
 use crate::ec2::Ec2;
 use crate::faults::Faults;
 use crate::instance::Instance;
+use crate::price_list;
 use crate::wire::{Params, Xml};
 
 /// The largest accepted body: far larger than any valid call, and small enough to keep in memory.
@@ -54,7 +55,7 @@ impl Ec2 {
         self.api().merge(self.controls())
     }
 
-    /// EC2's API at `/`.
+    /// EC2's API at `/`, and the price list: requests that name their operation in a header are for it.
     pub fn api(self: &Arc<Self>) -> Router {
         Router::new().route("/", get(api).post(api)).with_state(Arc::clone(self))
     }
@@ -62,6 +63,16 @@ impl Ec2 {
     /// The error that EC2 answers to a request whose signature it refuses.
     pub fn unsigned(why: &str) -> Response {
         refused("-", &ApiError::Unsigned(why.to_owned()))
+    }
+
+    /// The error of the price list for a request whose signature it refuses.
+    pub fn unsigned_for_prices(why: &str) -> Response {
+        refused_price_list("-", &ApiError::Unsigned(why.to_owned()))
+    }
+
+    /// The name in signatures of the service that a request with these headers is for.
+    pub fn service(headers: &HeaderMap) -> &'static str {
+        if price_list::is_meant(headers) { "pricing" } else { "ec2" }
     }
 
     /// The stand-in's own paths, below `/_stand-in`.
@@ -77,7 +88,11 @@ impl Ec2 {
 /// The Query protocol: the form is the body, or the query string of a GET.
 async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
     let in_url = request.uri().query().unwrap_or_default().to_owned();
-    let body = axum::body::to_bytes(request.into_body(), MAX_BODY_BYTES).await;
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await;
+    if price_list::is_meant(&parts.headers) {
+        return prices(&ec2, &parts.headers, &body.unwrap_or_default());
+    }
     let (request_id, answer) = match body {
         Ok(body) => {
             let params = Params::parse(if body.is_empty() { in_url.as_bytes() } else { &body });
@@ -99,6 +114,24 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
             refused(&request_id, &error)
         }
     }
+}
+
+/// The JSON protocol of the price list. A body that is too large counts as an empty one, which is refused.
+fn prices(ec2: &Ec2, headers: &HeaderMap, body: &[u8]) -> Response {
+    match ec2.answer_price_list(headers, body) {
+        (request_id, Ok(answer)) => json_response(StatusCode::OK, &request_id, &answer),
+        (request_id, Err(error)) => refused_price_list(&request_id, &error),
+    }
+}
+
+fn refused_price_list(request_id: &str, error: &ApiError) -> Response {
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json_response(status, request_id, &json!({ "__type": error.code(), "Message": error.to_string() }))
+}
+
+fn json_response(status: StatusCode, request_id: &str, body: &Value) -> Response {
+    let headers = [(header::CONTENT_TYPE.as_str(), "application/x-amz-json-1.1"), ("x-amzn-requestid", request_id)];
+    (status, headers, body.to_string()).into_response()
 }
 
 fn refused(request_id: &str, error: &ApiError) -> Response {

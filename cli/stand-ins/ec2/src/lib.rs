@@ -1,5 +1,5 @@
 //! A stand-in for EC2: an HTTP server that speaks the calls that nodekeeper makes, for the unmodified AWS SDK, with the
-//! instances in memory.
+//! instances in memory. It also answers as AWS's price list, for the types that it offers.
 //!
 //! Guarantees: client tokens, states, limits, pages, filters and error codes are as AWS
 //! documents them (each rule names its source); the same seed, clock and requests give the same
@@ -19,23 +19,30 @@
 //! | [`Ec2`] | the region: its clock, its instances, what others do to them |
 //! | `http` | requests in, answers out |
 //! | `call`, `actions` | one API call, and which function performs it |
-//! | `run` with `tags` and `templates`, `describe`, `terminate`, `console` | one action each |
+//! | `offers` with `catalogue` and `filters`, `price_list` | which types exist, where, and what they cost |
+//! | `run` with `tags` and `templates`, `fleet`, `describe`, `terminate`, `console` | one action each |
 //! | `world`, `instance` | the instances, and how their states change over time |
 //! | [`Faults`], [`Ec2Settings`], [`Machines`] | what fails, what the region offers, what runs behind an instance |
-//! | `wire`, `instance_xml`, `api_error` | parameters, XML, error codes |
+//! | `wire`, `pages`, `instance_xml`, `api_error` | parameters, XML, page tokens, error codes |
 
 mod actions;
 mod api_error;
 mod call;
+mod catalogue;
 mod console;
 mod describe;
 mod ec2;
 mod faults;
+mod filters;
+mod fleet;
 mod http;
 mod ids;
 mod instance;
 mod instance_xml;
 mod machines;
+mod offers;
+mod pages;
+mod price_list;
 mod run;
 mod settings;
 mod tags;
@@ -52,4 +59,6 @@ pub use faults::{FailCall, Faults, Forget, LostAs, Shortage};
 pub use http::serve;
 pub use instance::{Instance, State, StateReason};
 pub use machines::{MachineStart, Machines, NoMachines};
-pub use settings::{Bucket, Ec2Settings, InstanceType, Latency, LaunchTemplate, Subnet, TemplateVersion, Throttle};
+pub use settings::{
+    Bucket, Ec2Settings, Gpus, InstanceType, Latency, LaunchTemplate, Subnet, TemplateVersion, Throttle,
+};

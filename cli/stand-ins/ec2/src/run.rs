@@ -28,14 +28,14 @@ const DEFAULT_TYPE: &str = "m1.small";
 const TAGGABLE: [&str; 4] = ["instance", "volume", "network-interface", "spot-instances-request"];
 
 /// A valid request.
-struct Launch<'a> {
+pub(crate) struct Launch<'a> {
     min: u32,
-    max: u32,
+    pub(crate) max: u32,
     token: Option<&'a str>,
-    instance_type: String,
+    pub(crate) instance_type: String,
     vcpus: u32,
     market: Market,
-    subnet: &'a Subnet,
+    pub(crate) subnet: &'a Subnet,
     subnet_index: usize,
     image_id: Option<String>,
     user_data: String,
@@ -93,7 +93,7 @@ impl Call<'_> {
     /// "If you specify a value that is more capacity than Amazon EC2 can launch, it
     /// launches the largest possible number of instances above the minimum count"
     /// ("RunInstances", EC2 API Reference, MaxCount). On-demand and spot have quotas of their own.
-    fn launchable(&self, launch: &Launch<'_>) -> Result<u32, ApiError> {
+    pub(crate) fn launchable(&self, launch: &Launch<'_>) -> Result<u32, ApiError> {
         let mut allowed = launch.max;
         let mut limit = |most: u32, error: ApiError| {
             allowed = allowed.min(most);
@@ -121,6 +121,10 @@ impl Call<'_> {
                 }
             }
         }
+        if launch.subnet.addresses.is_some() {
+            let subnet = &launch.subnet.subnet_id;
+            limit(self.free_addresses(launch.subnet), ApiError::NoFreeAddresses(subnet.clone()))?;
+        }
         let zone = &launch.subnet.zone;
         for shortage in &faults.shortages {
             if shortage.applies_to(&launch.instance_type, zone, launch.market) {
@@ -131,7 +135,7 @@ impl Call<'_> {
         Ok(allowed)
     }
 
-    fn launch(&mut self, launch: &Launch<'_>, count: u32) -> (String, Vec<String>) {
+    pub(crate) fn launch(&mut self, launch: &Launch<'_>, count: u32) -> (String, Vec<String>) {
         let seed = self.settings.seed;
         for shortage in &mut self.world.faults.shortages {
             if shortage.applies_to(&launch.instance_type, &launch.subnet.zone, launch.market) {
@@ -173,7 +177,7 @@ impl Call<'_> {
 }
 
 impl<'a> Launch<'a> {
-    fn read(params: &'a Params, settings: &'a Ec2Settings) -> Result<Self, ApiError> {
+    pub(crate) fn read(params: &'a Params, settings: &'a Ec2Settings) -> Result<Self, ApiError> {
         let template = templates::of_launch(params, settings)?;
         let (min, max) = counts(params)?;
         let (subnet_index, subnet) = subnet(params, settings)?;
@@ -218,7 +222,7 @@ impl<'a> Launch<'a> {
 }
 
 /// The parameters on which two requests with one client token must agree: all but the token.
-fn identity(params: &Params) -> Params {
+pub(crate) fn identity(params: &Params) -> Params {
     params.clone().without(&["ClientToken"])
 }
 
@@ -234,7 +238,7 @@ fn counts(params: &Params) -> Result<(u32, u32), ApiError> {
     Ok((min, max))
 }
 
-fn token(params: &Params) -> Result<Option<&str>, ApiError> {
+pub(crate) fn token(params: &Params) -> Result<Option<&str>, ApiError> {
     match params.filled("ClientToken") {
         Some(token) if !token.is_ascii() || token.len() > MAX_TOKEN_CHARS => {
             Err(ApiError::value(token, "clientToken", "it must be at most 64 ASCII characters"))

@@ -4,6 +4,7 @@
 
 use model::Market;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The region. The defaults are those of `nodekeeper local`: quick, and without limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,7 +14,8 @@ pub struct Ec2Settings {
     pub subnets: Vec<Subnet>,
     /// The launch templates that requests may name.
     pub launch_templates: Vec<LaunchTemplate>,
-    /// The instance types that exist. If none is listed, every name is a type with one vCPU.
+    /// The instance types that exist. If none is listed, every name is a type with one vCPU, and lists of types and
+    /// prices show the built-in catalogue.
     pub instance_types: Vec<InstanceType>,
     /// How long an instance is `pending`.
     pub pending_ms: i64,
@@ -23,7 +25,8 @@ pub struct Ec2Settings {
     pub terminated_listed_ms: i64,
     /// How long a new instance is unknown to every call but its launch.
     pub list_lag_ms: i64,
-    /// Instances on a page of DescribeInstances if the request does not say how many.
+    /// Instances on a page of DescribeInstances if the request does not say how many. The most rows on a page of types,
+    /// zones and prices, whatever the request says: AWS may put fewer on a page than a request allows.
     pub page_size: usize,
     /// How long a page token is valid.
     pub page_token_ms: i64,
@@ -38,7 +41,7 @@ pub struct Ec2Settings {
 impl Default for Ec2Settings {
     fn default() -> Self {
         Self {
-            subnets: vec![Subnet { subnet_id: "subnet-local".into(), zone: "local-1a".into() }],
+            subnets: vec![Subnet { subnet_id: "subnet-local".into(), zone: "local-1a".into(), addresses: None }],
             launch_templates: Vec::new(),
             instance_types: Vec::new(),
             pending_ms: 1_500,
@@ -60,19 +63,49 @@ impl Default for Ec2Settings {
 pub struct Subnet {
     pub subnet_id: String,
     pub zone: String,
+    /// How many instances have room in it. Absent: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<u32>,
 }
 
-/// An instance type that can be launched.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// An instance type that can be launched, and what lists of types and prices say of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct InstanceType {
     /// For example `m7i.large`.
     pub name: String,
     /// How many vCPUs it counts against a quota.
     pub vcpus: u32,
     /// The zones that offer it. Empty: all.
-    #[serde(default)]
     pub zones: Vec<String>,
+    pub memory_mib: u64,
+    /// The architectures of its processors. Empty: `x86_64`.
+    pub architectures: Vec<String>,
+    pub is_previous_generation: bool,
+    pub is_burstable: bool,
+    pub is_bare_metal: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Gpus>,
+    /// The local disks together; 0: it has none.
+    pub local_disk_gb: u64,
+    /// The dollars an hour as the price list writes them. Absent: the price list does not have the type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_demand: Option<String>,
+    /// The spot prices by zone. A zone that is absent has about a third of the price on demand; an empty text: none.
+    pub spot: BTreeMap<String, String>,
+}
+
+/// The GPUs of an instance type, all of one model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpus {
+    pub count: u32,
+    /// For example `NVIDIA`.
+    pub manufacturer: String,
+    /// For example `A10G`.
+    pub name: String,
+    /// The memory of each.
+    pub memory_mib: u64,
 }
 
 /// A launch template with its versions.

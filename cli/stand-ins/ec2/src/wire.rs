@@ -65,6 +65,16 @@ impl Params {
         (!inside.is_empty()).then_some(Params(inside))
     }
 
+    /// These parameters: names and values.
+    pub(crate) fn of<'a>(pairs: impl IntoIterator<Item = (String, &'a str)>) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name, value.to_owned())).collect())
+    }
+
+    /// The names and values.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// All parameters but these.
     pub(crate) fn without(mut self, names: &[&str]) -> Params {
         self.0.retain(|name, _| !names.contains(&name.as_str()));
@@ -97,6 +107,13 @@ impl Xml {
         Ok(xml.0)
     }
 
+    /// A part of an answer, to be written with [`Xml::raw`].
+    pub(crate) fn part(body: impl FnOnce(&mut Xml)) -> String {
+        let mut xml = Xml::default();
+        body(&mut xml);
+        xml.0
+    }
+
     /// The answer to a refused request ("Example error response", EC2 API Reference).
     pub(crate) fn error(error: &ApiError, request_id: &str) -> String {
         let mut xml = Xml(String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"));
@@ -119,19 +136,22 @@ impl Xml {
         self.0.push_str(&format!("</{name}>"));
     }
 
-    /// Elements that are XML already, and hold nothing of a request.
+    /// Elements that are XML already.
     pub(crate) fn raw(&mut self, xml: &str) {
         self.0.push_str(xml);
     }
 
     /// `<name>` with text in it.
     pub(crate) fn text(&mut self, name: &str, text: &str) {
-        self.element(name, |xml| {
-            // XML 1.0 cannot hold control characters, not even escaped.
-            let text = text.replace(|c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r'), "\u{fffd}");
-            let text = text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
-            xml.0.push_str(&quick_xml::escape::escape(text));
-        });
+        self.element(name, |xml| xml.content(text));
+    }
+
+    /// Text inside of the element that is open.
+    pub(crate) fn content(&mut self, text: &str) {
+        // XML 1.0 cannot hold control characters, not even escaped.
+        let text = text.replace(|c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r'), "\u{fffd}");
+        let text = text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
+        self.0.push_str(&quick_xml::escape::escape(text));
     }
 
     /// `<name>` with a printed value in it.

@@ -76,6 +76,8 @@ impl BucketLevel {
 pub(crate) struct World {
     pub(crate) faults: Faults,
     pub(crate) tokens: HashMap<TokenKey, UsedToken>,
+    /// The fleets that were made with a client token, by the token: the request, and the answer as it was.
+    pub(crate) fleets: HashMap<String, (Params, String)>,
     pub(crate) run_requests: BucketLevel,
     pub(crate) run_instances: BucketLevel,
     instances: BTreeMap<u64, Instance>,

@@ -28,7 +28,7 @@ async fn each_market_has_its_own_quota() {
 
 #[tokio::test]
 async fn a_vcpu_quota_counts_vcpus() {
-    let kind = |name: &str, vcpus| InstanceType { name: name.into(), vcpus, zones: Vec::new() };
+    let kind = |name: &str, vcpus| InstanceType { name: name.into(), vcpus, ..InstanceType::default() };
     let bench =
         Bench::new(Ec2Settings { instance_types: vec![kind("big", 8), kind("small", 2)], ..Ec2Settings::default() })
             .await;
@@ -41,7 +41,7 @@ async fn a_vcpu_quota_counts_vcpus() {
 
 #[tokio::test]
 async fn a_region_with_listed_types_offers_them_only_in_their_zones() {
-    let kind = InstanceType { name: "m7i.large".into(), vcpus: 2, zones: vec!["z2".into()] };
+    let kind = InstanceType { name: "m7i.large".into(), vcpus: 2, zones: vec!["z2".into()], ..InstanceType::default() };
     let bench = Bench::new(Ec2Settings { instance_types: vec![kind], ..two_zones() }).await;
     bench.run(&[("InstanceType", "m7i.largest")]).await.is_refused(400, "InvalidParameterValue");
     let there = ("InstanceType", "m7i.large");

@@ -1,10 +1,12 @@
 //! The stand-in over real sockets, with a clock that only the tests move.
 
 mod broken;
+mod fleet;
 mod launch;
 mod life;
 mod limits;
 mod lists;
+mod offers;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -193,7 +195,7 @@ fn well_formed(xml: &str) {
 
 /// Two zones, the first with two subnets.
 fn two_zones() -> Ec2Settings {
-    let subnet = |id: &str, zone: &str| Subnet { subnet_id: id.into(), zone: zone.into() };
+    let subnet = |id: &str, zone: &str| Subnet { subnet_id: id.into(), zone: zone.into(), addresses: None };
     Ec2Settings {
         subnets: vec![subnet("subnet-a", "z1"), subnet("subnet-b", "z1"), subnet("subnet-c", "z2")],
         ..Ec2Settings::default()

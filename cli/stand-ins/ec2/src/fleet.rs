@@ -1,0 +1,250 @@
+//! CreateFleet of the type `instant`: one call that launches by the best of several ways.
+//!
+//! A way is an override with its template. Ways are tried in the order of the allocation strategy, and each launches what quota
+//! and capacity allow, as RunInstances does. A way that launches nothing is in the answer's `errorSet` with its error.
+//!
+//! Guarantees: a call with a client token that was used answers as the first one did.
+//! Does not: know other types of fleets, fleets of both markets, weights or attributes in place of types; forget a token. If the
+//! ways of a type share a quota or a shortage, less than `MinTargetCapacity` may be launched. Launch indexes begin anew in each
+//! way, because EC2 documents no more.
+//! Source: "CreateFleet", EC2 API Reference; "Allocation strategies for Spot Instances", EC2 User Guide.
+
+use model::Market;
+
+use crate::api_error::ApiError;
+use crate::call::Call;
+use crate::catalogue;
+use crate::run::{Launch, identity, token};
+use crate::settings::InstanceType;
+use crate::templates;
+use crate::wire::{Params, Xml};
+
+/// What a fleet asks for.
+struct Fleet {
+    total: u32,
+    market: Market,
+    /// Of its market.
+    options: Params,
+    ways: Vec<Way>,
+}
+
+/// An override of a template: as CreateFleet has it, and as RunInstances would.
+struct Way {
+    given: Params,
+    template: Params,
+    launch: Params,
+}
+
+/// What a way launched, or why it launched nothing.
+struct Tried<'a> {
+    way: &'a Way,
+    launched: Result<(String, Vec<String>), ApiError>,
+}
+
+impl Call<'_> {
+    pub(crate) fn create_fleet(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
+        let token = token(self.params)?;
+        if let Some((params, answer)) = token.and_then(|token| self.world.fleets.get(token)) {
+            if *params != identity(self.params) {
+                return Err(ApiError::IdempotentParameterMismatch);
+            }
+            xml.raw(answer);
+            return Ok(());
+        }
+        let mut fleet = Fleet::read(self.params)?;
+        for way in &fleet.ways {
+            templates::of_launch(&way.launch, self.settings)?;
+        }
+        self.order(&mut fleet)?;
+        let fleet_id = self.world.fresh_id("fleet-", self.settings.seed);
+        let tried = self.try_ways(&fleet)?;
+        let answer = Xml::part(|xml| write(xml, &fleet_id, fleet.market, &tried));
+        xml.raw(&answer);
+        if let Some(token) = token {
+            self.world.fleets.insert(token.to_owned(), (identity(self.params), answer));
+        }
+        Ok(())
+    }
+
+    /// Sorts the ways by the allocation strategy. A lower priority is tried first; no priority, and no price, last.
+    fn order(&self, fleet: &mut Fleet) -> Result<(), ApiError> {
+        let strategy = fleet.options.filled("AllocationStrategy").unwrap_or("lowest-price");
+        let is_by_priority = match strategy {
+            "lowest-price" | "price-capacity-optimized" | "capacity-optimized" => false,
+            "prioritized" | "capacity-optimized-prioritized" => true,
+            other => return Err(ApiError::value(other, "AllocationStrategy", "the stand-in does not know it")),
+        };
+        let types = catalogue::types(self.settings);
+        let market = fleet.market;
+        let price = |way: &Way| -> Option<f64> {
+            let kind: &InstanceType =
+                types.iter().find(|kind| Some(kind.name.as_str()) == way.given.filled("InstanceType"))?;
+            let subnet =
+                self.settings.subnets.iter().find(|s| Some(s.subnet_id.as_str()) == way.given.filled("SubnetId"));
+            let zone = subnet.or(self.settings.subnets.first()).map(|subnet| subnet.zone.as_str())?;
+            let price = if market == Market::Spot { kind.spot_price(zone) } else { kind.on_demand.clone() };
+            price?.parse().ok()
+        };
+        let priority = |way: &Way| way.given.filled("Priority").and_then(|n| n.parse::<f64>().ok());
+        let rank = |way: &Way| if is_by_priority { priority(way) } else { price(way) }.unwrap_or(f64::INFINITY);
+        fleet.ways.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
+        Ok(())
+    }
+
+    /// Launches by these ways until there are enough instances.
+    fn try_ways<'f>(&mut self, fleet: &'f Fleet) -> Result<Vec<Tried<'f>>, ApiError> {
+        let is = |name: &str| fleet.options.filled(name) == Some("true");
+        let (one_type, one_zone) = (is("SingleInstanceType"), is("SingleAvailabilityZone"));
+        let least = fleet.options.number::<u32>("MinTargetCapacity")?.unwrap_or(0);
+        if least > 0 && !one_type && !one_zone {
+            let why = "MinTargetCapacity needs SingleInstanceType or SingleAvailabilityZone";
+            return Err(ApiError::InvalidParameterCombination(why.into()));
+        }
+        let (settings, mut tried, mut left) = (self.settings, Vec::new(), fleet.total);
+        // What every instance must have, once the first one is launched.
+        let mut only: Option<(String, String)> = None;
+        for way in &fleet.ways {
+            if left == 0 {
+                break;
+            }
+            let launch = match Launch::read(&way.launch, settings) {
+                Ok(launch) => launch,
+                Err(error) => {
+                    tried.push(Tried { way, launched: Err(error) });
+                    continue;
+                }
+            };
+            let key = (launch.instance_type.clone(), launch.subnet.zone.clone());
+            let differs = |only: &(String, String)| (one_type && only.0 != key.0) || (one_zone && only.1 != key.1);
+            if only.as_ref().is_some_and(differs) {
+                continue;
+            }
+            let possible = self.launchable(&launch);
+            if only.is_none() && possible.is_ok() && self.within_reach(fleet, &key, (one_type, one_zone)) < least {
+                continue;
+            }
+            let launched = possible.map(|count| self.launch(&launch, count.min(left)));
+            if let Ok((_, instances)) = &launched {
+                left = left.saturating_sub(u32::try_from(instances.len()).unwrap_or(u32::MAX));
+                only.get_or_insert(key);
+            }
+            tried.push(Tried { way, launched });
+        }
+        Ok(tried)
+    }
+
+    /// How many instances all ways of this type or zone together can launch.
+    fn within_reach(&self, fleet: &Fleet, (kind, zone): &(String, String), (one_type, one_zone): (bool, bool)) -> u32 {
+        let possible = fleet.ways.iter().filter_map(|way| {
+            let launch = Launch::read(&way.launch, self.settings).ok()?;
+            let is_alike = (!one_type || launch.instance_type == *kind) && (!one_zone || launch.subnet.zone == *zone);
+            is_alike.then(|| self.launchable(&launch).ok()).flatten()
+        });
+        possible.fold(0, u32::saturating_add)
+    }
+}
+
+impl Fleet {
+    fn read(params: &Params) -> Result<Self, ApiError> {
+        if params.filled("Type") != Some("instant") {
+            return Err(ApiError::value(
+                params.filled("Type").unwrap_or(""),
+                "Type",
+                "the stand-in knows instant fleets only",
+            ));
+        }
+        let target = params.structure("TargetCapacitySpecification").unwrap_or_default();
+        let total = target.number::<u32>("TotalTargetCapacity")?.filter(|n| *n > 0);
+        let total = total.ok_or(ApiError::MissingParameter("TargetCapacitySpecification.TotalTargetCapacity"))?;
+        let (market, options) = match target.filled("DefaultTargetCapacityType") {
+            Some("spot") => (Market::Spot, "SpotOptions"),
+            None | Some("on-demand") => (Market::OnDemand, "OnDemandOptions"),
+            Some(other) => {
+                return Err(ApiError::value(other, "DefaultTargetCapacityType", "it must be spot or on-demand"));
+            }
+        };
+        if target.get("OnDemandTargetCapacity").or(target.get("SpotTargetCapacity")).is_some() {
+            return Err(ApiError::InvalidParameterValue("The stand-in knows fleets of one market only".into()));
+        }
+        let mut ways = Vec::new();
+        for config in params.structures("LaunchTemplateConfigs") {
+            let template = config.structure("LaunchTemplateSpecification").unwrap_or_default();
+            if template.filled("Version").is_none() {
+                return Err(ApiError::MissingParameter("LaunchTemplateSpecification.Version"));
+            }
+            let mut overrides = config.structures("Overrides");
+            if overrides.is_empty() {
+                overrides.push(Params::default());
+            }
+            ways.extend(overrides.into_iter().map(|given| Way {
+                launch: as_launch(params, &template, &given, (total, market)),
+                template: template.clone(),
+                given,
+            }));
+        }
+        if ways.is_empty() {
+            return Err(ApiError::MissingParameter("LaunchTemplateConfigs"));
+        }
+        Ok(Self { total, market, options: params.structure(options).unwrap_or_default(), ways })
+    }
+}
+
+/// The parameters of RunInstances that launch the same.
+fn as_launch(fleet: &Params, template: &Params, given: &Params, (total, market): (u32, Market)) -> Params {
+    let total = total.to_string();
+    let mut pairs = vec![("MinCount".to_owned(), "1"), ("MaxCount".to_owned(), total.as_str())];
+    for name in ["InstanceType", "SubnetId", "ImageId"] {
+        pairs.extend(given.filled(name).map(|value| (name.to_owned(), value)));
+    }
+    for name in ["LaunchTemplateId", "LaunchTemplateName", "Version"] {
+        pairs.extend(template.filled(name).map(|value| (format!("LaunchTemplate.{name}"), value)));
+    }
+    let user_data = template.filled("LaunchTemplateSpecificationUserData");
+    pairs.extend(user_data.map(|value| ("UserData".to_owned(), value)));
+    if market == Market::Spot {
+        pairs.push(("InstanceMarketOptions.MarketType".to_owned(), "spot"));
+    }
+    let tags = fleet.structures("TagSpecification");
+    // The tags of the fleet itself are for nobody.
+    for (n, tags) in tags.iter().enumerate().filter(|(_, tags)| tags.filled("ResourceType") != Some("fleet")) {
+        pairs.extend(tags.pairs().map(|(name, value)| (format!("TagSpecification.{}.{name}", n + 1), value)));
+    }
+    Params::of(pairs)
+}
+
+fn write(xml: &mut Xml, fleet_id: &str, market: Market, tried: &[Tried<'_>]) {
+    let lifecycle = if market == Market::Spot { "spot" } else { "on-demand" };
+    let write_way = |xml: &mut Xml, way: &Way| {
+        xml.element("launchTemplateAndOverrides", |xml| {
+            xml.element("launchTemplateSpecification", |xml| {
+                write_some(xml, &way.template, &["LaunchTemplateId", "LaunchTemplateName", "Version"]);
+            });
+            xml.element("overrides", |xml| write_some(xml, &way.given, &["InstanceType", "SubnetId", "Priority"]));
+        });
+        xml.text("lifecycle", lifecycle);
+    };
+    xml.text("fleetId", fleet_id);
+    let errors = tried.iter().filter_map(|tried| Some((tried.way, tried.launched.as_ref().err()?)));
+    xml.items("errorSet", errors, |xml, (way, error)| {
+        write_way(xml, way);
+        xml.text("errorCode", error.code());
+        xml.text("errorMessage", &error.to_string());
+    });
+    let launched = tried.iter().filter_map(|tried| Some((tried.way, tried.launched.as_ref().ok()?)));
+    xml.items("fleetInstanceSet", launched, |xml, (way, (_, instances))| {
+        write_way(xml, way);
+        xml.items("instanceIds", instances, |xml, id| xml.content(id));
+        write_some(xml, &way.given, &["InstanceType"]);
+    });
+}
+
+/// Writes those of these parameters that are given, each as an element.
+fn write_some(xml: &mut Xml, params: &Params, names: &[&str]) {
+    for name in names {
+        if let Some(value) = params.filled(name) {
+            let element: String =
+                name.char_indices().map(|(n, c)| if n == 0 { c.to_ascii_lowercase() } else { c }).collect();
+            xml.text(&element, value);
+        }
+    }
+}

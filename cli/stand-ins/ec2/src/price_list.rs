@@ -1,0 +1,126 @@
+//! AWS's price list: GetProducts for machines of EC2, in JSON 1.1.
+//!
+//! Guarantees: an answer has the shape of AWS's, with the parts that a price on demand is read from; any text can be asked.
+//! Does not: know a region (the prices of each are the same), other services, or other terms than on demand.
+//! Source: "GetProducts", AWS Billing and Cost Management API Reference; "Reading the service price list files", AWS Billing
+//! User Guide.
+
+use axum::http::HeaderMap;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::api_error::ApiError;
+use crate::call::Call;
+use crate::catalogue;
+use crate::settings::InstanceType;
+
+/// The header by which clients of JSON services name the operation.
+const TARGET: &str = "x-amz-target";
+const GET_PRODUCTS: &str = "AWSPriceListService.GetProducts";
+/// "The maximum number of results to return": from 1 to 100.
+const MAX_RESULTS: usize = 100;
+/// AWS's code of the terms on demand.
+const ON_DEMAND: &str = "JRTCKXETXF";
+
+/// Whether a request is for the price list, and not for EC2.
+pub(crate) fn is_meant(headers: &HeaderMap) -> bool {
+    headers.contains_key(TARGET)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Asked {
+    service_code: String,
+    #[serde(default)]
+    filters: Vec<Filter>,
+    max_results: Option<usize>,
+    next_token: Option<String>,
+}
+
+#[derive(Deserialize, Hash)]
+#[serde(rename_all = "PascalCase")]
+struct Filter {
+    #[serde(rename = "Type")]
+    kind: String,
+    field: String,
+    value: String,
+}
+
+impl Call<'_> {
+    /// The answer to a request with these headers.
+    pub(crate) fn price_list(&mut self, headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
+        let target = headers.get(TARGET).and_then(|target| target.to_str().ok()).unwrap_or_default();
+        if target != GET_PRODUCTS {
+            return Err(ApiError::InvalidAction(target.chars().take(100).collect()));
+        }
+        self.world.faults.fail_call("GetProducts", self.params)?;
+        let invalid = |why: String| ApiError::InvalidParameter(why);
+        let asked: Asked =
+            serde_json::from_slice(body).map_err(|e| invalid(format!("the request is not valid: {e}")))?;
+        if let Some(filter) = asked.filters.iter().find(|f| f.kind != "TERM_MATCH") {
+            return Err(invalid(format!(
+                "the stand-in knows filters of the type TERM_MATCH only, and not {}",
+                filter.kind
+            )));
+        }
+        let size = asked.max_results.unwrap_or(MAX_RESULTS);
+        if !(1..=MAX_RESULTS).contains(&size) {
+            return Err(invalid("MaxResults must be between 1 and 100".into()));
+        }
+        let types = catalogue::types(self.settings);
+        // The prices do not depend on the region: each region that is asked for has them.
+        let region = asked.filters.iter().find(|f| f.field == "regionCode").map_or("us-east-1", |f| &f.value);
+        let products = types.iter().filter(|_| asked.service_code == "AmazonEC2");
+        let products: Vec<Value> = products
+            .filter_map(|kind| Some(product(kind, kind.on_demand.as_ref()?, region)))
+            .filter(|product| asked.filters.iter().all(|filter| has(product, filter)))
+            .collect();
+        let mut hasher = DefaultHasher::new();
+        (asked.service_code.as_str(), &asked.filters).hash(&mut hasher);
+        let (page, next) = self.page(products, size, asked.next_token.as_deref(), hasher.finish())?;
+        let texts: Vec<String> = page.iter().map(Value::to_string).collect();
+        let mut answer = json!({ "FormatVersion": "aws_v1", "PriceList": texts });
+        if let (Some(token), Some(fields)) = (next, answer.as_object_mut()) {
+            fields.insert("NextToken".into(), token.into());
+        }
+        Ok(answer)
+    }
+}
+
+fn has(product: &Value, filter: &Filter) -> bool {
+    let attributes = product.get("product").and_then(|of| of.get("attributes"));
+    attributes.and_then(|of| of.get(&filter.field)).and_then(Value::as_str) == Some(filter.value.as_str())
+}
+
+/// A type on demand, as the price list describes it.
+fn product(kind: &InstanceType, price: &str, region: &str) -> Value {
+    let sku = kind.name.to_ascii_uppercase();
+    let (term, rate) = (format!("{sku}.{ON_DEMAND}"), format!("{sku}.{ON_DEMAND}.6YS6EN2CT7"));
+    let dimension = json!({
+        "unit": "Hrs", "rateCode": rate, "beginRange": "0", "endRange": "Inf", "appliesTo": [],
+        "description": format!("${price} per On Demand Linux {} Instance Hour", kind.name),
+        "pricePerUnit": { "USD": price },
+    });
+    let terms = json!({
+        "sku": sku, "offerTermCode": ON_DEMAND, "effectiveDate": "2026-01-01T00:00:00Z", "termAttributes": {},
+        "priceDimensions": { rate: dimension },
+    });
+    json!({
+        "product": {
+            "productFamily": if kind.is_bare_metal { "Compute Instance (bare metal)" } else { "Compute Instance" },
+            "sku": sku,
+            "attributes": {
+                "servicecode": "AmazonEC2", "regionCode": region, "locationType": "AWS Region",
+                "instanceType": kind.name, "vcpu": kind.vcpus.to_string(),
+                "memory": format!("{} GiB", kind.memory_mib / 1024),
+                "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
+                "marketoption": "OnDemand", "licenseModel": "No License required",
+            },
+        },
+        "serviceCode": "AmazonEC2",
+        "terms": { "OnDemand": { term: terms } },
+        "version": "20260101000000",
+        "publicationDate": "2026-01-01T00:00:00Z",
+    })
+}

@@ -1,0 +1,215 @@
+//! What EC2 offers, as the crate `cloud` reads it from the stand-in.
+
+use crate::second_opinions::free_url;
+use crate::world::aws;
+use cloud::Ec2;
+use ec2_stand_in::{Ec2Settings, Faults, Gpus, InstanceType, NoMachines, Subnet};
+use model::Arch;
+use model::catalogue::{self, Offers, TypeFacts};
+use model::cloud::CloudError;
+use model::money::Usd;
+use model::time::Time;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// A stand-in with these settings, and what reads its offers.
+async fn region(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2>, Ec2) {
+    let stand_in =
+        ec2_stand_in::Ec2::new(settings, Arc::new(|| Time::from_ms(1_700_000_000_000)), Arc::new(NoMachines));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
+    (stand_in, Ec2::connect(&aws(&url, "eu-west-1"), "c".parse().unwrap()))
+}
+
+fn two_zones() -> Ec2Settings {
+    let subnet = |id: &str, zone: &str, addresses| Subnet { subnet_id: id.into(), zone: zone.into(), addresses };
+    Ec2Settings {
+        subnets: vec![subnet("subnet-a", "z1", Some(7)), subnet("subnet-b", "z2", None)],
+        ..Ec2Settings::default()
+    }
+}
+
+/// A type with two vCPUs and 8 GiB that costs a dime.
+fn dime(name: &str) -> InstanceType {
+    let price = Some("0.1000000000".into());
+    InstanceType { name: name.into(), vcpus: 2, memory_mib: 8192, on_demand: price, ..InstanceType::default() }
+}
+
+fn set<const N: usize>(texts: [&str; N]) -> BTreeSet<String> {
+    texts.map(str::to_owned).into()
+}
+
+#[tokio::test]
+async fn what_ec2_offers_is_read_in_pages() {
+    let (_, ec2) = region(Ec2Settings { page_size: 5, ..two_zones() }).await;
+    let types = ec2.types(&set(["*"])).await.unwrap();
+    assert_eq!(types.len(), 52);
+    let names: BTreeSet<String> = types.keys().cloned().collect();
+    let zones = ec2.zones(&set(["*"])).await.unwrap();
+    assert_eq!(zones.keys().cloned().collect::<BTreeSet<_>>(), names);
+    assert!(zones.values().all(|zones| *zones == set(["z1", "z2"])));
+    let prices = ec2.prices(&names).await.unwrap();
+    assert_eq!(prices.keys().cloned().collect::<BTreeSet<_>>(), names);
+    assert_eq!(prices["g5.xlarge"], Usd::from_micros(1_006_000));
+    let spot = ec2.spot_prices(&names).await.unwrap();
+    assert_eq!(spot.keys().cloned().collect::<BTreeSet<_>>(), names);
+    assert!(spot.iter().all(|(name, by_zone)| by_zone.values().all(|price| *price < prices[name])));
+    assert_eq!(spot["m7a.large"].len(), 2);
+}
+
+#[tokio::test]
+async fn types_are_read_by_patterns() {
+    let (_, ec2) = region(two_zones()).await;
+    let found = ec2.types(&set(["g5.12*", "c7g.large", "m4.*", "t3.medium", "*.metal-24xl"])).await.unwrap();
+    let x86 = BTreeSet::from([Arch::X86_64]);
+    let plain = TypeFacts { vcpus: 2, memory_mib: 4096, arch: x86.clone(), is_current: true, ..TypeFacts::default() };
+    let expected = [
+        ("c7g.large", TypeFacts { arch: BTreeSet::from([Arch::Arm64]), ..plain.clone() }),
+        (
+            "g5.12xlarge",
+            TypeFacts {
+                vcpus: 48,
+                memory_mib: 192 * 1024,
+                gpus: 4,
+                gpu_type: Some("a10g".into()),
+                gpu_memory_gib: 24,
+                local_disk_gib: 3539,
+                ..plain.clone()
+            },
+        ),
+        ("m4.large", TypeFacts { memory_mib: 8192, is_current: false, ..plain.clone() }),
+        ("m7i.metal-24xl", TypeFacts { vcpus: 96, memory_mib: 384 * 1024, is_bare_metal: true, ..plain.clone() }),
+        ("t3.medium", TypeFacts { is_burstable: true, ..plain }),
+    ];
+    assert_eq!(found, expected.map(|(name, facts)| (name.to_owned(), facts)).into());
+    assert_eq!(ec2.types(&set(["m9z.*"])).await.unwrap(), BTreeMap::new());
+    // More patterns than one call takes.
+    let many: BTreeSet<String> = (0..250).map(|n| format!("none{n}")).chain(["m5.large".to_owned()]).collect();
+    assert_eq!(ec2.types(&many).await.unwrap().len(), 1);
+    assert_eq!(ec2.zones(&many).await.unwrap(), BTreeMap::from([("m5.large".into(), set(["z1", "z2"]))]));
+}
+
+#[tokio::test]
+async fn what_is_not_offered_or_cannot_be_read_is_left_out() {
+    let gpus = Gpus { count: 1, manufacturer: "NVIDIA".into(), name: "A10G".into(), memory_mib: 24_576 };
+    let other = "i386 x86_64 x86_64_mac".split(' ').map(str::to_owned).collect();
+    let settings = Ec2Settings {
+        instance_types: vec![
+            InstanceType { zones: vec!["z2".into()], gpus: Some(gpus), ..dime("one.zone") },
+            InstanceType { on_demand: None, ..dime("no.price") },
+            InstanceType { on_demand: Some("priceless".into()), architectures: other, ..dime("bad.price") },
+            InstanceType { on_demand: Some("0.0000000000".into()), memory_mib: 0, ..dime("zero.price") },
+            InstanceType { spot: [("z1".into(), String::new())].into(), ..dime("no.spot") },
+        ],
+        ..two_zones()
+    };
+    let (_, ec2) = region(settings).await;
+    let all = set(["*"]);
+    let types = ec2.types(&all).await.unwrap();
+    let names: Vec<&str> = types.keys().map(String::as_str).collect();
+    assert_eq!(names, ["bad.price", "no.price", "no.spot", "one.zone"], "a type without memory is none");
+    assert_eq!(types["bad.price"].arch, BTreeSet::from([Arch::X86_64]));
+    let zones = ec2.zones(&all).await.unwrap();
+    assert_eq!((&zones["one.zone"], &zones["no.spot"]), (&set(["z2"]), &set(["z1", "z2"])));
+    let asked = set(["one.zone", "no.price", "bad.price", "zero.price", "un.known"]);
+    let dime = Usd::from_micros(100_000);
+    assert_eq!(
+        ec2.prices(&asked).await.unwrap(),
+        BTreeMap::from([("one.zone".to_owned(), dime)]),
+        "only what is asked"
+    );
+    let asked = set(["one.zone", "no.spot", "bad.price", "un.known"]);
+    let spot = ec2.spot_prices(&asked).await.unwrap();
+    let where_known: Vec<_> = spot
+        .iter()
+        .map(|(name, zones)| (name.as_str(), zones.keys().map(String::as_str).collect::<Vec<_>>()))
+        .collect();
+    assert_eq!(where_known, [("no.spot", vec!["z2"]), ("one.zone", vec!["z2"])]);
+    let many = (0..250).map(|n| format!("none{n}.large")).chain(["one.zone".to_owned()]).collect();
+    assert_eq!(ec2.spot_prices(&many).await.unwrap().len(), 1, "more types than one call names");
+    assert_eq!(
+        ec2.spot_prices(&BTreeSet::new()).await.unwrap(),
+        BTreeMap::new(),
+        "a call without types would list all"
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_subnet_is_left_out() {
+    let (stand_in, ec2) = region(two_zones()).await;
+    let subnet = |zone: &str, free| catalogue::Subnet { zone: zone.into(), free };
+    let both = BTreeMap::from([("subnet-a".into(), subnet("z1", 7)), ("subnet-b".into(), subnet("z2", 65_531))]);
+    assert_eq!(ec2.subnets(&set(["subnet-a", "subnet-b"])).await.unwrap(), both);
+    assert_eq!(ec2.subnets(&set(["subnet-0", "subnet-a", "subnet-b", "subnet-x"])).await.unwrap(), both);
+    assert_eq!(ec2.subnets(&set(["subnet-x"])).await.unwrap(), BTreeMap::new());
+    assert_eq!(ec2.subnets(&BTreeSet::new()).await.unwrap(), BTreeMap::new(), "a call without ids would list all");
+    // EC2 may say that a subnet is unknown, and not which one.
+    let unnamed =
+        json!({"fail": [{"action": "DescribeSubnets", "code": "InvalidSubnetID.NotFound", "message": "one"}]});
+    stand_in.set_faults(serde_json::from_value(unnamed).unwrap());
+    assert_eq!(ec2.subnets(&set(["subnet-a", "subnet-b"])).await.unwrap(), both, "each half is asked for alone");
+}
+
+/// Every call that is refused is an error: nothing is shown as if EC2 did not offer it.
+#[tokio::test]
+async fn a_refused_call_is_an_error() {
+    let (stand_in, ec2) = region(Ec2Settings { page_size: 5, ..two_zones() }).await;
+    let (all, named) = (set(["*"]), set(["m7i.large", "m7i.xlarge", "m7i.2xlarge", "m7i.4xlarge"]));
+    for action in [
+        "DescribeInstanceTypes",
+        "DescribeInstanceTypeOfferings",
+        "GetProducts",
+        "DescribeSpotPriceHistory",
+        "DescribeSubnets",
+    ] {
+        // The second page, if there is one.
+        let on_call = if action == "DescribeSubnets" { 1 } else { 2 };
+        let fail = json!({"action": action, "on_call": on_call, "code": "UnauthorizedOperation", "status": 403, "message": "no"});
+        stand_in.set_faults(serde_json::from_value(json!({ "fail": [fail] })).unwrap());
+        let error = match action {
+            "DescribeInstanceTypes" => ec2.types(&all).await.map(drop),
+            "DescribeInstanceTypeOfferings" => ec2.zones(&all).await.map(drop),
+            "GetProducts" => ec2.prices(&named).await.map(drop),
+            "DescribeSpotPriceHistory" => ec2.spot_prices(&named).await.map(drop),
+            _ => ec2.subnets(&set(["subnet-a"])).await.map(drop),
+        };
+        let refused = matches!(&error, Err(CloudError::Refused { operation, code, .. })
+            if *operation == action && code == "UnauthorizedOperation");
+        assert!(refused, "{action}: {error:?}");
+        assert_eq!(stand_in.faults(), Faults::default(), "{action}: the call was made");
+    }
+}
+
+/// An answer that is neither XML nor JSON.
+#[tokio::test]
+async fn garbage_is_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new().fallback(|| async { "<a><b>{\u{1}" });
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let ec2 = Ec2::connect(&aws(&url, "us-east-1"), "c".parse().unwrap());
+    let (all, named) = (set(["*"]), set(["m7i.large"]));
+    let errors = [
+        ec2.types(&all).await.map(drop),
+        ec2.zones(&all).await.map(drop),
+        ec2.prices(&named).await.map(drop),
+        ec2.spot_prices(&named).await.map(drop),
+        ec2.subnets(&named).await.map(drop),
+    ];
+    for error in errors {
+        assert!(matches!(&error, Err(CloudError::Unreachable { .. })), "{error:?}");
+    }
+}
+
+/// No request is made: nothing listens there.
+#[tokio::test]
+async fn other_partitions_have_no_prices() {
+    for region in ["cn-north-1", "us-gov-west-1", "us-iso-east-1", "eusc-de-east-1"] {
+        let ec2 = Ec2::connect(&aws(&free_url(), region), "c".parse().unwrap());
+        let error = ec2.prices(&set(["m7i.large"])).await.unwrap_err().to_string();
+        assert!(error.contains("partition") && error.contains(region), "{error}");
+    }
+}
