@@ -29,6 +29,7 @@ use calls::{AT_ONCE, FILTER_VALUES, cloud_error};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::Market;
+use model::catalogue::Offers;
 use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchError, NODE_TAG};
 use model::error_chain::error_chain;
 use model::ids::{ClusterName, NodeId};
@@ -200,6 +201,10 @@ impl Cloud for Ec2 {
             }
         }
         first_error.map_or(Ok(()), Err)
+    }
+
+    fn offers(&self) -> Option<&dyn Offers> {
+        Some(self)
     }
 
     async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError> {
