@@ -4,7 +4,7 @@
 
 use crate::commands::{
     advise, cancel, cost, demand, exec, fetch, handles, history, init, job, job_file, jobs, logs, nodes, plan, policy,
-    run, status, submit, teardown,
+    run, sizes, status, submit, teardown,
 };
 use crate::console::{Context, Outcome};
 use crate::{top, web};
@@ -18,6 +18,8 @@ pub enum Command {
     /// Check, store and show the policy
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Show which machines the sizes of a policy mean today, and at which prices
+    Sizes(sizes::SizesArgs),
     /// Submit a job and print its id
     Submit(Box<submit::SubmitArgs>),
     /// Submit a job, print its output as it comes, and exit with its exit code
@@ -83,6 +85,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
             Some(file) => job_file::run(context, &args, file).await,
             None => submit::run(context, &args).await,
         },
+        Command::Sizes(args) => sizes::run(context, &args).await,
         Command::Run(args) => run::run(context, &args).await,
         Command::Jobs(args) => jobs::list(context, &args).await,
         Command::Job(args) => job::show(context, &args).await,

@@ -56,7 +56,7 @@ impl Bench {
         let policy = Policy::from_json(&policy).unwrap();
         store.write(None, &PolicyRow::new(&policy), Vec::new()).await.unwrap();
         let node_id: NodeId = NODE.parse().unwrap();
-        let life = NewLife { node_id, offering: offering(), request_digest: "d".into(), batch: None };
+        let life = NewLife { node_id, offering: offering(), request_digest: "d".into(), batch: None, is_whole: false };
         let new = NodeRecord::assign(slot(0), None, life, at(0), "an example").unwrap();
         let assigned = store.write(None, &new, Vec::new()).await.unwrap();
         let bound = assigned.bind(INSTANCE, None, at(1)).unwrap();

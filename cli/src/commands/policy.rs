@@ -7,7 +7,7 @@
 
 use super::policy_edit::{self, EditArgs};
 use super::policy_store::{as_stored, as_toml, difference, store_over, stored_as};
-use super::{job_file, strict_json};
+use super::{job_file, offers, strict_json};
 use crate::console::show;
 use crate::console::{Context, Outcome};
 use anyhow::Context as _;
@@ -57,7 +57,10 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
     match command {
         PolicyCommand::Check(args) => {
             let policy = read(&args.file)?;
-            let (sizes, max) = (show::several(policy.size.len(), "size"), show::several(policy.nodes.max, "node"));
+            let (sizes, max) = (
+                show::several(policy.size.len() + policy.several.len(), "size"),
+                show::several(policy.nodes.max, "node"),
+            );
             writeln!(context.out, "{} is valid: {sizes}, at most {max}", args.file.display())?;
             Ok(Outcome::Done)
         }
@@ -90,9 +93,12 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
     if control.policy.is_none() && control.unreadable.iter().any(|entry| entry.key == key) {
         // The stored row cannot be read, so there is nothing to compare with.
         let after = cluster.store.replace_unreadable(&PolicyRow::of_document(&document)).await;
-        return stored_as(context, &cluster, after, "over a row that could not be read").await;
+        stored_as(context, &cluster, after, "over a row that could not be read").await?;
+    } else {
+        store_over(context, &cluster, control.policy.as_ref(), &document).await?;
     }
-    store_over(context, &cluster, control.policy.as_ref(), &document).await
+    offers::ask_and_keep(context, &cluster).await?;
+    Ok(Outcome::Done)
 }
 
 async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outcome> {

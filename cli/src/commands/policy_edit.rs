@@ -4,6 +4,7 @@
 //! a text with mistakes is not lost: it can be edited again, or its file is kept.
 //! Does not: keep comments. The stored policy has none.
 
+use super::offers;
 use super::policy_store::{as_toml, store_over};
 use crate::console::show;
 use crate::console::{Context, Outcome};
@@ -52,12 +53,13 @@ pub(super) async fn run(context: &mut Context<'_>, args: &EditArgs) -> anyhow::R
             bail!("nothing was stored; the edited policy is in {}", path.display());
         }
     };
-    let stored = store_over(context, &cluster, control.policy.as_ref(), &document).await;
-    if stored.is_err() {
+    if let Err(error) = store_over(context, &cluster, control.policy.as_ref(), &document).await {
         let (_, path) = file.keep().context("the edited file cannot be kept")?;
         writeln!(context.err, "the edited policy is in {}", path.display())?;
+        return Err(error);
     }
-    stored
+    offers::ask_and_keep(context, &cluster).await?;
+    Ok(Outcome::Done)
 }
 
 /// Opens the editor, as a shell would: the command may have arguments.

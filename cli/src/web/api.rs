@@ -170,6 +170,7 @@ fn is_housekeeping(event: &Event) -> bool {
                 | ActionName::SetIdle
                 | ActionName::BindInstance
                 | ActionName::ForgetEntry
+                | ActionName::ReadOffers
                 | ActionName::IndexJob
                 | ActionName::ListAlloc
                 | ActionName::Heartbeat

@@ -13,6 +13,7 @@ use model::cloud::{Cloud, InstanceState};
 use model::ids::{NodeId, Slot};
 use model::time::Time;
 use runtime::answer::{ActError, ActionAnswer, ActionResult, Outcome};
+use runtime::catalogue;
 use runtime::confirm::{Confirm, confirmed};
 use runtime::observation::{Observation, ObserveError};
 use runtime::run::{Call, Perform, Run, each_alone};
@@ -71,6 +72,12 @@ impl Acting<'_> {
             Action::DeleteRecord(record) => self.run.store.apply(&delete_node(record)).await?,
             Action::IndexJob(job) => drop(self.run.store.write(Some(job.as_ref()), job, Vec::new()).await?),
             Action::ForgetEntry(entry) => self.run.store.apply(&delete_entry(entry)).await?,
+            Action::ReadOffers(parts) => {
+                let Run { store, seen, .. } = &self.run;
+                let Some(offers) = self.reading.cloud.offers() else { return Ok(Outcome::Said) };
+                let read = catalogue::read(offers, &seen.policy, &seen.policy.catalogue, parts, now).await;
+                catalogue::keep(store, &seen.control, &read).await?;
+            }
             // Orphans are terminated together: see `terminate`.
             Action::TerminateOrphan { .. } => return Ok(Outcome::Left),
             Action::Warn(subject) => {

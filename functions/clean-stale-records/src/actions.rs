@@ -5,6 +5,7 @@
 
 use model::action::{About, Describe};
 use model::brake::BrakeChange;
+use model::catalogue::Part;
 use model::control::EntryRow;
 use model::events::Subject;
 use model::ids::NodeId;
@@ -26,6 +27,8 @@ pub enum Action {
     IndexJob(Box<Job>),
     /// Delete an entry of the control table that ended long ago.
     ForgetEntry(Box<EntryRow>),
+    /// Ask EC2 what it offers, and store these parts of the catalogue.
+    ReadOffers(Vec<Part>),
     /// Terminate an instance that no record claims.
     TerminateOrphan {
         /// The instance to terminate.
@@ -55,6 +58,7 @@ impl Describe for Action {
             Self::DeleteRecord(_) => ActionName::DeleteRecord,
             Self::IndexJob(_) => ActionName::IndexJob,
             Self::ForgetEntry(_) => ActionName::ForgetEntry,
+            Self::ReadOffers(_) => ActionName::ReadOffers,
             Self::TerminateOrphan { .. } => ActionName::TerminateOrphan,
             Self::Warn(_) => ActionName::Warn,
             Self::HoldBack(..) => ActionName::HoldBack,
@@ -67,7 +71,7 @@ impl Describe for Action {
             Self::DeleteRecord(record) => About::Slot(record.slot),
             Self::Warn(subject) => About::Said(subject.clone()),
             Self::IndexJob(job) => About::Job(job.summary.job_id, Vec::new()),
-            Self::HoldBack(..) | Self::ForgetEntry(_) => About::Said(Subject::Cluster),
+            Self::HoldBack(..) | Self::ForgetEntry(_) | Self::ReadOffers(_) => About::Said(Subject::Cluster),
         }
     }
 

@@ -165,7 +165,7 @@ impl Cloud for Ec2 {
         let answer = self
             .client
             .run_instances()
-            .min_count(1)
+            .min_count(i32::try_from(request.least).unwrap_or(i32::MAX))
             .max_count(i32::try_from(request.count).unwrap_or(i32::MAX))
             .client_token(client_token)
             .instance_type(InstanceType::from(offering.instance_type.as_str()))

@@ -17,8 +17,16 @@ use std::collections::BTreeMap;
 /// What an action is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
-    /// A free slot, the size to launch in it, and the job that needs the node.
-    Launch(Slot, Option<String>, Option<JobId>),
+    /// A launch in a free slot.
+    Launch {
+        slot: Slot,
+        /// The size of the node.
+        size: Option<String>,
+        /// The machines that may be launched, if there are several.
+        ways: Option<String>,
+        /// The job that needs the node.
+        job_id: Option<JobId>,
+    },
     /// The record of a slot, whichever node lives in it.
     Slot(Slot),
     Node(NodeId),
@@ -52,7 +60,7 @@ impl About {
     /// The subject of the action's event.
     pub fn subject(&self) -> Subject {
         match self {
-            Self::Launch(slot, ..) | Self::Slot(slot) => Subject::Slot(*slot),
+            Self::Launch { slot, .. } | Self::Slot(slot) => Subject::Slot(*slot),
             Self::Node(node_id) | Self::Handle { node_id, .. } => Subject::Slot(node_id.slot()),
             Self::Alloc(alloc_id, _) | Self::Copies(alloc_id, _) => Subject::Alloc(*alloc_id),
             Self::Job(job_id, _) => Subject::Job(*job_id),
@@ -63,7 +71,7 @@ impl About {
     /// The records that no other action of the run may change at the same time.
     pub fn lock_keys(&self) -> Vec<LockKey> {
         match self {
-            Self::Launch(slot, ..) | Self::Slot(slot) => vec![LockKey::Slot(*slot)],
+            Self::Launch { slot, .. } | Self::Slot(slot) => vec![LockKey::Slot(*slot)],
             Self::Node(node_id) | Self::Handle { node_id, .. } => vec![LockKey::Slot(node_id.slot())],
             Self::Alloc(alloc_id, node_id) => vec![LockKey::Slot(node_id.slot()), LockKey::Job(alloc_id.job_id)],
             Self::Copies(AllocId { job_id, .. }, nodes) | Self::Job(job_id, nodes) => {
@@ -81,6 +89,7 @@ impl About {
             subject: subject.to_string(),
             slot: None,
             size: None,
+            ways: None,
             job_id: None,
             alloc_id: None,
             node_id: None,
@@ -88,8 +97,9 @@ impl About {
             reason: reason.to_string(),
         };
         match self {
-            Self::Launch(_, size, job_id) => {
+            Self::Launch { size, ways, job_id, .. } => {
                 row.size.clone_from(size);
+                row.ways.clone_from(ways);
                 row.job_id = *job_id;
             }
             Self::Node(node_id) => row.node_id = Some(*node_id),
@@ -220,6 +230,9 @@ pub struct PlanRow {
     pub slot: Option<Slot>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
+    /// The machines that a launch may become, the first one first, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ways: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_id: Option<JobId>,
     #[serde(skip_serializing_if = "Option::is_none")]

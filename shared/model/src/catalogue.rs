@@ -12,11 +12,11 @@
 //! that cannot be read stays as it was, and the catalogue says since when and why.
 //! Does not: ask EC2 (the crate `cloud` does), or say when it is asked (`runtime::catalogue` does).
 
-use crate::cloud::CloudError;
 use crate::control::key::ControlKey;
 use crate::enums::Arch;
 use crate::money::Usd;
 use crate::node::Version;
+use crate::refusal::CloudError;
 use crate::time::{Span, Time};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -148,8 +148,8 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// The parts that are due at this time, for a policy that wants `wanted`.
-    pub fn due(&self, wanted: &str, now: Time) -> Vec<Part> {
+    /// Those of these parts that are due at this time, for a policy that wants `wanted`.
+    pub fn due(&self, parts: &[Part], wanted: &str, now: Time) -> Vec<Part> {
         let is_other = self.wanted != wanted;
         let is_due = |part: &Part| {
             let state = self.parts.get(part);
@@ -160,7 +160,7 @@ impl Catalogue {
             let tried = age(state.filter(|s| s.error.is_some()).and_then(|s| s.tried_at));
             is_old && (is_other || tried.is_none_or(|age| age >= Part::Subnets.keeps() || age < Span::ZERO))
         };
-        Part::ALL.into_iter().filter(is_due).collect()
+        parts.iter().copied().filter(is_due).collect()
     }
 
     /// How a part stands.
@@ -186,10 +186,10 @@ pub struct CatalogueRow {
 }
 
 impl CatalogueRow {
-    /// A row with this catalogue, to be written over one of this version.
-    pub fn new(catalogue: &Catalogue, version: Version) -> Result<Self, serde_json::Error> {
-        let key = ControlKey::Catalogue.to_string();
-        Ok(Self { key, version, document: serde_json::to_string(catalogue)? })
+    /// A row with this catalogue, never written.
+    pub fn new(catalogue: &Catalogue) -> Self {
+        let document = serde_json::to_string(catalogue).unwrap_or_default();
+        Self { key: ControlKey::Catalogue.to_string(), version: Version::UNWRITTEN, document }
     }
 
     /// The catalogue of the row.

@@ -4,10 +4,11 @@
 //! crate that implements [`Cloud`].
 //! Does not: call anything. The crate `cloud` implements the trait for EC2.
 
+use crate::catalogue::Offers;
 use crate::ids::NodeId;
 pub use crate::instance::{BATCH_TAG, CLUSTER_TAG, Instance, InstanceState, NODE_TAG, SIZE_TAG};
 use crate::launch::LaunchRequest;
-pub use crate::refusal::Refusal;
+pub use crate::refusal::{CloudError, Refusal};
 use async_trait::async_trait;
 use std::collections::BTreeSet;
 
@@ -26,17 +27,6 @@ pub enum LaunchError {
     /// It is not known whether EC2 launched an instance: the same call with the same token may be repeated.
     #[error("the answer was lost: {0}")]
     Lost(String),
-}
-
-/// Why a call to EC2 failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CloudError {
-    /// EC2 did not answer, or the answer cannot be understood.
-    #[error("EC2 did not answer ({operation}): check AWS_ENDPOINT_URL_EC2, the region and the credentials: {detail}")]
-    Unreachable { operation: &'static str, detail: String },
-    /// EC2 answered with an error.
-    #[error("EC2 refused {operation}: {code}: {message}")]
-    Refused { operation: &'static str, code: String, message: String },
 }
 
 /// What nodekeeper asks of the cloud.
@@ -61,10 +51,15 @@ pub trait Cloud: Send + Sync {
     }
     /// One instance, asked for by id, whatever its tags are; `None` if EC2 does not know it.
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError>;
-    /// One launch call, for at least one and at most [`LaunchRequest::count`] instances. At least one is returned.
+    /// One launch call, for at least [`LaunchRequest::least`] and at most [`LaunchRequest::count`] instances. As many are
+    /// returned, or an error.
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError>;
     /// Terminates these instances. If EC2 does not know one of them, it still terminates the others.
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError>;
+    /// What the cloud offers; `None` for a cloud that cannot say it.
+    fn offers(&self) -> Option<&dyn Offers> {
+        None
+    }
     /// The end of an instance's console output, if there is any.
     async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError>;
 }

@@ -327,6 +327,8 @@ string_enum! {
         IndexJob = "index_job",
         /// An entry of the control table is deleted, because it ended long ago.
         ForgetEntry = "forget_entry",
+        /// What EC2 offers is read anew.
+        ReadOffers = "read_offers",
         /// An instance that no record claims is terminated.
         TerminateOrphan = "terminate_orphan",
         /// A handle is marked: its node is told to destroy it.

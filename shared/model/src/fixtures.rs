@@ -4,12 +4,14 @@
 //! Does not: exist in a release: only tests and the feature `fixtures` compile it.
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
 
-use crate::cloud::{Instance, InstanceState, NODE_TAG};
+use crate::catalogue::{Catalogue, Offered, Offers, Subnet, TypeFacts};
+use crate::cloud::{CloudError, Instance, InstanceState, NODE_TAG};
 use crate::control::{BrakePart, ControlKey, EntryRow};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::time::{Span, Time};
 use crate::*;
-use std::collections::BTreeMap;
+use async_trait::async_trait;
+use std::collections::{BTreeMap, BTreeSet};
 use ulid::Ulid;
 
 /// `s` seconds after the moment at which the tests begin.
@@ -49,7 +51,7 @@ pub fn offering() -> Offering {
 }
 
 pub fn new_life(n: u32) -> NewLife {
-    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), batch: None }
+    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), batch: None, is_whole: false }
 }
 
 pub fn caller(instance_id: &str) -> Caller<'_> {
@@ -115,5 +117,59 @@ pub fn held(kind: BrakeKind, source: &str, ids: Vec<String>, since_at: Time) -> 
         message: Some("many".into()),
         parts: BTreeMap::from([(source.to_owned(), BrakePart { ids, count, permit: 0, since_at, until_at })]),
         ..EntryRow::new(&ControlKey::Brake(kind))
+    }
+}
+
+/// A provider that offers exactly this, or cannot be asked.
+#[derive(Clone, Debug, Default)]
+pub struct FixedOffers {
+    /// What it offers, whatever it is asked for.
+    pub of: Catalogue,
+    /// Whether nothing answers.
+    pub is_away: bool,
+}
+
+impl FixedOffers {
+    fn say<T>(&self, what: impl Fn(&str, &Offered) -> T) -> Result<BTreeMap<String, T>, CloudError> {
+        if self.is_away {
+            let detail = "x".repeat(1000);
+            return Err(CloudError::Unreachable { operation: "DescribeInstanceTypes", detail });
+        }
+        Ok(self.of.types.iter().map(|(name, offered)| (name.clone(), what(name, offered))).collect())
+    }
+}
+
+#[async_trait]
+impl Offers for FixedOffers {
+    async fn types(&self, _: &BTreeSet<String>) -> Result<BTreeMap<String, TypeFacts>, CloudError> {
+        self.say(|_, offered| offered.facts.clone())
+    }
+    async fn zones(&self, _: &BTreeSet<String>) -> Result<BTreeMap<String, BTreeSet<String>>, CloudError> {
+        self.say(|_, offered| offered.zones.clone())
+    }
+    async fn prices(&self, _: &BTreeSet<String>) -> Result<BTreeMap<String, Usd>, CloudError> {
+        let known = self.say(|_, offered| offered.on_demand)?;
+        Ok(known.into_iter().filter_map(|(name, price)| Some((name, price?))).collect())
+    }
+    async fn spot_prices(&self, _: &BTreeSet<String>) -> Result<BTreeMap<String, BTreeMap<String, Usd>>, CloudError> {
+        self.say(|_, offered| offered.spot.clone())
+    }
+    async fn subnets(&self, ids: &BTreeSet<String>) -> Result<BTreeMap<String, Subnet>, CloudError> {
+        self.say(|_, _| ())?;
+        let known = |id: &String| Some((id.clone(), self.of.subnets.get(id)?.clone()));
+        Ok(ids.iter().filter_map(known).collect())
+    }
+}
+
+/// A current type with x86_64 processors: so many vCPUs and GiB, in the zones of these prices, in micro-dollars; on demand it
+/// costs three times the cheapest of them.
+pub fn offered(vcpus: u32, gib: u64, spot: &[(&str, u64)]) -> Offered {
+    let arch = [Arch::X86_64].into();
+    let cheapest = spot.iter().map(|(_, micros)| *micros).min();
+    Offered {
+        facts: TypeFacts { vcpus, memory_mib: gib * 1024, arch, is_current: true, ..TypeFacts::default() },
+        zones: spot.iter().map(|(zone, _)| (*zone).to_owned()).collect(),
+        on_demand: cheapest.map(|micros| Usd::from_micros(3 * micros)),
+        spot: spot.iter().map(|(zone, micros)| ((*zone).to_owned(), Usd::from_micros(*micros))).collect(),
     }
 }

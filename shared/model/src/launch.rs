@@ -22,9 +22,12 @@ pub struct LaunchRequest {
     pub tags: BTreeMap<String, String>,
     /// The script for the first boot, not yet encoded.
     pub user_data: String,
-    /// The most instances that the call asks for. One is enough for it.
+    /// The most instances that the call asks for.
     #[serde(skip_serializing_if = "is_one")]
     pub count: usize,
+    /// The fewest instances that are of use: with fewer, EC2 launches none.
+    #[serde(skip_serializing_if = "is_one")]
+    pub least: usize,
 }
 
 fn is_one(n: &usize) -> bool {
@@ -35,8 +38,17 @@ fn is_one(n: &usize) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub enum Launched<'a> {
     Node(NodeId),
-    /// The nodes of a batch.
+    /// The nodes of a batch, as many as EC2 has.
     Batch(&'a Batch),
+    /// The nodes of a batch, all or none: they are members of one job.
+    Whole(&'a Batch),
+}
+
+impl<'a> Launched<'a> {
+    /// What a call for this batch is for; for this node, if there is no batch.
+    pub fn of(node_id: NodeId, batch: Option<&'a Batch>, is_whole: bool) -> Self {
+        batch.map_or(Self::Node(node_id), |batch| if is_whole { Self::Whole(batch) } else { Self::Batch(batch) })
+    }
 }
 
 impl From<NodeId> for Launched<'_> {
@@ -48,7 +60,7 @@ impl From<NodeId> for Launched<'_> {
 impl Life {
     /// What the launch call of this life is for.
     pub fn launched(&self) -> Launched<'_> {
-        self.batch.as_ref().map_or(Launched::Node(self.node_id), Launched::Batch)
+        Launched::of(self.node_id, self.batch.as_ref(), self.is_whole)
     }
 }
 
@@ -77,13 +89,14 @@ impl LaunchRequest {
         tags.insert(CLUSTER_TAG.into(), cluster.to_string());
         tags.insert(SIZE_TAG.into(), offering.size.clone());
         let launched = launched.into();
+        let is_whole = matches!(launched, Launched::Whole(_));
         let (node_id, batch, count) = match launched {
             Launched::Node(node_id) => {
                 tags.insert(NODE_TAG.into(), node_id.to_string());
                 tags.insert("Name".into(), format!("{cluster}-{}", node_id.slot()));
                 (Some(node_id), None, 1)
             }
-            Launched::Batch(batch) => {
+            Launched::Batch(batch) | Launched::Whole(batch) => {
                 tags.insert(BATCH_TAG.into(), batch.to_string());
                 tags.insert("Name".into(), cluster.to_string());
                 (None, Some(batch.clone()), batch.len())
@@ -100,7 +113,13 @@ impl LaunchRequest {
         };
         // EC2 says in its answer which zone it chose; the request does not ask for one.
         let offering = Offering { zone: None, ..offering.clone() };
-        Self { offering, tags, user_data: user_data(&file, &policy.launch.user_data), count }
+        Self {
+            offering,
+            tags,
+            user_data: user_data(&file, &policy.launch.user_data),
+            count,
+            least: if is_whole { count } else { 1 },
+        }
     }
 
     /// A digest of the whole request. If a change of the policy changes the request, the digest changes too.
@@ -137,7 +156,7 @@ pub fn commands_in(user_data: &str) -> &str {
 pub fn client_token(life: &Life) -> String {
     match life.launched() {
         Launched::Node(node_id) => format!("{node_id}-{}", life.attempt),
-        Launched::Batch(batch) => format!("{}-{}", batch.ulid(), life.attempt),
+        Launched::Batch(batch) | Launched::Whole(batch) => format!("{}-{}", batch.ulid(), life.attempt),
     }
 }
 
@@ -198,6 +217,9 @@ mod tests {
             assert_eq!(client_token(life), format!("{}-1", batch.ulid()));
         }
         assert_ne!(render(Launched::Batch(&batch.half().unwrap())).digest(), request.digest());
+        let whole = render(Launched::Whole(&batch));
+        assert_eq!((whole.count, whole.least, request.least), (4, 4, 1));
+        assert_ne!(whole.digest(), request.digest());
         assert_eq!(of(3).bind("i-3", None, fixtures::at(1)).unwrap().life().unwrap().batch, None);
     }
 

@@ -38,6 +38,16 @@ pub struct Capacity {
     pub gpus: u32,
 }
 
+impl Capacity {
+    /// Whether there is at least as much of each thing.
+    pub const fn covers(self, other: Self) -> bool {
+        other.vcpus <= self.vcpus
+            && other.memory_mib <= self.memory_mib
+            && other.scratch_gib <= self.scratch_gib
+            && other.gpus <= self.gpus
+    }
+}
+
 const fn one() -> u32 {
     1
 }
@@ -175,11 +185,7 @@ impl Machine<'_> {
     /// Whether work that takes up so much, and asks for this, may use the machine while it has this room.
     pub fn fits(&self, takes: Capacity, need: &MachineNeed, room: Capacity) -> bool {
         let MachineNeed { instance_type, market, arch, gpu_type, gpu_memory_gib, require, containers } = need;
-        let has_room = takes.vcpus <= room.vcpus
-            && takes.memory_mib <= room.memory_mib
-            && takes.scratch_gib <= room.scratch_gib
-            && takes.gpus <= room.gpus;
-        has_room
+        room.covers(takes)
             && instance_type.as_deref().is_none_or(|asked| asked == self.instance_type)
             && market.is_none_or(|asked| asked == self.market)
             && arch.unwrap_or(self.default_arch) == self.kind.arch

@@ -132,6 +132,14 @@ reasons! {
 
     /// No size of the policy is large enough.
     NoSizeFits "no_size_fits" { needs: Capacity, narrowed: String, usable: f64 } = "no size fits: it needs {} vCPUs, {} MiB memory, {} GiB scratch, {} GPUs{narrowed}; {usable} of a size's memory is usable", needs.vcpus, needs.memory_mib, needs.scratch_gib, needs.gpus;
+    /// A subnet has no free address.
+    NoFreeAddress "no_free_address" { subnet: String } = "subnet {subnet} has no free address";
+    /// One more node in a zone would be more than the policy allows there.
+    ZoneFull "zone_full" { zone: String, share: f64 } = "zone {zone} has launch.zone_share = {share} of the nodes";
+    /// Parts of the catalogue are due to be read.
+    OffersAreOld "offers_are_old" { parts: String } = "what EC2 offers is asked again: {parts}";
+    /// The sizes of several instance types are not known yet.
+    CatalogueMissing "catalogue_missing" { why: String } = "what EC2 offers for the sizes of several instance types is not known{why}";
     /// The job needs more nodes than the cluster may have.
     MoreThanMaximum "more_than_maximum" { nodes: u32, max: u32 } = "it needs {nodes} nodes at once and nodes.max is {max}";
     /// The job needs more nodes than the fitting sizes may have.
@@ -151,7 +159,7 @@ reasons! {
     /// Not all demands of a set can have a node now.
     SetLacks "set_lacks" { set: String, lacking: u32, count: u32, why: String } = "demand set {set} lacks {lacking} of {count}: {why}";
     /// There are fewer nodes than the minimum.
-    BelowMinimum "below_minimum" { min: u32 } = "nodes.min is {min}";
+    BelowMinimum "below_minimum" { min: u32 } = "the minimum is {min} now";
 
     // What a plan does not do
 
@@ -194,7 +202,7 @@ reasons! {
     /// An idle node satisfies a demand set.
     KeptForSet "kept_for_set" { set: String } = "kept for demand set {set}";
     /// An idle node is kept because of `nodes.min`.
-    KeptForMinimum "kept_for_minimum" { min: u32 } = "kept for the minimum: nodes.min is {min}";
+    KeptForMinimum "kept_for_minimum" { min: u32 } = "kept for the minimum, which is {min} now";
     /// Not enough runs have seen the node idle.
     IdleUnconfirmed "idle_unconfirmed" { seen: u32, of: u32 } = "idle, seen by {seen} of the {of} runs that idle.confirmations asks for";
     /// A node has not been idle for long enough.

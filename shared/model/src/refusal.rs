@@ -11,6 +11,17 @@ use crate::quotas::{group_of, quota_name};
 use std::fmt;
 use std::str::FromStr;
 
+/// Why a call to EC2 failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloudError {
+    /// EC2 did not answer, or the answer cannot be understood.
+    #[error("EC2 did not answer ({operation}): check AWS_ENDPOINT_URL_EC2, the region and the credentials: {detail}")]
+    Unreachable { operation: &'static str, detail: String },
+    /// EC2 answered with an error.
+    #[error("EC2 refused {operation}: {code}: {message}")]
+    Refused { operation: &'static str, code: String, message: String },
+}
+
 /// EC2 refused a launch: nothing was launched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", .class.in_words())]

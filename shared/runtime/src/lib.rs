@@ -17,6 +17,7 @@
 
 pub mod answer;
 pub mod bounded;
+pub mod catalogue;
 pub mod clock;
 pub mod confirm;
 pub mod env;

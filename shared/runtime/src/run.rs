@@ -205,6 +205,10 @@ impl<'a> Run<'a> {
                 Some(size) => event.with("size", size.clone()),
                 None => event,
             };
+            let event = match &row.ways {
+                Some(ways) => event.with("ways", ways.clone()),
+                None => event,
+            };
             let event = match &row.handle {
                 Some(handle) => event.with("handle", handle.clone()),
                 None => event,

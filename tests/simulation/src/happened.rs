@@ -135,6 +135,7 @@ pub const ACTIONS: &[(&str, ActionName)] = &[
     ("clean-stale-records", ActionName::DeleteRecord),
     ("clean-stale-records", ActionName::IndexJob),
     ("clean-stale-records", ActionName::ForgetEntry),
+    ("clean-stale-records", ActionName::ReadOffers),
     ("clean-stale-records", ActionName::Warn),
     ("clean-stale-records", ActionName::HoldBack),
     ("sweep-dispatch", ActionName::Warn),

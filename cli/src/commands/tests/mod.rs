@@ -16,6 +16,7 @@ mod output_store;
 mod permissions;
 mod running;
 mod setting_up;
+mod sizes;
 mod stored;
 
 use crate::command::{Command, run};

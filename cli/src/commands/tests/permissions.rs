@@ -6,6 +6,8 @@
 use super::*;
 use crate::commands::demand::DemandCommand;
 use crate::commands::policy::PolicyCommand;
+use model::catalogue::Offers;
+use model::fixtures::FixedOffers;
 use model::{StoredOutput, Work};
 use std::collections::BTreeSet;
 use store::Effect;
@@ -37,6 +39,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Exec(_)
         | Command::Shell(_) => Some("submitter"),
         Command::Policy(PolicyCommand::Set(_) | PolicyCommand::Edit(_))
+        | Command::Sizes(_)
         | Command::Hold(_)
         | Command::Drain(_)
         | Command::Resume(_)
@@ -82,7 +85,7 @@ fn noting(db: Dynamo, calls: Calls) -> Store {
 }
 
 /// EC2 with one instance that no record claims.
-struct NotingCloud(Calls);
+struct NotingCloud(Calls, FixedOffers);
 
 #[async_trait]
 impl Cloud for NotingCloud {
@@ -112,6 +115,18 @@ impl Cloud for NotingCloud {
     }
     async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
         panic!("a command read a console")
+    }
+    fn offers(&self) -> Option<&dyn Offers> {
+        for call in [
+            "ec2:DescribeInstanceTypeOfferings",
+            "ec2:DescribeInstanceTypes",
+            "ec2:DescribeSpotPriceHistory",
+            "ec2:DescribeSubnets",
+            "pricing:GetProducts",
+        ] {
+            self.0.lock().unwrap().insert(call.to_owned());
+        }
+        Some(&self.1)
     }
 }
 
@@ -177,6 +192,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["cancel", "--name", "none", "--yes"],
         &["cancel", &queued],
         &["policy", "set", &policy],
+        &["sizes"],
         &["hold", "0"],
         &["drain", "0"],
         &["resume", "0"],
@@ -192,7 +208,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         let mut watched = world.clone();
         watched.cluster.store = noting(world.cluster.dynamo.clone(), Arc::clone(&calls));
         watched.cluster.outputs = outputs.clone();
-        watched.cluster.cloud = Arc::new(NotingCloud(Arc::clone(&calls)));
+        watched.cluster.cloud = Arc::new(NotingCloud(Arc::clone(&calls), FixedOffers::default()));
         let node = output::FakeNode::new(&world, "printed\n");
         let said = node.answering(watched.run(line)).await;
         assert!(said.result.is_ok(), "{line:?}: {said:?}");

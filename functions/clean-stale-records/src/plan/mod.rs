@@ -61,6 +61,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
         plan.add(Action::IndexJob(Box::new(job.clone())), Reason::NotInIndex { state: job.summary.state });
     }
     over(seen, now, &mut plan);
+    read_offers(seen, now, &mut plan);
     watch(seen, now, &mut plan);
     plan
 }
@@ -231,6 +232,16 @@ fn over(seen: &Observation, now: Time, plan: &mut Plan) {
             _ => Reason::EntryOver { key: text },
         };
         plan.add_quietly(Action::ForgetEntry(Box::new(row.clone())), reason);
+    }
+}
+
+/// Reads the parts of the catalogue that are due.
+fn read_offers(seen: &Observation, now: Time, plan: &mut Plan) {
+    let Some(wanted) = seen.policy.catalogue_wanted() else { return };
+    let due = seen.policy.catalogue.due(&seen.policy.parts_wanted(), &wanted, now);
+    if !due.is_empty() {
+        let parts = due.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        plan.add_quietly(Action::ReadOffers(due), Reason::OffersAreOld { parts });
     }
 }
 

@@ -1,19 +1,22 @@
 //! Which actions share a call, and in which order the calls are made.
 //!
-//! Guarantees: launches of the same offerings share calls if the user data holds nothing of one node; the repeated
+//! Guarantees: launches of the same offerings share calls if the user data holds nothing of one node; the members of one
+//! job are a call of their own, which launches all of them or none; the repeated
 //! launches of one batch are one call, for all nodes of the batch that have no instance.
 //! Does not: make a call.
 
 use super::acting::Acting;
 use crate::plan::{Action, Plan, Planned};
 use model::Offering;
-use model::ids::Ulid;
+use model::ids::{JobId, Ulid};
 use runtime::run::{Call, each_alone};
 
 /// What the launches of one call have in common.
 #[derive(PartialEq)]
 enum Common<'p> {
     Offerings(&'p [Offering]),
+    /// The members of one job: they share a call with nobody else, because it launches all of them or none.
+    Members(JobId, &'p [Offering]),
     Batch(Ulid),
 }
 
@@ -75,6 +78,9 @@ fn of_launches<'p>(acting: &Acting<'_>, launches: Call<'p, Action>) -> Vec<Call<
 fn common<'p>(acting: &Acting<'_>, planned: &'p Planned) -> Option<Common<'p>> {
     match &planned.action {
         // A token in the user data belongs to one node.
+        Action::Launch { offerings, job_id: Some(job_id), is_member: true, .. } if acting.settings.key.is_none() => {
+            Some(Common::Members(*job_id, offerings))
+        }
         Action::Launch { offerings, .. } if acting.settings.key.is_none() => Some(Common::Offerings(offerings)),
         Action::Relaunch(node_id) => {
             let record = acting.record(*node_id).ok()?;

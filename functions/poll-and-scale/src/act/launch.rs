@@ -70,15 +70,17 @@ impl Acting<'_> {
     pub(super) async fn launch(&self, call: &[&Planned], offerings: &[Offering]) -> Vec<ActionResult> {
         let slot = |p: &Planned| if let Action::Launch { slot, .. } = &p.action { Some(*slot) } else { None };
         let wanted: Vec<(Slot, String)> = call.iter().filter_map(|p| Some((slot(p)?, p.reason.to_string()))).collect();
-        let mut results = self.launch_in(&wanted, offerings).await;
+        let is_whole =
+            call.len() > 1 && call.iter().all(|p| matches!(p.action, Action::Launch { is_member: true, .. }));
+        let mut results = self.launch_in(&wanted, offerings, is_whole).await;
         call.iter().map(|p| slot(p).and_then(|slot| results.remove(&slot)).unwrap_or(ActionResult::CONFLICT)).collect()
     }
 
-    async fn launch_in(&self, wanted: &[(Slot, String)], offerings: &[Offering]) -> Results {
+    async fn launch_in(&self, wanted: &[(Slot, String)], offerings: &[Offering], is_whole: bool) -> Results {
         let mut outcomes = every(wanted.iter().map(|(slot, _)| *slot), &ActionResult::LEFT);
         let mut rest = offerings.iter();
         let Some(first) = self.next_way(&mut rest).await else { return outcomes };
-        match self.claim(wanted, first).await {
+        match self.claim(wanted, first, is_whole).await {
             Ok(records) => outcomes.extend(self.launch_claimed(records, rest).await),
             Err(error) => return every(wanted.iter().map(|(slot, _)| *slot), &error.into()),
         }
@@ -100,7 +102,12 @@ impl Acting<'_> {
     }
 
     /// Claims these slots for one call, all or none.
-    async fn claim(&self, wanted: &[(Slot, String)], offering: &Offering) -> Result<Vec<NodeRecord>, ActError> {
+    async fn claim(
+        &self,
+        wanted: &[(Slot, String)],
+        offering: &Offering,
+        is_whole: bool,
+    ) -> Result<Vec<NodeRecord>, ActError> {
         let now = self.run.now();
         let ulid = self.run.store.rng().ulid(now);
         let slots = || wanted.iter().map(|(slot, _)| *slot);
@@ -109,9 +116,9 @@ impl Acting<'_> {
         let mut digest = None;
         for (slot, reason) in wanted.iter().filter(|(s, _)| batch.as_ref().is_none_or(|b| b.slots().contains(s))) {
             let node_id = NodeId::new(*slot, ulid);
-            let launched = batch.as_ref().map_or(Launched::Node(node_id), Launched::Batch);
+            let launched = Launched::of(node_id, batch.as_ref(), is_whole);
             let request_digest = digest.get_or_insert_with(|| self.render(launched, offering).digest()).clone();
-            let life = NewLife { node_id, offering: offering.clone(), request_digest, batch: batch.clone() };
+            let life = NewLife { node_id, offering: offering.clone(), request_digest, batch: batch.clone(), is_whole };
             let previous = self.run.locks.record(*slot);
             let claimed = NodeRecord::assign(*slot, previous.as_ref(), life, now, reason)?;
             changes.push((previous, claimed));
@@ -160,7 +167,8 @@ impl Acting<'_> {
         life: &Life,
         rest: &mut impl Iterator<Item = &'o Offering>,
     ) -> Option<(Offering, Option<Batch>)> {
-        let half = life.batch.as_ref().and_then(Batch::half).filter(|_| refusal.class == Class::Quota);
+        let may_be_half = refusal.class == Class::Quota && !life.is_whole;
+        let half = life.batch.as_ref().and_then(Batch::half).filter(|_| may_be_half);
         if let Some(half) = half {
             return self.may_call().await.then(|| (life.offering.clone(), Some(half)));
         }
@@ -186,7 +194,7 @@ impl Acting<'_> {
                 freed.push(record.slot);
                 record.clean(now, &error.to_string())?
             } else {
-                let launched = batch.map_or(Launched::Node(life.node_id), Launched::Batch);
+                let launched = Launched::of(life.node_id, batch, life.is_whole);
                 let digest = self.render(launched, offering).digest();
                 record.next_attempt(offering.clone(), batch.cloned(), digest, now)?
             };
@@ -271,7 +279,7 @@ impl Acting<'_> {
         let few =
             LaunchError::from(Refusal::short(format!("EC2 launched {} of the {asked} instances", instances.len())));
         let of = |record: &NodeRecord| match record.life().map(|l| l.launched()) {
-            Some(Launched::Batch(batch)) => {
+            Some(Launched::Batch(batch) | Launched::Whole(batch)) => {
                 let own = |i: &&Instance| i.launch_index.and_then(|k| batch.node(k)) == record.node_id();
                 instances.iter().find(own)
             }

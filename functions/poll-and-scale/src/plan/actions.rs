@@ -9,7 +9,7 @@ use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::node::Idleness;
 use model::time::Time;
-use model::{ActionName, Offering};
+use model::{ActionName, Offering, Usd};
 use std::collections::BTreeSet;
 
 /// The plan of one run.
@@ -28,6 +28,8 @@ pub enum Action {
         offerings: Vec<Offering>,
         /// The job that needs the node; `None` if the node is for the minimum.
         job_id: Option<JobId>,
+        /// Whether the node is one of several that the job needs at once: it is of no use without the others.
+        is_member: bool,
     },
     /// Repeat a launch whose answer never came.
     Relaunch(NodeId),
@@ -153,6 +155,26 @@ pub enum Note {
     Brake(Box<BrakeChange>),
 }
 
+/// The most offerings that are named in an explanation.
+const WAYS_NAMED: usize = 5;
+
+/// These offerings in words, if there are several.
+fn ways(offerings: &[Offering]) -> Option<String> {
+    let dearest = offerings.iter().map(|o| o.price_per_hour).max()?;
+    let price = |price: Usd| format!("${:.4}", f64::from(price));
+    let way = |o: &Offering| {
+        let place =
+            o.zone.as_deref().or(o.subnet_id.as_deref()).map(|place| format!(" in {place}")).unwrap_or_default();
+        format!("{} {}{place} {}", o.market, o.instance_type, price(o.price_per_hour))
+    };
+    let named = offerings.iter().take(WAYS_NAMED).map(way).collect::<Vec<_>>().join(", ");
+    let more = match offerings.len().saturating_sub(WAYS_NAMED) {
+        0 => String::new(),
+        more => format!(", and {more} more to {}", price(dearest)),
+    };
+    (offerings.len() > 1).then(|| format!("{named}{more}"))
+}
+
 impl Describe for Action {
     fn name(&self) -> ActionName {
         match self {
@@ -184,9 +206,12 @@ impl Describe for Action {
 
     fn about(&self) -> About {
         match self {
-            Self::Launch { slot, offerings, job_id } => {
-                About::Launch(*slot, offerings.first().map(|o| o.size.clone()), *job_id)
-            }
+            Self::Launch { slot, offerings, job_id, .. } => About::Launch {
+                slot: *slot,
+                size: offerings.first().map(|o| o.size.clone()),
+                ways: ways(offerings),
+                job_id: *job_id,
+            },
             Self::Relaunch(node_id)
             | Self::Abandon(node_id)
             | Self::Disconnect(node_id)

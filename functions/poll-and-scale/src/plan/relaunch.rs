@@ -42,7 +42,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &mut Needs) {
 
 /// Those of these nodes that somebody needs: a job, a demand set, the minimum, or an operator who holds the node.
 fn needed(view: &View<'_>, needs: &Needs, lives: &[&Life]) -> NodeSet {
-    let mut spare = needs.usable.saturating_sub(view.seen.policy.nodes.min);
+    let mut spare = needs.usable.saturating_sub(view.minimum());
     let mut is_needed = |life: &Life| {
         let node_id = life.node_id;
         if life.intent != Intent::Run {

@@ -82,7 +82,7 @@ fn surplus(view: &View<'_>, needs: &Needs) -> NodeSet {
         let goes = needs.outgrown.contains(&l.node_id);
         (!goes, std::cmp::Reverse((l.offering.price_per_hour, l.node_id.slot())))
     });
-    let above = if needs.more_may_come { 0 } else { needs.usable.saturating_sub(view.seen.policy.nodes.min) };
+    let above = if needs.more_may_come { 0 } else { needs.usable.saturating_sub(view.minimum()) };
     let (mut nodes, mut price) = (0, Usd::ZERO);
     let in_the_way = idle.iter().take_while(|life| {
         let more = nodes < needs.room.nodes || price < needs.room.price;
@@ -224,7 +224,7 @@ fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, n
     if let Need::Needed(job) = need {
         count_idle(plan, life, contact, Idleness::Needed);
         let job = job.and_then(|id| view.job(id)).map(name_of);
-        let min = view.seen.policy.nodes.min;
+        let min = view.minimum();
         return Some(job.map_or(Reason::KeptForMinimum { min }, |job| Reason::ReservedFor { job }));
     }
     let policy = &view.seen.policy.idle;

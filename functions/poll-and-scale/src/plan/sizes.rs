@@ -7,7 +7,8 @@ use super::view::View;
 use model::limits::Limit;
 use model::policy::{Fallback, Policy, Size};
 use model::reason::Reason;
-use model::{Arch, Capacity, JobSummary, Machine, MachineNeed, Market, Offering};
+use model::{Arch, Capacity, JobSummary, Machine, MachineNeed, Market, Offering, Usd};
+use std::collections::BTreeSet;
 
 /// The capacity of a machine that jobs get. A share of its memory is for the system.
 pub(super) fn usable(capacity: Capacity, memory_usable: f64) -> Capacity {
@@ -69,10 +70,11 @@ fn order(size: &Size) -> impl Ord + use<'_> {
     (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.as_str())
 }
 
-/// The offerings of a size that may be launched now: those of [`every_offering`] that no limit covers.
+/// The offerings of a size that may be launched now: those of [`every_offering`] that no limit covers, in subnets with
+/// free addresses.
 pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Offering> {
     let mut offerings = every_offering(view, size, asked);
-    offerings.retain(|o| view.limit_on(o).is_none());
+    offerings.retain(|o| view.limit_on(o).is_none() && full_subnet(view, o).is_none());
     offerings
 }
 
@@ -80,7 +82,24 @@ pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<Market>) -> 
 pub(super) fn refusals(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Reason> {
     let every = every_offering(view, size, asked);
     let is_met = |limit: &&Limit| every.iter().any(|o| view.limit_on(o) == Some(*limit));
-    view.limits.iter().filter(is_met).map(|limit| limit.reason(view.now)).collect()
+    let limits = view.limits.iter().filter(is_met).map(|limit| limit.reason(view.now));
+    let full: BTreeSet<&str> = every.iter().filter_map(|o| full_subnet(view, o)).collect();
+    limits.chain(full.into_iter().map(|subnet| Reason::NoFreeAddress { subnet: subnet.to_owned() })).collect()
+}
+
+/// The subnet of an offering, if it had no free address when EC2 was last asked.
+fn full_subnet<'o>(view: &View<'_>, offering: &'o Offering) -> Option<&'o str> {
+    let subnet = offering.subnet_id.as_deref()?;
+    view.seen.policy.catalogue.subnets.get(subnet).filter(|known| known.free == 0).map(|_| subnet)
+}
+
+/// What a machine of this size costs; `None` if the zone does not have it, or the price is not known.
+fn price(size: &Size, market: Market, zone: Option<&str>) -> Option<Usd> {
+    match &size.offered {
+        None => Some(size.price_per_hour),
+        Some(offered) if zone.is_none_or(|zone| offered.zones.contains(zone)) => offered.price_in(market, zone),
+        Some(_) => None,
+    }
 }
 
 /// The offerings of a size: in each subnet, and then on demand if the size may fall back. `asked` is the market that the
@@ -98,15 +117,17 @@ pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<Market>
     let mut found = Vec::new();
     for market in markets {
         for subnet in &subnets {
+            let zone = subnet.and_then(|id| policy.catalogue.zone_of(id));
+            let Some(price_per_hour) = price(size, market, zone) else { continue };
             found.push(Offering {
                 size: size.name.clone(),
                 instance_type: size.instance_type.clone(),
                 market,
                 subnet_id: subnet.cloned(),
-                zone: None,
+                zone: zone.map(str::to_owned),
                 template: template.to_owned(),
                 template_version: version,
-                price_per_hour: size.price_per_hour,
+                price_per_hour,
                 capacity: size.capacity,
                 kind: size.kind.clone(),
             });

@@ -171,6 +171,11 @@ impl<'a> View<'a> {
         view
     }
 
+    /// How many nodes are kept up now.
+    pub(crate) fn minimum(&self) -> u32 {
+        self.seen.policy.minimum_at(self.now)
+    }
+
     /// The limit that keeps this offering from being launched now.
     pub(crate) fn limit_on(&self, offering: &Offering) -> Option<&Limit> {
         self.limits.iter().find(|limit| limit.covers(offering))

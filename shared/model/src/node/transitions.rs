@@ -25,6 +25,8 @@ pub struct NewLife {
     pub request_digest: String,
     /// The batch of the launch call; `None` if the call is for this node alone.
     pub batch: Option<Batch>,
+    /// Whether the launch call is for all nodes of the batch or for none.
+    pub is_whole: bool,
 }
 
 /// What a registration or a heartbeat says about its sender.
@@ -73,6 +75,7 @@ impl NodeRecord {
         let life = Life {
             node_id: launch.node_id,
             batch: launch.batch,
+            is_whole: launch.is_whole,
             attempt: 1,
             launch_claim_until_at: now + LAUNCH_CLAIM,
             offering: launch.offering,
@@ -118,7 +121,7 @@ impl NodeRecord {
             return Err(self.not_possible(bound));
         }
         life.instance_id = Some(instance_id.to_owned());
-        life.batch = None;
+        (life.batch, life.is_whole) = (None, false);
         if let Some(zone) = zone {
             life.offering.zone = Some(zone.to_owned());
         }

@@ -116,6 +116,9 @@ pub struct Life {
     /// The batch of the launch call, while the node has no instance; `None` if the call is for this node alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
+    /// Whether the launch call is for all nodes of the batch or for none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_whole: bool,
     /// The number of the current launch call, from 1. Part of its client token.
     pub attempt: u32,
     /// Until this time, only the run that wrote the claim may make the launch call: `docs/rules.md#R5`.

@@ -4,7 +4,8 @@
 //! if every single knob is right.
 //! Does not: know what a knob means; the table does.
 
-use super::{Fallback, KNOBS, Kind, Knob, Policy, SEVERAL_KNOBS, SIZE_KNOBS, SeveralTypes, Size};
+use super::minimum::{DAYS, minute, zone};
+use super::{Fallback, KNOBS, Kind, Knob, MINIMUM_KNOBS, Policy, SEVERAL_KNOBS, SIZE_KNOBS, SeveralTypes, Size};
 use crate::enums::{Arch, Market};
 use crate::machine::MAX_LABELS;
 use crate::names::{LABEL_FORM, is_instance_type, is_label};
@@ -135,8 +136,9 @@ impl Checker {
         });
         let mut complete = Map::new();
         let sections: BTreeSet<&str> = KNOBS.iter().filter_map(|k| k.path.split_once('.')).map(|(s, _)| s).collect();
-        for key in given.keys().filter(|k| *k != "size" && !sections.contains(k.as_str())) {
-            self.wrong(key, format!("is not a section; the sections are size, {}", join(sections.iter())));
+        let is_known = |key: &str| matches!(key, "size" | "minimum") || sections.contains(key);
+        for key in given.keys().filter(|k| !is_known(k)) {
+            self.wrong(key, format!("is not a section; the sections are size, minimum, {}", join(sections.iter())));
         }
         for section in sections {
             let knobs: Vec<Knob> = KNOBS
@@ -161,6 +163,19 @@ impl Checker {
             }
         };
         complete.insert("size".into(), Value::Array(sizes));
+        let minimums = match given.get("minimum") {
+            None => Vec::new(),
+            Some(Value::Array(all)) => all
+                .iter()
+                .enumerate()
+                .map(|(n, m)| self.table(&format!("minimum[{n}]"), Some(m), MINIMUM_KNOBS))
+                .collect(),
+            Some(_) => {
+                self.wrong("minimum", "must be a list of tables: write [[minimum]]");
+                Vec::new()
+            }
+        };
+        complete.insert("minimum".into(), Value::Array(minimums));
         Value::Object(complete)
     }
 
@@ -238,6 +253,10 @@ impl Checker {
         if policy.nodes.min > policy.nodes.max {
             self.wrong("nodes.min", format!("{} is more than nodes.max = {}", policy.nodes.min, policy.nodes.max));
         }
+        for (n, minimum) in policy.minimum.iter().enumerate().filter(|(_, m)| m.nodes > policy.nodes.max) {
+            let message = format!("{} is more than nodes.max = {}", minimum.nodes, policy.nodes.max);
+            self.wrong(&format!("minimum[{n}].nodes"), message);
+        }
         let mut names = BTreeSet::new();
         for size in &policy.size {
             let path = format!("size {:?}", size.name);
@@ -259,6 +278,9 @@ impl Checker {
                     "must be more than 0 if something is needed of the GPUs, like [1, 8]",
                 );
             }
+        }
+        if policy.launch.zone_share < 1.0 && policy.launch.subnets.len() < 2 {
+            self.wrong("launch.zone_share", "needs launch.subnets in several zones");
         }
         if policy.launch.tags.len() > MAX_TAGS {
             let message =
@@ -312,6 +334,12 @@ fn fits(kind: Kind, value: &Value) -> bool {
             let patterns: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(is_pattern).collect();
             patterns.len() == list.len() && patterns.len() <= MAX_PATTERNS
         }),
+        Kind::Days => value.as_array().is_some_and(|list| {
+            let days: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(|day| DAYS.contains(day)).collect();
+            !days.is_empty() && days.len() == list.len()
+        }),
+        Kind::TimeOfDay => value.as_str().is_some_and(|text| minute(text).is_some()),
+        Kind::TimeZone => value.as_str().is_some_and(|name| zone(name).is_some()),
         Kind::Range(min, max) => value.as_array().is_some_and(|ends| {
             let ends: Vec<f64> = ends.iter().filter_map(Value::as_f64).collect();
             matches!(ends.as_slice(), [least, most] if min <= *least && least <= most && *most <= max)
@@ -378,6 +406,9 @@ fn allowed(kind: Kind) -> String {
         Kind::InstanceTypes => {
             format!("a list of at most {MAX_PATTERNS} names of instance types, each once, like [\"m7a.large\", \"c7*\"]")
         }
+        Kind::Days => format!("a list of days, each once, of {}", DAYS.join(", ")),
+        Kind::TimeOfDay => "a time of day from 00:00 to 24:00, like \"08:30\"".into(),
+        Kind::TimeZone => "the name of a time zone in the IANA database, like \"Europe/Berlin\"".into(),
         Kind::Range(min, max) => format!("[least, most], two numbers from {min} to {max}"),
         Kind::Roles => {
             "a list of ARNs of roles, each with another name, like [\"arn:aws:iam::123456789012:role/reader\"]".into()

@@ -36,6 +36,12 @@ pub enum Kind {
     Subnets,
     /// A list of names of instance types, in which `*` is any text, each once.
     InstanceTypes,
+    /// A list of days of the week, each once, at least one.
+    Days,
+    /// A time of day, like `08:30`.
+    TimeOfDay,
+    /// The name of a time zone in the IANA database.
+    TimeZone,
     /// The least and the most, as a list of two numbers in this range.
     Range(f64, f64),
     TextTable,
@@ -111,6 +117,12 @@ pub const KNOBS: &[Knob] = &[
         Kind::Subnets,
         "[]",
         "subnets to launch in, tried in order; empty: the subnet of the template",
+    ),
+    knob(
+        "launch.zone_share",
+        Kind::Number(0.01, 1.0),
+        "1",
+        "the largest share of the nodes in one zone, so that the loss of a zone is the loss of this share; 1: any; it needs subnets in several zones",
     ),
     knob("launch.tags", Kind::TextTable, "{}", "more tags for every instance"),
     knob(
@@ -304,6 +316,20 @@ pub const KNOBS: &[Knob] = &[
         "5000",
         "a run starts no action if less than this is left before its deadline",
     ),
+];
+
+/// Every knob of a `[[minimum]]`.
+pub const MINIMUM_KNOBS: &[Knob] = &[
+    required("nodes", Kind::Whole(0, SLOT_CEILING as i64), "nodes kept up at these hours, of the cheapest size"),
+    knob(
+        "days",
+        Kind::Days,
+        r#"["mon", "tue", "wed", "thu", "fri", "sat", "sun"]"#,
+        "the days of the week on which the hours begin",
+    ),
+    knob("from", Kind::TimeOfDay, "\"00:00\"", "when they begin"),
+    knob("to", Kind::TimeOfDay, "\"24:00\"", "when they end: on the next day, if it is not after from"),
+    knob("time_zone", Kind::TimeZone, "\"UTC\"", "whose clock it is, like \"Europe/Berlin\""),
 ];
 
 /// Every knob of a `[[size]]` with `instance_type`.

@@ -6,18 +6,25 @@
 //! Does not: read files, or know where the document is kept (the store does).
 
 mod check;
+mod effective;
 mod knobs;
+mod minimum;
 mod reference;
 mod several;
+mod size;
 #[cfg(test)]
 mod tests;
 mod types;
 
 pub use check::{BadPolicy, Mistake};
-pub use knobs::{KNOBS, Kind, Knob, MAX_USER_DATA_BYTES, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SIZE_KNOBS};
+pub use knobs::{
+    KNOBS, Kind, Knob, MAX_USER_DATA_BYTES, MINIMUM_KNOBS, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SIZE_KNOBS,
+};
+pub use minimum::Minimum;
 pub use reference::{example_json, reference};
 pub use several::{Generation, Requirements, SeveralTypes};
+pub use size::{Fallback, Size};
 pub use types::{
-    Boot, Fallback, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota,
-    Shortage, Shutdown, Size, Stale, Sweep, Watchdog,
+    Boot, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota, Shortage,
+    Shutdown, Stale, Sweep, Watchdog,
 };

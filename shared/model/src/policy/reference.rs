@@ -3,7 +3,7 @@
 //! Guarantees: the reference is a valid policy as it is: a knob without a default has the value of an example, and says so.
 //! Does not: describe a knob; the table of knobs does.
 
-use super::{KNOBS, Kind, Knob, SEVERAL_KNOBS, SIZE_KNOBS};
+use super::{KNOBS, Kind, Knob, MINIMUM_KNOBS, SEVERAL_KNOBS, SIZE_KNOBS};
 use serde_json::{Value, json};
 
 /// What the reference says of itself.
@@ -33,8 +33,13 @@ pub fn reference() -> String {
     for knob in SEVERAL_KNOBS {
         line(&mut lines, knob, knob.path, several.get(knob.path));
     }
+    lines.push_str("\n# More nodes kept up at some hours. Of several that apply, the largest counts.\n[[minimum]]\n");
+    let minimum = json!({"nodes": 8});
+    for knob in MINIMUM_KNOBS {
+        line(&mut lines, knob, knob.path, minimum.get(knob.path));
+    }
     for line in lines.lines() {
-        let comment = if line.starts_with('#') { "" } else { "# " };
+        let comment = if line.is_empty() || line.starts_with('#') { "" } else { "# " };
         out.push_str(&format!("{comment}{line}\n"));
     }
     out
@@ -74,6 +79,9 @@ fn unit(knob: &Knob, name: &str) -> String {
         Kind::Template => "a launch template",
         Kind::Subnets => "a list of subnets",
         Kind::InstanceTypes => "a list of names of instance types",
+        Kind::Days => "a list of days",
+        Kind::TimeOfDay => "a time of day",
+        Kind::TimeZone => "a time zone",
         Kind::Range(..) => "the least and the most",
         Kind::TextTable => "a table of texts",
         Kind::Roles => "a list of roles",

@@ -3,8 +3,8 @@
 //! Guarantees: a type is taken only if the catalogue has all that is needed of it, and knows a price of it.
 //! Does not: ask EC2 which types there are; [`crate::catalogue`] has what it answered.
 
-use super::types::{Fallback, Policy, Size};
-use crate::catalogue::{Catalogue, Offered, TypeFacts};
+use super::size::{Fallback, Size};
+use crate::catalogue::{Offered, TypeFacts};
 use crate::enums::{Arch, Market};
 use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
@@ -101,14 +101,56 @@ impl Requirements {
     }
 }
 
+impl Requirements {
+    /// This type, whatever it is.
+    fn only(instance_type: &str) -> Self {
+        const ANY: (f64, f64) = (0.0, f64::MAX);
+        Self {
+            instance_types: [instance_type.to_owned()].into(),
+            exclude_types: BTreeSet::new(),
+            vcpus: ANY,
+            memory_gib: ANY,
+            memory_gib_per_vcpu: ANY,
+            gpus: ANY,
+            gpu_type: None,
+            gpu_memory_gib: 0,
+            local_disk_gib: 0,
+            generation: Generation::Any,
+            burstable: true,
+            bare_metal: true,
+        }
+    }
+}
+
 impl SeveralTypes {
-    /// The size of one of its types. `None`: the type is not taken, or the catalogue knows no price of it.
-    fn of_type(&self, name: &str, offered: &Offered) -> Option<Size> {
+    /// The size with all that EC2 says of its only type.
+    pub fn only(size: &Size) -> Self {
+        let Size { name, instance_type, capacity, kind, market, fallback, max, template, .. } = size;
+        let (labels, arch, containers) = (kind.labels.clone(), kind.arch, kind.containers);
+        Self {
+            name: name.clone(),
+            requirements: Requirements::only(instance_type),
+            scratch_gib: capacity.scratch_gib,
+            kind: OwnKind { arch, labels, containers },
+            market: *market,
+            fallback: *fallback,
+            max: *max,
+            template: template.clone(),
+        }
+    }
+
+    /// The size of one of its types. `None`: the type is not taken, or the catalogue knows no price of it in one of these
+    /// zones. Without zones, any counts.
+    pub(super) fn of_type(&self, name: &str, offered: &Offered, zones: &BTreeSet<&str>) -> Option<Size> {
         let facts = &offered.facts;
         if self.requirements.lacks(name, self.kind.arch, facts).is_some() {
             return None;
         }
-        let price_per_hour = offered.price(self.market)?;
+        let prices = zones
+            .iter()
+            .filter(|zone| offered.zones.contains(**zone))
+            .filter_map(|zone| offered.price_in(self.market, Some(*zone)));
+        let price_per_hour = if zones.is_empty() { offered.price(self.market) } else { prices.min() }?;
         let gpus = u32::try_from(facts.gpus).ok()?;
         let (vcpus, memory_mib, scratch_gib) = (facts.vcpus, facts.memory_mib, self.scratch_gib);
         Some(Size {
@@ -150,33 +192,11 @@ impl Offered {
     }
 }
 
-impl Policy {
-    /// The policy with a size for each instance type that its sizes of several types take.
-    #[must_use]
-    pub fn with_catalogue(mut self, catalogue: Catalogue) -> Self {
-        self.size.retain(|size| size.offered.is_none());
-        for several in &self.several {
-            let types = catalogue.types.iter().filter_map(|(name, offered)| several.of_type(name, offered));
-            self.size.extend(types);
-        }
-        self.catalogue = Arc::new(catalogue);
-        self
-    }
-
-    /// What a catalogue of this policy has to have, as a text: with another text, a catalogue is one of another policy.
-    /// `None`: the policy needs no catalogue.
-    pub fn catalogue_wanted(&self) -> Option<String> {
-        if self.several.is_empty() {
-            return None;
-        }
-        let of_sizes: Vec<_> = self.several.iter().map(|s| (&s.name, s.kind.arch, &s.requirements)).collect();
-        serde_json::to_string(&(of_sizes, &self.launch.subnets)).ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::Catalogue;
+    use crate::policy::Policy;
     use serde_json::json;
 
     #[test]

@@ -3,10 +3,11 @@
 //! Guarantees: a type for each section, with one field for each knob.
 //! Does not: say what a knob means or allows; [`super::KNOBS`] and [`super::SIZE_KNOBS`] do.
 
+use super::minimum::Minimum;
 use super::several::SeveralTypes;
-use crate::catalogue::{Catalogue, Offered};
-use crate::enums::{Arch, Market};
-use crate::machine::{Capacity, MachineKind};
+use super::size::Size;
+use crate::catalogue::Catalogue;
+use crate::enums::Arch;
 use crate::money::Usd;
 use crate::stored::S3Prefix;
 use crate::time::Span;
@@ -24,6 +25,7 @@ pub struct Policy {
     /// The sizes of several instance types, as the document has them.
     #[serde(skip)]
     pub several: Vec<SeveralTypes>,
+    pub minimum: Vec<Minimum>,
     /// What EC2 offers for them; empty before [`Policy::with_catalogue`].
     #[serde(skip)]
     pub catalogue: Arc<Catalogue>,
@@ -55,7 +57,7 @@ macro_rules! sections {
 sections! {
     Nodes { min: u32, max: u32, max_price_per_hour: Usd, memory_usable: f64 }
     Launch {
-        template: Option<String>, subnets: Vec<String>, tags: BTreeMap<String, String>, user_data: String,
+        template: Option<String>, subnets: Vec<String>, zone_share: f64, tags: BTreeMap<String, String>, user_data: String,
         max_per_run: u32, max_per_call: usize, calls_per_second: f64,
     }
     Boot { timeout_s: i64, failures_before_pause: u32 }
@@ -80,35 +82,6 @@ sections! {
     Jobs { roles: Vec<String> }
     Output { s3: Option<S3Prefix> }
     Watchdog { multiplier: f64, reserve_ms: u64 }
-}
-
-/// `[[size]]` with `instance_type`: one kind of machine to launch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Size {
-    pub name: String,
-    pub instance_type: String,
-    #[serde(flatten)]
-    pub capacity: Capacity,
-    #[serde(flatten)]
-    pub kind: MachineKind,
-    pub price_per_hour: Usd,
-    pub market: Market,
-    pub fallback: Fallback,
-    pub max: Option<u32>,
-    pub template: Option<String>,
-    /// What the catalogue says of the type, if the size is one of several types. `None`: the policy says it all.
-    #[serde(skip)]
-    pub offered: Option<Arc<Offered>>,
-}
-
-/// What is launched in place of a spot size while EC2 is short of spot capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fallback {
-    /// Nothing: launches wait for spot capacity.
-    None,
-    /// The same instance type, on demand.
-    OnDemand,
 }
 
 /// The largest factor by which jitter lengthens the time between heartbeats.

@@ -2,6 +2,7 @@
 
 use super::facts::{Facts, Level, Raised, caps as caps_of};
 use super::say::{one_line, rough, when};
+use crate::catalogue;
 use crate::observation::RECENT;
 use model::control::ControlKey;
 use model::limits::Limit;
@@ -25,6 +26,13 @@ fn limited(limit: &Limit, facts: &Facts<'_>) -> Raised {
     let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
     let says = format!("{limit}{since}{}{waiting}{message}", left.unwrap_or_default());
     Raised::new(&limit.key().to_string(), level, says, limit.to_do())
+}
+
+/// What keeps the policy from buying what it names.
+pub(super) fn offers(facts: &Facts<'_>) -> Vec<Raised> {
+    let level = |is_wrong| if is_wrong { Level::Wrong } else { Level::Look };
+    let faults = catalogue::faults(&facts.policy, facts.now);
+    faults.iter().map(|fault| Raised::new("offers", level(fault.is_wrong), one_line(&fault.says), "")).collect()
 }
 
 /// What the brakes hold back, and their releases.

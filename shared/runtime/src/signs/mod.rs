@@ -221,6 +221,13 @@ pub const SIGNS: &[Sign] = &[
         alarms: &[],
     },
     Sign {
+        name: "offers",
+        raised_by: "no instance type has what a size needs, EC2 does not know a subnet, or what EC2 offers could never be read; look: it could not be read again, or is twice as old as it should be",
+        ends: "when EC2 answers, or with another policy",
+        raise: held::offers,
+        alarms: &[],
+    },
+    Sign {
         name: "brake",
         raised_by: "a brake holds back an unusual number; look: an operator's release is not used yet",
         ends: "after its time, with a release, or when the trouble is over",

@@ -169,11 +169,14 @@ impl Ec2 {
             return Err(refusal(Reach::Request, Class::Wrong, "no node id").into());
         }
         let room = self.core.scenario.quota.saturating_sub(region.live());
-        if nodes.len() > room && self.core.maybe(0.5) {
+        if nodes.len() > room && (request.least > room || self.core.maybe(0.5)) {
             return Err(refusal(Reach::Account, Class::Quota, "InstanceLimitExceeded").into());
         }
         nodes.truncate(room);
         if nodes.len() > 1 && self.core.happens(Fault::BatchCutShort) {
+            if request.least > 1 {
+                return Err(refusal(Reach::Offering, Class::Short, "InsufficientInstanceCapacity").into());
+            }
             nodes.truncate(usize::try_from(self.core.of(Fault::BatchCutShort, 1, nodes.len() as i64 - 1)).unwrap_or(1));
         }
         let mut launched = Vec::new();

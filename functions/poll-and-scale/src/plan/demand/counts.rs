@@ -61,6 +61,8 @@ pub(super) struct Counts<'a> {
     new: Count<'a>,
     /// What is reserved for the first job that cannot be placed.
     pub(super) reserved: Count<'a>,
+    /// The nodes in each zone, with the launches of this plan.
+    zones: BTreeMap<String, u32>,
 }
 
 impl<'a> Counts<'a> {
@@ -69,17 +71,37 @@ impl<'a> Counts<'a> {
         let mut all = Count::of_lives(view.lives().map(|(_, life)| life));
         all.nodes = all.nodes.saturating_add(u32::try_from(view.seen.quarantined.slots.len()).unwrap_or(u32::MAX));
         let leaving = Count::of_lives(view.lives().filter(|(record, _)| leaves(record)).map(|(_, life)| life));
-        Self { policy: &view.seen.policy, all, leaving, new: Count::default(), reserved: Count::default() }
+        let (policy, mut zones) = (&view.seen.policy, BTreeMap::new());
+        if policy.launch.zone_share < 1.0 {
+            for zone in view.lives().filter_map(|(_, life)| zone_of(policy, life)) {
+                *zones.entry(zone.to_owned()).or_default() += 1;
+            }
+        }
+        Self { policy, all, leaving, new: Count::default(), reserved: Count::default(), zones }
     }
 
-    /// Counts a launch.
-    pub(super) fn launch(&mut self, size: &'a Size, price: Usd) {
+    /// Whether one more node in this zone would be more than `launch.zone_share` of the nodes. The share of a few nodes is
+    /// rounded up, so that the first one can be launched.
+    pub(super) fn is_zone_full(&self, zone: &str) -> bool {
+        let share = self.policy.launch.zone_share;
+        let there = self.zones.get(zone).copied().unwrap_or(0);
+        share < 1.0 && f64::from(there) >= (share * f64::from(self.all.nodes.saturating_add(1))).ceil()
+    }
+
+    /// Counts a launch, in this zone if it is known.
+    pub(super) fn launch(&mut self, size: &'a Size, zone: Option<&str>, price: Usd) {
+        if let Some(zone) = zone {
+            *self.zones.entry(zone.to_owned()).or_default() += 1;
+        }
         self.all.add(size, 1, price);
         self.new.add(size, 1, price);
     }
 
     /// Counts a launch no longer.
-    pub(super) fn take_back(&mut self, size: &Size, price: Usd) {
+    pub(super) fn take_back(&mut self, size: &Size, zone: Option<&str>, price: Usd) {
+        if let Some(there) = zone.and_then(|zone| self.zones.get_mut(zone)) {
+            *there = there.saturating_sub(1);
+        }
         self.all.remove(size, price);
         self.new.remove(size, price);
     }
@@ -143,6 +165,12 @@ impl<'a> Counts<'a> {
             price: if cap.is_zero() { Usd::ZERO } else { spent.saturating_sub(cap) },
         }
     }
+}
+
+/// The zone of a node, if it is known.
+fn zone_of<'l>(policy: &'l Policy, life: &'l Life) -> Option<&'l str> {
+    let Life { offering, .. } = life;
+    offering.zone.as_deref().or_else(|| policy.catalogue.zone_of(offering.subnet_id.as_deref()?))
 }
 
 /// Counts by size. Nodes of the same size are mostly next to each other, so the map is seldom searched.

@@ -33,7 +33,7 @@ use model::{JobState, JobSummary, NodeRecord, NodeStatus};
 
 use arrays::Arrays;
 use followers::Followers;
-use packing::{HeadOfLine, LimitMode, Packing};
+use packing::{HeadOfLine, LimitMode, New, Packing};
 use std::collections::BTreeSet;
 use want::{Served, Waits, Want, never};
 
@@ -59,7 +59,8 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     };
     let needs = packing.needs();
     for (launch, slot) in packing.new.into_iter().zip(slots) {
-        let action = Action::Launch { slot, offerings: launch.offerings, job_id: launch.job_id };
+        let New { offerings, job_id, is_member, .. } = launch;
+        let action = Action::Launch { slot, offerings, job_id, is_member };
         plan.add(action, launch.reason);
     }
     needs

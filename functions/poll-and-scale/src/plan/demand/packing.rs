@@ -28,9 +28,17 @@ use std::rc::Rc;
 pub(super) struct New<'a> {
     pub(super) size: &'a Size,
     pub(super) offerings: Vec<Offering>,
+    /// What the caps count: the price of its dearest offering.
+    price: Usd,
     pub(super) job_id: Option<JobId>,
+    /// Whether the job needs it together with others.
+    pub(super) is_member: bool,
     pub(super) reason: Reason,
 }
+
+/// The most offerings that one launch may try. With more, a plan for a thousand nodes and hundreds of instance types would
+/// be slow, and a run has no time for more refusals.
+const MAX_WAYS: usize = 32;
 
 /// Which limits a packing heeds.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -194,15 +202,23 @@ impl<'v, 'a> Packing<'v, 'a> {
                     *tried = tried.saturating_sub(1);
                 }
             }
-            self.counts.take_back(new.size, new.offerings.first().map_or(Usd::ZERO, |o| o.price_per_hour));
+            self.counts.take_back(new.size, new.offerings.first().and_then(|o| o.zone.as_deref()), new.price);
         }
     }
 
     /// Launches one more node for this job, of the cheapest fitting size that may be launched now.
     fn launch(&mut self, job: &JobSummary) -> Result<usize, Blocked> {
         let sizes = self.sizes.fitting(job);
+        if sizes.is_empty() && self.view.seen.policy.waits_for_catalogue() {
+            let why = vec![Reason::CatalogueMissing { why: self.view.seen.policy.catalogue_lacks() }];
+            return Err(Blocked { wait: BlockedBy::Backoff, why });
+        }
         let reason = Reason::JobNeedsNode { job: name_of(job) };
-        self.launch_one_of(&sizes, job.needs.machine.market, Some(job.job_id), reason)
+        let launched = self.launch_one_of(&sizes, job.needs.machine.market, Some(job.job_id), reason)?;
+        if let Some(new) = self.new.last_mut() {
+            new.is_member = job.needs.nodes > 1;
+        }
+        Ok(launched)
     }
 
     pub(super) fn launch_one_of(
@@ -213,15 +229,17 @@ impl<'v, 'a> Packing<'v, 'a> {
         reason: Reason,
     ) -> Result<usize, Blocked> {
         let (size, ways) = self.ways(sizes, asked)?;
-        let Some((market, price)) = ways.first().map(|o| (o.market, o.price_per_hour)) else {
+        let Some(first) = ways.first() else {
             return Err(Blocked { wait: BlockedBy::Backoff, why: Vec::new() });
         };
+        let (market, of_size) = (first.market, ways.iter().filter(|o| o.size == size.name));
+        let price = of_size.map(|o| o.price_per_hour).max().unwrap_or(size.price_per_hour);
         for offering in &ways {
             if self.attempts_allowed(offering).is_some() {
                 *self.tried.entry(ControlKey::shortage_of(offering)).or_default() += 1;
             }
         }
-        self.counts.launch(size, price);
+        self.counts.launch(size, first.zone.as_deref(), price);
         let capacity = for_jobs(self.view, size.capacity);
         let bin = Bin {
             at: At::New(self.new.len()),
@@ -238,7 +256,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             for_job: None,
             for_set: None,
         };
-        self.new.push(New { size, offerings: ways, job_id, reason });
+        self.new.push(New { size, offerings: ways, price, job_id, is_member: false, reason });
         Ok(self.bins.push(bin))
     }
 
@@ -247,8 +265,11 @@ impl<'v, 'a> Packing<'v, 'a> {
         let policy = &self.view.seen.policy;
         let mut blocked = Blocked { wait: BlockedBy::Backoff, why: Vec::new() };
         let mut ways: Vec<Offering> = Vec::new();
-        let mut cheapest = None;
+        let mut cheapest: Option<&'a Size> = None;
         for size in sizes {
+            if ways.len() >= MAX_WAYS {
+                break;
+            }
             // Room does not help a size that EC2 does not launch now.
             let (of_size, refused) = self.attempts(size, asked);
             if of_size.is_empty() {
@@ -257,8 +278,11 @@ impl<'v, 'a> Packing<'v, 'a> {
                 blocked.wait = BlockedBy::Cap;
                 blocked.add(cap);
             } else {
-                cheapest = cheapest.or(Some(*size));
-                ways.extend(of_size);
+                let first = cheapest.get_or_insert(size);
+                // What is put on the node before it is launched has to fit on whichever machine it becomes.
+                if size.name != first.name || size.capacity.covers(first.capacity) {
+                    ways.extend(of_size);
+                }
             }
         }
         if ways.is_empty() && blocked.wait == BlockedBy::Backoff && self.limits == LimitMode::Caps {
@@ -266,6 +290,10 @@ impl<'v, 'a> Packing<'v, 'a> {
             ways = cheapest.map(|size| every_offering(self.view, size, asked)).unwrap_or_default();
         }
         let Some(size) = cheapest.filter(|_| !ways.is_empty()) else { return Err(blocked) };
+        ways.sort_by_key(|o| o.price_per_hour);
+        if !policy.nodes.max_price_per_hour.is_zero() {
+            ways.retain(|o| !self.counts.is_capped(1, o.price_per_hour));
+        }
         // The caps were counted for the first offering. Offerings of other sizes may replace it only if no cap
         // applies to them. What is dearer than a size with a cap does not replace it either: the next run counts the caps
         // anew, and takes the cheaper size.
@@ -285,6 +313,14 @@ impl<'v, 'a> Packing<'v, 'a> {
         let mut spent = Vec::new();
         let mut ways = offerings(self.view, size, asked);
         ways.retain(|offering| {
+            if let Some(zone) = offering.zone.as_deref().filter(|zone| self.counts.is_zone_full(zone)) {
+                let (zone, share) = (zone.to_owned(), self.view.seen.policy.launch.zone_share);
+                let full = Reason::ZoneFull { zone, share };
+                if !spent.contains(&full) {
+                    spent.push(full);
+                }
+                return false;
+            }
             let key = ControlKey::shortage_of(offering);
             let over = |most: &u64| self.tried.get(&key).is_some_and(|tried| tried >= most);
             let Some(most) = self.attempts_allowed(offering).filter(over) else { return true };
@@ -346,10 +382,9 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 
     pub(super) fn fill_minimum(&mut self) {
-        let policy = &self.view.seen.policy;
-        let sizes = self.sizes.all();
-        while self.usable_nodes() < policy.nodes.min {
-            let reason = Reason::BelowMinimum { min: policy.nodes.min };
+        let (sizes, min) = (self.sizes.all(), self.view.minimum());
+        while self.usable_nodes() < min {
+            let reason = Reason::BelowMinimum { min };
             let Err(Blocked { wait, why }) = self.launch_one_of(&sizes, None, None, reason) else { continue };
             self.found.below_minimum = why;
             match wait {

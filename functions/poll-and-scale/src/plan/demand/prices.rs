@@ -19,12 +19,16 @@ pub(super) struct Mix<'a> {
 pub(super) fn mix<'a>(sizes: &[&'a Size], nodes: u32, there: impl Fn(&Size) -> u32, within: Option<Usd>) -> Mix<'a> {
     let mut mix = Mix::default();
     for size in sizes {
-        let allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)));
+        // The types of a size of several share its maximum.
+        let taken: u32 = mix.of.iter().filter(|(of, _)| of.name == size.name).map(|(_, some)| some).sum();
+        let allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)).saturating_sub(taken));
         let affordable = within.map_or(u32::MAX, |most| most.saturating_sub(mix.price).pays_times(size.price_per_hour));
         let some = nodes.saturating_sub(mix.nodes).min(allowed).min(affordable);
         mix.nodes += some;
         mix.price = mix.price + size.price_per_hour.times(u64::from(some));
-        mix.of.push((size, some));
+        if some > 0 {
+            mix.of.push((size, some));
+        }
     }
     mix
 }

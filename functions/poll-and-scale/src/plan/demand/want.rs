@@ -7,6 +7,7 @@ use super::prices::{cheapest, is_within_cap};
 use model::ids::{AllocId, NodeId};
 use model::reason::Reason;
 use model::{JobSummary, Usd};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// One demand for places: all members of a queued job, or a copy of an unknown alloc.
@@ -67,13 +68,18 @@ pub(super) fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Opt
     let (policy, all) = (&view.seen.policy, sizes);
     let sizes = all.fitting(job);
     if sizes.is_empty() {
+        // What EC2 offers is not known yet, or not completely: a type that fits may come.
+        if policy.waits_for_catalogue() {
+            return None;
+        }
         return Some(all.none_fits(job.needs.capacity(), &job.needs.machine));
     }
     // A maximum of 0 pauses the cluster: jobs wait.
     if job.needs.nodes > policy.nodes.max && policy.nodes.max > 0 {
         return Some(Reason::MoreThanMaximum { nodes: job.needs.nodes, max: policy.nodes.max });
     }
-    let most: u32 = sizes.iter().map(|s| s.max.unwrap_or(u32::MAX)).fold(0, u32::saturating_add);
+    let most_of: BTreeMap<&str, u32> = sizes.iter().map(|s| (s.name.as_str(), s.max.unwrap_or(u32::MAX))).collect();
+    let most = most_of.into_values().fold(0, u32::saturating_add);
     if job.needs.nodes > most {
         return Some(Reason::MoreThanSizesAllow { nodes: job.needs.nodes, most });
     }

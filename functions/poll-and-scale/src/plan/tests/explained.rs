@@ -236,7 +236,7 @@ fn every_idle_node_that_stays_says_why() {
         ["0: an operator holds it: `nodekeeper resume 0` ends that"]
     );
     let minimum = given(json!({"nodes": {"min": 1}})).node(idle_long(0));
-    assert_eq!(minimum.stays(at(900)), ["0: kept for the minimum: nodes.min is 1"]);
+    assert_eq!(minimum.stays(at(900)), ["0: kept for the minimum, which is 1 now"]);
     let window = given(json!({"shutdown": {"windows_min": [54, 6]}})).node(idle_long(0));
     assert_eq!(window.stays(at(2521)), ["0: its shutdown window opens in 12 min"]);
     assert_eq!(window.stays(at(3241)), Vec::<String>::new());

@@ -11,6 +11,7 @@ mod outage;
 mod reconnects;
 mod retries;
 mod sets;
+mod several;
 mod silence;
 mod suspected;
 

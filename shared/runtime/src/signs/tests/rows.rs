@@ -2,6 +2,7 @@
 
 use super::state::{NOW, State, heard};
 use crate::signs::{BadRow, Level, Stopping};
+use model::catalogue::{Catalogue, Part, PartState};
 use model::cloud::CloudError;
 use model::control::{EntryRow, UnreadableEntry};
 use model::events::Subject;
@@ -461,6 +462,48 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     row(
+        ("offers", Wrong),
+        |s| s.offers(|c| *part(c, Part::Types) = away(None)),
+        &["the instance types cannot be read, and were never read: AccessDenied"],
+        (|s| s.offers(|c| *part(c, Part::Types) = away(Some(NOW - 90_000))), Look),
+        |s| s.offers(|_| ()),
+    ),
+    row(
+        ("offers", Look),
+        |s| s.offers(|c| part(c, Part::SpotPrices).read_at = Some(at(NOW - 7200))),
+        &["the spot prices were last read 2 h ago: clean-stale-records should read them every 1 h"],
+        (|s| s.offers(|c| part(c, Part::SpotPrices).read_at = Some(at(NOW - 7199))), Well),
+        |s| s.offers(|_| ()),
+    ),
+    row(
+        ("offers", Look),
+        |s| s.offers(|c| *c = Catalogue::default()),
+        &["the instance types were never read: clean-stale-records reads them in its next run"],
+        (|s| s.offers(|_| ()), Well),
+        |s| s.offers(|_| ()),
+    ),
+    row(
+        ("offers", Wrong),
+        |s| s.offers(|c| c.types.clear()),
+        &["size any: no instance type has what it needs"],
+        (|s| s.offers(|_| ()), Well),
+        |s| s.offers(|_| ()),
+    ),
+    row(
+        ("offers", Wrong),
+        |s| s.offers(|c| c.subnets.clear()),
+        &["EC2 does not know subnet subnet-1"],
+        (|s| s.offers(|_| ()), Well),
+        |s| s.offers(|_| ()),
+    ),
+    row(
+        ("offers", Look),
+        |s| s.offers(|c| c.left_out = 3),
+        &["3 instance types fit and are left out"],
+        (|s| s.offers(|_| ()), Well),
+        |s| s.offers(|_| ()),
+    ),
+    row(
         ("demand", Look),
         |s| s.explained.sets = vec![set(1)],
         &["demand set ci: 1 of 3 ready, 1 to come", "nodes.max"],
@@ -489,6 +532,15 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.warned(&Subject::Cluster, 3601),
     ),
 ];
+
+fn part(catalogue: &mut Catalogue, part: Part) -> &mut PartState {
+    catalogue.parts.entry(part).or_default()
+}
+
+/// A part that EC2 does not tell, and that was last read then.
+fn away(read: Option<i64>) -> PartState {
+    PartState { read_at: read.map(at), error: Some("AccessDenied".into()), tried_at: Some(at(NOW)) }
+}
 
 fn entry(key: &str, is_known: bool) -> UnreadableEntry {
     UnreadableEntry { key: key.into(), detail: "it is not".into(), is_known }

@@ -2,15 +2,20 @@
 
 use crate::signs::facts::example;
 use crate::signs::{BadRow, Facts, Next, Stopping};
+use model::catalogue::{Catalogue, CatalogueRow, Offered, Part, Subnet, TypeFacts};
 use model::cloud::CloudError;
 use model::control::{Control, ControlKey, EntryRow, Found, PolicyRow, RunRow, Tally};
 use model::events::{Event, Subject};
 use model::explain::Explanation;
 use model::fixtures::{self, at, job, ready};
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
+use model::policy::{Policy, example_json};
 use model::rng::Rng;
 use model::time::Span;
-use model::{ActionName, AllocSummary, Handle, JobState, JobSummary, NodeRecord, NodeState, Version, functions};
+use model::{
+    ActionName, AllocSummary, Arch, Handle, JobState, JobSummary, NodeRecord, NodeState, Usd, Version, functions,
+};
+use serde_json::json;
 use store::Ended;
 
 /// When the judgement is made.
@@ -72,6 +77,26 @@ impl State {
             rows: self.rows.clone(),
             ..Facts::new(&self.control, at(NOW))
         }
+    }
+
+    /// A policy with a size of several types, and its catalogue with this change.
+    pub(super) fn offers(&mut self, change: fn(&mut Catalogue)) {
+        let mut document = example_json();
+        document["launch"]["subnets"] = json!(["subnet-1"]);
+        document["size"] = json!([{"name": "any", "instance_types": ["*"], "market": "spot", "fallback": "on_demand"}]);
+        let policy = Policy::from_json(&document).unwrap();
+        let facts = TypeFacts { vcpus: 2, arch: [Arch::X86_64].into(), is_current: true, ..TypeFacts::default() };
+        let (zones, spot) = (["a".to_owned()].into(), [("a".to_owned(), Usd::from_micros(3))].into());
+        let mut catalogue = Catalogue { wanted: policy.catalogue_wanted().unwrap(), ..Catalogue::default() };
+        catalogue.types.insert("m7a.large".into(), Offered { facts, zones, spot, ..Offered::default() });
+        catalogue.subnets.insert("subnet-1".into(), Subnet { zone: "a".into(), free: 9 });
+        for part in Part::ALL {
+            catalogue.parts.entry(part).or_default().read_at = Some(at(NOW));
+        }
+        change(&mut catalogue);
+        let row = PolicyRow::new(&policy);
+        self.control.policy = Some(PolicyRow { version: Version::UNWRITTEN.next(), ..row });
+        self.control.catalogue = Some(CatalogueRow::new(&catalogue));
     }
 
     pub(super) fn run(&mut self, function: Function) -> &mut RunRow {

@@ -1,0 +1,52 @@
+//! What EC2 offers for a policy that was just stored.
+//!
+//! Guarantees: the functions know at once what the sizes of several instance types mean, if EC2 can be asked from here.
+//! Does not: fail if it cannot. clean-stale-records asks in its next run.
+
+use crate::console::show;
+use crate::console::{Cluster, Context};
+use model::Usd;
+use runtime::catalogue;
+
+/// A price of an hour, to the digits that AWS gives.
+pub(super) fn price(usd: Usd) -> String {
+    format!("${:.4}", f64::from(usd))
+}
+
+/// Asks EC2 for what the stored policy needs to know of it, and keeps the answers for the functions: so the next run need not
+/// wait for clean-stale-records.
+pub(super) async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
+    let control = cluster.store.control().await?;
+    let (policy, _) = control.checked_policy()?;
+    if policy.several.is_empty() {
+        return Ok(());
+    }
+    const LATER: &str = "clean-stale-records asks EC2 in its next run";
+    let Some(offers) = cluster.cloud.offers() else {
+        writeln!(context.err, "what EC2 offers is not known from here: {LATER}")?;
+        return Ok(());
+    };
+    let now = context.now();
+    let due = policy.catalogue.due(&policy.parts_wanted(), &policy.catalogue_wanted().unwrap_or_default(), now);
+    if !due.is_empty() {
+        let read = catalogue::read(offers, &policy, &policy.catalogue, &due, now).await;
+        if let Err(error) = catalogue::keep(&cluster.store, &control, &read).await {
+            writeln!(context.err, "what EC2 offers was not stored: {error}; {LATER}")?;
+            return Ok(());
+        }
+    }
+    let policy = cluster.store.control().await?.checked_policy()?.0;
+    for several in &policy.several {
+        let mut of = policy.size.iter().filter(|size| size.name == several.name).collect::<Vec<_>>();
+        of.sort_by_key(|size| size.price_per_hour);
+        if let [cheapest, ..] = of.as_slice() {
+            let (types, market) = (show::several(of.len(), "instance type"), several.market);
+            let (name, from) = (&cheapest.instance_type, price(cheapest.price_per_hour));
+            writeln!(context.out, "size {}: {types}, {market}, from {name} at {from} an hour", several.name)?;
+        }
+    }
+    for fault in catalogue::faults(&policy, now) {
+        writeln!(context.err, "{}", fault.says)?;
+    }
+    Ok(())
+}

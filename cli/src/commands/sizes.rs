@@ -1,0 +1,241 @@
+//! `sizes`: which machines the sizes of a policy mean today, and at which prices.
+//!
+//! Guarantees: a price is one that AWS told; what is not known is shown as unknown.
+//! Does not: store anything, or say which machine the next launch takes. The plan does, with what EC2 refuses meanwhile.
+
+use super::offers::price;
+use super::policy;
+use crate::console::show::{self, Rows, memory};
+use crate::console::{Cluster, Context, Outcome};
+use clap::Args;
+use model::catalogue::{Catalogue, Offers, Part, TypeFacts};
+use model::policy::{Fallback, Policy, SeveralTypes, Size};
+use model::time::Time;
+use model::{Market, Usd};
+use runtime::catalogue;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Example: nodekeeper sizes --file policy.toml\n\nA line that begins with + is a machine that the stored catalogue does not have, one with ~ has another price there,\nand one with - is only there."
+)]
+pub struct SizesArgs {
+    /// Show the sizes of this policy, and not those of the stored one
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Show what the functions know, and do not ask EC2
+    #[arg(long, conflicts_with = "file")]
+    stored: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A machine that a size may be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Row {
+    size: String,
+    instance_type: String,
+    arch: String,
+    vcpus: u32,
+    memory_mib: u64,
+    gpus: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_type: Option<String>,
+    market: Market,
+    /// The price that counts, in dollars an hour; `None` if it is not known, and then nothing is bought.
+    price_per_hour: Option<Usd>,
+    /// The price on demand by the price list.
+    on_demand: Option<Usd>,
+    /// The spot prices by zone.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    spot: BTreeMap<String, Usd>,
+    zones: BTreeSet<String>,
+    /// What differs from EC2, or from what is stored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
+    /// How the row differs from what is stored: `new`, `changed` or `gone`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differs: Option<&'static str>,
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    let control = cluster.store.control().await?;
+    let stored = control.catalogue();
+    let policy = match &args.file {
+        Some(file) => policy::read(file)?,
+        None => control.checked_policy()?.0,
+    };
+    let (now, mut rows) = (context.now(), rows_of(&policy, &stored));
+    let mut catalogue = stored;
+    if !args.stored {
+        catalogue = ask(&cluster, &policy, now).await?;
+        rows = compared(rows_of(&policy, &catalogue), &rows);
+        compare_typed(&mut rows, &policy, &catalogue);
+    }
+    rows.sort_by(|a, b| order(a).cmp(&order(b)));
+    if args.json {
+        show::json(context.out, &rows)?;
+    } else {
+        print(context, &rows)?;
+    }
+    let faults = catalogue::faults(&policy.with_catalogue(catalogue), now);
+    for fault in &faults {
+        writeln!(context.err, "{}", fault.says)?;
+    }
+    Ok(Outcome::done_if(faults.is_empty()))
+}
+
+/// The order of the lines: by size, the cheapest first, and what has no known price last.
+fn order(row: &Row) -> impl Ord + use<'_> {
+    (row.size.as_str(), row.price_per_hour.is_none(), row.price_per_hour, row.instance_type.as_str())
+}
+
+/// Asks EC2 for everything about the sizes of a policy: also about those of one type, to compare what the policy says.
+async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Catalogue> {
+    let offers: &dyn Offers =
+        cluster.cloud.offers().ok_or_else(|| anyhow::anyhow!("this cloud does not say what it offers"))?;
+    let mut all = policy.clone();
+    let typed = policy.size.iter().filter(|size| size.offered.is_none());
+    all.several.extend(typed.map(SeveralTypes::only));
+    let read = catalogue::read(offers, &all, &Catalogue::default(), &Part::ALL, now).await;
+    Ok(Catalogue { wanted: policy.catalogue_wanted().unwrap_or_default(), ..read })
+}
+
+/// The machines of each size by a catalogue.
+fn rows_of(policy: &Policy, catalogue: &Catalogue) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    let known = policy.clone().with_catalogue(catalogue.clone());
+    rows.extend(known.size.iter().map(|size| row(size, catalogue)));
+    for several in &policy.several {
+        let is_known = |name: &str| rows.iter().any(|row| row.size == several.name && row.instance_type == name);
+        let lacks = |name: &str, facts: &TypeFacts| several.requirements.lacks(name, several.kind.arch, facts);
+        let unpriced: Vec<Row> = catalogue
+            .types
+            .iter()
+            .filter(|(name, offered)| lacks(name, &offered.facts).is_none() && !is_known(name))
+            .map(|(name, offered)| {
+                let facts = &offered.facts;
+                Row {
+                    size: several.name.clone(),
+                    instance_type: name.clone(),
+                    arch: several.kind.arch.to_string(),
+                    vcpus: facts.vcpus,
+                    memory_mib: facts.memory_mib,
+                    gpus: u32::try_from(facts.gpus).unwrap_or(u32::MAX),
+                    gpu_type: facts.gpu_type.clone(),
+                    market: several.market,
+                    price_per_hour: None,
+                    on_demand: offered.on_demand,
+                    spot: offered.spot.clone(),
+                    zones: offered.zones.clone(),
+                    notes: vec![format!("its {} price is not known here: it is not bought", several.market)],
+                    differs: None,
+                }
+            })
+            .collect();
+        rows.extend(unpriced);
+    }
+    rows
+}
+
+fn row(size: &Size, catalogue: &Catalogue) -> Row {
+    let offered = size.offered.as_deref().or_else(|| catalogue.types.get(&size.instance_type));
+    let mut notes = Vec::new();
+    if size.fallback == Fallback::OnDemand && size.offered.as_ref().is_some_and(|offered| offered.on_demand.is_none()) {
+        notes.push("no fallback: its price on demand is not known".to_owned());
+    }
+    Row {
+        size: size.name.clone(),
+        instance_type: size.instance_type.clone(),
+        arch: size.kind.arch.to_string(),
+        vcpus: size.capacity.vcpus,
+        memory_mib: size.capacity.memory_mib,
+        gpus: size.capacity.gpus,
+        gpu_type: size.kind.gpu_type.clone(),
+        market: size.market,
+        price_per_hour: Some(size.price_per_hour),
+        on_demand: offered.and_then(|offered| offered.on_demand),
+        spot: offered.map(|offered| offered.spot.clone()).unwrap_or_default(),
+        zones: offered.map(|offered| offered.zones.clone()).unwrap_or_default(),
+        notes,
+        differs: None,
+    }
+}
+
+/// Marks how these rows differ from the stored ones, and adds those that are gone.
+fn compared(mut rows: Vec<Row>, stored: &[Row]) -> Vec<Row> {
+    let same = |a: &Row, b: &Row| a.size == b.size && a.instance_type == b.instance_type;
+    for row in &mut rows {
+        match stored.iter().find(|old| same(old, row)) {
+            None => row.differs = Some("new"),
+            Some(old) if old.price_per_hour != row.price_per_hour => {
+                row.differs = Some("changed");
+                row.notes.push(format!("the functions know {}", old.price_per_hour.map_or("no price".into(), price)));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone: Vec<Row> = stored.iter().filter(|old| !rows.iter().any(|row| same(row, old))).cloned().collect();
+    rows.extend(gone.into_iter().map(|row| Row { differs: Some("gone"), ..row }));
+    rows
+}
+
+/// Notes where a size of one type says something else than EC2.
+fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) {
+    for size in policy.size.iter().filter(|size| size.offered.is_none()) {
+        let Some(row) = rows.iter_mut().find(|row| row.size == size.name) else { continue };
+        let Some(offered) = catalogue.types.get(&size.instance_type) else {
+            row.notes.push("EC2 does not have this type here".into());
+            continue;
+        };
+        let (facts, has) = (&offered.facts, size.capacity);
+        if (facts.vcpus, facts.memory_mib, facts.gpus) != (has.vcpus, has.memory_mib, u64::from(has.gpus)) {
+            let gpus = if facts.gpus > 0 { format!(", {} GPUs", facts.gpus) } else { String::new() };
+            row.notes.push(format!("EC2 says {} vCPUs, {}{gpus}", facts.vcpus, memory(facts.memory_mib)));
+        }
+        if let Some(says) = offered.price(size.market).filter(|says| *says != size.price_per_hour) {
+            row.notes.push(format!("AWS says {}", price(says)));
+        }
+    }
+}
+
+fn print(context: &mut Context<'_>, rows: &[Row]) -> anyhow::Result<()> {
+    let heads =
+        ["", "SIZE", "TYPE", "ARCH", "VCPUS", "MEMORY", "GPUS", "MARKET", "PRICE/H", "ON DEMAND", "ZONES", "NOTES"];
+    let mut table = Rows::new(&heads);
+    for row in rows {
+        let mark = match row.differs {
+            Some("new") => "+",
+            Some("changed") => "~",
+            Some(_) => "-",
+            None => "",
+        };
+        let gpus = match (&row.gpu_type, row.gpus) {
+            (_, 0) => String::new(),
+            (Some(model), gpus) => format!("{gpus} {model}"),
+            (None, gpus) => gpus.to_string(),
+        };
+        let price = |known: Option<Usd>| known.map_or("?".to_owned(), price);
+        let zones = row.zones.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+        table.row([
+            mark.to_owned(),
+            row.size.clone(),
+            row.instance_type.clone(),
+            row.arch.clone(),
+            row.vcpus.to_string(),
+            memory(row.memory_mib),
+            gpus,
+            row.market.to_string(),
+            price(row.price_per_hour),
+            price(row.on_demand),
+            zones,
+            row.notes.join("; "),
+        ]);
+    }
+    table.print(context.out)?;
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! Tests of `sizes`, and of what `policy set` asks EC2.
+
+use super::*;
+use model::Usd;
+use model::catalogue::{Catalogue, Offers, Subnet};
+use model::fixtures::{FixedOffers, offered};
+use serde_json::Value;
+
+/// EC2 that says what it offers, and nothing else.
+struct Shop(FixedOffers);
+
+#[async_trait]
+impl Cloud for Shop {
+    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
+        Ok(Vec::new())
+    }
+    async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
+        Ok(None)
+    }
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+        panic!("a command launched")
+    }
+    async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
+        panic!("a command terminated")
+    }
+    async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
+        Ok(None)
+    }
+    fn offers(&self) -> Option<&dyn Offers> {
+        Some(&self.0)
+    }
+}
+
+/// Three types in two zones.
+fn shop() -> FixedOffers {
+    let types = [
+        ("m7a.large", offered(2, 8, &[("a", 40_000), ("b", 30_000)])),
+        ("m7a.xlarge", offered(4, 16, &[("a", 90_000)])),
+        ("m6i.large", offered(2, 8, &[("b", 35_000)])),
+    ];
+    let types = types.into_iter().map(|(name, offered)| (name.to_owned(), offered)).collect();
+    let subnets = [("subnet-1".to_owned(), Subnet { zone: "b".into(), free: 9 })].into();
+    FixedOffers { of: Catalogue { types, subnets, ..Catalogue::default() }, is_away: false }
+}
+
+const SEVERAL: &str = r#"
+[launch]
+template = "nodekeeper"
+subnets = ["subnet-1"]
+[[size]]
+name = "any"
+instance_types = ["m*"]
+market = "spot"
+[[size]]
+name = "typed"
+instance_type = "m6i.large"
+vcpus = 2
+memory_mib = 8000
+price_per_hour = 0.1
+"#;
+
+async fn world(offers: FixedOffers) -> World {
+    let mut world = World::new().await;
+    world.cluster.cloud = Arc::new(Shop(offers));
+    world
+}
+
+fn lines(text: &str) -> Vec<Vec<&str>> {
+    text.lines().map(|line| line.split_whitespace().collect()).collect()
+}
+
+#[tokio::test]
+async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
+    let (dir, mut world) = (tempfile::tempdir().unwrap(), world(shop()).await);
+    let policy = file(&dir, "p.toml", SEVERAL);
+    let stored = world.run(&["policy", "set", &policy]).await.done();
+    assert!(stored.contains("size any: 2 instance types, spot, from m7a.large at $0.0300 an hour"), "{stored}");
+    // What has no zone with a subnet has no price here.
+    let said = world.run(&["sizes"]).await.done();
+    let shown = lines(&said);
+    assert_eq!(shown[1][..7], ["any", "m7a.large", "x86_64", "2", "8", "GiB", "spot"], "{said}");
+    assert_eq!(shown[1][7..], ["$0.0300", "$0.0900", "a", "b"], "{said}");
+    assert_eq!(shown[2][..2], ["any", "m6i.large"], "{said}");
+    assert!(
+        said.contains("m7a.xlarge") && said.contains("its spot price is not known here: it is not bought"),
+        "{said}"
+    );
+    assert!(said.contains("EC2 says 2 vCPUs, 8 GiB; AWS says $0.1050"), "the typed size: {said}");
+
+    // A price rises, a type goes, another comes.
+    let mut later = shop();
+    later.of.types.get_mut("m7a.large").unwrap().spot.insert("b".into(), Usd::from_micros(50_000));
+    later.of.types.remove("m6i.large");
+    later.of.types.insert("m5.large".into(), offered(2, 8, &[("b", 20_000)]));
+    world.cluster.cloud = Arc::new(Shop(later));
+    let said = world.run(&["sizes"]).await.done();
+    let marks: Vec<(&str, &str)> = lines(&said)
+        .into_iter()
+        .filter(|words| ["+", "~", "-"].contains(&words[0]))
+        .map(|words| (words[0], words[2]))
+        .collect();
+    assert_eq!(marks, [("+", "m5.large"), ("-", "m6i.large"), ("~", "m7a.large")], "{said}");
+    assert!(said.contains("the functions know $0.0300"), "{said}");
+    assert!(said.contains("EC2 does not have this type here"), "{said}");
+    // What the functions know is as it was.
+    let known = world.run(&["sizes", "--stored", "--json"]).await.done();
+    let rows: Vec<Value> = serde_json::from_str(&known).unwrap();
+    let any: Vec<&str> =
+        rows.iter().filter(|row| row["size"] == "any").filter_map(|row| row["instance_type"].as_str()).collect();
+    assert_eq!(any, ["m7a.large", "m6i.large", "m7a.xlarge"], "{known}");
+    assert_eq!(rows[0]["spot"], serde_json::json!({"a": 0.04, "b": 0.03}));
+}
+
+#[tokio::test]
+async fn what_cannot_be_bought_or_asked_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(shop()).await;
+    let none = file(&dir, "none.toml", &SEVERAL.replace("[\"m*\"]", "[\"x*\"]"));
+    let said = world.run(&["sizes", "--file", &none]).await;
+    assert_eq!(said.result.as_ref().ok(), Some(&Outcome::Failed), "{said:?}");
+    assert!(said.err.contains("size any: no instance type has what it needs"), "{said:?}");
+    let nowhere = file(&dir, "nowhere.toml", &SEVERAL.replace("subnet-1", "subnet-9"));
+    let said = world.run(&["sizes", "--file", &nowhere]).await;
+    assert!(said.err.contains("EC2 does not know subnet subnet-9"), "{said:?}");
+    // A policy is stored also if EC2 does not answer.
+    let mut away = world.clone();
+    away.cluster.cloud = Arc::new(Shop(FixedOffers { is_away: true, ..FixedOffers::default() }));
+    let said = away.run(&["policy", "set", &file(&dir, "p.toml", SEVERAL)]).await;
+    assert!(said.out.contains("stored as version 1"), "{said:?}");
+    assert!(said.err.contains("the instance types cannot be read, and were never read"), "{said:?}");
+    let mut blind = world.clone();
+    blind.cluster.cloud = Arc::new(Listed(Vec::new()));
+    let said = blind.run(&["policy", "set", &none]).await;
+    assert!(said.err.contains("what EC2 offers is not known from here"), "{said:?}");
+}

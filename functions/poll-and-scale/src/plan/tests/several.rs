@@ -1,0 +1,210 @@
+//! Tests of the plan: sizes of several instance types, and zones.
+
+use super::*;
+use model::catalogue::{Catalogue, Offered, Part, PartState, Subnet, TypeFacts};
+use model::{Arch, Market, Offering};
+
+/// A type with so many vCPUs and GiB, its zones, its price on demand, and its spot prices by zone, in micro-dollars.
+type Type<'a> = (&'a str, (u32, u64), &'a str, u64, &'a [(&'a str, u64)]);
+
+const M7A: Type<'_> = ("m7a.large", (2, 8), "ab", 100_000, &[("a", 40_000), ("b", 30_000)]);
+const C7A: Type<'_> = ("c7a.large", (2, 4), "ab", 80_000, &[("a", 25_000), ("b", 50_000)]);
+const M7I: Type<'_> = ("m7i.xlarge", (4, 16), "a", 200_000, &[("a", 70_000)]);
+
+/// Subnet-a is in zone a, and so on, each with so many free addresses.
+fn catalogue(policy: &Policy, types: &[Type<'_>], free: u32) -> Catalogue {
+    let offered = |(_, (vcpus, gib), zones, on_demand, spot): &Type<'_>| Offered {
+        facts: TypeFacts {
+            vcpus: *vcpus,
+            memory_mib: gib * 1024,
+            arch: [Arch::X86_64].into(),
+            is_current: true,
+            ..TypeFacts::default()
+        },
+        zones: zones.chars().map(String::from).collect(),
+        on_demand: (*on_demand > 0).then(|| Usd::from_micros(*on_demand)),
+        spot: spot.iter().map(|(zone, price)| ((*zone).to_owned(), Usd::from_micros(*price))).collect(),
+    };
+    let zone = |id: &String| id.strip_prefix("subnet-").unwrap().to_owned();
+    let subnets = policy.launch.subnets.iter().map(|id| (id.clone(), Subnet { zone: zone(id), free }));
+    let read = PartState { read_at: Some(at(0)), ..PartState::default() };
+    Catalogue {
+        types: types.iter().map(|of| (of.0.to_owned(), offered(of))).collect(),
+        subnets: subnets.collect(),
+        parts: Part::ALL.into_iter().map(|part| (part, read.clone())).collect(),
+        wanted: policy.catalogue_wanted().unwrap(),
+        left_out: 0,
+    }
+}
+
+/// A cluster with one size of several types.
+fn several(size: Value, launch: Value, nodes: Value, types: &[Type<'_>]) -> Given {
+    let mut any = json!({"name": "any", "instance_types": ["*"]});
+    any.as_object_mut().unwrap().extend(size.as_object().unwrap().clone());
+    let mut given = given(json!({"size": [any], "launch": launch, "nodes": nodes}));
+    let policy = given.seen.policy.clone();
+    let offers = catalogue(&policy, types, 100);
+    given.seen.policy = policy.with_catalogue(offers);
+    given
+}
+
+fn spot(types: &[Type<'_>]) -> Given {
+    let size = json!({"market": "spot", "fallback": "on_demand"});
+    several(size, json!({"subnets": ["subnet-a", "subnet-b"]}), json!({}), types)
+}
+
+/// The offerings of each launch, in the order in which they are tried.
+fn ways(given: &Given) -> Vec<Vec<String>> {
+    let word = |o: &Offering| {
+        let market = if o.market == Market::Spot { "spot" } else { "on demand" };
+        format!(
+            "{} {market} {} {}",
+            o.instance_type,
+            o.zone.as_deref().unwrap_or("?"),
+            o.price_per_hour.micros() / 1000
+        )
+    };
+    let plan = plan(&given.seen, at(100));
+    let offerings = plan.actions.iter().filter_map(|planned| match &planned.action {
+        Action::Launch { offerings, .. } => Some(offerings.iter().map(word).collect()),
+        _ => None,
+    });
+    offerings.collect()
+}
+
+/// What the plan says of waiting and rejected jobs.
+fn said(given: &Given) -> String {
+    let plan = plan(&given.seen, at(100));
+    let rejected = plan
+        .actions
+        .iter()
+        .filter(|p| matches!(p.action, Action::Reject(_)))
+        .map(|p| format!("rejected: {}", p.reason));
+    let waits = plan.explained.waiting.iter().map(model::explain::Waiting::reason);
+    rejected.chain(waits).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn the_cheapest_type_and_zone_comes_first_and_what_is_packed_fits_on_each_way() {
+    let given = spot(&[M7A, C7A, M7I]).job(5, |_| ());
+    assert_eq!(
+        ways(&given),
+        [[
+            "c7a.large spot a 25",
+            "m7a.large spot b 30",
+            "m7a.large spot a 40",
+            "c7a.large spot b 50",
+            "m7i.xlarge spot a 70",
+            "c7a.large on demand a 80",
+            "c7a.large on demand b 80",
+            "m7a.large on demand a 100",
+            "m7a.large on demand b 100",
+            "m7i.xlarge on demand a 200",
+        ]]
+    );
+    // A job that needs more memory than the cheapest has takes the others.
+    let large = spot(&[M7A, C7A, M7I]).job(5, |spec| spec.needs.memory_mib = 6000);
+    assert_eq!(ways(&large)[0][0], "m7a.large spot b 30");
+    assert!(ways(&large)[0].iter().all(|way| !way.starts_with("c7a")));
+    // m7i has less of nothing; a type with more memory and fewer vCPUs than the first one is no way.
+    let r7a = ("r7a.medium", (1, 8), "ab", 90_000, &[("a", 26_000)][..]);
+    let given = spot(&[C7A, r7a]).job(5, |_| ());
+    assert!(ways(&given)[0].iter().all(|way| way.starts_with("c7a")), "{:?}", ways(&given));
+}
+
+#[test]
+fn a_type_whose_price_is_not_known_is_not_bought() {
+    let unknown = ("m9x.large", (2, 8), "ab", 0, &[][..]);
+    let given = spot(&[unknown, M7I]).job(5, |_| ());
+    assert_eq!(ways(&given)[0][0], "m7i.xlarge spot a 70");
+    // Where on demand is not known, there is no falling back.
+    let no_fallback = ("m9x.large", (2, 8), "ab", 0, &[("a", 20_000)][..]);
+    assert_eq!(ways(&spot(&[no_fallback]).job(5, |_| ())), [["m9x.large spot a 20"]]);
+}
+
+#[test]
+fn the_price_cap_counts_the_dearest_way_that_it_allows() {
+    let capped = |cap: f64| {
+        let size = json!({"market": "spot", "fallback": "on_demand"});
+        let launch = json!({"subnets": ["subnet-a", "subnet-b"]});
+        (5..9).fold(several(size, launch, json!({"max_price_per_hour": cap}), &[M7A, C7A]), |given, n| {
+            given.job(n, whole)
+        })
+    };
+    // A cap of 60 allows only the cheap ways, each node counts as 50.
+    let launches = ways(&capped(0.06));
+    assert_eq!(
+        launches,
+        [["c7a.large spot a 25", "m7a.large spot b 30", "m7a.large spot a 40", "c7a.large spot b 50"]]
+    );
+    // A cap of 210 allows two nodes that may become the dearest, and a third that may not.
+    let launches = ways(&capped(0.21));
+    let dearest: Vec<&str> = launches.iter().map(|ways| ways.last().unwrap().as_str()).collect();
+    assert_eq!(dearest, ["m7a.large on demand b 100", "m7a.large on demand b 100"]);
+    assert_eq!(ways(&capped(0.0)).len(), 4);
+}
+
+#[test]
+fn the_types_of_a_size_share_its_maximum() {
+    let size = json!({"max": 2});
+    let two = (5..9).fold(several(size.clone(), json!({}), json!({}), &[M7A, C7A]), |given, n| given.job(n, whole));
+    assert_eq!(ways(&two).len(), 2);
+    let three = |spec: &mut JobSpec| spec.needs.nodes = 3;
+    let said = said(&several(size, json!({}), json!({}), &[M7A, C7A, M7I]).job(5, three));
+    assert!(said.contains("rejected: it needs 3 nodes at once and the sizes that fit allow 2"), "{said}");
+}
+
+#[test]
+fn jobs_wait_for_a_catalogue_that_is_not_there_and_are_rejected_by_one_that_is() {
+    let large = |spec: &mut JobSpec| spec.needs.vcpus = 32;
+    let known = several(json!({}), json!({}), json!({}), &[M7A]).job(5, large);
+    assert!(said(&known).contains("rejected: no size fits"), "{}", said(&known));
+    let mut missing = known.clone();
+    missing.seen.policy = missing.seen.policy.clone().with_catalogue(Catalogue::default());
+    let waits = said(&missing);
+    assert!(waits.contains("not known: clean-stale-records asks EC2 in its next run"), "{waits}");
+    assert!(!waits.contains("rejected"), "{waits}");
+    let mut away = known.seen.policy.catalogue.as_ref().clone();
+    let part = away.parts.get_mut(&Part::Types).unwrap();
+    (part.read_at, part.error) = (None, Some("AccessDenied".into()));
+    missing.seen.policy = missing.seen.policy.clone().with_catalogue(away);
+    let waits = said(&missing);
+    assert!(waits.contains("not known: instance types: AccessDenied"), "{waits}");
+}
+
+#[test]
+fn a_subnet_without_free_addresses_is_left_out_and_told() {
+    let mut given = spot(&[C7A]).job(5, |_| ());
+    let mut offers = given.seen.policy.catalogue.as_ref().clone();
+    offers.subnets.get_mut("subnet-a").unwrap().free = 0;
+    given.seen.policy = given.seen.policy.clone().with_catalogue(offers.clone());
+    assert_eq!(ways(&given), [["c7a.large spot b 50", "c7a.large on demand b 80"]]);
+    offers.subnets.get_mut("subnet-b").unwrap().free = 0;
+    given.seen.policy = given.seen.policy.clone().with_catalogue(offers);
+    assert_eq!(ways(&given), Vec::<Vec<String>>::new());
+    assert!(said(&given).contains("subnet subnet-a has no free address; subnet subnet-b has"), "{}", said(&given));
+}
+
+#[test]
+fn no_zone_gets_more_than_its_share() {
+    let launch = |share: f64| json!({"subnets": ["subnet-a", "subnet-b", "subnet-c"], "zone_share": share});
+    let c7a = ("c7a.large", (2, 4), "abc", 80_000, &[][..]);
+    let zones = |share: f64, jobs: u32| {
+        let given =
+            (5..5 + jobs).fold(several(json!({}), launch(share), json!({}), &[c7a]), |given, n| given.job(n, whole));
+        let mut of: std::collections::BTreeMap<String, u32> = std::collections::BTreeMap::new();
+        for ways in ways(&given) {
+            *of.entry(ways[0].split(' ').nth(3).unwrap().to_owned()).or_default() += 1;
+        }
+        of.into_values().collect::<Vec<_>>()
+    };
+    assert_eq!(zones(1.0, 9), [9], "the first subnet is tried first");
+    assert_eq!(zones(0.34, 9), [4, 3, 2]);
+    assert_eq!(zones(0.5, 8), [4, 4]);
+    assert_eq!(zones(0.34, 1), [1]);
+    // With two zones of three, a third of the nodes in each is all that there may be.
+    let two = json!({"subnets": ["subnet-a", "subnet-b"], "zone_share": 0.34});
+    let given = (5..15).fold(several(json!({}), two, json!({}), &[c7a]), |given, n| given.job(n, whole));
+    assert!(ways(&given).len() < 10, "{}", ways(&given).len());
+    assert!(said(&given).contains("launch.zone_share = 0.34 of the nodes"), "{}", said(&given));
+}

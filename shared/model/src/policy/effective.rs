@@ -1,0 +1,71 @@
+//! What a policy means at one moment: with what EC2 offers, and at this hour.
+//!
+//! Guarantees: the document of a policy is the same whatever the catalogue has.
+//! Does not: read the catalogue; `runtime::catalogue` does.
+
+use super::size::Fallback;
+use super::types::Policy;
+use crate::catalogue::{Catalogue, Part};
+use crate::enums::Market;
+use crate::time::Time;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Policy {
+    /// The policy with a size for each instance type that its sizes of several types take.
+    #[must_use]
+    pub fn with_catalogue(mut self, catalogue: Catalogue) -> Self {
+        self.size.retain(|size| size.offered.is_none());
+        let zones: BTreeSet<&str> = self.launch.subnets.iter().filter_map(|id| catalogue.zone_of(id)).collect();
+        for several in &self.several {
+            let types = catalogue.types.iter().filter_map(|(name, offered)| several.of_type(name, offered, &zones));
+            self.size.extend(types);
+        }
+        self.catalogue = Arc::new(catalogue);
+        self
+    }
+
+    /// Whether sizes may lack instance types because the catalogue does not have everything that the policy wants.
+    pub fn waits_for_catalogue(&self) -> bool {
+        let is_read = |part| self.catalogue.parts.get(&part).is_some_and(|state| state.read_at.is_some());
+        let has_all = self.catalogue.wanted == self.catalogue_wanted().unwrap_or_default()
+            && self.parts_wanted().into_iter().all(is_read);
+        !self.several.is_empty() && !has_all
+    }
+
+    /// What the catalogue lacks, as the end of a sentence.
+    pub fn catalogue_lacks(&self) -> String {
+        let error = |part: &Part| Some(format!(": {part}: {}", self.catalogue.parts.get(part)?.error.as_ref()?));
+        let next = || ": clean-stale-records asks EC2 in its next run".to_owned();
+        self.parts_wanted().iter().find_map(error).unwrap_or_else(next)
+    }
+
+    /// The parts of the catalogue that the policy needs.
+    pub fn parts_wanted(&self) -> Vec<Part> {
+        let is_wanted = |part: &Part| match part {
+            Part::Types => !self.several.is_empty(),
+            Part::Prices => {
+                self.several.iter().any(|s| s.market == Market::OnDemand || s.fallback == Fallback::OnDemand)
+            }
+            Part::SpotPrices => self.several.iter().any(|s| s.market == Market::Spot),
+            Part::Subnets => !self.launch.subnets.is_empty(),
+        };
+        Part::ALL.into_iter().filter(is_wanted).collect()
+    }
+
+    /// What a catalogue of this policy has to have, as a text: with another text, a catalogue is one of another policy.
+    /// `None`: the policy needs no catalogue.
+    pub fn catalogue_wanted(&self) -> Option<String> {
+        if self.several.is_empty() && self.launch.subnets.is_empty() {
+            return None;
+        }
+        let of_sizes: Vec<_> = self.several.iter().map(|s| (&s.name, s.kind.arch, &s.requirements)).collect();
+        serde_json::to_string(&(of_sizes, &self.launch.subnets)).ok()
+    }
+
+    /// How many nodes are kept up at this time.
+    pub fn minimum_at(&self, now: Time) -> u32 {
+        let at_hours = self.minimum.iter().filter(|minimum| minimum.applies(now)).map(|minimum| minimum.nodes);
+        at_hours.fold(self.nodes.min, u32::max)
+    }
+}

@@ -1,0 +1,247 @@
+//! Reading the catalogue: what EC2 offers for the sizes of several instance types.
+//!
+//! Guarantees: a part that cannot be read stays as it was, with the error; the catalogue has only types that a size of the
+//! policy takes, at most [`MAX_TYPES`], the smallest first.
+//! Does not: decide when it is read ([`Catalogue::due`] does), or choose what is bought (the plan does).
+
+use model::catalogue::{Catalogue, CatalogueRow, MAX_TYPES, Offered, Offers, Part, TypeFacts};
+use model::cloud::CloudError;
+use model::control::{Control, ControlKey};
+use model::policy::Policy;
+use model::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use store::{Store, WriteError};
+
+/// The longest error that is kept of a part, in characters.
+const MAX_ERROR_CHARS: usize = 300;
+
+/// Reads these parts of the catalogue of a policy anew. The parts must be in the order of [`Part::ALL`], because prices are
+/// asked for the types that were found.
+pub async fn read(offers: &dyn Offers, policy: &Policy, before: &Catalogue, parts: &[Part], now: Time) -> Catalogue {
+    let mut catalogue = before.clone();
+    let wanted = policy.catalogue_wanted().unwrap_or_default();
+    if catalogue.wanted != wanted {
+        // What is known stays until it is read anew, but no part counts as read for this policy.
+        catalogue.parts.clear();
+        catalogue.wanted = wanted;
+    }
+    for part in parts {
+        let outcome = read_part(offers, policy, &mut catalogue, *part).await;
+        let state = catalogue.parts.entry(*part).or_default();
+        state.tried_at = Some(now);
+        state.error = outcome.err().map(|error| error.to_string().chars().take(MAX_ERROR_CHARS).collect());
+        if state.error.is_none() {
+            state.read_at = Some(now);
+        }
+    }
+    catalogue
+}
+
+async fn read_part(
+    offers: &dyn Offers,
+    policy: &Policy,
+    catalogue: &mut Catalogue,
+    part: Part,
+) -> Result<(), CloudError> {
+    let names: BTreeSet<String> = catalogue.types.keys().cloned().collect();
+    match part {
+        Part::Types => {
+            let patterns: BTreeSet<String> =
+                policy.several.iter().flat_map(|size| size.requirements.instance_types.iter().cloned()).collect();
+            if patterns.is_empty() {
+                return Ok(());
+            }
+            let types = offers.types(&patterns).await?;
+            let zones = offers.zones(&patterns).await?;
+            keep_wanted(policy, catalogue, types, zones);
+        }
+        Part::Prices if !names.is_empty() => {
+            let mut prices = offers.prices(&names).await?;
+            catalogue.types.iter_mut().for_each(|(name, offered)| offered.on_demand = prices.remove(name));
+        }
+        Part::SpotPrices if !names.is_empty() => {
+            let mut prices = offers.spot_prices(&names).await?;
+            let of = |prices: &mut BTreeMap<_, _>, name: &String| prices.remove(name).unwrap_or_default();
+            catalogue.types.iter_mut().for_each(|(name, offered)| offered.spot = of(&mut prices, name));
+        }
+        Part::Prices | Part::SpotPrices => {}
+        Part::Subnets => catalogue.subnets = offers.subnets(&policy.launch.subnets.iter().cloned().collect()).await?,
+    }
+    Ok(())
+}
+
+/// Replaces the types by those of these that a size takes. What is known of their prices stays.
+fn keep_wanted(
+    policy: &Policy,
+    catalogue: &mut Catalogue,
+    types: BTreeMap<String, TypeFacts>,
+    mut zones: BTreeMap<String, BTreeSet<String>>,
+) {
+    let is_taken = |name: &str, facts: &TypeFacts| {
+        policy.several.iter().any(|size| size.requirements.lacks(name, size.kind.arch, facts).is_none())
+    };
+    let mut taken: Vec<(String, TypeFacts)> = types.into_iter().filter(|(name, facts)| is_taken(name, facts)).collect();
+    taken.sort_by(|(a, of_a), (b, of_b)| (of_a.vcpus, of_a.memory_mib, a).cmp(&(of_b.vcpus, of_b.memory_mib, b)));
+    catalogue.left_out = taken.len().saturating_sub(MAX_TYPES) as u64;
+    taken.truncate(MAX_TYPES);
+    let mut before = std::mem::take(&mut catalogue.types);
+    for (name, facts) in taken {
+        let known = before.remove(&name).unwrap_or_default();
+        let zones = zones.remove(&name).unwrap_or_default();
+        catalogue.types.insert(name, Offered { facts, zones, ..known });
+    }
+}
+
+/// Something that keeps a policy from buying what it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Whether a size cannot be bought at all.
+    pub is_wrong: bool,
+    /// What is so.
+    pub says: String,
+}
+
+/// What is wrong with the catalogue of a policy.
+pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
+    let (catalogue, mut faults) = (policy.catalogue.as_ref(), Vec::new());
+    let mut add = |is_wrong, says| faults.push(Fault { is_wrong, says });
+    for part in policy.parts_wanted() {
+        let state = catalogue.part(part);
+        let age = state.read_at.map(|at| now.since(at));
+        // Twice as old as it should ever be.
+        let is_old = age.is_some_and(|age| age >= part.keeps() + part.keeps());
+        let read = age.map_or_else(|| "were never read".to_owned(), |age| format!("were last read {age} ago"));
+        match state.error {
+            Some(error) => add(age.is_none(), format!("the {part} cannot be read, and {read}: {error}")),
+            None if age.is_none() && part == Part::Subnets => {}
+            None if age.is_none() => {
+                add(false, format!("the {part} {read}: clean-stale-records reads them in its next run"))
+            }
+            None if is_old => {
+                add(false, format!("the {part} {read}: clean-stale-records should read them every {}", part.keeps()))
+            }
+            None => {}
+        }
+    }
+    let is_read = |part| catalogue.part(part).read_at.is_some();
+    for several in policy.several.iter().filter(|_| !policy.waits_for_catalogue()) {
+        if !policy.size.iter().any(|size| size.name == several.name) {
+            add(
+                true,
+                format!(
+                    "size {}: no instance type has what it needs, in a zone of the subnets and with a price that is known; `nodekeeper sizes` shows which there are",
+                    several.name
+                ),
+            );
+        }
+    }
+    if catalogue.left_out > 0 {
+        add(
+            false,
+            format!(
+                "{} instance types fit and are left out, because there are more than {MAX_TYPES}: name fewer",
+                catalogue.left_out
+            ),
+        );
+    }
+    for id in policy.launch.subnets.iter().filter(|id| is_read(Part::Subnets) && catalogue.zone_of(id).is_none()) {
+        add(true, format!("EC2 does not know subnet {id}: correct launch.subnets"));
+    }
+    faults
+}
+
+/// Stores a catalogue in place of the one of this control table.
+pub async fn keep(store: &Store, control: &Control, catalogue: &Catalogue) -> Result<(), WriteError> {
+    let row = CatalogueRow::new(catalogue);
+    let is_unreadable = |key: &str| control.unreadable.iter().any(|entry| entry.key == key);
+    if control.catalogue.is_none() && is_unreadable(&ControlKey::Catalogue.to_string()) {
+        return store.replace_unreadable(&row).await.map(drop);
+    }
+    let before = control.catalogue.as_ref();
+    let version = before.map_or(row.version, |before| before.version);
+    store.write(before, &CatalogueRow { version, ..row }, Vec::new()).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::catalogue::Subnet;
+    use model::fixtures::{FixedOffers, at, offered};
+    use serde_json::json;
+
+    fn policy(vcpus: u32) -> Policy {
+        let several = json!({"name": "any", "instance_types": ["*"], "vcpus": [vcpus, 1000], "market": "spot",
+                             "fallback": "on_demand"});
+        let launch = json!({"template": "nodekeeper", "subnets": ["subnet-1"]});
+        Policy::from_json(&json!({"launch": launch, "size": [several]})).unwrap()
+    }
+
+    /// So many types, each with one vCPU more than the one before.
+    fn offers(number: u32) -> FixedOffers {
+        let types = (1..=number).map(|n| (format!("m{n}.large"), offered(n, 1, &[("a", 30)]))).collect();
+        let subnets = [("subnet-1".to_owned(), Subnet { zone: "a".into(), free: 7 })].into();
+        FixedOffers { of: Catalogue { types, subnets, ..Catalogue::default() }, is_away: false }
+    }
+
+    async fn all(told: &FixedOffers, policy: &Policy, before: &Catalogue, now: i64) -> (Catalogue, Vec<Part>) {
+        let wanted = policy.catalogue_wanted().unwrap();
+        let due = before.due(&policy.parts_wanted(), &wanted, at(now));
+        (read(told, policy, before, &due, at(now)).await, due)
+    }
+
+    #[tokio::test]
+    async fn each_part_is_read_when_it_is_due() {
+        let told = offers(3);
+        let (read, due) = all(&told, &policy(2), &Catalogue::default(), 0).await;
+        assert_eq!(due, Part::ALL);
+        assert_eq!(
+            read.types.keys().collect::<Vec<_>>(),
+            ["m2.large", "m3.large"],
+            "a type with one vCPU is too small"
+        );
+        assert_eq!(read.subnets["subnet-1"].free, 7);
+        let sizes = policy(2).with_catalogue(read.clone()).size;
+        assert_eq!(sizes.iter().map(|size| size.price_per_hour.micros()).collect::<Vec<_>>(), [30, 30]);
+        for (later, due) in [
+            (0, &[][..]),
+            (299, &[]),
+            (300, &[Part::Subnets]),
+            (3600, &[Part::SpotPrices, Part::Subnets]),
+            (86_400, &Part::ALL),
+            (-10, &Part::ALL),
+        ] {
+            assert_eq!(all(&told, &policy(2), &read, later).await.1, due, "after {later} s");
+        }
+        // Another policy asks for everything.
+        let (other, due) = all(&told, &policy(3), &read, 1).await;
+        assert_eq!((due.as_slice(), other.types.len()), (&Part::ALL[..], 1));
+    }
+
+    #[tokio::test]
+    async fn a_part_that_cannot_be_read_stays_as_it_was() {
+        let (told, away) = (offers(3), FixedOffers { is_away: true, ..FixedOffers::default() });
+        let (read, _) = all(&told, &policy(1), &Catalogue::default(), 0).await;
+        let (later, due) = all(&away, &policy(1), &read, 86_400).await;
+        assert_eq!((due.as_slice(), &later.types, &later.subnets), (&Part::ALL[..], &read.types, &read.subnets));
+        let state = later.part(Part::Types);
+        assert_eq!(state.read_at, Some(at(0)));
+        assert_eq!(state.error.map(|error| error.chars().count()), Some(MAX_ERROR_CHARS));
+        assert_eq!(all(&away, &policy(1), &later, 86_410).await.1, [], "it is not asked in each run");
+        let (mended, due) = all(&told, &policy(1), &later, 86_700).await;
+        assert_eq!((due.as_slice(), mended.part(Part::Types).error), (&Part::ALL[..], None));
+        // Nothing is known of a new policy, so its jobs wait.
+        let (new, _) = all(&away, &policy(2), &read, 1).await;
+        assert!(policy(2).with_catalogue(new).waits_for_catalogue());
+        assert!(!policy(1).with_catalogue(read).waits_for_catalogue());
+    }
+
+    #[tokio::test]
+    async fn a_catalogue_has_a_bounded_number_of_types() {
+        let told = offers(450);
+        let (read, _) = all(&told, &policy(1), &Catalogue::default(), 0).await;
+        assert_eq!((read.types.len(), read.left_out), (MAX_TYPES, 50));
+        assert!(read.types.contains_key("m400.large") && !read.types.contains_key("m401.large"));
+        let bytes = CatalogueRow::new(&read).document.len();
+        assert!(bytes < 300_000, "{bytes}");
+    }
+}
