@@ -123,6 +123,9 @@ def owner_without_credentials(local):
         code = int(subprocess.run(curl(method, url, body), capture_output=True, text=True, check=False).stdout)
         check(f"the owner's curl without credentials, {method} {url}: {wanted}", code == wanted, code)
     ec2 = addresses(local)["ec2"]
+    asked = curl("POST", ec2, "{}", "-H", "X-Amz-Target: AWSPriceListService.GetProducts")
+    code = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    check("the price list answers nothing without credentials", code == "401", code)
     subprocess.run(["curl", "-sf", "-d", "{}", f"{ec2}/_stand-in/faults"], check=True, capture_output=True)
     check("nothing was launched without credentials", state(local)[1] == 0, state(local))
     mode = os.stat(f"{local.dir.name}/stack/env").st_mode & 0o777

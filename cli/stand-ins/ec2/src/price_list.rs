@@ -52,10 +52,11 @@ impl Call<'_> {
     pub(crate) fn price_list(&mut self, headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
         let target = headers.get(TARGET).and_then(|target| target.to_str().ok()).unwrap_or_default();
         if target != GET_PRODUCTS {
-            return Err(ApiError::InvalidAction(target.chars().take(100).collect()));
+            let message = target.chars().take(100).collect();
+            return Err(ApiError::PriceList { code: "UnknownOperationException", message });
         }
         self.world.faults.fail_call("GetProducts", self.params)?;
-        let invalid = |why: String| ApiError::InvalidParameter(why);
+        let invalid = |message| ApiError::PriceList { code: "InvalidParameterException", message };
         let asked: Asked =
             serde_json::from_slice(body).map_err(|e| invalid(format!("the request is not valid: {e}")))?;
         if let Some(filter) = asked.filters.iter().find(|f| f.kind != "TERM_MATCH") {
@@ -78,7 +79,9 @@ impl Call<'_> {
             .collect();
         let mut hasher = DefaultHasher::new();
         (asked.service_code.as_str(), &asked.filters).hash(&mut hasher);
-        let (page, next) = self.page(products, size, asked.next_token.as_deref(), hasher.finish())?;
+        let page = self.page(products, size, asked.next_token.as_deref(), hasher.finish());
+        let (page, next) =
+            page.map_err(|e| ApiError::PriceList { code: "InvalidNextTokenException", message: e.to_string() })?;
         let texts: Vec<String> = page.iter().map(Value::to_string).collect();
         let mut answer = json!({ "FormatVersion": "aws_v1", "PriceList": texts });
         if let (Some(token), Some(fields)) = (next, answer.as_object_mut()) {

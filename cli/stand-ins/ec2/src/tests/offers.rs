@@ -221,8 +221,8 @@ async fn the_price_list_refuses_what_it_cannot_read() {
         (GET_PRODUCTS, "{}", "InvalidParameterException"),
         (GET_PRODUCTS, any_of, "InvalidParameterException"),
         (GET_PRODUCTS, r#"{"ServiceCode": "AmazonEC2", "MaxResults": 101}"#, "InvalidParameterException"),
-        (GET_PRODUCTS, r#"{"ServiceCode": "AmazonEC2", "NextToken": "x"}"#, "InvalidPaginationToken"),
-        ("AWSPriceListService.DescribeServices", "{}", "InvalidAction"),
+        (GET_PRODUCTS, r#"{"ServiceCode": "AmazonEC2", "NextToken": "x"}"#, "InvalidNextTokenException"),
+        ("AWSPriceListService.DescribeServices", "{}", "UnknownOperationException"),
     ] {
         let (status, answer) = prices(&bench, target, body).await;
         assert_eq!((status, &answer["__type"]), (400, &json!(code)), "{target} {body}");
