@@ -91,6 +91,18 @@ fn every_invariant_holds_in_a_few_small_fleets() {
     }
 }
 
+/// A size of several types in two zones, of which one is lost now and then.
+#[test]
+fn every_invariant_holds_where_types_and_zones_are_chosen() {
+    let mut happened = Happened::default();
+    for seed in 1..=8 {
+        let options = "--hours 1 --batches --fault SeveralTypes=1 --fault ZoneGone=0.02 --fault SubnetFull=0.1";
+        happened.add(&hold(&world(seed, options), How::default()).happened);
+    }
+    let read = happened.did.get(&("clean-stale-records", ActionName::ReadOffers, Outcome::Done));
+    assert!(read.is_some_and(|n| *n > 8), "{read:?}");
+}
+
 #[test]
 fn every_invariant_holds_where_agents_take_no_work_for_a_while() {
     for seed in 1..=8 {

@@ -95,8 +95,20 @@ async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -
     if !args.all {
         records.retain(|r| !r.is_cleaned());
     }
-    let heads =
-        ["SLOT", "STATE", "STATUS", "SIZE", "MARKET", "INSTANCE", "INTENT", "ALLOCS", "HEARD FROM", "REASON", "NEXT"];
+    let heads = [
+        "SLOT",
+        "STATE",
+        "STATUS",
+        "SIZE",
+        "TYPE",
+        "MARKET",
+        "INSTANCE",
+        "INTENT",
+        "ALLOCS",
+        "HEARD FROM",
+        "REASON",
+        "NEXT",
+    ];
     let mut rows = Rows::new(&heads);
     for record in &records {
         rows.row(cells(record, now).into_iter().chain([said(next.as_ref(), record).unwrap_or_default()]));
@@ -122,13 +134,14 @@ fn said(next: Option<&Next>, record: &NodeRecord) -> Option<String> {
     next?.of_slot(record.slot).map(str::to_owned)
 }
 
-fn cells(record: &NodeRecord, now: Time) -> [String; 10] {
+fn cells(record: &NodeRecord, now: Time) -> [String; 11] {
     let life = record.life();
     [
         record.slot.to_string(),
         record.state_name().to_string(),
         or_blank(record.status()),
         or_blank(life.map(|l| &l.offering.size)),
+        or_blank(life.map(|l| &l.offering.instance_type)),
         or_blank(life.map(|l| l.offering.market)),
         or_blank(life.and_then(|l| l.instance_id.as_ref())),
         or_blank(life.map(|l| l.intent).filter(|i| *i != Intent::Run)),

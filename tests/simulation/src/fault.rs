@@ -208,6 +208,12 @@ faults! {
     ArrayArrives = 0.0,
     /// a job that arrives runs elements (`--fault`)
     PackArrives = 0.0,
+    /// any chance: the policy also has a size of several types, whose prices change (`--fault`)
+    SeveralTypes = 0.0,
+    /// a zone is lost with all its instances, and gives none for up to an hour (`--fault`)
+    ZoneGone = 0.0,
+    /// a subnet has no free address when EC2 is asked (`--fault`)
+    SubnetFull = 0.0,
     /// a job that arrives needs GPUs (`--fault`)
     GpusWanted = 0.0,
     /// a GPU of a machine cannot be used for up to an hour (`--fault`)

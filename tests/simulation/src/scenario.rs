@@ -350,6 +350,24 @@ pub fn sizes(spot: bool) -> Value {
     Value::Array(all)
 }
 
+/// The types of the size of several, and their vCPUs.
+pub const SEVERAL: [(&str, u32); 5] = [("v1.type", 2), ("v2.type", 2), ("w1.type", 4), ("w2.type", 4), ("x1.type", 8)];
+
+impl Scenario {
+    /// Adds a size of several types to the policy, behind the others. It is the cheapest most of the time.
+    pub fn add_several(&mut self) {
+        let share = if self.seed.is_multiple_of(3) { 0.6 } else { 1.0 };
+        if let Some(sizes) = self.policy.get_mut("size").and_then(Value::as_array_mut) {
+            sizes.push(json!({"name": "any", "instance_types": ["v*", "w*", "x*"], "market": "spot",
+                              "fallback": "on_demand", "scratch_gib": 20}));
+        }
+        if let Some(launch) = self.policy.get_mut("launch") {
+            launch["subnets"] = json!(["subnet-a", "subnet-b"]);
+            launch["zone_share"] = json!(share);
+        }
+    }
+}
+
 fn policy(dice: &mut Xoshiro256PlusPlus) -> Value {
     let mut policy = model::policy::example_json();
     let changes = policy_changes(dice);

@@ -9,6 +9,7 @@ use crate::caller::{Caller, Kind};
 use crate::core::{Fault, lock};
 use async_trait::async_trait;
 use cloud::by_id::{self, ById};
+use model::catalogue::Offers;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
@@ -128,6 +129,10 @@ impl Cloud for Seen {
 
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
         self.0.launch(request, client_token).await
+    }
+
+    fn offers(&self) -> Option<&dyn Offers> {
+        (self.0.core.scenario.chance(Fault::SeveralTypes) > 0.0).then_some(self)
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

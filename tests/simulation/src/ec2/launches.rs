@@ -12,7 +12,7 @@ use model::cloud::{Instance, InstanceState, LaunchError, Refusal};
 use model::enums::Reach;
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
-use model::time::Span;
+use model::time::{Span, Time};
 use model::{Class, Offering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,6 +219,10 @@ impl Ec2 {
         if self.core.happens(Fault::Shortage) {
             let until = now + Span::from_s(self.core.of(Fault::Shortage, 30, 3600));
             region.shortages.insert(place.clone(), until);
+        }
+        let is_lost = |(lost, until): &(String, Time)| lost == zone && now < *until;
+        if region.lost_zone.as_ref().is_some_and(is_lost) {
+            return Err(refusal(Reach::Offering, Class::Short, "InsufficientInstanceCapacity").into());
         }
         let never = self.core.scenario.never_had.as_ref() == Some(&place.0);
         if never || region.shortages.get(&place).is_some_and(|until| now < *until) {

@@ -3,7 +3,7 @@
 //! Guarantees: an instance that goes down is terminated in the end, and nothing runs on it then.
 //! Does not: answer calls (`calls` does).
 
-use super::{Ec2, WARNING_S};
+use super::{Ec2, Real, WARNING_S};
 use crate::core::{Fault, START, lock};
 use model::Market;
 use model::cloud::InstanceState;
@@ -96,6 +96,18 @@ impl Ec2 {
     pub fn lose_most(self: &Arc<Self>) {
         for (_, real) in self.real().iter().filter(|r| r.is_up()).enumerate().filter(|(n, _)| n % 3 > 0) {
             self.end_listed(&real.instance.instance_id, 0, 1000, "its zone is lost");
+        }
+    }
+
+    /// Ends every instance of a zone, in which nothing is launched for a while.
+    pub fn lose_zone(self: &Arc<Self>) {
+        let core = &self.core;
+        let zone = if core.of(Fault::ZoneGone, 0, 1) == 0 { "zone-a" } else { "zone-b" };
+        let until = core.now() + Span::from_s(core.of(Fault::ZoneGone, 300, 3600));
+        lock(&self.region).lost_zone = Some((zone.to_owned(), until));
+        let is_there = |real: &&Real| real.is_up() && real.instance.zone.as_deref() == Some(zone);
+        for real in self.real().iter().filter(is_there) {
+            self.end(&real.instance.instance_id, 0, "its zone is lost");
         }
     }
 

@@ -6,6 +6,7 @@
 //! calls      the calls of the functions
 //! launches   which launches EC2 carries out, and which it refuses
 //! life       what happens to an instance as time passes
+//! offers     what there is, at which prices
 //! ```
 //!
 //! Guarantees: an instance id is never used twice; a terminated instance never comes back; a
@@ -16,6 +17,7 @@
 mod calls;
 mod launches;
 mod life;
+mod offers;
 
 pub use calls::Seen;
 
@@ -115,6 +117,8 @@ struct Region {
     refusals: Vec<Refused>,
     launch_limits: LaunchLimits,
     collapse_until: Option<Time>,
+    /// The zone that is lost, and until when.
+    lost_zone: Option<(String, Time)>,
     launched: u64,
     /// Spot warnings that are not passed on yet.
     warnings: Vec<String>,
@@ -186,6 +190,7 @@ impl Ec2 {
         region.shortages.clear();
         region.refusals.clear();
         region.collapse_until = None;
+        region.lost_zone = None;
         for real in region.instances.values_mut() {
             real.hidden_until = real.hidden_until.map(|until| until.min(now));
             real.listed_from = real.listed_from.min(now);

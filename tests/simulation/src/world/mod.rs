@@ -144,11 +144,14 @@ fn stands_still(core: &Core) -> Outcome {
 
 /// Runs a world on this thread.
 fn run_here(
-    scenario: Scenario,
+    mut scenario: Scenario,
     how: How,
     core: &mpsc::Sender<Arc<Core>>,
     beside: impl Future<Output = ()> + Send + 'static,
 ) -> Outcome {
+    if scenario.chance(Fault::SeveralTypes) > 0.0 {
+        scenario.add_several();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.unwrap_or_else(|e| unreachable!("no runtime: {e}"));
     let seed = scenario.seed;

@@ -90,6 +90,9 @@ impl World {
         if core.happens(Fault::ZoneLost) {
             self.ec2.lose_most();
         }
+        if core.happens(Fault::ZoneGone) {
+            self.ec2.lose_zone();
+        }
         if core.happens(Fault::OperatorHolds) {
             self.intend(Intent::Hold).await;
         }

@@ -125,10 +125,10 @@ impl<'a> Counts<'a> {
         size.max.is_some_and(|most| self.all.of(size) >= most)
     }
 
-    /// Which cap does not allow one more node of this size, and whether it would without what is reserved.
-    pub(super) fn cap_on(&self, size: &Size) -> Option<(Reason, bool)> {
+    /// Which cap does not allow one more node of this size at this price, and whether it would without what is reserved.
+    pub(super) fn cap_on(&self, size: &Size, price: Usd) -> Option<(Reason, bool)> {
         let (policy, all, reserved) = (self.policy, &self.all, &self.reserved);
-        let (max, cap, price) = (policy.nodes.max, policy.nodes.max_price_per_hour, size.price_per_hour);
+        let (max, cap) = (policy.nodes.max, policy.nodes.max_price_per_hour);
         if all.nodes >= max {
             let used = all.nodes.saturating_sub(reserved.nodes);
             let there = used.saturating_sub(self.new.nodes);

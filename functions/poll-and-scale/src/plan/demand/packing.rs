@@ -274,7 +274,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             let (of_size, refused) = self.attempts(size, asked);
             if of_size.is_empty() {
                 refused.into_iter().for_each(|reason| blocked.add(reason));
-            } else if let Some(cap) = self.cap_on(size) {
+            } else if let Some(cap) = self.cap_on(size, of_size.iter().map(|o| o.price_per_hour).min()) {
                 blocked.wait = BlockedBy::Cap;
                 blocked.add(cap);
             } else {
@@ -286,7 +286,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             }
         }
         if ways.is_empty() && blocked.wait == BlockedBy::Backoff && self.limits == LimitMode::Caps {
-            cheapest = sizes.iter().copied().find(|size| self.cap_on(size).is_none());
+            cheapest = sizes.iter().copied().find(|size| self.cap_on(size, None).is_none());
             ways = cheapest.map(|size| every_offering(self.view, size, asked)).unwrap_or_default();
         }
         let Some(size) = cheapest.filter(|_| !ways.is_empty()) else { return Err(blocked) };
@@ -334,10 +334,10 @@ impl<'v, 'a> Packing<'v, 'a> {
         (ways, spent)
     }
 
-    /// Which cap does not allow one more node of this size. If the cap is reached only because of what is reserved
-    /// for the first job, the reason names that job.
-    fn cap_on(&self, size: &Size) -> Option<Reason> {
-        let (cap, without_reserved) = self.counts.cap_on(size)?;
+    /// Which cap does not allow one more node of this size, at this price if it is known. If the cap is reached only because
+    /// of what is reserved for the first job, the reason names that job.
+    fn cap_on(&self, size: &Size, price: Option<Usd>) -> Option<Reason> {
+        let (cap, without_reserved) = self.counts.cap_on(size, price.unwrap_or(size.price_per_hour))?;
         match self.found.first {
             Some(job) if without_reserved => Some(Reason::KeptForEarlier { job: name_of(job) }),
             _ => Some(cap),
