@@ -262,10 +262,8 @@ impl<'v, 'a> Packing<'v, 'a> {
 
     /// The cheapest of these sizes that may be launched now, and the offerings to try for it, the best one first.
     fn ways(&self, sizes: &[&'a Size], asked: Option<Market>) -> Result<(&'a Size, Vec<Offering>), Blocked> {
-        let policy = &self.view.seen.policy;
         let mut blocked = Blocked { wait: BlockedBy::Backoff, why: Vec::new() };
-        let mut ways: Vec<Offering> = Vec::new();
-        let mut cheapest: Option<&'a Size> = None;
+        let mut ways: Vec<(&'a Size, Offering)> = Vec::new();
         for size in sizes {
             if ways.len() >= MAX_WAYS {
                 break;
@@ -278,29 +276,35 @@ impl<'v, 'a> Packing<'v, 'a> {
                 blocked.wait = BlockedBy::Cap;
                 blocked.add(cap);
             } else {
-                let first = cheapest.get_or_insert(size);
-                // What is put on the node before it is launched has to fit on whichever machine it becomes.
-                if size.name != first.name || size.capacity.covers(first.capacity) {
-                    ways.extend(of_size);
-                }
+                ways.extend(of_size.into_iter().map(|offering| (*size, offering)));
             }
         }
         if ways.is_empty() && blocked.wait == BlockedBy::Backoff && self.limits == LimitMode::Caps {
-            cheapest = sizes.iter().copied().find(|size| self.cap_on(size, None).is_none());
-            ways = cheapest.map(|size| every_offering(self.view, size, asked)).unwrap_or_default();
+            let allowed = sizes.iter().copied().find(|size| self.cap_on(size, None).is_none());
+            let of = |size| every_offering(self.view, size, asked).into_iter().map(move |offering| (size, offering));
+            ways = allowed.into_iter().flat_map(of).collect();
         }
-        let Some(size) = cheapest.filter(|_| !ways.is_empty()) else { return Err(blocked) };
-        ways.sort_by_key(|o| o.price_per_hour);
-        if !policy.nodes.max_price_per_hour.is_zero() {
-            ways.retain(|o| !self.counts.is_capped(1, o.price_per_hour));
+        // What a size costs depends on the zone, so its order among the sizes is not the order of its offerings.
+        ways.sort_by_key(|(_, offering)| offering.price_per_hour);
+        match ways.first() {
+            Some((first, _)) => Ok((first, self.alternatives(first, ways))),
+            None => Err(blocked),
         }
-        // The caps were counted for the first offering. Offerings of other sizes may replace it only if no cap
+    }
+
+    /// Those of these offerings that may replace the first one, which is of this size.
+    fn alternatives(&self, first: &Size, ways: Vec<(&'a Size, Offering)>) -> Vec<Offering> {
+        let policy = &self.view.seen.policy;
+        let has_price_cap = !policy.nodes.max_price_per_hour.is_zero();
+        // What is put on the node before it is launched has to fit on whichever machine it becomes.
+        let fits = |size: &Size| size.name != first.name || size.capacity.covers(first.capacity);
+        let is_allowed = |o: &Offering| !has_price_cap || !self.counts.is_capped(1, o.price_per_hour);
+        // The caps are counted for the size of the first offering. Offerings of other sizes may replace it only if no cap
         // applies to them. What is dearer than a size with a cap does not replace it either: the next run counts the caps
         // anew, and takes the cheaper size.
-        let capped = |o: &Offering| !policy.nodes.max_price_per_hour.is_zero() || policy.most_of(&o.size).is_some();
-        let alike = ways.iter().position(|o| o.size != size.name && capped(o));
-        ways.truncate(alike.unwrap_or(ways.len()));
-        Ok((size, ways))
+        let is_counted = |o: &Offering| o.size == first.name || !(has_price_cap || policy.most_of(&o.size).is_some());
+        let allowed = ways.into_iter().filter(|(size, o)| fits(size) && is_allowed(o)).map(|(_, offering)| offering);
+        allowed.take_while(is_counted).collect()
     }
 
     /// How often this run may try an offering; `None` if EC2 was not short of it recently.
