@@ -16,8 +16,8 @@ use model::refusal::Scope;
 use model::rng::Rng;
 use model::time::Span;
 use model::{
-    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, MachineNeed, Market, Needs, NodeRecord, NodeState,
-    NodeStatus, Version,
+    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, MachineNeed, Market, MarketNeed, Needs, NodeRecord,
+    NodeState, NodeStatus, Version,
 };
 use nodekeeper_simulation::database::Plain;
 use poll_and_scale::{Plan, act, plan};
@@ -191,7 +191,11 @@ impl Draw {
                 nodes: if self.is(0.15) { 2 + self.below(3) } else { 1 },
                 machine: MachineNeed {
                     instance_type: self.is(0.2).then(|| size.instance_type.clone()),
-                    market: self.is(0.1).then_some(size.market),
+                    market: self.is(0.1).then_some(if size.market == Market::Spot {
+                        MarketNeed::Spot
+                    } else {
+                        MarketNeed::OnDemand
+                    }),
                     ..MachineNeed::ANY
                 },
                 ..Needs::default()

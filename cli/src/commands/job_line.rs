@@ -5,7 +5,7 @@
 //! Does not: look at other lines, or check what a job may ask for: `JobSpec` does.
 
 use super::{amounts, strict_json};
-use model::{AfterEnd, Arch, JobSpec, Market, Reconcile};
+use model::{AfterEnd, Arch, JobSpec, MarketNeed, Reconcile};
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 
@@ -177,9 +177,11 @@ fn formed(form: Form, value: Value) -> Result<Value, String> {
         }
         (Form::Text, value @ Value::String(_)) | (Form::Flag, value @ Value::Bool(_)) => Ok(value),
         (Form::Pack, value @ Value::Object(_)) => Ok(value),
-        (Form::Market, Value::String(word)) => {
-            word.parse::<Market>().map(|market| market.to_string().into()).map_err(|e| e.to_string())
-        }
+        (Form::Market, Value::String(word)) => word
+            .replace('-', "_")
+            .parse::<MarketNeed>()
+            .map(|market| market.to_string().into())
+            .map_err(|e| e.to_string()),
         (Form::Arch, Value::String(word)) => {
             word.parse::<Arch>().map(|arch| arch.to_string().into()).map_err(|e| e.to_string())
         }
@@ -341,7 +343,7 @@ mod tests {
             needs: Needs {
                 machine: MachineNeed {
                     instance_type: Some("m7a.large".into()),
-                    market: Some(Market::Spot),
+                    market: Some(MarketNeed::Spot),
                     arch: Some(Arch::X86_64),
                     gpu_type: Some("a10g".into()),
                     gpu_memory_gib: 24,

@@ -5,16 +5,16 @@
 
 use super::amounts::gibibytes;
 use clap::{ArgAction, Args};
-use model::{Arch, MachineNeed, Market};
+use model::{Arch, MachineNeed, MarketNeed, UnknownWord};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct MachineOptions {
     /// Only on this instance type
     #[arg(long, value_name = "TYPE")]
     instance_type: Option<String>,
-    /// Only on this market: on_demand or spot
-    #[arg(long)]
-    market: Option<Market>,
+    /// Only on this market: on_demand or spot; with spot_first, spot where it is to be had, and otherwise on demand
+    #[arg(long, value_parser = market)]
+    market: Option<MarketNeed>,
     /// Only on this architecture: x86_64 or arm64 [default: x86_64, or arm64 if no size of the policy is x86_64]
     #[arg(long)]
     arch: Option<Arch>,
@@ -27,6 +27,11 @@ pub(super) struct MachineOptions {
     /// Only on a size with this label; may be given several times
     #[arg(long, value_name = "LABEL", action = ArgAction::Append)]
     require: Vec<String>,
+}
+
+/// A market, with `-` as good as `_`.
+fn market(text: &str) -> Result<MarketNeed, UnknownWord> {
+    text.replace('-', "_").parse()
 }
 
 impl MachineOptions {

@@ -76,8 +76,14 @@ impl Present {
 
 /// The prices of the stored policy, by size.
 fn prices(control: &Control) -> BTreeMap<String, Usd> {
-    let policy = control.checked_policy();
-    policy.map(|(p, _)| p.size.iter().map(|s| (s.name.clone(), s.price_per_hour)).collect()).unwrap_or_default()
+    let Ok((policy, _)) = control.checked_policy() else { return BTreeMap::new() };
+    let mut prices: BTreeMap<String, Usd> = BTreeMap::new();
+    for size in policy.size {
+        // Of a size of several types, the cheapest counts until the record says which one it is.
+        let known = prices.entry(size.name).or_insert(size.price_per_hour);
+        *known = size.price_per_hour.min(*known);
+    }
+    prices
 }
 
 impl History {

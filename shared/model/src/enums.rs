@@ -113,6 +113,27 @@ string_enum! {
 }
 
 string_enum! {
+    /// The market that work asks for.
+    MarketNeed {
+        OnDemand = "on_demand",
+        Spot = "spot",
+        /// Any; what is launched for it is spot where spot is to be had, and otherwise on demand.
+        SpotFirst = "spot_first",
+    }
+}
+
+impl MarketNeed {
+    /// Whether a machine of this market may be used.
+    pub const fn accepts(self, market: Market) -> bool {
+        match self {
+            Self::OnDemand => matches!(market, Market::OnDemand),
+            Self::Spot => matches!(market, Market::Spot),
+            Self::SpotFirst => true,
+        }
+    }
+}
+
+string_enum! {
     /// The architecture of a machine's processors.
     Arch {
         X86_64 = "x86_64",

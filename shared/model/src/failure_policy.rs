@@ -111,7 +111,7 @@ impl Default for FailurePolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::enums::Market;
+    use crate::enums::MarketNeed;
     use crate::retry::{Follows, Retry, WhyNot};
 
     fn policy(rules: &[&str]) -> FailurePolicy {
@@ -147,7 +147,7 @@ mod tests {
             (
                 EndCause::Lost { why: why() },
                 3,
-                Follows::Again(Retry { times: Some(5), market: Some(Market::OnDemand), ..AGAIN }),
+                Follows::Again(Retry { times: Some(5), market: Some(MarketNeed::OnDemand), ..AGAIN }),
             ),
             (EndCause::OverTime { limit_s: 1 }, 4, Follows::Fails(WhyNot::Rule)),
             // Behind the rules of the job: what counts where they say nothing.
@@ -165,7 +165,7 @@ mod tests {
         let left = policy.judge(&lost, &[9, 9, 9, 4], &needs).unwrap();
         assert_eq!(
             left.follows,
-            Follows::Again(Retry { used: 5, times: Some(5), market: Some(Market::OnDemand), ..AGAIN })
+            Follows::Again(Retry { used: 5, times: Some(5), market: Some(MarketNeed::OnDemand), ..AGAIN })
         );
     }
 

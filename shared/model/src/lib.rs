@@ -87,7 +87,7 @@ pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
 pub use end_cause::{EndCause, Ending};
 pub use enums::{
     ActionName, AfterEnd, Arch, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState,
-    Market, NodeStateName, NodeStatus, Reconcile, UnknownWord,
+    Market, MarketNeed, NodeStateName, NodeStatus, Reconcile, UnknownWord,
 };
 pub use failure_policy::FailurePolicy;
 pub use files::{Content, Output, Source, StoredOutput};

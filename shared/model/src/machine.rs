@@ -13,7 +13,7 @@
 //! rejecting, demand sets and what the commands say all ask it.
 //! Does not: count what is on a machine. The caller says how much room is left.
 
-use crate::enums::{Arch, Market};
+use crate::enums::{Arch, Market, MarketNeed};
 use crate::mistakes::{Mistakes, shown};
 use crate::names::{LABEL_FORM, is_instance_type, is_label};
 use serde::{Deserialize, Serialize};
@@ -93,9 +93,9 @@ pub struct MachineNeed {
     /// The only instance type; `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_type: Option<String>,
-    /// The only market; `None` for any.
+    /// The market; `None` for any, as the size is bought.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub market: Option<Market>,
+    pub market: Option<MarketNeed>,
     /// The architecture; `None` for the default of the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arch: Option<Arch>,
@@ -131,7 +131,7 @@ impl MachineNeed {
         let gpu_memory = (self.gpu_memory_gib > 0).then(|| format!("{} GiB on each GPU", self.gpu_memory_gib));
         let one = [
             self.instance_type.clone(),
-            self.market.map(|market| market.to_string()),
+            self.market.filter(|need| *need != MarketNeed::SpotFirst).map(|market| market.to_string()),
             self.arch.map(|arch| arch.to_string()),
             gpu_type,
             gpu_memory,
@@ -187,7 +187,7 @@ impl Machine<'_> {
         let MachineNeed { instance_type, market, arch, gpu_type, gpu_memory_gib, require, containers } = need;
         room.covers(takes)
             && instance_type.as_deref().is_none_or(|asked| asked == self.instance_type)
-            && market.is_none_or(|asked| asked == self.market)
+            && market.is_none_or(|asked| asked.accepts(self.market))
             && arch.unwrap_or(self.default_arch) == self.kind.arch
             && gpu_type.as_deref().is_none_or(|asked| self.has_gpu_type(asked))
             && *gpu_memory_gib <= self.kind.gpu_memory_gib
@@ -241,7 +241,8 @@ mod tests {
                 MachineNeed { instance_type: Some("m7g.large".into()), ..any() },
                 [false; 3],
             ),
-            ("a market", takes, MachineNeed { market: Some(Market::OnDemand), ..any() }, [false, false, true]),
+            ("a market", takes, MachineNeed { market: Some(MarketNeed::OnDemand), ..any() }, [false, false, true]),
+            ("spot first", takes, MachineNeed { market: Some(MarketNeed::SpotFirst), ..any() }, [true, false, true]),
             ("arm64", takes, MachineNeed { arch: Some(Arch::Arm64), ..any() }, [false, true, false]),
             ("x86_64", takes, MachineNeed { arch: Some(Arch::X86_64), ..any() }, [true, false, true]),
             ("a GPU type", takes, MachineNeed { gpu_type: Some("A10G".into()), ..any() }, [false, false, true]),

@@ -132,6 +132,8 @@ reasons! {
 
     /// No size of the policy is large enough.
     NoSizeFits "no_size_fits" { needs: Capacity, narrowed: String, usable: f64 } = "no size fits: it needs {} vCPUs, {} MiB memory, {} GiB scratch, {} GPUs{narrowed}; {usable} of a size's memory is usable", needs.vcpus, needs.memory_mib, needs.scratch_gib, needs.gpus;
+    /// EC2 takes several spot instances of a pool back at the same time.
+    PoolTakenBack "pool_taken_back" { pool: String, instances: usize } = "EC2 takes {instances} instances of {pool} back at once: nothing is launched there for a while";
     /// A subnet has no free address.
     NoFreeAddress "no_free_address" { subnet: String } = "subnet {subnet} has no free address";
     /// One more node in a zone would be more than the policy allows there.

@@ -12,7 +12,7 @@
 
 use crate::amounts;
 use crate::end_cause::EndCause;
-use crate::enums::Market;
+use crate::enums::MarketNeed;
 use crate::mistakes::shown;
 use crate::needs::Needs;
 use crate::signals::Signal;
@@ -132,7 +132,7 @@ pub struct Retry {
     /// Whether it keeps away from the nodes of its last tries.
     pub elsewhere: bool,
     /// The market that it accepts from now on; `None`: as before.
-    pub market: Option<Market>,
+    pub market: Option<MarketNeed>,
     /// The memory of each member from now on; `None`: as before.
     pub memory_mib: Option<u64>,
 }
@@ -399,7 +399,7 @@ impl RetryRule {
             times: again.times,
             pause_s: again.pause_s,
             elsewhere: again.elsewhere,
-            market: again.on_demand.then_some(Market::OnDemand),
+            market: again.on_demand.then_some(MarketNeed::OnDemand),
             memory_mib,
         })
     }

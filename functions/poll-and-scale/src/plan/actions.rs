@@ -5,6 +5,7 @@
 
 use model::action::{About, Describe};
 use model::brake::BrakeChange;
+use model::control::EntryChange;
 use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::node::Idleness;
@@ -153,6 +154,8 @@ pub enum Note {
     Unlisted(NodeId, Option<Time>),
     /// What changes about a brake.
     Brake(Box<BrakeChange>),
+    /// A limit on launches that begins.
+    Limit(Box<EntryChange>),
 }
 
 /// The most offerings that are named in an explanation.

@@ -1,8 +1,8 @@
 //! The decision of poll-and-scale: what to do about an observation, and why. Pure.
 //!
 //! Each stage is one file. The stages run in this order: whose silence is believed (`failure_detector`), what EC2 lists
-//! (`instances`), which leases expired (`leases`), what follows for the allocs (`allocs`), what the queue needs
-//! (`demand`), which launches without an answer are repeated for it (`relaunch`), and which nodes may be shut down
+//! (`instances`), which leases expired (`leases`), what follows for the allocs (`allocs`), which spot pools EC2 empties
+//! (`interruptions`), what the queue needs (`demand`), which launches without an answer are repeated for it (`relaunch`), and which nodes may be shut down
 //! (`shutdown`). The stages share the actions (`actions`), the indexed
 //! observation (`view`) and the brakes (`brakes`).
 //!
@@ -16,6 +16,7 @@ mod brakes;
 mod demand;
 mod failure_detector;
 mod instances;
+mod interruptions;
 mod leases;
 mod liveness;
 mod needs;
@@ -53,6 +54,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     instances::plan(&mut view, &mut plan);
     leases::plan(&mut view, &mut plan);
     allocs::plan(&mut view, &mut plan);
+    interruptions::plan(&mut view, &mut plan);
     let mut needs = demand::plan(&view, &mut plan);
     relaunch::plan(&view, &mut plan, &mut needs);
     shutdown::plan(&view, &mut plan, &needs);

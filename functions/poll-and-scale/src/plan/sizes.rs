@@ -7,7 +7,7 @@ use super::view::View;
 use model::limits::Limit;
 use model::policy::{Fallback, Policy, Size};
 use model::reason::Reason;
-use model::{Arch, Capacity, JobSummary, Machine, MachineNeed, Market, Offering, Usd};
+use model::{Arch, Capacity, JobSummary, Machine, MachineNeed, Market, MarketNeed, Offering, Usd};
 use std::collections::BTreeSet;
 
 /// The capacity of a machine that jobs get. A share of its memory is for the system.
@@ -72,14 +72,14 @@ fn order(size: &Size) -> impl Ord + use<'_> {
 
 /// The offerings of a size that may be launched now: those of [`every_offering`] that no limit covers, in subnets with
 /// free addresses.
-pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Offering> {
+pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<MarketNeed>) -> Vec<Offering> {
     let mut offerings = every_offering(view, size, asked);
     offerings.retain(|o| view.limit_on(o).is_none() && full_subnet(view, o).is_none());
     offerings
 }
 
 /// Why offerings of a size may not be launched now: each reason once.
-pub(super) fn refusals(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Reason> {
+pub(super) fn refusals(view: &View<'_>, size: &Size, asked: Option<MarketNeed>) -> Vec<Reason> {
     let every = every_offering(view, size, asked);
     let is_met = |limit: &&Limit| every.iter().any(|o| view.limit_on(o) == Some(*limit));
     let limits = view.limits.iter().filter(is_met).map(|limit| limit.reason(view.now));
@@ -103,19 +103,25 @@ fn price(size: &Size, market: Market, zone: Option<&str>) -> Option<Usd> {
 }
 
 /// The offerings of a size: in each subnet, and then on demand if the size may fall back. `asked` is the market that the
-/// job asks for; a size never falls back for a job that asks for spot.
-pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<Market>) -> Vec<Offering> {
+/// job asks for; a size never falls back for a job that asks for spot, and always for one that asks for spot first.
+pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<MarketNeed>) -> Vec<Offering> {
     let policy = &view.seen.policy;
-    let mut markets = vec![size.market];
-    if size.market == Market::Spot && size.fallback == Fallback::OnDemand && asked != Some(Market::Spot) {
-        markets.push(Market::OnDemand);
-    }
+    let may_fall_back = size.fallback == Fallback::OnDemand && asked != Some(MarketNeed::Spot);
+    let markets: &[Market] = match size.market {
+        Market::Spot if may_fall_back || asked == Some(MarketNeed::SpotFirst) => &[Market::Spot, Market::OnDemand],
+        Market::Spot => &[Market::Spot],
+        // A size of one type has no price on the spot market.
+        Market::OnDemand if asked == Some(MarketNeed::SpotFirst) && size.offered.is_some() => {
+            &[Market::Spot, Market::OnDemand]
+        }
+        Market::OnDemand => &[Market::OnDemand],
+    };
     let template = size.template.as_deref().or(policy.launch.template.as_deref()).unwrap_or_default();
     let (template, version) = split_version(template);
     let subnets: Vec<Option<&String>> =
         if policy.launch.subnets.is_empty() { vec![None] } else { policy.launch.subnets.iter().map(Some).collect() };
     let mut found = Vec::new();
-    for market in markets {
+    for market in markets.iter().copied() {
         for subnet in &subnets {
             let zone = subnet.and_then(|id| policy.catalogue.zone_of(id));
             let Some(price_per_hour) = price(size, market, zone) else { continue };

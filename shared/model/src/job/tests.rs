@@ -1,7 +1,7 @@
 use super::*;
 use crate::alloc::Alloc;
 use crate::elements::Pack;
-use crate::enums::{AfterEnd, Market};
+use crate::enums::{AfterEnd, MarketNeed};
 use crate::fixtures::{self, at};
 use crate::needs::Needs;
 use crate::ranges::Ranges;
@@ -72,7 +72,7 @@ fn each_rule_counts_its_own_uses_and_says_how_the_next_try_differs() {
         job = ended.with_placed(&[allocs[0].alloc_id]).unwrap();
     }
     let JobSummary { tries, needs, .. } = &job.summary;
-    assert_eq!((needs.machine.market, tries.elsewhere, tries.avoids.len()), (Some(Market::OnDemand), true, 1));
+    assert_eq!((needs.machine.market, tries.elsewhere, tries.avoids.len()), (Some(MarketNeed::OnDemand), true, 1));
     let failed = job.after_end(&allocs[0], &Ending::new(over), &[], JobSet::Leaves, times, at(9));
     let spent = "none of 2 retries by the rule memory=again*2,on-demand,memory*1.5 is left";
     assert!(failed.reason.unwrap().ends_with(spent) && failed.summary.state == JobState::Failed);

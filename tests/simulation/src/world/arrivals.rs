@@ -8,7 +8,7 @@ use model::elements::Pack;
 use model::ids::JobId;
 use model::ranges::Ranges;
 use model::time::{Span, Time};
-use model::{AfterEnd, FailurePolicy, Job, JobSpec, Market, Needs, Output, Reconcile, Source};
+use model::{AfterEnd, FailurePolicy, Job, JobSpec, MarketNeed, Needs, Output, Reconcile, Source};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -221,7 +221,7 @@ impl World {
             spec.needs.machine.instance_type = Some("medium.type".into());
         }
         if core.maybe(0.02) {
-            spec.needs.machine.market = Some(if core.maybe(0.5) { Market::OnDemand } else { Market::Spot });
+            spec.needs.machine.market = Some(if core.maybe(0.5) { MarketNeed::OnDemand } else { MarketNeed::Spot });
         }
         if core.maybe(0.003) {
             // All nodes of the cluster at once.

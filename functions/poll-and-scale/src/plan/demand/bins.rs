@@ -125,7 +125,7 @@ mod tests {
     use model::Job;
     use model::fixtures::{self, at};
     use model::rng::Rng;
-    use model::{Arch, Capacity, JobSpec, Machine, MachineKind, MachineNeed, Market, Needs, Usd};
+    use model::{Arch, Capacity, JobSpec, Machine, MachineKind, MachineNeed, Market, MarketNeed, Needs, Usd};
     use std::collections::BTreeSet;
 
     static X86: MachineKind = MachineKind::DEFAULT;
@@ -180,7 +180,7 @@ mod tests {
                     exclusive: self.below(5) == 0,
                     machine: MachineNeed {
                         instance_type: self.of(&[None, None, Some("a")]).map(str::to_owned),
-                        market: self.of(&[None, None, Some(Market::Spot)]),
+                        market: self.of(&[None, None, Some(MarketNeed::Spot)]),
                         arch: self.of(&[None, None, None, Some(Arch::Arm64)]),
                         ..MachineNeed::ANY
                     },

@@ -19,7 +19,8 @@ use model::ids::{JobId, NodeId};
 use model::policy::Size;
 use model::reason::Reason;
 use model::{
-    Arch, Capacity, Intent, JobSummary, Life, Machine, Market, NodeRecord, NodeState, NodeStatus, Offering, Usd,
+    Arch, Capacity, Intent, JobSummary, Life, Machine, Market, MarketNeed, NodeRecord, NodeState, NodeStatus, Offering,
+    Usd,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -224,7 +225,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     pub(super) fn launch_one_of(
         &mut self,
         sizes: &[&'a Size],
-        asked: Option<Market>,
+        asked: Option<MarketNeed>,
         job_id: Option<JobId>,
         reason: Reason,
     ) -> Result<usize, Blocked> {
@@ -261,7 +262,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 
     /// The cheapest of these sizes that may be launched now, and the offerings to try for it, the best one first.
-    fn ways(&self, sizes: &[&'a Size], asked: Option<Market>) -> Result<(&'a Size, Vec<Offering>), Blocked> {
+    fn ways(&self, sizes: &[&'a Size], asked: Option<MarketNeed>) -> Result<(&'a Size, Vec<Offering>), Blocked> {
         let mut blocked = Blocked { wait: BlockedBy::Backoff, why: Vec::new() };
         let mut ways: Vec<(&'a Size, Offering)> = Vec::new();
         for size in sizes {
@@ -285,7 +286,8 @@ impl<'v, 'a> Packing<'v, 'a> {
             ways = allowed.into_iter().flat_map(of).collect();
         }
         // What a size costs depends on the zone, so its order among the sizes is not the order of its offerings.
-        ways.sort_by_key(|(_, offering)| offering.price_per_hour);
+        let is_second = |o: &Offering| asked == Some(MarketNeed::SpotFirst) && o.market != Market::Spot;
+        ways.sort_by_key(|(_, offering)| (is_second(offering), offering.price_per_hour));
         match ways.first() {
             Some((first, _)) => Ok((first, self.alternatives(first, ways))),
             None => Err(blocked),
@@ -313,7 +315,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 
     /// The offerings of a size that one more launch may try; if there is none, also why.
-    fn attempts(&self, size: &Size, asked: Option<Market>) -> (Vec<Offering>, Vec<Reason>) {
+    fn attempts(&self, size: &Size, asked: Option<MarketNeed>) -> (Vec<Offering>, Vec<Reason>) {
         let mut spent = Vec::new();
         let mut ways = offerings(self.view, size, asked);
         ways.retain(|offering| {

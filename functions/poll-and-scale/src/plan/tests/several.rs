@@ -2,7 +2,7 @@
 
 use super::*;
 use model::catalogue::{Catalogue, Offered, Part, PartState, Subnet, TypeFacts};
-use model::{Arch, Market, Offering};
+use model::{Arch, Market, MarketNeed, Offering};
 
 /// A type with so many vCPUs and GiB, its zones, its price on demand, and its spot prices by zone, in micro-dollars.
 type Type<'a> = (&'a str, (u32, u64), &'a str, u64, &'a [(&'a str, u64)]);
@@ -207,4 +207,67 @@ fn no_zone_gets_more_than_its_share() {
     let given = (5..15).fold(several(json!({}), two, json!({}), &[c7a]), |given, n| given.job(n, whole));
     assert!(ways(&given).len() < 10, "{}", ways(&given).len());
     assert!(said(&given).contains("launch.zone_share = 0.34 of the nodes"), "{}", said(&given));
+}
+
+/// A ready spot node of `m7a.large` that EC2 takes back at second `by`.
+fn taken(n: u32, by: i64) -> NodeRecord {
+    let mut record = fixtures::ready(n).interrupted(at(by), at(by - 120)).unwrap();
+    if let NodeState::InUse(node) = &mut record.state {
+        let offering = &mut node.life.offering;
+        (offering.market, offering.subnet_id) = (Market::Spot, Some("subnet-a".into()));
+        (offering.instance_type, offering.size) = ("m7a.large".into(), "any".into());
+        node.contact.lease_expires_at = at(100_000);
+    }
+    record
+}
+
+#[test]
+fn a_pool_that_ec2_empties_is_left_alone_for_a_while() {
+    let m7a = ("m7a.large", (2, 8), "ab", 100_000, &[("a", 30_000), ("b", 50_000)][..]);
+    let with = |nodes: Vec<NodeRecord>| nodes.into_iter().fold(spot(&[m7a]).job(5, whole), Given::node);
+    let first = |given: &Given| ways(given)[0][0].clone();
+    assert_eq!(first(&with(vec![])), "m7a.large spot a 30");
+    assert_eq!(first(&with(vec![taken(1, 200)])), "m7a.large spot a 30", "one alone says nothing");
+    let two = with(vec![taken(1, 200), taken(2, 210)]);
+    assert_eq!(first(&two), "m7a.large spot b 50");
+    let noted = plan(&two.seen, at(100)).actions.into_iter().find_map(|p| match p.action {
+        Action::HoldBack { note: crate::plan::Note::Limit(change), .. } => Some((change, p.reason.to_string())),
+        _ => None,
+    });
+    let (change, why) = noted.unwrap();
+    assert!(why.contains("takes 2 instances of spot m7a.large back at once"), "{why}");
+    // The limit is noted once, and ends.
+    let mut later = two.clone();
+    later.seen.control.put(change.after.clone());
+    let notes = |given: &Given, s| {
+        plan(&given.seen, at(s)).actions.iter().filter(|p| p.reason.word() == "pool_taken_back").count()
+    };
+    assert_eq!((notes(&two, 100), notes(&later, 101), notes(&later, 500)), (1, 0, 0));
+    let again = with(vec![taken(1, 900), taken(2, 910)]);
+    let mut again_later = again.clone();
+    again_later.seen.control.put(change.after);
+    assert_eq!(notes(&again_later, 800), 1, "other interruptions");
+}
+
+#[test]
+fn spot_first_takes_spot_where_it_is_to_be_had() {
+    let size = || json!({"market": "on_demand"});
+    let asks = |need: Option<MarketNeed>| {
+        let launch = json!({"subnets": ["subnet-a", "subnet-b"]});
+        several(size(), launch, json!({}), &[C7A, M7A]).job(5, |spec| spec.needs.machine.market = need)
+    };
+    assert_eq!(ways(&asks(None))[0][0], "c7a.large on demand a 80");
+    let first = &ways(&asks(Some(MarketNeed::SpotFirst)))[0];
+    assert_eq!(first[..2], ["c7a.large spot a 25", "m7a.large spot b 30"]);
+    let second = first.iter().position(|way| way.contains("on demand")).unwrap();
+    assert!(first[second..].iter().all(|way| way.contains("on demand")), "{first:?}");
+    assert_eq!(second, 4, "all of spot comes before: {first:?}");
+    // A size of one type that does not fall back falls back for it, and not for one that asks for spot.
+    let typed = json!([{"name": "s", "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.03,
+                        "market": "spot"}]);
+    let markets = |need: Option<MarketNeed>| {
+        let given = given(json!({"size": typed.clone()})).job(5, |spec| spec.needs.machine.market = need);
+        ways(&given).concat().len()
+    };
+    assert_eq!([None, Some(MarketNeed::Spot), Some(MarketNeed::SpotFirst)].map(markets), [1, 1, 2]);
 }

@@ -1,0 +1,49 @@
+//! The stage for spot instances that EC2 takes back: several of one pool at the same time count as a shortage of the pool.
+//!
+//! Guarantees: while EC2 empties a pool, no run launches in it again and again; the limit grows and ends as that of a shortage
+//! does, so the pool is used again. One interruption alone limits nothing.
+//! Does not: drain the nodes; heartbeat-ingest does.
+
+use super::actions::{Action, Note, Plan};
+use super::view::View;
+use model::cloud::{LaunchError, Refusal};
+use model::control::ControlKey;
+use model::events::Subject;
+use model::limits::Limit;
+use model::reason::Reason;
+use model::time::Time;
+use model::{Class, Market, Offering};
+use std::collections::BTreeMap;
+
+/// How many interruptions at the same time say something about a pool.
+const MANY: usize = 2;
+
+pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+    let mut pools: BTreeMap<ControlKey, (Offering, Vec<Time>)> = BTreeMap::new();
+    for (_, life) in view.lives().filter(|(_, life)| life.offering.market == Market::Spot) {
+        let Some(by) = life.interrupt_at else { continue };
+        // Without subnets in the policy, a launch does not say in which zone it is.
+        let zone = life.offering.zone.clone().filter(|_| life.offering.subnet_id.is_some());
+        let offering = Offering { zone, ..life.offering.clone() };
+        pools.entry(ControlKey::shortage_of(&offering)).or_insert_with(|| (offering, Vec::new())).1.push(by);
+    }
+    for (offering, taken) in pools.into_values().filter(|(_, taken)| taken.len() >= MANY) {
+        let last = taken.iter().max().copied().unwrap_or(view.now);
+        let known = view.seen.control.shortage(&offering);
+        // The limit that these interruptions began lasts until they are over.
+        if model::control::Entry::row(&known).until_at.is_some_and(|until| until >= last) {
+            continue;
+        }
+        let (market, instance_type) = (offering.market, &offering.instance_type);
+        let reason = Reason::PoolTakenBack { pool: format!("{market} {instance_type}"), instances: taken.len() };
+        let error = LaunchError::from(Refusal::short(reason.to_string()));
+        let (policy, version) = (&view.seen.policy, view.seen.policy_version);
+        let Some(change) = view.seen.control.after_refusal(&offering, &error, policy, version, view.now) else {
+            continue;
+        };
+        if let ControlKey::Limit(Class::Short, scope) = &change.key {
+            view.limits.push(Limit::Refused(Class::Short, scope.clone(), change.after.clone()));
+        }
+        plan.add(Action::HoldBack { subject: Subject::Cluster, note: Note::Limit(Box::new(change)) }, reason);
+    }
+}
