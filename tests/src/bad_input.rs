@@ -402,7 +402,9 @@ async fn an_interruption_replaces_a_later_deadline() {
         let warning = json!({"detail-type": "EC2 Spot Instance Interruption Warning", "time": time,
             "detail": {"instance-id": instance}});
         poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &warning, world.clock()).await.unwrap();
-        assert_eq!(by().await, Some(world.now() + Span::from_s(expected)), "{time}");
+        // The run's clock goes on while it works.
+        let late = by().await.unwrap().since(world.now() + Span::from_s(expected));
+        assert!((0..1000).contains(&late.as_ms()), "{time}: {late}");
     }
     // The agent knows the exact second. A later report of a later time changes nothing.
     for (at, expected) in [(told - Span::from_s(5), told - Span::from_s(5)), (told, told - Span::from_s(5))] {

@@ -7,6 +7,7 @@
 #[path = "../../../tests/growth.rs"]
 mod growth;
 
+use model::catalogue::{Catalogue, Subnet};
 use model::fixtures::{self, at};
 use model::policy::{Policy, example_json};
 use model::{Alloc, Capacity, ClientStatus, Job, JobSpec, NodeRecord, NodeState};
@@ -83,10 +84,25 @@ fn ragged(nodes: u32) -> Observation {
     seen
 }
 
+/// No node, and a size of 300 instance types in six zones with a subnet each, spot with a fallback.
+fn many_types(nodes: u32) -> Observation {
+    let zones = ["a", "b", "c", "d", "e", "f"];
+    let mut document = example_json();
+    document["nodes"] = json!({"max": nodes.min(100_000)});
+    document["launch"]["subnets"] = zones.map(|zone| format!("subnet-{zone}")).as_slice().into();
+    document["size"] = json!([{"name": "any", "instance_types": ["*"], "market": "spot", "fallback": "on_demand"}]);
+    let policy = Policy::from_json(&document).unwrap();
+    let prices = |n: u32| zones.map(|zone| (zone, u64::from(30_000 + n * 100)));
+    let types = (0..300).map(|n| (format!("m{n}.large"), fixtures::offered(2 + n / 50, 8, &prices(n))));
+    let subnets = zones.map(|zone| (format!("subnet-{zone}"), Subnet { zone: zone.to_owned(), free: 4000 }));
+    let catalogue = Catalogue { types: types.collect(), subnets: subnets.into(), ..Catalogue::default() };
+    Observation::empty(policy.with_catalogue(catalogue), 1, at(100))
+}
+
 type Prepare = fn(u32) -> Observation;
 
 /// The shapes of a fleet and a queue. Where nothing else is said, there are as many jobs as nodes.
-const SHAPES: [(&str, Prepare); 14] = [
+const SHAPES: [(&str, Prepare); 15] = [
     ("busy, no queue", |n| with_allocs(idle(n), &[ClientStatus::Running])),
     ("idle, no queue", idle),
     ("all fit, a node each", |n| queue(idle(n), n, |_, spec| spec.needs.vcpus = 2)),
@@ -99,6 +115,7 @@ const SHAPES: [(&str, Prepare); 14] = [
         })
     }),
     ("no node, a node each", |n| queue(empty(n), n, |_, spec| spec.needs.vcpus = 2)),
+    ("no node, a node each, 300 types", |n| queue(many_types(n), n, |_, spec| spec.needs.vcpus = 2)),
     ("no node, all differ", |n| {
         queue(empty(n), n, |n, spec| (spec.needs.vcpus, spec.needs.memory_mib) = (1 + n % 2, u64::from(n % 3900)))
     }),

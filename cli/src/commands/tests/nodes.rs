@@ -60,10 +60,12 @@ async fn nodes_are_listed_and_shown() {
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(
         lines[0],
-        "SLOT  STATE   STATUS  SIZE   MARKET     INSTANCE  INTENT  ALLOCS  HEARD FROM  REASON                               NEXT"
+        "SLOT  STATE   STATUS  SIZE   TYPE       MARKET     INSTANCE  INTENT  ALLOCS  HEARD FROM  REASON                               NEXT"
     );
     assert!(
-        lines[1].starts_with("0     in_use  ready   small  on_demand  i-0               1       15 min ago  runs ")
+        lines[1].starts_with(
+            "0     in_use  ready   small  m7a.large  on_demand  i-0               1       15 min ago  runs "
+        )
     );
     assert_eq!(lines[2..], ["1 free slot not shown (--all)"]);
     assert_eq!(world.run(&["nodes", "--all"]).await.done().lines().count(), 3);
