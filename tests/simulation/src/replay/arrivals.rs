@@ -105,7 +105,10 @@ mod tests {
             ("{\"at_s\": 0, \"seconds\": 5, \"count\": -1}", "line 2: count must be"),
             ("{\"at_s\": 0, \"seconds\": 5, \"gpus\": 1}", "line 2: \"gpus\" is not a field of an arrival"),
             ("{\"at_s\": 0, \"seconds\": 5, \"vcpus\": \"two\"}", "line 2: invalid type"),
-            ("{\"at_s\": 0, \"seconds\": 5, \"vcpus\": 0}", "line 2: --vcpus must be at least 1"),
+            (
+                "{\"at_s\": 0, \"seconds\": 5, \"vcpus\": 0}",
+                "line 2: the job was not submitted: --vcpus must be at least 1",
+            ),
             ("{\"at_s\": 0, \"seconds\": 5, \"market\": \"Spot\"}", "line 2: "),
         ] {
             let error = read(&format!("{good}{bad}")).unwrap_err();
