@@ -2,8 +2,11 @@
 //! `cargo run --profile simulation --bin simulate`.
 
 use model::ActionName;
+use nodekeeper_simulation::compare::compare;
 use nodekeeper_simulation::core::{Fault, START};
 use nodekeeper_simulation::happened::Happened;
+use nodekeeper_simulation::replay::measured::Measured;
+use nodekeeper_simulation::replay::{Replay, arrivals};
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
 use nodekeeper_simulation::world::{How, Outcome as WorldOutcome, simulate, simulate_beside};
@@ -328,6 +331,63 @@ fn one_seed_gives_one_history() {
     assert!(first.len() > 1000, "a history worth comparing: {}", first.len());
     let other = tell(simulate(Scenario::of(4, 0.5), how));
     assert_ne!(first, other);
+}
+
+/// What came of these policies, with these arrivals.
+fn compared(policies: &[(&str, &str)], arrivals: &str) -> Vec<Measured> {
+    let policies: Vec<_> = policies.iter().map(|(name, toml)| ((*name).to_owned(), (*toml).to_owned())).collect();
+    let replay = Replay { arrivals: arrivals::read(arrivals).unwrap() };
+    let measured = compare(1, &policies, replay, 2).unwrap();
+    assert_eq!(
+        measured.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+        policies.iter().map(|(n, _)| n).collect::<Vec<_>>()
+    );
+    measured.into_iter().map(|(_, measured)| measured).collect()
+}
+
+/// Both types have the same room, so nothing but the price differs.
+#[test]
+fn the_policy_with_the_cheaper_types_is_cheaper_and_the_same_arrivals_give_the_same_numbers() {
+    let policy = |types: &str| {
+        format!(
+            "[nodes]\nmax = 10\n[launch]\ntemplate = \"lt-0123456789abcdef0\"\nsubnets = [\"subnet-0aaa\", \"subnet-0bbb\"]\n\
+             [[size]]\nname = \"any\"\ninstance_types = [{types}]\n"
+        )
+    };
+    let (dear, cheap) = (policy("\"m7a.2xlarge\""), policy("\"m7a.2xlarge\", \"m7i.2xlarge\""));
+    let arrivals = "{\"at_s\": 0, \"seconds\": 900, \"vcpus\": 4, \"count\": 6}\n\
+                    {\"at_s\": 1800, \"seconds\": 60, \"vcpus\": 8, \"nodes\": 3, \"exclusive\": true}\n";
+    let policies = [("dear", dear.as_str()), ("cheap", cheap.as_str())];
+    let first = compared(&policies, arrivals);
+    for measured in &first {
+        assert_eq!((measured.submitted, measured.done, measured.not_done), (7, 7, 0));
+        assert_eq!(measured.waited.len(), 7);
+        assert!(measured.node_hours > 0.75 && measured.most_nodes == 3, "{measured:?}");
+    }
+    let [dear, cheap] = &first[..] else { panic!("{first:?}") };
+    let (of_dear, of_cheap) = (dear.usd / dear.node_hours, cheap.usd / cheap.node_hours);
+    assert!((of_dear - 0.465).abs() < 1e-6 && (of_cheap - 0.4).abs() < 1e-6, "{of_dear} {of_cheap}");
+    assert!(cheap.usd < dear.usd * 0.9, "{} {}", cheap.usd, dear.usd);
+    assert_eq!(compared(&policies, arrivals), first);
+}
+
+#[test]
+fn the_policies_of_the_examples_run_jobs_and_those_with_spot_fall_back() {
+    let policies = [
+        ("one-type", include_str!("../../examples/policies/one-type.toml")),
+        ("several-types", include_str!("../../examples/policies/several-types.toml")),
+        ("spot", include_str!("../../examples/policies/spot.toml")),
+        ("spot-working-hours", include_str!("../../examples/policies/spot-working-hours.toml")),
+    ];
+    let measured = compared(&policies, "{\"at_s\": 600, \"seconds\": 300, \"vcpus\": 2, \"count\": 3}");
+    for ((name, _), measured) in policies.iter().zip(&measured) {
+        assert_eq!((measured.done, measured.not_done), (3, 0), "{name}");
+    }
+    let usd: Vec<f64> = measured.iter().map(|m| m.usd).collect();
+    assert!(usd[2] < usd[1] && usd[1] < usd[0], "{usd:?}");
+    // A world begins on Friday at 8:00 UTC, and keeps four nodes then.
+    let [.., spot, kept] = &measured[..] else { panic!("{measured:?}") };
+    assert!(kept.most_nodes > spot.most_nodes && kept.waited(1.0) < spot.waited(0.5), "{spot:?} {kept:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! fault                       what can go wrong
 //! embedded                    the real store, which must give the same answers
 //! ec2                         lists that lag, tokens, shortages, machines that die
+//! replay ─ compare            policies on the same arrivals, and what came of each
 //! machine                     a node: the agent's protocol and its calls
 //! check                       the invariants
 //! happened                    what was reached, and what never was
@@ -19,6 +20,7 @@
 
 pub mod caller;
 pub mod check;
+pub mod compare;
 pub mod core;
 pub mod database;
 pub mod ec2;
@@ -29,6 +31,7 @@ pub mod happened;
 pub mod launch_limits;
 pub mod machine;
 pub mod panics;
+pub mod replay;
 pub mod rules;
 pub mod scenario;
 pub mod story;

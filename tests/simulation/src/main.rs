@@ -1,17 +1,21 @@
 //! `simulate`: runs many worlds, one for each seed, until one breaks.
 //!
-//! Guarantees: exit code 0 if every invariant held; 1 if one was broken, with its seed and the story of the failure
+//! Guarantees: exit code 0 if every invariant held, or policies were compared; 1 if one was broken, with its seed and the story of the failure
 //! made small; 2 for wrong usage. Does not: check anything itself.
-#![allow(clippy::print_stdout, reason = "a command prints")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command prints")]
 
 use clap::{Parser, ValueEnum};
 use mimalloc::MiMalloc;
+use nodekeeper_simulation::compare::compare;
 use nodekeeper_simulation::core::{Broken, Fault};
 use nodekeeper_simulation::happened::Happened;
+use nodekeeper_simulation::replay::arrivals::read;
+use nodekeeper_simulation::replay::{Replay, made, table};
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
 use nodekeeper_simulation::world::{FLEET, How, Outcome, Simulated, simulate};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -81,6 +85,19 @@ struct Args {
     /// Print the calls of AWS that each function made, as JSON
     #[arg(long)]
     calls: bool,
+    /// Compare this policy with the others that are given, on the same arrivals, boot times and shortages (may be given
+    /// several times). Prices, shortages and interruptions are made up
+    #[arg(long, requires = "arrivals", value_name = "FILE")]
+    policy: Vec<PathBuf>,
+    /// The jobs that arrive: JSON lines such as {"at_s": 120, "seconds": 30, "vcpus": 2, "memory_mib": 4000, "count": 5}
+    #[arg(long, requires = "policy", value_name = "FILE")]
+    arrivals: Option<PathBuf>,
+    /// Print the comparison as JSON
+    #[arg(long, requires = "policy")]
+    json: bool,
+    /// Print made-up arrivals of so many days
+    #[arg(long, num_args = 2, value_names = ["SEED", "DAYS"], conflicts_with = "policy")]
+    make_arrivals: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -158,7 +175,42 @@ impl Sum {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    run(&args)
+    if let [seed, days] = args.make_arrivals[..] {
+        made::lines(seed, days).iter().for_each(|line| println!("{line}"));
+        return ExitCode::SUCCESS;
+    }
+    match &args.arrivals {
+        Some(arrivals) => match compared(&args, arrivals) {
+            Ok(shown) => {
+                println!("{shown}");
+                ExitCode::SUCCESS
+            }
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::from(2)
+            }
+        },
+        None => run(&args),
+    }
+}
+
+/// Compares the policies, and shows what came of each.
+fn compared(args: &Args, arrivals: &Path) -> Result<String, String> {
+    let text = |path: &Path| std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
+    let named = |path: &PathBuf| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, text(path)?))
+    };
+    let policies = args.policy.iter().map(named).collect::<Result<Vec<_>, String>>()?;
+    let read = read(&text(arrivals)?).map_err(|why| format!("{}: {why}", arrivals.display()))?;
+    let replay = Replay { arrivals: read };
+    let at_once = replay.nodes_at_once();
+    let measured = compare(args.seeds.0, &policies, replay, args.threads)?;
+    Ok(if args.json {
+        serde_json::to_string_pretty(&table::json(&measured, at_once)).unwrap_or_default()
+    } else {
+        table::text(&measured, at_once)
+    })
 }
 
 fn run(args: &Args) -> ExitCode {

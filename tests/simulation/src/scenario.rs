@@ -4,10 +4,13 @@
 //! find more mistakes than one world with every fault does.) Does not: draw anything while the world runs.
 
 use crate::fault::Fault;
+use crate::replay::Replay;
+use crate::replay::pools::Pools;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// How jobs arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub struct Scenario {
     pub batches: bool,
     /// Whether EC2 keeps to its published limits for launches of a new account.
     pub request_limits: bool,
+    /// The jobs that arrive, if this world compares policies. Its EC2 has the pools of `replay::pools` then.
+    pub replay: Option<Arc<Replay>>,
 }
 
 /// For how long small jobs keep coming in some worlds. Longer than the first job of the queue may wait.
@@ -116,6 +121,7 @@ impl Scenario {
             plain_jobs: false,
             batches: false,
             request_limits: false,
+            replay: None,
         };
         if weather > 0.0 && dice.random_bool(0.1) {
             scenario.set_chance(Fault::Restored, 0.01);
@@ -208,6 +214,22 @@ impl Scenario {
         (scenario.plain_jobs, scenario.request_limits, scenario.latency_ms) = (true, true, 30);
         (scenario.period_s, scenario.boot_s, scenario.job_s) = (60, 90, 300);
         scenario
+    }
+
+    /// A world without faults in which these jobs arrive and this policy holds. Pools are short by the schedule of the seed,
+    /// and EC2 keeps to its published limits for launches.
+    pub fn replay(seed: u64, policy: Value, replay: Arc<Replay>) -> Self {
+        let mut scenario = Self::of(seed, 1.0);
+        scenario.chances.fill(0.0);
+        (scenario.policy, scenario.replay) = (policy, Some(replay));
+        (scenario.batches, scenario.request_limits, scenario.late_hours) = (true, true, 0);
+        (scenario.period_s, scenario.latency_ms, scenario.page_rows) = (60, 30, 1000);
+        scenario
+    }
+
+    /// The pools of a world that compares policies.
+    pub fn pools(&self) -> Option<Pools> {
+        self.replay.is_some().then_some(Pools { seed: self.seed })
     }
 
     /// The chaos of Arvados' dispatcher test (#14807 and later: `TestDispatchToStubDriver`), with twice its error

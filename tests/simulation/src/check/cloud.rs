@@ -219,6 +219,7 @@ impl Check {
     /// Called when EC2 makes an instance for this node.
     pub fn launched<'a>(&self, node: NodeId, all: impl Iterator<Item = &'a Real>) {
         self.invariant_at_most_one_live_instance_a_node(node, all);
+        self.count_launch();
     }
 
     /// A node id has at most one live instance.

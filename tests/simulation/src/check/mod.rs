@@ -18,6 +18,7 @@ mod gpus;
 mod handles;
 mod interruptions;
 mod jobs;
+mod ledger;
 mod left;
 mod nodes;
 mod packs;
@@ -31,6 +32,7 @@ use crate::core::{Core, Fault, lock};
 use crate::database::{Change, Model};
 use crate::ec2::Ec2;
 use demand::Lately;
+use ledger::Ledger;
 use model::EndCause;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
@@ -44,6 +46,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use store::{Item, Row, Table, Write, alloc_key, job_key, node_key};
+use tokio::sync::Notify;
 
 /// How far the clocks of two functions may differ, and how old a run's observation may be.
 const SLACK: Span = Span::from_s(8);
@@ -165,6 +168,9 @@ pub struct Check {
     core: Arc<Core>,
     seen: Mutex<Seen>,
     looked: AtomicUsize,
+    ledger: Mutex<Ledger>,
+    /// Notified when a job arrives or ends in a world that compares policies.
+    pub wakes: Notify,
     ec2: OnceLock<Weak<Ec2>>,
 }
 
@@ -196,7 +202,14 @@ impl Deref for Watch {
 impl Check {
     /// The checks of a new world.
     pub fn new(core: Arc<Core>) -> Arc<Self> {
-        Arc::new(Self { core, seen: Mutex::default(), looked: AtomicUsize::new(0), ec2: OnceLock::new() })
+        Arc::new(Self {
+            core,
+            seen: Mutex::default(),
+            looked: AtomicUsize::new(0),
+            ledger: Mutex::default(),
+            wakes: Notify::new(),
+            ec2: OnceLock::new(),
+        })
     }
 
     /// Connects the checks to the instances as they really are.
@@ -380,6 +393,7 @@ impl Check {
         for change in changes {
             let (before, after) = (change.before.as_deref(), change.after.as_deref());
             self.brakes(caller, model, change);
+            self.measure(change);
             match change.table {
                 Table::Nodes => self.node(caller, model, before, after),
                 Table::Jobs => {

@@ -128,11 +128,14 @@ impl Cloud for Seen {
     }
 
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
-        self.0.launch(request, client_token).await
+        let result = self.0.launch(request, client_token).await;
+        self.0.check.launch_called(request.count, result.is_err());
+        result
     }
 
     fn offers(&self) -> Option<&dyn Offers> {
-        (self.0.core.scenario.chance(Fault::SeveralTypes) > 0.0).then_some(self)
+        let scenario = &self.0.core.scenario;
+        (scenario.chance(Fault::SeveralTypes) > 0.0 || scenario.replay.is_some()).then_some(self)
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

@@ -143,10 +143,7 @@ impl Ec2 {
         request: &LaunchRequest,
         token: &str,
     ) -> Result<(Vec<Instance>, bool), LaunchError> {
-        let zone = match request.offering.subnet_id.as_deref() {
-            Some("subnet-b") => "zone-b",
-            _ => "zone-a",
-        };
+        let zone = self.zone_of(request.offering.subnet_id.as_deref());
         let mut region = lock(&self.region);
         if let Some((earlier, ids)) = region.tokens.get(&(zone.to_owned(), token.to_owned())) {
             self.core.count("a launch token was used again");
@@ -173,6 +170,11 @@ impl Ec2 {
             return Err(refusal(Reach::Account, Class::Quota, "InstanceLimitExceeded").into());
         }
         nodes.truncate(room);
+        let pool_room = self.room(&region, &request.offering, zone);
+        if pool_room < request.least {
+            return Err(refusal(Reach::Offering, Class::Short, "InsufficientInstanceCapacity").into());
+        }
+        nodes.truncate(pool_room);
         if nodes.len() > 1 && self.core.happens(Fault::BatchCutShort) {
             if request.least > 1 {
                 return Err(refusal(Reach::Offering, Class::Short, "InsufficientInstanceCapacity").into());
@@ -187,6 +189,18 @@ impl Ec2 {
         let ids = launched.iter().map(|i| i.instance_id.clone()).collect();
         region.tokens.insert((zone.to_owned(), token.to_owned()), (request.clone(), ids));
         Ok((launched, true))
+    }
+
+    /// How many more instances a pool has room for.
+    fn room(&self, region: &Region, offering: &Offering, zone: &str) -> usize {
+        let Some(pools) = self.core.scenario.pools() else { return usize::MAX };
+        let of_pool = |real: &&Real| {
+            let (is_type, is_zone) =
+                (real.instance_type == offering.instance_type, real.instance.zone.as_deref() == Some(zone));
+            is_type && is_zone && real.market == offering.market && real.is_live()
+        };
+        let used = region.instances.values().filter(of_pool).count();
+        pools.room(&offering.instance_type, zone, offering.market, self.hour()).saturating_sub(used)
     }
 
     /// The errors that EC2 answers a launch with: a refusal of some part of it, the account's limit, no capacity.
@@ -253,6 +267,8 @@ impl Ec2 {
         let real = Real {
             instance: instance.clone(),
             node_id,
+            instance_type: request.offering.instance_type.clone(),
+            market: request.offering.market,
             user_data: request.user_data.clone(),
             listed_from: now + Span::from_s(lag),
             hidden_until: None,

@@ -14,13 +14,18 @@ use std::time::Duration;
 /// How long a terminated instance is listed at most, in milliseconds (EC2: about an hour).
 const LISTED_MS: i64 = 3_600_000;
 
+/// How often something may happen to an instance, in seconds.
+const STEP_S: i64 = 120;
+
 impl Ec2 {
     /// Boots the machine, or lets the boot fail.
     pub(super) fn grow(self: &Arc<Self>, instance_id: String, instance_type: String, market: Market) {
         let ec2 = Arc::clone(self);
         tokio::spawn(async move {
             let core = &ec2.core;
-            let up_s = if core.happens(Fault::BootsSlowly) {
+            let up_s = if let Some(pools) = core.scenario.pools() {
+                pools.boot_s(&instance_id)
+            } else if core.happens(Fault::BootsSlowly) {
                 core.of(Fault::BootsSlowly, 120, 2400)
             } else {
                 core.between(15, core.scenario.boot_s)
@@ -55,7 +60,7 @@ impl Ec2 {
     async fn live_on(self: &Arc<Self>, instance_id: &str, market: Market) {
         let core = &self.core;
         while self.is_up(instance_id) && !core.is_healed() {
-            sleep_s(120).await;
+            sleep_s(STEP_S).await;
             if !self.is_up(instance_id) {
                 break;
             }
@@ -71,15 +76,24 @@ impl Ec2 {
                 self.change(instance_id, |r| r.hidden_until = Some(until));
             } else if market == Market::Spot && core.happens(Fault::SpotTakenAtOnce) {
                 self.end(instance_id, 0, "spot capacity taken back at once");
-            } else if market == Market::Spot && core.happens(Fault::SpotTaken) {
+            } else if market == Market::Spot && (core.happens(Fault::SpotTaken) || self.may_take(instance_id)) {
                 let at = core.now() + Span::from_s(WARNING_S);
                 core.tell(|| "ec2".into(), || format!("{instance_id} will be taken back at {at}"));
                 self.change(instance_id, |r| r.taken_at = Some(at));
+                self.check.interrupted();
                 lock(&self.region).warnings.push(instance_id.to_owned());
                 sleep_s(WARNING_S).await;
                 self.end(instance_id, 0, "spot capacity taken back");
             }
         }
+    }
+
+    /// Whether the pool of a spot instance loses it in this step.
+    fn may_take(&self, instance_id: &str) -> bool {
+        let (Some(pools), Some(real)) = (self.core.scenario.pools(), self.one(instance_id)) else { return false };
+        let step = self.core.now().since(START).as_ms().unsigned_abs() / (1000 * STEP_S.unsigned_abs());
+        let zone = real.instance.zone.as_deref().unwrap_or_default();
+        pools.may_take((&real.instance_type, zone), instance_id, step, STEP_S as f64)
     }
 
     /// Stops everything that runs on the machine.

@@ -22,13 +22,15 @@ mod offers;
 pub use calls::Seen;
 
 use crate::check::Watch;
-use crate::core::{Core, lock};
+use crate::core::{Core, START, lock};
 use crate::launch_limits::LaunchLimits;
+use crate::replay::pools::ZONES;
 use model::cloud::{Instance, InstanceState, Refusal};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
 use model::{Market, Offering};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::task::AbortHandle;
@@ -43,6 +45,8 @@ pub struct Real {
     pub instance: Instance,
     /// The node for which the instance was launched.
     pub node_id: NodeId,
+    instance_type: String,
+    market: Market,
     /// The script of its first boot.
     pub user_data: String,
     /// The time from which lists show the instance.
@@ -142,6 +146,23 @@ impl Ec2 {
     /// An empty region.
     pub fn new(core: Arc<Core>, check: Arc<Watch>) -> Arc<Self> {
         Arc::new(Self { core, check, region: Mutex::default(), boot: OnceLock::new() })
+    }
+
+    /// The zone of a subnet. The subnets of a policy that is compared are in the zones in turn.
+    fn zone_of(&self, subnet_id: Option<&str>) -> &'static str {
+        let scenario = &self.core.scenario;
+        let subnets = scenario.policy.pointer("/launch/subnets").and_then(Value::as_array);
+        let place = || subnets?.iter().position(|subnet| subnet.as_str() == subnet_id);
+        match (&scenario.replay, subnet_id) {
+            (Some(_), _) => ZONES.get(place().unwrap_or(0) % ZONES.len()).copied().unwrap_or("zone-a"),
+            (None, Some("subnet-b")) => "zone-b",
+            (None, _) => "zone-a",
+        }
+    }
+
+    /// How many hours of the world have passed.
+    fn hour(&self) -> u64 {
+        self.core.now().since(START).as_ms().unsigned_abs() / 3_600_000
     }
 
     /// Sets the function that starts agents on machines. Called once.

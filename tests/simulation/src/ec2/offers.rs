@@ -1,11 +1,12 @@
 //! What the simulated EC2 offers: types for the size of several, with spot prices that change from hour to hour and from
-//! zone to zone.
+//! zone to zone. A world that compares policies has the types of `replay::pools`.
 //!
 //! Guarantees: the same time gives the same answers.
 //! Does not: refuse anything. Launches are short of what is offered here too.
 
 use super::Seen;
-use crate::core::{Fault, START};
+use crate::core::Fault;
+use crate::replay::pools::{Pools, TYPES, Type, ZONES};
 use crate::scenario::SEVERAL;
 use async_trait::async_trait;
 use model::catalogue::{Offers, Subnet, TypeFacts};
@@ -13,29 +14,72 @@ use model::cloud::CloudError;
 use model::{Arch, Usd};
 use std::collections::{BTreeMap, BTreeSet};
 
-const ZONES: [&str; 2] = ["zone-a", "zone-b"];
+/// The zones of other worlds.
+const TWO_ZONES: [&str; 2] = ["zone-a", "zone-b"];
+const ONE_ZONE: [&str; 1] = ["zone-a"];
+
+/// A type that is offered.
+struct Offer {
+    name: &'static str,
+    vcpus: u32,
+    memory_mib: u64,
+    zones: &'static [&'static str],
+    /// The price on demand an hour, in millionths of a dollar, if it is known.
+    micros: Option<u64>,
+    /// The spot price in each zone of the region.
+    spot: Vec<(&'static str, u64)>,
+}
+
+/// What is offered in a world that compares policies.
+fn pooled(pools: Pools, hour: u64) -> Vec<Offer> {
+    let offer = |of: &Type| Offer {
+        name: of.name,
+        vcpus: of.vcpus,
+        memory_mib: of.memory_mib,
+        zones: &ZONES,
+        micros: Some(of.micros),
+        spot: ZONES.iter().map(|zone| (*zone, pools.spot_micros(of, zone, hour))).collect(),
+    };
+    TYPES.iter().map(offer).collect()
+}
+
+/// What is offered in other worlds. The price of the second type is not known, and the last type is in one zone only.
+fn several(hour: u64) -> Vec<Offer> {
+    let offer = |(n, (name, vcpus)): (usize, &(&'static str, u32))| {
+        let percent = |z: u64| 40 + (hour * 7 + n as u64 * 5 + z * 11) % 40;
+        Offer {
+            name,
+            vcpus: *vcpus,
+            memory_mib: u64::from(*vcpus) * 2048,
+            zones: if n + 1 == SEVERAL.len() { &ONE_ZONE } else { &TWO_ZONES },
+            micros: (n != 1).then_some(u64::from(*vcpus) * 52_000),
+            spot: (0..).zip(TWO_ZONES).map(|(z, zone)| (zone, u64::from(*vcpus) * 520 * percent(z))).collect(),
+        }
+    };
+    SEVERAL.iter().enumerate().map(offer).collect()
+}
 
 impl Seen {
     async fn offer<T>(
         &self,
         operation: &'static str,
-        of: impl Fn(usize, &str, u32) -> Option<T>,
+        of: impl Fn(&Offer) -> Option<T>,
     ) -> Result<BTreeMap<String, T>, CloudError> {
         self.0.call(operation).await?;
-        let offered = SEVERAL.iter().enumerate();
-        Ok(offered.filter_map(|(n, (name, vcpus))| Some(((*name).to_owned(), of(n, name, *vcpus)?))).collect())
+        let hour = self.0.hour();
+        let offered = self.0.core.scenario.pools().map_or_else(|| several(hour), |pools| pooled(pools, hour));
+        Ok(offered.iter().filter_map(|offer| Some((offer.name.to_owned(), of(offer)?))).collect())
     }
 }
 
 #[async_trait]
 impl Offers for Seen {
     async fn types(&self, _: &BTreeSet<String>) -> Result<BTreeMap<String, TypeFacts>, CloudError> {
-        let facts = |_, _: &str, vcpus: u32| {
-            let arch = [Arch::X86_64].into();
+        let facts = |offer: &Offer| {
             Some(TypeFacts {
-                vcpus,
-                memory_mib: u64::from(vcpus) * 2048,
-                arch,
+                vcpus: offer.vcpus,
+                memory_mib: offer.memory_mib,
+                arch: [Arch::X86_64].into(),
                 is_current: true,
                 ..TypeFacts::default()
             })
@@ -44,29 +88,17 @@ impl Offers for Seen {
     }
 
     async fn zones(&self, _: &BTreeSet<String>) -> Result<BTreeMap<String, BTreeSet<String>>, CloudError> {
-        // The last type is in one zone only.
-        let zones = |n: usize, _: &str, _| {
-            let many = if n + 1 == SEVERAL.len() { 1 } else { ZONES.len() };
-            Some(ZONES.iter().take(many).map(|zone| (*zone).to_owned()).collect())
-        };
+        let zones = |offer: &Offer| Some(offer.zones.iter().map(|zone| (*zone).to_owned()).collect());
         self.offer("DescribeInstanceTypeOfferings", zones).await
     }
 
     async fn prices(&self, _: &BTreeSet<String>) -> Result<BTreeMap<String, Usd>, CloudError> {
-        // The price of one type is not known.
-        let price = |n, _: &str, vcpus: u32| (n != 1).then(|| Usd::from_micros(u64::from(vcpus) * 52_000));
-        self.offer("GetProducts", price).await
+        self.offer("GetProducts", |offer| offer.micros.map(Usd::from_micros)).await
     }
 
     async fn spot_prices(&self, _: &BTreeSet<String>) -> Result<BTreeMap<String, BTreeMap<String, Usd>>, CloudError> {
-        let hour = self.0.core.now().since(START).as_ms().unsigned_abs() / 3_600_000;
-        let prices = |n: usize, _: &str, vcpus: u32| {
-            let in_zone = |(z, zone): (usize, &&str)| {
-                let percent = 40 + (hour * 7 + n as u64 * 5 + z as u64 * 11) % 40;
-                ((*zone).to_owned(), Usd::from_micros(u64::from(vcpus) * 520 * percent))
-            };
-            Some(ZONES.iter().enumerate().map(in_zone).collect())
-        };
+        let price = |(zone, micros): &(&'static str, u64)| ((*zone).to_owned(), Usd::from_micros(*micros));
+        let prices = |offer: &Offer| Some(offer.spot.iter().map(price).collect());
         self.offer("DescribeSpotPriceHistory", prices).await
     }
 
@@ -74,8 +106,14 @@ impl Offers for Seen {
         self.0.call("DescribeSubnets").await?;
         let (core, gone) = (&self.0.core, self.0.core.scenario.gone_subnet.as_ref());
         let subnet = |id: &String| {
-            let zone = if id == "subnet-b" { "zone-b" } else { "zone-a" }.to_owned();
-            let free = if core.happens(Fault::SubnetFull) { 0 } else { 50 };
+            let zone = self.0.zone_of(Some(id)).to_owned();
+            let free = if core.happens(Fault::SubnetFull) {
+                0
+            } else if core.scenario.replay.is_some() {
+                4000
+            } else {
+                50
+            };
             (id.clone(), Subnet { zone, free })
         };
         Ok(ids.iter().filter(|id| Some(*id) != gone).map(subnet).collect())

@@ -239,7 +239,7 @@ impl World {
         self.core.one_of(all).copied().unwrap_or(0).unsigned_abs()
     }
 
-    async fn send(&self, spec: JobSpec) {
+    pub(super) async fn send(&self, spec: JobSpec) {
         let now = self.core.now();
         self.send_as(JobId::new(self.store.rng().ulid(now)), spec, now).await;
     }

@@ -7,6 +7,7 @@
 mod arrivals;
 mod controllers;
 mod operators;
+mod replay;
 mod spoiling;
 
 pub use crate::core::How;
@@ -20,6 +21,7 @@ use crate::functions::Functions;
 use crate::happened::Happened;
 use crate::machine::Machine;
 use crate::panics;
+use crate::replay::measured::Measured;
 use crate::scenario::Scenario;
 use crate::tables::Tables;
 use model::ids::JobId;
@@ -61,6 +63,8 @@ pub struct Outcome {
     pub without_faults: Simulated,
     /// The story, if one was told.
     pub lines: Vec<Line>,
+    /// What was measured, if the world compares policies.
+    pub measured: Option<Measured>,
 }
 
 /// How much was simulated.
@@ -160,7 +164,10 @@ fn run_here(
         runtime.block_on(async {
             let world = World::new(scenario, how, core).await;
             drop(tokio::spawn(beside));
-            world.live().await
+            match world.core.scenario.replay.clone() {
+                Some(replay) => world.replay(replay).await,
+                None => world.live().await,
+            }
         })
     });
     // The world itself may panic too. Then nothing is known but the message.
@@ -290,6 +297,10 @@ impl World {
                 break;
             }
         }
+        self.outcome(&lived)
+    }
+
+    fn outcome(&self, lived: &Lived) -> Outcome {
         self.core.invariant_no_task_panics();
         Outcome {
             broken: self.core.what_broke(),
@@ -298,6 +309,7 @@ impl World {
             with_faults: lived.with_faults,
             without_faults: lived.without_faults,
             lines: self.core.lines(),
+            measured: None,
         }
     }
 

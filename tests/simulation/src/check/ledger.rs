@@ -1,0 +1,153 @@
+//! What is measured of a world that compares policies.
+//!
+//! Guarantees: every write, launch call and interruption of such a world is counted when it happens.
+//! Does not: count anything in other worlds, or judge.
+
+use super::demand::decimal;
+use super::jobs::job_id;
+use super::{Check, is_ended, slot, text};
+use crate::core::lock;
+use crate::database::Change;
+use crate::replay::measured::Measured;
+use model::ids::{JobId, Slot};
+use model::time::{Span, Time};
+use std::collections::{BTreeMap, HashMap};
+use store::{Item, Table};
+
+/// What was counted so far.
+#[derive(Default)]
+pub(super) struct Ledger {
+    counted: Measured,
+    /// When the first job was submitted.
+    first_at: Option<Time>,
+    /// When each job was submitted, and whether it was placed since.
+    jobs: HashMap<JobId, (Time, bool)>,
+    /// The nodes that have an instance: since when, and the price.
+    nodes: BTreeMap<Slot, (Time, f64)>,
+    ready: usize,
+}
+
+impl Ledger {
+    fn passed(&self, now: Time) -> Span {
+        self.first_at.map_or(Span::ZERO, |first| now.since(first))
+    }
+
+    fn job(&mut self, now: Time, before: Option<&Item>, after: &Item) {
+        let (Some(id), state) = (job_id(after), text(after, "state")) else { return };
+        if before.is_none() {
+            self.first_at.get_or_insert(now);
+            self.jobs.insert(id, (now, false));
+            self.counted.submitted += 1;
+        }
+        if before.and_then(|row| text(row, "state")) == state {
+            return;
+        }
+        if state == Some("placed")
+            && let Some((submitted_at, was_placed)) = self.jobs.get_mut(&id)
+        {
+            if std::mem::replace(was_placed, true) {
+                self.counted.again += 1;
+            } else {
+                self.counted.waited.push(now.since(*submitted_at));
+            }
+        }
+        if is_ended(after) {
+            let count = if state == Some("complete") { &mut self.counted.done } else { &mut self.counted.not_done };
+            *count += 1;
+        }
+    }
+
+    fn node(&mut self, now: Time, before: Option<&Item>, after: Option<&Item>) {
+        let (was, is) = (before.and_then(price), after.and_then(price));
+        if let (true, Some(slot)) = (was != is, before.or(after).and_then(slot)) {
+            if let Some((since, price)) = self.nodes.remove(&slot) {
+                self.pay(now.since(since), price);
+            }
+            if let Some((_, price)) = is {
+                self.nodes.insert(slot, (now, price));
+            }
+            self.counted.most_nodes = self.counted.most_nodes.max(self.nodes.len());
+        }
+        match (before.is_some_and(is_ready), after.is_some_and(is_ready)) {
+            (false, true) => self.ready += 1,
+            (true, false) => self.ready = self.ready.saturating_sub(1),
+            _ => {}
+        }
+        if self.ready > self.counted.ready_after.len() {
+            self.counted.ready_after.push(self.passed(now));
+        }
+    }
+
+    fn pay(&mut self, span: Span, price: f64) {
+        let hours = span.as_s() / 3600.0;
+        self.counted.node_hours += hours;
+        self.counted.usd += hours * price;
+    }
+}
+
+/// The instance and the price of a node that has an instance.
+fn price(row: &Item) -> Option<(String, f64)> {
+    let instance = text(row, "instance_id").filter(|_| text(row, "state") != Some("cleaned"))?;
+    Some((instance.to_owned(), decimal(row, "price_per_hour")))
+}
+
+fn is_ready(row: &Item) -> bool {
+    text(row, "state") == Some("in_use") && text(row, "status") == Some("ready")
+}
+
+impl Check {
+    /// Counts a write.
+    pub(super) fn measure(&self, change: &Change) {
+        if self.core.scenario.replay.is_none() {
+            return;
+        }
+        let (before, after) = (change.before.as_deref(), change.after.as_deref());
+        let now = self.core.now();
+        match (change.table, after) {
+            (Table::Jobs, Some(after)) => {
+                lock(&self.ledger).job(now, before, after);
+                if before.is_none() {
+                    self.wakes.notify_one();
+                }
+            }
+            (Table::Nodes, after) => lock(&self.ledger).node(now, before, after),
+            (Table::Allocs, Some(after)) if matches!(text(after, "client"), Some("complete" | "failed")) => {
+                self.wakes.notify_one();
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts a launch call for so many instances.
+    pub fn launch_called(&self, instances: usize, is_refused: bool) {
+        let counted = &mut lock(&self.ledger).counted;
+        counted.calls += 1;
+        counted.asked += instances;
+        counted.refused += usize::from(is_refused);
+    }
+
+    /// Counts an instance that EC2 launched.
+    pub(super) fn count_launch(&self) {
+        let mut ledger = lock(&self.ledger);
+        let after = ledger.passed(self.core.now());
+        ledger.counted.launched += 1;
+        ledger.counted.launched_after.push(after);
+    }
+
+    /// Counts an interruption.
+    pub fn interrupted(&self) {
+        lock(&self.ledger).counted.interruptions += 1;
+    }
+
+    /// What was measured until now. Nothing is measured after that.
+    pub fn end_measuring(&self) -> Measured {
+        let now = self.core.now();
+        let mut ledger = lock(&self.ledger);
+        for (since, price) in std::mem::take(&mut ledger.nodes).into_values() {
+            ledger.pay(now.since(since), price);
+        }
+        let mut measured = std::mem::take(&mut ledger.counted);
+        measured.waited.sort_unstable();
+        measured
+    }
+}

@@ -1,0 +1,46 @@
+//! What came of a policy.
+//!
+//! Guarantees: a node counts from the binding of its instance until its record is cleaned, with the price of its record.
+//! Does not: watch anything; `check::ledger` does.
+
+use model::time::Span;
+
+/// What came of a policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    pub submitted: usize,
+    pub done: usize,
+    /// Jobs that failed, or that can never run.
+    pub not_done: usize,
+    /// How often a job was placed once more, after its node was lost.
+    pub again: usize,
+    /// From the submission of each job to its first placement, in ascending order.
+    pub waited: Vec<Span>,
+    pub node_hours: f64,
+    pub usd: f64,
+    pub calls: usize,
+    /// Calls that EC2 refused.
+    pub refused: usize,
+    /// For how many instances the calls asked, and how many EC2 launched.
+    pub asked: usize,
+    pub launched: usize,
+    pub interruptions: usize,
+    pub most_nodes: usize,
+    /// From the first submission to the launch of each instance.
+    pub launched_after: Vec<Span>,
+    /// From the first submission until so many nodes were ready for the first time.
+    pub ready_after: Vec<Span>,
+}
+
+impl Measured {
+    /// The wait that this share of the jobs did not exceed.
+    pub fn waited(&self, share: f64) -> Option<Span> {
+        let n = (self.waited.len() as f64 * share).ceil() as usize;
+        self.waited.get(n.saturating_sub(1)).copied()
+    }
+
+    /// The share of calls that EC2 refused.
+    pub fn wasted(&self) -> f64 {
+        self.refused as f64 / self.calls.max(1) as f64
+    }
+}
