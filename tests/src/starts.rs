@@ -128,6 +128,30 @@ async fn after_a_shortage_launches_double_with_each_success() {
     }
 }
 
+/// EC2 has two instances of each type, and then enough.
+#[tokio::test]
+async fn the_members_of_a_job_are_bought_together_or_not_at_all() {
+    let mut policy = quick_policy();
+    policy["nodes"]["max"] = json!(20);
+    policy["launch"]["calls_per_second"] = json!(50);
+    let world = World::batched(policy).await;
+    let mut spec = alone();
+    spec.needs.nodes = 3;
+    world.submit(spec).await;
+    world.ec2.set_faults(serde_json::from_value(json!({"shortages": [{"left": 2}]})).unwrap());
+    let answer = world.poll().await.unwrap();
+    assert!(
+        answer.actions.iter().any(|a| a.action == ActionName::Launch && a.outcome == Outcome::Failed),
+        "{answer:?}"
+    );
+    assert_eq!(world.ec2.instances().len(), 0, "a part of them would idle");
+    assert!(world.look.nodes().await.unwrap().iter().all(model::NodeRecord::is_cleaned));
+    world.ec2.set_faults(ec2_stand_in::Faults::default());
+    world.pass(4 * world.policy.shortage.ttl_s + 1);
+    world.poll().await.unwrap();
+    assert_eq!(world.ec2.instances().len(), 3);
+}
+
 #[tokio::test]
 async fn a_limit_by_a_quota_ends_when_clean_stale_records_sees_that_an_instance_terminated() {
     let world = World::new().await;

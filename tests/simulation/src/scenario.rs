@@ -279,7 +279,7 @@ impl Scenario {
             ("boot", json!({"timeout_s": 600, "failures_before_pause": 1000})),
             (
                 "launch",
-                json!({"template": "lt-0123456789abcdef0", "calls_per_second": 10, "subnets": ["subnet-b", "subnet-a"]}),
+                json!({"template": "lt-0123456789abcdef0", "max_per_call": 1, "calls_per_second": 10, "subnets": ["subnet-b", "subnet-a"]}),
             ),
         ];
         if let Value::Object(fields) = &mut scenario.policy {
@@ -324,6 +324,9 @@ impl Scenario {
     /// Lets one call launch a batch of nodes, often fewer than it asks for.
     pub fn set_batches(&mut self) {
         self.batches = true;
+        if let Some(launch) = self.policy.get_mut("launch").and_then(Value::as_object_mut) {
+            launch.remove("max_per_call");
+        }
         self.set_chance(Fault::BatchCutShort, 0.2);
     }
 
@@ -442,7 +445,7 @@ fn launch_and_shutdown(dice: &mut Xoshiro256PlusPlus) -> [(&'static str, Value);
     [
         (
             "launch",
-            json!({"template": "lt-0123456789abcdef0", "max_per_run": pick(dice, &[5, 20, 60]),
+            json!({"template": "lt-0123456789abcdef0", "max_per_call": 1, "max_per_run": pick(dice, &[5, 20, 60]),
                    "calls_per_second": pick(dice, &[2.0, 2.0, 10.0, 0.2]),
                    "subnets": pick(dice, &[json!([]), json!(["subnet-a"]), json!(["subnet-a", "subnet-b"])])}),
         ),

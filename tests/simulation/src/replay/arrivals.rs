@@ -91,7 +91,7 @@ mod tests {
         let of: Vec<_> =
             arrivals.iter().map(|a| (a.at_s, a.count, a.spec.needs.vcpus, a.spec.work.command[1].as_str())).collect();
         assert_eq!(of, [(0, 3, 1, "5"), (60, 1, 2, "30")]);
-        assert_eq!(arrivals[1].spec.needs.machine.market, Some(model::Market::Spot));
+        assert_eq!(arrivals[1].spec.needs.machine.market, Some(model::MarketNeed::Spot));
     }
 
     #[test]

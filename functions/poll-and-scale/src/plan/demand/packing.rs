@@ -31,6 +31,8 @@ pub(super) struct New<'a> {
     pub(super) offerings: Vec<Offering>,
     /// What the caps count: the price of its dearest offering.
     price: Usd,
+    /// Whether it shares its call with the launch before it.
+    is_together: bool,
     pub(super) job_id: Option<JobId>,
     /// Whether the job needs it together with others.
     pub(super) is_member: bool,
@@ -77,6 +79,8 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) new: Vec<New<'a>>,
     pub(super) found: Findings<'a>,
     limits: LimitMode,
+    /// Whether the next launch shares its call with the last one: both are for members of one job.
+    is_together: bool,
     /// How often this plan tries each offering that EC2 was short of.
     tried: BTreeMap<ControlKey, u64>,
     /// What jobs asked for that could not be placed, with the reasons. A change of the bins empties this map.
@@ -132,6 +136,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             new: Vec::new(),
             found: Findings::default(),
             limits,
+            is_together: false,
             tried: BTreeMap::new(),
             failed: HashMap::new(),
         }
@@ -154,9 +159,13 @@ impl<'v, 'a> Packing<'v, 'a> {
         let Fitting { chosen: mut fitting, spare } = self.bins.fitting(job, members as usize);
         let mut spare = spare.into_iter();
         let before = self.bins.len();
+        self.is_together = false;
         while fitting.len() < members as usize {
             match self.launch(job) {
-                Ok(n) => fitting.push(n),
+                Ok(n) => {
+                    fitting.push(n);
+                    self.is_together = members > 1 && self.view.seen.policy.launch.max_per_call > 1;
+                }
                 Err(Blocked { wait, mut why }) => {
                     if let Some(n) = spare.next() {
                         fitting.push(n);
@@ -171,6 +180,9 @@ impl<'v, 'a> Packing<'v, 'a> {
                         }
                         BlockedBy::Cap => self.block(job, &fitting, members, before),
                         BlockedBy::Backoff => {
+                            // A part of the members is of no use, so nothing is bought for it.
+                            self.undo_launches(before);
+                            fitting.retain(|n| *n < before);
                             self.keep(job, &fitting);
                             self.keep_free(job, &fitting, members);
                             fitting.len()
@@ -189,6 +201,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 }
             }
         }
+        self.is_together = false;
         Ok(fitting)
     }
 
@@ -198,7 +211,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         self.bins.truncate(first);
         let left = self.new.len().saturating_sub(undone);
         for new in self.new.drain(left..) {
-            for offering in &new.offerings {
+            for offering in new.offerings.iter().filter(|_| !new.is_together) {
                 if let Some(tried) = self.tried.get_mut(&ControlKey::shortage_of(offering)) {
                     *tried = tried.saturating_sub(1);
                 }
@@ -235,7 +248,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         };
         let (market, of_size) = (first.market, ways.iter().filter(|o| o.size == size.name));
         let price = of_size.map(|o| o.price_per_hour).max().unwrap_or(size.price_per_hour);
-        for offering in &ways {
+        for offering in ways.iter().filter(|_| !self.is_together) {
             if self.attempts_allowed(offering).is_some() {
                 *self.tried.entry(ControlKey::shortage_of(offering)).or_default() += 1;
             }
@@ -257,7 +270,8 @@ impl<'v, 'a> Packing<'v, 'a> {
             for_job: None,
             for_set: None,
         };
-        self.new.push(New { size, offerings: ways, price, job_id, is_member: false, reason });
+        let is_together = self.is_together;
+        self.new.push(New { size, offerings: ways, price, is_together, job_id, is_member: false, reason });
         Ok(self.bins.push(bin))
     }
 
@@ -328,7 +342,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 return false;
             }
             let key = ControlKey::shortage_of(offering);
-            let over = |most: &u64| self.tried.get(&key).is_some_and(|tried| tried >= most);
+            let over = |most: &u64| !self.is_together && self.tried.get(&key).is_some_and(|tried| tried >= most);
             let Some(most) = self.attempts_allowed(offering).filter(over) else { return true };
             let offering = format!("{} {}", offering.market, offering.instance_type);
             spent.push(Reason::AttemptsSpent { offering, most });

@@ -204,14 +204,16 @@ fn after_a_shortage_the_plan_itself_makes_as_few_launches_as_the_run_does() {
     assert_eq!(given.wanted(at(100)), [("small".to_owned(), 3)]);
     given.seen.control.put(entry(Some(2)));
     assert_eq!(given.count(at(100), "launch"), 2);
-    // A job of several members that waits takes its attempts back, so that the next one may use them.
+    // The members of a job are one call, and so one attempt. Where each node has a call of its own, they are many.
     let gang = |s: &mut JobSpec| {
         whole(s);
         s.needs.nodes = 4;
     };
     given.seen.jobs.clear();
-    let gangs = given.job(5, gang).job(6, gang);
-    assert_eq!(gangs.count(at(100), "launch"), 2);
+    let mut gangs = given.job(5, gang).job(6, gang).job(7, gang);
+    assert_eq!(gangs.count(at(100), "launch"), 8);
+    gangs.seen.policy.launch.max_per_call = 1;
+    assert_eq!(gangs.count(at(100), "launch"), 0);
 }
 
 #[test]

@@ -271,3 +271,33 @@ fn spot_first_takes_spot_where_it_is_to_be_had() {
     };
     assert_eq!([None, Some(MarketNeed::Spot), Some(MarketNeed::SpotFirst)].map(markets), [1, 1, 2]);
 }
+
+/// After a shortage, one attempt is allowed. The members of a job are one attempt; the next job has none.
+#[test]
+fn members_are_one_attempt_and_are_launched_together_or_not_at_all() {
+    let mut given = several(json!({}), json!({}), json!({}), &[C7A]).job(5, |spec| spec.needs.nodes = 3).job(6, whole);
+    let offering = plan(&given.seen, at(100)).actions.into_iter().find_map(|p| match p.action {
+        Action::Launch { offerings, is_member: true, .. } => offerings.into_iter().next(),
+        _ => None,
+    });
+    let error = model::cloud::LaunchError::from(model::cloud::Refusal::short("none"));
+    let change = given.seen.control.after_refusal(&offering.unwrap(), &error, &given.seen.policy, 1, at(0)).unwrap();
+    let until = change.after.until_at.unwrap();
+    given.seen.control.put(change.after);
+    let later = until + model::time::Span::from_s(1);
+    given.seen.observed_at = later;
+    let launches = |given: &Given| {
+        let actions = plan(&given.seen, later).actions;
+        let launches =
+            actions.iter().filter_map(|p| if let Action::Launch { job_id, .. } = &p.action { *job_id } else { None });
+        launches.collect::<Vec<_>>()
+    };
+    assert_eq!(launches(&given), [fixtures::job_id(5); 3]);
+    // Where there is no room for all of them, none is launched.
+    let policy = Policy {
+        nodes: model::policy::Nodes { max: 2, ..given.seen.policy.nodes.clone() },
+        ..given.seen.policy.clone()
+    };
+    given.seen.policy = policy;
+    assert!(!launches(&given).contains(&fixtures::job_id(5)), "{:?}", launches(&given));
+}
