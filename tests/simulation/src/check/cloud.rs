@@ -75,8 +75,9 @@ impl Check {
         }
         let offering = &request.offering;
         let shortage = shortage_key(offering);
-        // Half of a batch is tried again after a quota: that is no further node.
-        for _ in nodes.iter().filter(|node| caller.takes(&format!("{shortage} for {node}")) == 1) {
+        // Half of a batch is tried again after a quota: that is no further node. The members of a job are one attempt.
+        let attempts = if request.least > 1 { 1 } else { nodes.len() };
+        for _ in nodes.iter().take(attempts).filter(|node| caller.takes(&format!("{shortage} for {node}")) == 1) {
             self.invariant_what_was_short_is_tried_by_few(caller, model, &shortage);
         }
         let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy"));

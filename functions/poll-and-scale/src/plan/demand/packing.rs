@@ -242,7 +242,12 @@ impl<'v, 'a> Packing<'v, 'a> {
         job_id: Option<JobId>,
         reason: Reason,
     ) -> Result<usize, Blocked> {
-        let (size, ways) = self.ways(sizes, asked)?;
+        let (mut size, mut ways) = self.ways(sizes, asked)?;
+        if self.is_together && self.new.last().is_some_and(|last| last.offerings != ways) {
+            // Launches of other offerings are another call.
+            self.is_together = false;
+            (size, ways) = self.ways(sizes, asked)?;
+        }
         let Some(first) = ways.first() else {
             return Err(Blocked { wait: BlockedBy::Backoff, why: Vec::new() });
         };
