@@ -112,7 +112,9 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
         let is_old = age.is_some_and(|age| age >= part.keeps() + part.keeps());
         let read = age.map_or_else(|| "were never read".to_owned(), |age| format!("were last read {age} ago"));
         match state.error {
-            Some(error) => add(age.is_none(), format!("the {part} cannot be read, and {read}: {error}")),
+            Some(error) => {
+                add(age.is_none() && part != Part::Subnets, format!("the {part} cannot be read, and {read}: {error}"))
+            }
             None if age.is_none() && part == Part::Subnets => {}
             None if age.is_none() => {
                 add(false, format!("the {part} {read}: clean-stale-records reads them in its next run"))

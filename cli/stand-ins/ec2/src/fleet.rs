@@ -205,7 +205,7 @@ fn as_launch(fleet: &Params, template: &Params, given: &Params, (total, market):
         pairs.push(("InstanceMarketOptions.MarketType".to_owned(), "spot"));
     }
     let tags = fleet.structures("TagSpecification");
-    // The tags of the fleet itself are for nobody.
+    // Nobody reads the tags of the fleet itself.
     for (n, tags) in tags.iter().enumerate().filter(|(_, tags)| tags.filled("ResourceType") != Some("fleet")) {
         pairs.extend(tags.pairs().map(|(name, value)| (format!("TagSpecification.{}.{name}", n + 1), value)));
     }

@@ -20,7 +20,7 @@ pub(super) struct Ledger {
     counted: Measured,
     /// When the first job was submitted.
     first_at: Option<Time>,
-    /// When each job was submitted, and whether it was placed since.
+    /// When each job was submitted, and whether it has been placed.
     jobs: HashMap<JobId, (Time, bool)>,
     /// The nodes that have an instance: since when, and the price.
     nodes: BTreeMap<Slot, (Time, f64)>,

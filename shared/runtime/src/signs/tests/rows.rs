@@ -468,6 +468,14 @@ pub(super) const ROWS: &[Row] = &[
         (|s| s.offers(|c| *part(c, Part::Types) = away(Some(NOW - 90_000))), Look),
         |s| s.offers(|_| ()),
     ),
+    // Nothing that is bought depends on what is known of the subnets.
+    row(
+        ("offers", Look),
+        |s| s.offers(|c| *part(c, Part::Subnets) = away(None)),
+        &["the subnets cannot be read, and were never read: AccessDenied"],
+        (|s| s.offers(|_| ()), Well),
+        |s| s.offers(|_| ()),
+    ),
     row(
         ("offers", Look),
         |s| s.offers(|c| part(c, Part::SpotPrices).read_at = Some(at(NOW - 7200))),
