@@ -65,19 +65,23 @@ fn frame(kind: u8, element: u32, content: &[u8]) -> Vec<u8> {
 pub struct FrameReader(Vec<u8>);
 
 impl FrameReader {
-    /// The frames that are whole with these bytes. What comes after a stream that is not one is not read.
-    pub fn read(&mut self, bytes: &[u8]) -> Result<Vec<Frame>, BadStream> {
+    /// The frames that are whole with these bytes. Where the stream stops being one, the frames before that still count.
+    pub fn read(&mut self, bytes: &[u8]) -> (Vec<Frame>, Result<(), BadStream>) {
         self.0.extend_from_slice(bytes);
         let mut frames = Vec::new();
         let mut at = 0;
-        while let Some(rest) = self.0.get(at..)
-            && let Some((frame, size)) = first(rest)?
-        {
-            frames.push(frame);
-            at += size;
-        }
+        let end = loop {
+            match first(self.0.get(at..).unwrap_or_default()) {
+                Ok(Some((frame, size))) => {
+                    frames.push(frame);
+                    at += size;
+                }
+                Ok(None) => break Ok(()),
+                Err(bad) => break Err(bad),
+            }
+        };
         self.0.drain(..at);
-        Ok(frames)
+        (frames, end)
     }
 }
 
@@ -124,15 +128,17 @@ mod tests {
         let stream: Vec<u8> = frames.iter().flat_map(Frame::bytes).collect();
         for size in [1, 3, 9, 4096, stream.len()] {
             let mut reader = FrameReader::default();
-            let found: Vec<Frame> = stream.chunks(size).flat_map(|part| reader.read(part).unwrap()).collect();
+            let found: Vec<Frame> = stream.chunks(size).flat_map(|part| reader.read(part).0).collect();
             assert!(found == frames, "in parts of {size}");
         }
     }
 
     #[test]
-    fn a_stream_that_is_none_is_found_out() {
+    fn a_stream_that_is_none_is_found_out_and_what_came_before_counts() {
+        let good = Frame { element: 0, said: Said::End(Some(Outcome::SUCCESS)) };
         for bad in [&b"hello, world"[..], &[4, 0, 0, 0, 0, 0, 0, 0, 0], &[3, 0, 0, 0, 0, 1, 0, 0, 0, b'x'], &[1; 9]] {
-            assert_eq!(FrameReader::default().read(bad), Err(BadStream), "{bad:?}");
+            let read = FrameReader::default().read(&[&good.bytes(), bad].concat());
+            assert_eq!(read, (vec![good.clone()], Err(BadStream)), "{bad:?}");
         }
     }
 }

@@ -45,7 +45,8 @@ impl ElementsLog {
 
     /// Reads a part of the stream, and gives `print` what elements printed, in its order.
     pub(crate) fn read(&mut self, bytes: &[u8], mut print: impl FnMut(Stream, &[u8])) -> Result<(), BadStream> {
-        for frame in self.frames.read(bytes)? {
+        let (frames, end) = self.frames.read(bytes);
+        for frame in frames {
             let printed = match &frame.said {
                 Said::Begin => {
                     self.running.insert(frame.element, 0);
@@ -64,7 +65,7 @@ impl ElementsLog {
             let bytes = self.running.entry(frame.element).or_insert(0);
             *bytes = bytes.saturating_add(printed.1.len() as u64);
         }
-        Ok(())
+        end
     }
 
     /// What was killed when the kernel killed for memory was killed for that.
