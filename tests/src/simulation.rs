@@ -80,126 +80,59 @@ fn hold(scenario: &Scenario, how: How) -> WorldOutcome {
     outcome
 }
 
-#[test]
-fn every_invariant_holds_in_a_few_worlds() {
-    for seed in 1..=8 {
-        hold(&Scenario::of(seed, 1.0), How::default());
-    }
+/// Worlds of one kind: a few seeds in each run, more at night. Each of `happens` is a count, a fault or an action that their
+/// worlds exist for.
+macro_rules! worlds {
+    ($($(#[$doc:meta])* $kind:ident: $seeds:expr, $options:expr, $happens:expr;)*) => {$(
+        $(#[$doc])*
+        mod $kind {
+            #[test]
+            fn every_invariant_holds() {
+                super::hold_worlds($seeds, $options, &$happens);
+            }
+            #[test]
+            fn nightly_every_invariant_holds_in_more() {
+                super::hold_worlds(12..=30, $options, &$happens);
+            }
+        }
+    )*};
 }
 
-#[test]
-fn every_invariant_holds_in_a_few_small_fleets() {
-    for seed in 1..=8 {
-        hold(&Scenario::small(seed, 1.0), How::default());
-    }
+worlds! {
+    usual: [1, 2, 3], "--hours 1", [];
+    small: [1, 2, 3], "--small --hours 1", [];
+    types_and_zones: [1, 2, 3], "--hours 1 --batches --fault SeveralTypes=1 --fault ZoneGone=0.02 --fault SubnetFull=0.1",
+        ["ZoneGone", "read_offers"];
+    agents_take_no_work: [1, 2, 3], "--small --hours 1 --fault AgentRefuses=0.05", ["AgentRefuses"];
+    machines_start_nothing: [1, 2, 3], "--small --hours 1 --fault CannotStart=0.05", ["CannotStart"];
+    gpus: [1, 2, 4], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02",
+        ["an alloc got GPUs beside another one", "an alloc lacked GPUs"];
+    a_part_of_the_queue_is_read: [1, 2, 3], "--small --hours 1 --queue-rows 4", [];
+    rows_unreadable: [1, 2, 3], "--small --hours 1 --fault RowUnreadable=0.3", ["RowUnreadable"];
+    another_scheduler_demands: [1, 2, 3], "--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5", ["ControllerWants"];
+    arrays: [1, 2, 3], "--small --hours 1 --fault ArrayArrives=0.3", ["an array was submitted", "an array had room", "an array was full"];
+    packs: [1, 2, 3], "--small --hours 2 --fault PackArrives=0.5",
+        ["a pack was submitted", "a pack was complete", "a pack went on with what was left"];
+    one_handle_at_a_time: [1, 2, 3], "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3",
+        ["a node had more to destroy than it may at once"];
+    /// The excuses of a restore end an hour after it: then every invariant holds again for what began before.
+    restores: [1, 2, 3], "--small --hours 2 --fault Restored=0.03", ["Restored"];
+    batches: [1, 2, 3], "--hours 1 --batches", [];
+    small_batches: [1, 2, 3], "--small --hours 1 --batches", [];
 }
 
-/// A size of several types in two zones, of which one is lost now and then.
-#[test]
-fn every_invariant_holds_where_types_and_zones_are_chosen() {
+fn hold_worlds(seeds: impl IntoIterator<Item = u64>, options: &str, happens: &[&str]) {
     let mut happened = Happened::default();
-    for seed in 1..=8 {
-        let options = "--hours 1 --batches --fault SeveralTypes=1 --fault ZoneGone=0.02 --fault SubnetFull=0.1";
+    for seed in seeds {
         happened.add(&hold(&world(seed, options), How::default()).happened);
     }
-    let read = happened.did.get(&("clean-stale-records", ActionName::ReadOffers, Outcome::Done));
-    assert!(read.is_some_and(|n| *n > 8), "{read:?}");
-}
-
-#[test]
-fn every_invariant_holds_where_agents_take_no_work_for_a_while() {
-    for seed in 1..=8 {
-        hold(&world(seed, "--small --hours 1 --fault AgentRefuses=0.05"), How::default());
-    }
-}
-
-#[test]
-fn no_job_fails_because_machines_can_start_nothing() {
-    for seed in 1..=6 {
-        hold(&world(seed, "--small --hours 1 --fault CannotStart=0.05"), How::default());
-    }
-}
-
-#[test]
-fn no_gpu_has_two_allocs_where_many_share_machines_and_gpus_become_sick() {
-    let mut happened = Happened::default();
-    for seed in (1..=7).chain([11]) {
-        let options = "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02";
-        happened.add(&hold(&world(seed, options), How::default()).happened);
-    }
-    for what in ["an alloc got GPUs beside another one", "an alloc lacked GPUs"] {
-        assert!(happened.counts.contains_key(what), "{what}: {:?}", happened.counts);
-    }
-}
-
-#[test]
-fn every_invariant_holds_where_a_run_reads_a_small_part_of_the_queue() {
-    for seed in 1..=8 {
-        hold(&world(seed, "--small --hours 1 --queue-rows 4"), How::default());
-    }
-}
-
-#[test]
-fn every_invariant_holds_where_rows_become_unreadable() {
-    for seed in 1..=8 {
-        let outcome = hold(&world(seed, "--small --hours 1 --fault RowUnreadable=0.3"), How::default());
-        assert!(outcome.happened.faults[Fault::RowUnreadable as usize] > 0, "seed {seed}");
-    }
-}
-
-#[test]
-fn every_invariant_holds_where_another_scheduler_demands_nodes() {
-    for seed in 1..=8 {
-        let options = "--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5";
-        let outcome = hold(&world(seed, options), How::default());
-        let happened = |fault: Fault| outcome.happened.faults[fault as usize] > 0;
-        assert!(happened(Fault::ControllerWants), "seed {seed}");
-    }
-}
-
-#[test]
-fn every_invariant_holds_where_arrays_arrive() {
-    let mut happened = Happened::default();
-    for seed in 1..=8 {
-        happened.add(&hold(&world(seed, "--small --hours 1 --fault ArrayArrives=0.3"), How::default()).happened);
-    }
-    for what in ["an array was submitted", "an array had room", "an array was full"] {
-        assert!(happened.counts.contains_key(what), "{what} never happened");
-    }
-}
-
-#[test]
-fn every_invariant_holds_where_packs_arrive() {
-    let mut happened = Happened::default();
-    for seed in 1..=8 {
-        happened.add(&hold(&world(seed, "--small --hours 2 --fault PackArrives=0.5"), How::default()).happened);
-    }
-    for what in ["a pack was submitted", "a pack was complete", "a pack went on with what was left"] {
-        assert!(happened.counts.contains_key(what), "{what} never happened");
-    }
-}
-
-#[test]
-fn every_invariant_holds_where_a_node_destroys_one_handle_at_a_time() {
-    let options = "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3";
-    let held = (1..=8).map(|seed| hold(&world(seed, options), How::default()));
-    let more = held.filter_map(|o| o.happened.counts.get("a node had more to destroy than it may at once").copied());
-    assert!(more.sum::<u64>() > 0, "no node had to wait");
-}
-
-/// The excuses of a restore end an hour after it: then every invariant holds again for what began before.
-#[test]
-fn every_invariant_holds_again_after_a_restore() {
-    for seed in 1..=8 {
-        hold(&world(seed, "--small --hours 2 --fault Restored=0.03"), How::default());
-    }
-}
-
-#[test]
-fn every_invariant_holds_where_one_call_launches_a_batch() {
-    for seed in 1..=8 {
-        hold(&world(seed, "--hours 1 --batches"), How::default());
-        hold(&world(seed, "--small --hours 1 --batches"), How::default());
+    for what in happens {
+        let fault = Fault::ALL.iter().find(|f| format!("{f:?}") == *what).map(|f| happened.faults[*f as usize]);
+        let done =
+            |(_, action, outcome): &(&str, ActionName, Outcome)| action.as_str() == *what && *outcome == Outcome::Done;
+        let actions = happened.did.iter().filter(|(key, _)| done(key)).map(|(_, n)| n);
+        let times = fault.unwrap_or(0) + actions.sum::<u64>() + happened.counts.get(*what).copied().unwrap_or(0);
+        assert!(times > 0, "{what} never happened: {:?}", happened.counts);
     }
 }
 
