@@ -29,7 +29,6 @@ const KEPT: &[(&str, u64)] = &[
 /// Kept too, but these worlds take long.
 const LONG: &[(&str, u64)] = &[
     ("acknowledged_end_without_seq", 13),
-    ("kept_handle_destroyed_on_its_return", 9),
     ("stale_brake_dropped", 104),
     ("forgotten_node_keeps_its_rows", 13),
     ("minimum_in_the_way_of_work", 79),

@@ -346,7 +346,8 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     assert!(jobs[0].summary.version > job.summary.version);
     let ended = tables.store.alloc(alloc.id()).await.unwrap().unwrap();
     assert_eq!((ended.summary.client, ended.exit_code), (ClientStatus::Complete, Some(0)));
-    assert_eq!(handles[0].due_at, at(91), "its handle is looked at next");
+    let seq = nodes[0].life().unwrap().seq;
+    assert_eq!((handles[0].state, handles[0].seq), (HandleState::Destroying, seq), "its node is told to destroy it");
     assert!(tables.store.live_allocs().await.unwrap().is_empty(), "it left the index");
     assert!(tables.store.queue().await.unwrap().is_empty());
     let ended = [Subject::Alloc(alloc.id()), Subject::Job(job.summary.job_id)].map(|s| s.to_string());

@@ -10,7 +10,9 @@ use model::policy::Policy;
 use model::time::Time;
 use model::{Handle, NodeRecord};
 use runtime::clock::RunClock;
-use store::{Attempts, DbError, Store, Write, WriteError, change, change_handle, insert_handle, unchanged};
+use store::{
+    Attempts, DbError, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, unchanged,
+};
 
 /// The most rows of one kind that one request writes.
 const MAX_WRITES: usize = 2000;
@@ -53,8 +55,8 @@ impl<'a> Batches<'a> {
     /// Writes what changes, and the new rows. Returns the names of the dropped handles whose rows were written.
     pub(crate) async fn write(&mut self, verdict: &Verdict<'_>) -> Result<Vec<String>, WriteError> {
         let changed = verdict.changed.iter().map(|(before, after)| (None, change_handle(before, after)));
+        let gone = verdict.gone.iter().map(|row| (None, delete_handle(row)));
         let buried = |row: &Handle| change_handle(row, &row.buried(self.now));
-        let gone = verdict.gone.iter().map(|row| (None, buried(row)));
         let dropped = verdict.dropped.iter().map(|row| (Some(row.handle.clone()), buried(row)));
         let writes: Vec<(Option<String>, Write)> = changed.chain(gone).chain(dropped).collect();
         let dropped = self.one_by_one(writes).await?;

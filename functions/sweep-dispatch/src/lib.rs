@@ -1,10 +1,10 @@
 //! sweep-dispatch: marks containers and volumes for destruction. Each node reports its handles and is told
 //! which to destroy.
 //!
-//! The function marks, the node destroys, and the next report confirms it (Concourse #1959).
+//! The end of an alloc marks its handle, and the function marks all others; the node destroys, and the next report confirms it
+//! (Concourse #1959).
 //!
-//! Guarantees: a handle is destroyed only if its row was marked, if two reports listed it as unknown, or if it is
-//! listed again after it was destroyed; a report that may be older than a handle's row never makes the handle
+//! Guarantees: a handle is destroyed only if its row was marked, or if two reports listed it as unknown; a report that may be older than a handle's row never makes the handle
 //! missing or gone; the rows of a node whose life is over are deleted.
 //! Does not: call nodes, or destroy anything that does not have the node's label.
 

@@ -221,9 +221,11 @@ impl Applying<'_> {
             let reason = Reason::MissingTooLong { handles: dropped.len(), shown: some_of(&dropped) };
             self.record_event(ActionName::ForgetHandle, &reason).await;
         }
-        let marked: Vec<&Handle> = verdict.twice_unknown.iter().chain(&verdict.back).copied().collect();
-        let marked = batches.mark(&marked).await?;
-        self.record_marked(&marked, verdict).await;
+        let marked = batches.mark(&verdict.twice_unknown).await?;
+        if !marked.is_empty() {
+            let reason = Reason::UnknownAgain { handles: marked.len(), shown: some_of(&marked) };
+            self.record_event(ActionName::MarkDestroying, &reason).await;
+        }
         verdict.destroy.extend(marked);
         let left = batches.left();
         self.record = batches.record();
@@ -318,21 +320,6 @@ impl Applying<'_> {
             }
         }
         Ok(over)
-    }
-
-    /// The events of the handles that this report marks: nobody ordered them, or they were destroyed before.
-    async fn record_marked(&self, marked: &[String], verdict: &Verdict<'_>) {
-        let is_marked = |row: &&&Handle| marked.contains(&row.handle);
-        let names = |rows: &[&Handle]| rows.iter().filter(is_marked).map(|row| row.handle.clone()).collect::<Vec<_>>();
-        let (unknown, back) = (names(&verdict.twice_unknown), names(&verdict.back));
-        if !unknown.is_empty() {
-            let reason = Reason::UnknownAgain { handles: unknown.len(), shown: some_of(&unknown) };
-            self.record_event(ActionName::MarkDestroying, &reason).await;
-        }
-        if !back.is_empty() {
-            let reason = Reason::HandlesBack { handles: back.len(), shown: some_of(&back) };
-            self.record_event(ActionName::MarkDestroying, &reason).await;
-        }
     }
 
     /// One event a day about the handles that carry the label of another node.

@@ -24,7 +24,7 @@ const LATEST_LOOK: Span = Span::from_s(2 * MAX_DUE_S);
 pub(crate) struct Verdict<'a> {
     /// Rows that change: each as read, and as it is written.
     pub(crate) changed: Vec<(&'a Handle, Handle)>,
-    /// Handles that are destroyed: their rows become tombstones.
+    /// Handles that are destroyed: their rows are deleted.
     pub(crate) gone: Vec<&'a Handle>,
     /// Handles that were missing for too long: their rows become tombstones, with an event.
     pub(crate) dropped: Vec<&'a Handle>,
@@ -33,8 +33,6 @@ pub(crate) struct Verdict<'a> {
     pub(crate) new: Vec<Handle>,
     /// Handles that two reports listed as unknown: they are marked.
     pub(crate) twice_unknown: Vec<&'a Handle>,
-    /// Handles that were destroyed and are listed again: they are marked.
-    pub(crate) back: Vec<&'a Handle>,
     /// Handles that are marked and still listed: the node is told to destroy them.
     pub(crate) destroy: BTreeSet<String>,
     /// Handles with the label of another node: the answer names them, and nobody destroys them.
@@ -80,7 +78,6 @@ impl Verdict<'_> {
             && self.changed.is_empty()
             && self.dropped.is_empty()
             && self.new.is_empty()
-            && self.back.is_empty()
             && self.conflicts.is_empty()
     }
 }
@@ -163,7 +160,6 @@ impl<'a> Judging<'a, '_> {
             Judgement::Dropped => verdict.dropped.push(row),
             Judgement::Gone => verdict.gone.push(row),
             Judgement::TwiceUnknown => verdict.twice_unknown.push(row),
-            Judgement::Back => verdict.back.push(row),
             Judgement::ToDestroy => _ = verdict.destroy.insert(row.handle.clone()),
         }
     }

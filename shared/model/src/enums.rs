@@ -233,8 +233,7 @@ string_enum! {
         Live = "live",
         /// Marked for destruction: the node is told to destroy it.
         Destroying = "destroying",
-        /// The handle was destroyed, or was missing for too long. The row is a tombstone: it keeps an older report
-        /// from bringing the handle back.
+        /// The handle was missing for too long. The row is a tombstone: if the handle comes back within an hour, it is live again.
         Gone = "gone",
         /// Seen on the node with the node's label, but no row orders it.
         Unknown = "unknown",

@@ -7,15 +7,15 @@
 //!               │ its alloc ended               │ │ kept by an operator                  │ a newer
 //!               └───────────────▶ destroying    │ │                                      │ report does
 //!                                               │ unknown ──▶ destroying (listed twice)  ▼ not list it
-//!                                               └──────────────────────────────────────▶ gone
-//!                                                 missing for `sweep.missing_grace_s`
+//!                                               │                                        row deleted
+//!                                               └─▶ gone: missing for `sweep.missing_grace_s`
 //! ```
 //!
-//! sweep-dispatch marks a handle, the node destroys it, and the next report confirms it.
+//! The end of its alloc or sweep-dispatch marks a handle, the node destroys it, and the next report confirms it.
 //!
 //! Guarantees: a report that may be older than a handle's row never makes the handle missing or gone; a handle
-//! is destroyed only if it was marked, if two reports listed it as unknown, or if it is listed again after
-//! it was destroyed; a tombstone keeps an older report from bringing a handle back.
+//! is destroyed only if it was marked, or if two reports listed it as unknown. A destroyed handle needs no tombstone: a node's
+//! reports have numbers, and a number that is not higher changes nothing.
 //! Does not: count how many handles a report would take away; sweep-dispatch has a brake for that.
 //! Rules: `docs/rules.md#section-7`. Source: Concourse #1959.
 
@@ -70,7 +70,7 @@ pub struct Handle {
     pub expires_at: Option<i64>,
 }
 
-/// How long a tombstone stays. The time is far longer than a report can be on its way. It is not longer, because each
+/// How long a tombstone stays: so long a disk may be away until what is on it counts as unknown. It is not longer, because each
 /// handle report reads all rows of its node.
 const TOMBSTONE: Span = Span::from_s(3600);
 /// After this time, a handle that its node was told to destroy, and still has, is told of. If it is a cache, an alloc that
@@ -134,8 +134,6 @@ pub enum Judgement {
     Gone,
     /// A second report lists the handle although no row orders it.
     TwiceUnknown,
-    /// A handle that was destroyed is listed again.
-    Back,
     /// The handle is marked for destruction and is still on the node.
     ToDestroy,
 }
@@ -249,7 +247,7 @@ impl Handle {
         Some(now.since(by) + STUCK_AFTER)
     }
 
-    /// The row as a tombstone. If sweep-dispatch does not delete it, DynamoDB does two days later.
+    /// The row of a handle that was missing for too long, as a tombstone. If sweep-dispatch does not delete it, DynamoDB does two days later.
     pub fn buried(&self, now: Time) -> Self {
         let expires_at = Some((now + DAY + DAY).as_epoch_s());
         Self { state: HandleState::Gone, due_at: now + TOMBSTONE, deadline_at: None, expires_at, ..self.clone() }
@@ -270,15 +268,25 @@ impl Handle {
             }
             (HandleState::Live, Sighting::NotListed) if rules.readiness == Readiness::Ready => self.missing(rules, now),
             (HandleState::Unknown, Sighting::Listed) => self.listed_unknown(rules),
-            (HandleState::Gone, Sighting::Listed) if rules.as_of >= self.seq => self.listed_again(now),
+            (HandleState::Gone, Sighting::Listed) if rules.as_of >= self.seq => {
+                let found = Self { state: HandleState::Live, expires_at: None, due_at: now, ..self.clone() };
+                Judgement::Appeared(found.not_missing())
+            }
             (HandleState::Creating | HandleState::Live | HandleState::Gone, Sighting::NotListed)
             | (HandleState::Live | HandleState::Gone, Sighting::Listed)
             | (_, Sighting::Unproven) => Judgement::Unchanged,
         }
     }
 
+    /// The next look at a cache is when it may be unused for too long, and at the handle of an alloc when that has ended: the end
+    /// marks it, or moves the next look. What an end has moved stays.
     fn appeared(&self, rules: ReportRules, now: Time) -> Judgement {
-        let due_at = if self.alloc_id.is_some() { self.due_at } else { now + rules.cache_unused.min(DAY) };
+        let waits_for_end = self.deadline_at == Some(self.due_at);
+        let due_at = match self.alloc_id {
+            None => now + rules.cache_unused.min(DAY),
+            Some(_) if waits_for_end => now + DAY,
+            Some(_) => self.due_at,
+        };
         Judgement::Appeared(Self { state: HandleState::Live, deadline_at: None, due_at, ..self.clone() })
     }
 
@@ -310,17 +318,6 @@ impl Handle {
         }
         let first = self.unknown_report_no == Some(rules.report_no);
         if first { Judgement::Unchanged } else { Judgement::TwiceUnknown }
-    }
-
-    /// A report that is not older than the tombstone lists the handle again. If the handle was only missing (its disk
-    /// was away), or if an operator keeps it, it becomes live again and is due at once. If it was destroyed, it is
-    /// destroyed again.
-    fn listed_again(&self, now: Time) -> Judgement {
-        if !self.keep && self.missing_ms.is_none() {
-            return Judgement::Back;
-        }
-        let found = self.clone().not_missing();
-        Judgement::Appeared(Self { state: HandleState::Live, expires_at: None, due_at: now, ..found })
     }
 
     /// What becomes of the handle when it is due. `cache_unused` is how long a cache may be unused.
@@ -450,10 +447,8 @@ mod tests {
         let gone = row.buried(at(3660));
         let back = Judgement::Appeared(Handle { due_at: at(4000), ..live });
         assert_eq!(gone.reported(Sighting::Listed, RULES, at(4000)), back);
-        let destroyed = gone.not_missing();
-        assert_eq!(destroyed.reported(Sighting::Listed, RULES, at(4000)), Judgement::Back, "destroyed again");
         let older = ReportRules { as_of: 4, ..RULES };
-        assert_eq!(destroyed.reported(Sighting::Listed, older, at(4000)), Judgement::Unchanged, "an older report");
+        assert_eq!(gone.reported(Sighting::Listed, older, at(4000)), Judgement::Unchanged, "an older report");
     }
 
     #[test]

@@ -319,8 +319,6 @@ reasons! {
     MissingTooLong "missing_too_long" { handles: usize, shown: String } = "{handles} handles were missing for too long ({shown})";
     /// A report listed handles again that no row orders.
     UnknownAgain "unknown_again" { handles: usize, shown: String } = "{handles} handles were listed twice although no row orders them ({shown})";
-    /// A report listed handles again that were destroyed.
-    HandlesBack "handles_back" { handles: usize, shown: String } = "{handles} handles are listed again after they were destroyed ({shown})";
     /// A report would take away an unusual share of a node's handles.
     ManyHandles "many_handles" { node_id: NodeId, unusual: usize, all: usize } = "node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing";
 

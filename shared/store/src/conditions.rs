@@ -34,7 +34,7 @@ pub fn insert_handle(handle: &Handle) -> Write {
 
 /// Writes the handle row of an order, only if there is no row or only a tombstone. An older report cannot change the
 /// new row, because the row has a higher `seq` than the report's `as_of`. (After the tables were restored from a
-/// backup, an alloc id may be used a second time: then the tombstone of its first use may exist.)
+/// backup, an alloc id may be used a second time: then a tombstone of its first use may exist.)
 pub fn make_handle(handle: &Handle) -> Write {
     let gone = Cond::Eq("state", s(HandleState::Gone));
     Write { when: vec![Cond::Any(vec![Cond::Absent("handle"), gone])], ..insert_handle(handle) }

@@ -99,7 +99,7 @@ async fn end_alloc_if(
         written = Some(after);
     }
     if let HandleRow::Is(handle) = handle_row(store, alloc.summary.node_id, &id.to_string()).await? {
-        writes.extend(handle_of_ended(&handle, ending.client(), keep, now));
+        writes.extend(handle_of_ended(&handle, written.as_ref(), ending.client(), keep, now));
     }
     let reason = Reason::AllocEndedAs { client: ending.client(), cause: ending.cause.clone() };
     let event = Event::of_change(&Subject::Alloc(id), ActionName::EndAlloc, &reason.to_string(), now, keep.events);
@@ -142,13 +142,23 @@ async fn handle_row(store: &Store, node_id: NodeId, name: &str) -> Result<Handle
     }
 }
 
-/// The change of a handle's next look when its alloc ends. The next look is now. For a failed alloc it is after
-/// [`Retention::failed_handles`], even if the row has an earlier time.
-fn handle_of_ended(handle: &Handle, client: ClientStatus, keep: Retention, now: Time) -> Option<Write> {
+/// The change of a handle's row when its alloc ends: the handle is marked for destruction, with the order of this transaction to
+/// its node. That of a failed alloc is looked at after [`Retention::failed_handles`], even if the row has an earlier time. What an
+/// operator keeps, or has no node any more, is looked at now.
+fn handle_of_ended(
+    handle: &Handle,
+    node: Option<&NodeRecord>,
+    client: ClientStatus,
+    keep: Retention,
+    now: Time,
+) -> Option<Write> {
     let failed = client == ClientStatus::Failed;
     let wait = if failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO };
     let due_at = now + wait;
     let exists = matches!(handle.state, HandleState::Creating | HandleState::Live);
+    if let Some(life) = node.and_then(NodeRecord::life).filter(|_| exists && !handle.keep && wait == Span::ZERO) {
+        return Some(change_handle(handle, &handle.marked(life.seq, now)));
+    }
     if handle.due_at > due_at || (failed && exists && handle.due_at != due_at) {
         Some(change_handle(handle, &Handle { due_at, ..handle.clone() }))
     } else {

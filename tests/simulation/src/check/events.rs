@@ -86,8 +86,10 @@ impl Check {
                 }
                 (Table::Allocs, Some(row)) => self.of_alloc(before, row),
                 (Table::Handles, Some(row)) => {
-                    let marked = rule(&[("destroying", &["mark_destroying"])], before, after, "state");
-                    vec![(slot_subject(row), marked, None)]
+                    // The end of its alloc says enough.
+                    let marked = rule(&[("destroying", &["mark_destroying", "end_alloc"])], before, after, "state");
+                    let alloc = text(row, "alloc_id").map(|id| format!("alloc#{id}"));
+                    vec![(slot_subject(row).into_iter().chain(alloc).collect(), marked, None)]
                 }
                 _ => Vec::new(),
             };

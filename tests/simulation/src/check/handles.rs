@@ -254,7 +254,7 @@ impl Check {
         let row = model.get(&handle_key(node, handle)).cloned();
         let marked = match row.as_deref() {
             Some(row) => matches!(text(row, "state"), Some("destroying" | "gone")),
-            // Rows are deleted only with their node's record.
+            // The row goes with the node's record, or when the handle is destroyed.
             None => model.get(&node_key(node.slot())).cloned().is_none_or(|r| node_id(&r) != Some(node)),
         };
         let alloc = handle.parse().ok().and_then(|id| model.get(&alloc_key(id)).cloned());
