@@ -94,7 +94,7 @@ fn value(value: &AttributeValue) -> Result<(), Refusal> {
         }
         V::L(list) => list.iter().try_for_each(self::value),
         V::M(map) => map.values().try_for_each(self::value),
-        V::B(_) | V::Bs(_) => Err("bytes, which nothing here writes"),
+        V::Bs(_) => Err("a set of bytes, which nothing here writes"),
         _ => Ok(()),
     }
 }

@@ -249,7 +249,7 @@ impl Fleet {
             }
             Due::Ends(id, alloc) => {
                 self.with(id, async |f, id, node| {
-                    let log_tail = Some("x".repeat(model::wire::MAX_LOG_TAIL_BYTES));
+                    let log_tail = Some(printed());
                     let cause = model::EndCause::Exited { code: 0 };
                     let ended = Ended {
                         cause,
@@ -419,4 +419,19 @@ fn good<T: DeserializeOwned>(response: &Value) -> T {
     let (status, body) = answer(response);
     assert_eq!(status, 200, "{body}");
     serde_json::from_value(body).unwrap()
+}
+
+/// The last lines of what a training job prints, as much as is kept.
+fn printed() -> String {
+    let random = |n: usize| n.wrapping_mul(2_654_435_761) % 100_003;
+    let line = |n: usize| {
+        let (loss, per_s) = (random(n), random(n + 7) % 977);
+        format!(
+            "2026-11-26 18:{:02}:{:02} INFO step {n} of 5000: loss 0.{loss:05}, {per_s} images a second\n",
+            n / 60 % 60,
+            n % 60
+        )
+    };
+    let text: String = (0..200).map(line).collect();
+    text.get(text.len() - model::wire::MAX_LOG_TAIL_BYTES..).unwrap_or_default().to_owned()
 }
