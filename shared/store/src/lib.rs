@@ -10,6 +10,7 @@
 //! Guarantees: every write is conditional (`docs/rules.md#R3`).
 //! Does not: decide anything.
 
+mod compressed;
 mod conditions;
 mod db;
 mod de;

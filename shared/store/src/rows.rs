@@ -8,11 +8,8 @@ use crate::db::{DbError, Row};
 use crate::end::End;
 use crate::tables::Table;
 use crate::write::{Cond, Effect, Item, Key, Write};
-use crate::{de, job_event, ser};
-use aws_sdk_dynamodb::primitives::Blob;
+use crate::{compressed, de, job_event, ser};
 use aws_sdk_dynamodb::types::AttributeValue;
-use miniz_oxide::deflate::{CompressionLevel, compress_to_vec_zlib};
-use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 use model::announced::AnnouncedRow;
 use model::catalogue::CatalogueRow;
 use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
@@ -24,19 +21,11 @@ use model::{Alloc, AllocSummary, Handle, Job, JobState, JobSummary, NodeRecord, 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Attributes that are sets, of texts or of numbers.
 const TEXT_SETS: &[&str] = &["allocs"];
 const NUMBER_SETS: &[&str] = &["done"];
-
-/// The attribute that is compressed if it is long: a write unit is 1 KiB, and the end of an alloc is written in a transaction, which
-/// costs double. What jobs print becomes a third or less.
-const COMPRESSED: &str = "log_tail";
-/// From this length on, in bytes, it may save a write unit.
-const COMPRESSED_FROM: usize = 512;
-/// No text that the store has written is longer, in bytes.
-const MAX_TEXT: usize = 64 << 10;
 
 pub(crate) fn s(value: impl ToString) -> AttributeValue {
     AttributeValue::S(value.to_string())
@@ -58,23 +47,12 @@ pub(crate) fn to_item(value: &impl Serialize) -> Item {
                 *value = AttributeValue::Ns(list.drain(..).filter_map(|v| v.as_n().ok().cloned()).collect());
             }
         }
-        if let (COMPRESSED, AttributeValue::S(text)) = (name.as_str(), &*value)
-            && text.len() >= COMPRESSED_FROM
-        {
-            *value = AttributeValue::B(Blob::new(compress_to_vec_zlib(
-                text.as_bytes(),
-                CompressionLevel::DefaultLevel as u8,
-            )));
+        if let Some(bytes) = compressed::of(name, value) {
+            *value = bytes;
         }
         !is_nothing(value)
     });
     item
-}
-
-/// The text of an attribute that is compressed; `None` if it is another one, or nothing that the store has written.
-fn text_of(value: &AttributeValue) -> Option<String> {
-    let AttributeValue::B(bytes) = value else { return None };
-    String::from_utf8(decompress_to_vec_zlib_with_limit(bytes.as_ref(), MAX_TEXT).ok()?).ok()
 }
 
 fn is_nothing(value: &AttributeValue) -> bool {
@@ -115,7 +93,7 @@ fn plain(value: &AttributeValue) -> Value {
             texts.into()
         }
         AttributeValue::Ns(numbers) => numbers.iter().map(|t| number(t)).collect(),
-        other => text_of(other).map_or(Value::Null, Value::String),
+        other => compressed::text(other).map_or(Value::Null, Value::String),
     }
 }
 
@@ -165,8 +143,9 @@ pub(crate) fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbE
         return Err(DbError::Corrupt { table, key, detail });
     }
     let corrupt = |detail| DbError::Corrupt { table: table.suffix(), key: key_text(table, item), detail };
-    let text = item.get(COMPRESSED).and_then(text_of).map(AttributeValue::S);
-    let as_text = |(name, value)| (name, text.as_ref().filter(|_| name == COMPRESSED).unwrap_or(value));
+    let texts: HashMap<&str, AttributeValue> =
+        item.iter().filter_map(|(name, value)| Some((name.as_str(), s(compressed::text(value)?)))).collect();
+    let as_text = |(name, value)| (name, texts.get(name).unwrap_or(value));
     let read = R::deserialize(de::attributes(item.iter().map(|(k, v)| (k.as_str(), v)).map(as_text)));
     let read = read.map_err(|e| corrupt(e.to_string()))?;
     match R::contradiction(&read) {
@@ -472,28 +451,6 @@ mod tests {
         assert_eq!(from_item::<Job>(Table::Jobs, &row(&job)).unwrap(), job);
         let alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
         assert_eq!(from_item::<Alloc>(Table::Allocs, &row(&alloc)).unwrap(), alloc);
-    }
-
-    #[test]
-    fn what_a_job_printed_is_compressed_and_reads_back() {
-        let job = fixtures::job(1).with_placed(&[fixtures::alloc_id(1)]).unwrap();
-        let mut alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
-        let lines = |n: u32| {
-            (0..n).map(|k| format!("step {k}: loss 0.{}, é\n", k.wrapping_mul(7919) % 10_007)).collect::<String>()
-        };
-        for (text, is_text) in [(lines(3), true), (lines(300), false)] {
-            alloc.log_tail = Some(text.clone());
-            let item = row(&alloc);
-            assert_eq!(item["log_tail"].is_s(), is_text);
-            if let AttributeValue::B(bytes) = &item["log_tail"] {
-                assert!(bytes.as_ref().len() * 5 < text.len() * 2, "{} of {}", bytes.as_ref().len(), text.len());
-            }
-            assert_eq!(from_item::<Alloc>(Table::Allocs, &item).unwrap(), alloc);
-            assert_eq!(to_json(&item)["log_tail"], text);
-        }
-        let mut broken = row(&alloc);
-        broken.insert("log_tail".into(), AttributeValue::B(Blob::new(*b"not compressed")));
-        assert!(matches!(from_item::<Alloc>(Table::Allocs, &broken), Err(DbError::Corrupt { .. })));
     }
 
     #[test]
