@@ -8,6 +8,7 @@
 use crate::alloc_dir::{AllocDir, is_cache_name};
 use crate::atomic_file::absent_is_fine;
 use crate::data_dir::DataDir;
+use crate::node_state::lock;
 use crate::outputs::Outputs;
 use crate::protocol::HandleList;
 use crate::runtime::RuntimeKind;
@@ -19,9 +20,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// The prefix of the handle of a cache.
 const CACHE_PREFIX: &str = "cache:";
+
+/// After this time the runtimes are asked for containers although nothing here should have one: a person may have made one.
+const ASKED_AGAIN: Duration = Duration::from_secs(60);
 
 /// The prefix of the directory of a cache that is being removed. Directories whose names begin with a dot are not listed.
 const TAKEN_PREFIX: &str = ".gone-";
@@ -67,6 +73,8 @@ pub struct HandleStore {
     caches: PathBuf,
     cache_labels: PathBuf,
     containers: Vec<RuntimeKind>,
+    /// When the runtimes last said that there is no container.
+    without_containers_at: Arc<Mutex<Option<Instant>>>,
     outputs: Outputs,
 }
 
@@ -75,7 +83,7 @@ impl HandleStore {
     /// the directory of the alloc is destroyed.
     pub fn new(data: &DataDir, containers: Vec<RuntimeKind>, outputs: Outputs) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
-        Self { allocs, caches, cache_labels, containers, outputs }
+        Self { allocs, caches, cache_labels, containers, without_containers_at: Arc::default(), outputs }
     }
 
     /// Lists every handle on this node.
@@ -93,16 +101,37 @@ impl HandleStore {
             tracing::warn!(%error, "cannot list all handles: the report is not complete");
             complete = false;
         }
-        for runtime in &self.containers {
-            match runtime.list(&self.allocs).await {
-                Ok(found) => found.into_iter().for_each(|c| add(c.name, HandleKind::Container, Some(c.label))),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot list the containers: the report is not complete");
-                    complete = false;
+        if self.may_have_containers(Instant::now()) {
+            let asked_at = Instant::now();
+            let mut is_without = true;
+            for runtime in &self.containers {
+                match runtime.list(&self.allocs).await {
+                    Ok(found) => {
+                        is_without &= found.is_empty();
+                        found.into_iter().for_each(|c| add(c.name, HandleKind::Container, Some(c.label)));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot list the containers: the report is not complete");
+                        (complete, is_without) = (false, false);
+                    }
                 }
             }
+            *lock(&self.without_containers_at) = is_without.then_some(asked_at);
         }
         HandleList { handles: found.into_values().collect(), complete }
+    }
+
+    /// Whether the runtimes must be asked for containers. A call of docker or podman costs more CPU than all else that a small job
+    /// does here. A container is made for an alloc with an image, and its directory stays until the container is removed.
+    fn may_have_containers(&self, now: Instant) -> bool {
+        let asked_lately = lock(&self.without_containers_at).is_some_and(|at| now.duration_since(at) < ASKED_AGAIN);
+        // What cannot be read may have an image.
+        let has_image = |path: PathBuf| match AllocDir::at(path).task() {
+            Ok(task) => task.is_some_and(|task| task.order.work.image.is_some()),
+            Err(_) => true,
+        };
+        !asked_lately
+            || directories(&self.allocs).map_or(true, |dirs| dirs.into_iter().any(|(_, path)| has_image(path)))
     }
 
     fn each_alloc(&self, mut add: impl FnMut(String, Option<String>)) -> io::Result<()> {
@@ -269,7 +298,7 @@ fn directories(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::testing::{alloc_id, node_id};
+    use crate::protocol::testing::{alloc_id, node_id, order, task};
 
     fn store(root: &Path) -> (DataDir, HandleStore) {
         let data = DataDir::open(root).unwrap();
@@ -317,6 +346,26 @@ mod tests {
         ];
         assert_eq!(listed, want);
         assert!(complete);
+    }
+
+    #[tokio::test]
+    async fn the_runtimes_are_asked_again_after_a_minute_or_when_an_alloc_has_an_image() {
+        let root = tempfile::tempdir().unwrap();
+        let (_data, store) = store(root.path());
+        let now = Instant::now();
+        assert!(store.may_have_containers(now), "nobody asked yet");
+        store.list().await;
+        let dir = create(&store, Some("x"));
+        assert!(!store.may_have_containers(Instant::now()));
+        assert!(store.may_have_containers(Instant::now() + ASKED_AGAIN));
+        fs::write(dir.join("task.json"), "what nobody can read").unwrap();
+        assert!(store.may_have_containers(Instant::now()));
+        let mut task = task(order(0, 1));
+        for (image, asks) in [(None, false), (Some("busybox".to_owned()), true)] {
+            task.order.work.image = image;
+            fs::write(dir.join("task.json"), serde_json::to_vec(&task).unwrap()).unwrap();
+            assert_eq!(store.may_have_containers(Instant::now()), asks);
+        }
     }
 
     #[tokio::test]

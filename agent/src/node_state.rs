@@ -126,6 +126,6 @@ impl NodeState {
 }
 
 /// Ignores poisoning, because a holder that panicked left a valid value.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

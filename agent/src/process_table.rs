@@ -52,8 +52,12 @@ fn parse(stat: &str) -> Option<ProcessEntry> {
 
 /// Every process of the machine.
 pub fn all() -> Vec<ProcessEntry> {
+    pids().filter_map(read).collect()
+}
+
+fn pids() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(read).collect()
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok())
 }
 
 /// Every process below `root`, including zombies.
@@ -104,8 +108,8 @@ pub fn of_user(uid: u32) -> Vec<i32> {
         line.split_ascii_whitespace().take(3).any(|id| id.parse() == Ok(uid))
     };
     let own_pid = std::process::id() as i32;
-    let live = all().into_iter().filter(|p| !p.zombie && p.pid != own_pid);
-    live.map(|p| p.pid).filter(|pid| runs_as(*pid)).collect()
+    let others = pids().filter(|pid| *pid != own_pid && runs_as(*pid));
+    others.filter(|pid| read(*pid).is_some_and(|p| !p.zombie)).collect()
 }
 
 /// Signals one process; does nothing if the process has ended. A pid of 0 or below is ignored, because it would mean a

@@ -34,8 +34,9 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::time::Time;
 use model::{EndCause, INPUT_VARIABLE};
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::fs;
 use std::io;
@@ -47,7 +48,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 /// How often memory and the stop file are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -95,7 +96,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     if let Some(isolation) = &task.isolation {
         isolation.end(&context.program).await;
         // What ended just now may have become our child.
-        reap_adopted_children(&process_table::descendants(own_pid), own_pid, 0);
+        reap_all();
     }
     if let Some(mut capture) = capture {
         let lost = capture.finish().await.map(|why| EndCause::Lost { why });
@@ -352,7 +353,8 @@ async fn supervise(
     // Only the first reason is kept, because a later one is its consequence.
     let mut reason: Option<EndCause> = None;
     let mut is_ordered = false;
-    let mut check = interval(CHECK_INTERVAL);
+    // A command that has just begun has nothing to look at, and most end soon.
+    let mut check = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut over_scratch = pin!(over_scratch(task, dir));
     let status = loop {
@@ -483,7 +485,8 @@ fn kill_all(task: &AllocTask, own_pid: i32, group: i32) {
     }
 }
 
-/// Reaps adopted children among these processes: they became ours when their parents ended. Tokio reaps the command itself.
+/// Reaps adopted children among these processes, while the command runs: they became ours when their parents ended. Tokio reaps
+/// the command itself.
 fn reap_adopted_children(found: &[ProcessEntry], own_pid: i32, command_pid: i32) {
     let adopted = |pid: i32, parent: i32| parent == own_pid && pid != command_pid;
     for p in found.iter().filter(|p| p.zombie && adopted(p.pid, p.parent)) {
@@ -491,15 +494,23 @@ fn reap_adopted_children(found: &[ProcessEntry], own_pid: i32, command_pid: i32)
     }
 }
 
-/// Kills all descendants until none is left, however fast they fork.
-async fn kill_descendants(own_pid: i32) {
+/// Reaps every child that has ended, when tokio waits for none any more. Whether this process has none left: then it has no
+/// descendants, because whoever loses its parent becomes its child.
+fn reap_all() -> bool {
     loop {
-        reap_adopted_children(&process_table::descendants(own_pid), own_pid, 0);
-        let left = process_table::descendants(own_pid);
-        if left.is_empty() {
-            return;
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => return false,
+            Err(Errno::ECHILD) => return true,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return false,
         }
-        for p in &left {
+    }
+}
+
+/// Kills all descendants until none is left, however fast they fork. That there are none costs no look at other processes.
+async fn kill_descendants(own_pid: i32) {
+    while !reap_all() {
+        for p in process_table::descendants(own_pid).iter().filter(|p| !p.zombie) {
             process_table::send(p.pid, Signal::SIGKILL);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -8,7 +8,7 @@
 use crate::backoff::{self, History};
 use crate::client::{CallError, ControlPlaneClient, next_call};
 use crate::handles::{HandleStore, HandleTarget};
-use crate::node_state::NodeState;
+use crate::node_state::{NodeState, lock};
 use crate::protocol::{HandleList, HandleRound, Node};
 use crate::runner::Runner;
 use model::rng::Rng;
@@ -16,7 +16,7 @@ use model::wire::{ErrorCode, HandleReportAnswer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -311,8 +311,4 @@ fn report_failed(state: &NodeState, error: &CallError, history: &mut ReportHisto
         History::Overdue(Instant::now().saturating_duration_since(due))
     });
     ControlFlow::Continue(backoff::delay(calls, error.retry_after(), Rng::real().between(0.0, 1.0)))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
