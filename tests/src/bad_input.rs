@@ -418,6 +418,28 @@ async fn an_interruption_replaces_a_later_deadline() {
     }
 }
 
+/// EC2 recommends to leave an instance. It may never take it: only a policy that says so drains the node, without a deadline.
+#[tokio::test]
+async fn a_node_at_risk_is_drained_if_the_policy_says_so() {
+    for drains in [false, true] {
+        let (world, node, _) = working().await;
+        let mut policy = quick_policy();
+        policy["launch"]["drain_at_risk"] = json!(drains);
+        set_policy(&world.look, &Policy::from_json(&policy).unwrap()).await;
+        let life = async || world.look.node(node.slot()).await.unwrap().unwrap().life().unwrap().clone();
+        let warning = json!({"detail-type": "EC2 Instance Rebalance Recommendation",
+            "detail": {"instance-id": life().await.instance_id.unwrap()}});
+        for _ in 0..2 {
+            poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &warning, world.clock()).await.unwrap();
+            let life = life().await;
+            assert_eq!((life.intent == Intent::Drain, life.drain_by_at), (drains, None));
+        }
+        let events = world.look.history(&format!("slot#{}", node.slot()), 50).await.unwrap();
+        let told = events.iter().filter(|e| e.reason.contains("launch.drain_at_risk")).count();
+        assert_eq!(told, usize::from(drains), "{events:?}");
+    }
+}
+
 /// The agent finds that jobs could read the instance metadata, and later that they cannot.
 #[tokio::test]
 async fn a_node_that_takes_no_work_is_ready_and_gets_none() {

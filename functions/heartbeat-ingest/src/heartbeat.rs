@@ -180,7 +180,7 @@ impl Ingest {
         now: Time,
     ) -> Result<NodeRecord, Refusal> {
         let Some(by) = heartbeat.interrupt_at else { return Ok(record) };
-        match transactions::drain_interrupted(&self.store, &record, by, Some(keep_events), now).await {
+        match transactions::drain_interrupted(&self.store, &record, Some(by), Some(keep_events), now).await {
             Ok(written) => Ok(written.unwrap_or(record)),
             // A lost race is fine: the next heartbeat reports the interruption again.
             Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(record),

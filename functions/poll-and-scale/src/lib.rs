@@ -86,8 +86,9 @@ async fn run(
     let now = clock.now();
     // The drain is written first, even if it is not this run's turn, because the warning comes only two minutes before
     // the end.
-    if let (Mode::Act, Some(instance_id)) = (mode, interrupted(input)) {
-        drain_interrupted(store, instance_id, warned_at(input, now) + SPOT_WARNING, now).await?;
+    if let (Mode::Act, Some((warning, instance_id))) = (mode, warned(input)) {
+        let by = (warning == Warning::Interruption).then(|| warned_at(input, now) + SPOT_WARNING);
+        drain_interrupted(store, instance_id, by, now).await?;
     }
     let turn = if mode == Mode::DryRun { Turn::Now } else { take_turn(store, input, now).await? };
     let now = match turn {
@@ -193,9 +194,23 @@ fn by_event(input: &Value) -> bool {
         || input.get("detail-type").and_then(Value::as_str).is_some_and(|t| t != "Scheduled Event")
 }
 
-fn interrupted(input: &Value) -> Option<&str> {
-    let kind = input.get("detail-type")?.as_str()?;
-    (kind == "EC2 Spot Instance Interruption Warning").then(|| input.get("detail")?.get("instance-id")?.as_str())?
+/// What EC2 says of a spot instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Warning {
+    /// It is taken away two minutes after the warning.
+    Interruption,
+    /// It may be taken away soon.
+    Rebalance,
+}
+
+/// The warning in an event of EC2, and the instance that it is about.
+fn warned(input: &Value) -> Option<(Warning, &str)> {
+    let warning = match input.get("detail-type")?.as_str()? {
+        "EC2 Spot Instance Interruption Warning" => Warning::Interruption,
+        "EC2 Instance Rebalance Recommendation" => Warning::Rebalance,
+        _ => return None,
+    };
+    Some((warning, input.get("detail")?.get("instance-id")?.as_str()?))
 }
 
 /// When EC2 gave the warning. The run may be late, and EC2 takes the instance two minutes after the warning. A time that
@@ -205,13 +220,18 @@ fn warned_at(input: &Value, now: Time) -> Time {
     at.unwrap_or(now).clamp(now - SPOT_WARNING, now)
 }
 
-async fn drain_interrupted(store: &Store, instance_id: &str, by: Time, now: Time) -> Result<(), ObserveError> {
+/// Drains the node of this instance until `by`. Without a deadline it is drained if the policy says so.
+async fn drain_interrupted(store: &Store, instance_id: &str, by: Option<Time>, now: Time) -> Result<(), ObserveError> {
+    let policy = store.ingest_control().await.ok().and_then(|control| control.checked_policy().ok());
+    let policy = policy.map(|(policy, _)| policy);
+    if by.is_none() && !policy.as_ref().is_some_and(|policy| policy.launch.drain_at_risk) {
+        return Ok(());
+    }
+    let keep_events = policy.map(|policy| policy.history.keep_events());
     for record in store.nodes_listed(1).await?.rows {
         if record.life().is_none_or(|l| l.instance_id.as_deref() != Some(instance_id)) {
             continue;
         }
-        let policy = store.ingest_control().await.ok().and_then(|control| control.checked_policy().ok());
-        let keep_events = policy.map(|(policy, _)| policy.history.keep_events());
         // A lost race is fine: the next heartbeat of the agent reports the same interruption.
         if let Err(WriteError::Db(e)) = transactions::drain_interrupted(store, &record, by, keep_events, now).await {
             return Err(e.into());

@@ -240,6 +240,8 @@ reasons! {
     BootTimedOut "boot_timed_out" { waited: Span } = "no heartbeat within {waited} of its assignment";
     /// EC2 takes the instance of the node away.
     Interrupted "interrupted" { by: Time } = "EC2 takes its instance away at {by}";
+    /// EC2 recommends to leave the instance of the node.
+    AtRisk "at_risk" {} = "EC2 may soon take its instance away (launch.drain_at_risk)";
     /// A drained node is idle.
     DrainedAndIdle "drained_and_idle" {} = "drained and idle";
     /// The drain's deadline has passed.

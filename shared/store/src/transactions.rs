@@ -241,18 +241,22 @@ fn event_of(subject: &Subject, action: ActionName, reason: &Reason, keep: Retent
     Store::event_write(&Event::of_change(subject, action, &reason.to_string(), now, keep.events))
 }
 
-/// Drains a node until `by`, when EC2 takes its instance away, and writes the event. `None` if the node already drains until
-/// then, or is shutting down. Without `keep_events` there is no event: a policy that cannot be read must not stop the drain.
+/// Drains a node until `by`, when EC2 takes its instance away, and writes the event; without a deadline if EC2 only may do so soon.
+/// `None` if the node already drains, or is shutting down. Without `keep_events` there is no event: a policy that cannot be read
+/// must not stop the drain.
 pub async fn drain_interrupted(
     store: &Store,
     record: &NodeRecord,
-    by: Time,
+    by: Option<Time>,
     keep_events: Option<Span>,
     now: Time,
 ) -> Result<Option<NodeRecord>, WriteError> {
-    let Some(after) = record.interrupted(by, now) else { return Ok(None) };
+    let (after, reason) = match by {
+        Some(by) => (record.interrupted(by, now), Reason::Interrupted { by }.to_string()),
+        None => (record.at_risk(now), Reason::AtRisk {}.to_string()),
+    };
+    let Some(after) = after else { return Ok(None) };
     let (write, after) = change(Some(record), &after);
-    let reason = Reason::Interrupted { by }.to_string();
     let subject = Subject::Slot(record.slot);
     let event = keep_events.map(|keep| Event::of_change(&subject, ActionName::Drain, &reason, now, keep));
     let writes: Vec<Write> = std::iter::once(write).chain(event.iter().map(Store::event_write)).collect();

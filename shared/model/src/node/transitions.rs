@@ -390,6 +390,13 @@ impl NodeRecord {
         Some(new)
     }
 
+    /// Drains the node without a deadline, because EC2 may soon take its instance away. `None` if a person or EC2 already decided
+    /// otherwise.
+    pub fn at_risk(&self, now: Time) -> Option<Self> {
+        let runs = self.life().is_some_and(|l| l.intent == Intent::Run);
+        self.with_intent(Intent::Drain, None, now).ok().filter(|_| runs)
+    }
+
     /// Adds a live alloc. Raises `seq`: the agent must know of it.
     pub fn with_alloc(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
         if !self.takes_work() {

@@ -124,6 +124,12 @@ pub const KNOBS: &[Knob] = &[
         "1",
         "the largest share of the nodes in one zone, so that the loss of a zone is the loss of this share; 1: any; it needs subnets in several zones",
     ),
+    knob(
+        "launch.drain_at_risk",
+        Kind::Flag,
+        "false",
+        "whether a spot node is drained when EC2 says that it may soon take its instance (a rebalance recommendation): what runs there goes on, and new jobs start elsewhere",
+    ),
     knob("launch.tags", Kind::TextTable, "{}", "more tags for every instance"),
     knob(
         "launch.user_data",

@@ -57,7 +57,7 @@ macro_rules! sections {
 sections! {
     Nodes { min: u32, max: u32, max_price_per_hour: Usd, memory_usable: f64 }
     Launch {
-        template: Option<String>, subnets: Vec<String>, zone_share: f64, tags: BTreeMap<String, String>, user_data: String,
+        template: Option<String>, subnets: Vec<String>, zone_share: f64, drain_at_risk: bool, tags: BTreeMap<String, String>, user_data: String,
         max_per_run: u32, max_per_call: usize, calls_per_second: f64,
     }
     Boot { timeout_s: i64, failures_before_pause: u32 }
