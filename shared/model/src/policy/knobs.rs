@@ -338,13 +338,39 @@ pub const MINIMUM_KNOBS: &[Knob] = &[
     knob("time_zone", Kind::TimeZone, "\"UTC\"", "whose clock it is, like \"Europe/Berlin\""),
 ];
 
+// What both kinds of sizes have.
+const SCRATCH: Knob = knob("scratch_gib", Kind::Whole(0, 1 << 32), "0", "scratch space, in GiB");
+const ARCH: Knob = knob(
+    "arch",
+    Kind::OneOf(&["x86_64", "arm64"]),
+    "\"x86_64\"",
+    "the architecture; jobs that name none go to x86_64, or to arm64 if no size is x86_64",
+);
+const LABELS: Knob = knob("labels", Kind::Labels, "[]", "what jobs may require of it, like [\"nvme\", \"fast-net\"]");
+const CONTAINERS: Knob = knob(
+    "containers",
+    Kind::Flag,
+    "true",
+    "whether its image has docker or podman: jobs with an image go nowhere else",
+);
+const MARKET: Knob = knob("market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"", "how it is bought");
+const FALLBACK: Knob = knob(
+    "fallback",
+    Kind::OneOf(&["none", "on_demand"]),
+    "\"none\"",
+    "what a spot size falls back to when spot is short",
+);
+const MAX_NODES: Knob =
+    knob("max", Kind::Whole(0, SLOT_CEILING as i64), "null", "the most nodes of this size; not set: no cap of its own");
+const TEMPLATE: Knob = knob("template", Kind::Template, "null", "its launch template; not set: launch.template");
+
 /// Every knob of a `[[size]]` with `instance_type`.
 pub const SIZE_KNOBS: &[Knob] = &[
     required("name", Kind::Name, "the name in this policy"),
     required("instance_type", Kind::Name, "the name in EC2, like m7a.large"),
     required("vcpus", Kind::Whole(1, 1 << 20), "vCPUs"),
     required("memory_mib", Kind::Whole(1, 1 << 32), "memory, in MiB"),
-    knob("scratch_gib", Kind::Whole(0, 1 << 32), "0", "scratch space, in GiB"),
+    SCRATCH,
     knob("gpus", Kind::Whole(0, 1 << 20), "0", "GPUs"),
     knob(
         "gpu_type",
@@ -358,29 +384,14 @@ pub const SIZE_KNOBS: &[Knob] = &[
         "0",
         "the memory of each GPU, in GiB; 0: no job that asks for some",
     ),
-    knob(
-        "arch",
-        Kind::OneOf(&["x86_64", "arm64"]),
-        "\"x86_64\"",
-        "its architecture; jobs that name none go to x86_64, or to arm64 if no size is x86_64",
-    ),
-    knob("labels", Kind::Labels, "[]", "what jobs may require of it, like [\"nvme\", \"fast-net\"]"),
-    knob(
-        "containers",
-        Kind::Flag,
-        "true",
-        "whether its image has docker or podman: jobs with an image go nowhere else",
-    ),
+    ARCH,
+    LABELS,
+    CONTAINERS,
     required("price_per_hour", Kind::Number(0.0, 1e6), "the price in US dollars: the cheapest fitting size is taken"),
-    knob("market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"", "how it is bought"),
-    knob(
-        "fallback",
-        Kind::OneOf(&["none", "on_demand"]),
-        "\"none\"",
-        "what a spot size falls back to when spot is short",
-    ),
-    knob("max", Kind::Whole(0, SLOT_CEILING as i64), "null", "the most nodes of this size; not set: no cap of its own"),
-    knob("template", Kind::Template, "null", "its launch template; not set: launch.template"),
+    MARKET,
+    FALLBACK,
+    MAX_NODES,
+    TEMPLATE,
 ];
 
 const MANY: f64 = (1_u32 << 20) as f64;
@@ -414,27 +425,12 @@ pub const SEVERAL_KNOBS: &[Knob] = &[
     ),
     knob("burstable", Kind::Flag, "false", "whether types are taken that give a vCPU only a part of the time, like t3"),
     knob("bare_metal", Kind::Flag, "false", "whether machines without a hypervisor are taken"),
-    knob("scratch_gib", Kind::Whole(0, 1 << 32), "0", "scratch space, in GiB"),
-    knob(
-        "arch",
-        Kind::OneOf(&["x86_64", "arm64"]),
-        "\"x86_64\"",
-        "the architecture; jobs that name none go to x86_64, or to arm64 if no size is x86_64",
-    ),
-    knob("labels", Kind::Labels, "[]", "what jobs may require of it, like [\"nvme\", \"fast-net\"]"),
-    knob(
-        "containers",
-        Kind::Flag,
-        "true",
-        "whether its image has docker or podman: jobs with an image go nowhere else",
-    ),
-    knob("market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"", "how it is bought"),
-    knob(
-        "fallback",
-        Kind::OneOf(&["none", "on_demand"]),
-        "\"none\"",
-        "what a spot size falls back to when spot is short",
-    ),
-    knob("max", Kind::Whole(0, SLOT_CEILING as i64), "null", "the most nodes of this size; not set: no cap of its own"),
-    knob("template", Kind::Template, "null", "its launch template; not set: launch.template"),
+    SCRATCH,
+    ARCH,
+    LABELS,
+    CONTAINERS,
+    MARKET,
+    FALLBACK,
+    MAX_NODES,
+    TEMPLATE,
 ];
