@@ -173,6 +173,30 @@ async fn a_plan_that_is_shown_announces_only_what_a_run_would_do() {
     assert!(cleans && !shown(&world, &unlisted).await.contains(&ActionName::Clean));
 }
 
+/// The queue is read before the nodes. A run that overlaps placed the job between the two reads.
+#[tokio::test]
+async fn no_node_is_launched_for_a_job_that_was_placed_meanwhile() {
+    let (world, alloc) = running().await;
+    let mut behind = world.observe().await;
+    behind.policy.nodes.min = 0;
+    let job = &mut behind.jobs[0];
+    (job.state, job.version) = (model::JobState::Queued, model::Version::UNWRITTEN);
+    job.allocs.clear();
+    for node in &mut behind.nodes {
+        let model::NodeState::InUse(state) = &mut node.state else { panic!("{node:?} is not in use") };
+        if !state.life.allocs.contains(&alloc) {
+            state.life.intent = model::Intent::Drain;
+        }
+    }
+    let launches = |p: &poll_and_scale::Planned| matches!(p.action, Action::Launch { job_id: Some(_), .. });
+    let planned = plan(&behind, world.now());
+    assert!(planned.actions.iter().any(launches), "{planned:?}");
+    assert!(!shown(&world, &behind).await.contains(&ActionName::Launch));
+    let rows = world.rows().await;
+    assert_eq!(outcome(&world.act_on(&behind).await, ActionName::Launch), Outcome::Conflict);
+    assert_eq!(world.rows().await.2.len(), rows.2.len());
+}
+
 #[tokio::test]
 async fn a_plan_of_clean_stale_records_that_is_shown_announces_only_what_a_run_would_do() {
     let (world, alloc) = running().await;

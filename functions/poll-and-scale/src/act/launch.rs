@@ -14,6 +14,7 @@
 //!
 //! Guarantees: only the run that wrote the claim makes the call; only that run changes the offering or the batch, in a
 //! write of its own before the next call.
+//! No node is launched for a job that has changed since it was read: it may have been placed.
 //! After a refusal the same run tries the next way that the refusal does not speak of.
 //! Does not: choose what to launch, or count the attempts at an offering that EC2 was short of; the plan does.
 
@@ -24,13 +25,13 @@ use model::batch::Batch;
 use model::cloud::{Instance, LaunchError, Refusal};
 use model::control::{ControlKey, EntryChange, EntryRow};
 use model::events::Subject;
-use model::ids::{NodeId, Slot};
+use model::ids::{JobId, NodeId, Slot};
 use model::launch::{LaunchRequest, Launched, client_token};
 use model::limits::is_refused_already;
 use model::reason::Reason;
 use model::{ActionName, Life, NewLife, NodeRecord, Offering};
 use runtime::answer::{ActError, ActionResult, Outcome};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::{Attempts, Cond, WriteError};
 
 /// What became of the launches of one call, by slot.
@@ -38,6 +39,11 @@ type Results = BTreeMap<Slot, ActionResult>;
 
 /// The change of a record: as it was, and as it will be.
 type Change = (Option<NodeRecord>, NodeRecord);
+
+/// The job that a launch is for.
+const fn job_of(planned: &Planned) -> Option<JobId> {
+    if let Action::Launch { job_id, .. } = &planned.action { *job_id } else { None }
+}
 
 fn every(slots: impl Iterator<Item = Slot>, result: &ActionResult) -> Results {
     slots.map(|slot| (slot, result.clone())).collect()
@@ -69,11 +75,30 @@ impl Acting<'_> {
     /// launches the slots that do not fit into one batch.
     pub(super) async fn launch(&self, call: &[&Planned], offerings: &[Offering]) -> Vec<ActionResult> {
         let slot = |p: &Planned| if let Action::Launch { slot, .. } = &p.action { Some(*slot) } else { None };
-        let wanted: Vec<(Slot, String)> = call.iter().filter_map(|p| Some((slot(p)?, p.reason.to_string()))).collect();
+        let waiting = match self.still_waiting(call).await {
+            Ok(waiting) => waiting,
+            Err(error) => return vec![error.into(); call.len()],
+        };
+        let needed = call.iter().filter(|p| job_of(p).is_none_or(|job| waiting.contains(&job)));
+        let wanted: Vec<(Slot, String)> = needed.filter_map(|p| Some((slot(p)?, p.reason.to_string()))).collect();
+        if wanted.is_empty() {
+            return vec![ActionResult::CONFLICT; call.len()];
+        }
         let is_whole =
             call.len() > 1 && call.iter().all(|p| matches!(p.action, Action::Launch { is_member: true, .. }));
         let mut results = self.launch_in(&wanted, offerings, is_whole).await;
         call.iter().map(|p| slot(p).and_then(|slot| results.remove(&slot)).unwrap_or(ActionResult::CONFLICT)).collect()
+    }
+
+    /// The jobs that these launches are for, as far as they are as the plan saw them. The queue is read before the nodes: a run that
+    /// overlaps may have placed a job meanwhile, on a node that the plan then saw as full.
+    async fn still_waiting(&self, call: &[&Planned]) -> Result<BTreeSet<JobId>, ActError> {
+        let jobs: BTreeSet<JobId> = call.iter().filter_map(|p| job_of(p)).collect();
+        if jobs.is_empty() {
+            return Ok(jobs);
+        }
+        let rows = self.run.store.jobs_of(jobs).await?.rows;
+        Ok(rows.iter().filter(|job| self.reading().is_as_read(job)).map(|job| job.summary.job_id).collect())
     }
 
     async fn launch_in(&self, wanted: &[(Slot, String)], offerings: &[Offering], is_whole: bool) -> Results {

@@ -41,8 +41,12 @@ impl Reading<'_> {
     /// A job, read again. A conflict if its version differs: then the plan saw an older state.
     pub(super) async fn job(&self, id: JobId) -> Result<Job, ActError> {
         let job = self.store.job(id).await?.ok_or(ActError::CONFLICT)?;
-        let read = self.seen.job_as(&job.summary).map(|j| j.version);
-        if read == Some(job.summary.version) { Ok(job) } else { Err(ActError::CONFLICT) }
+        if self.is_as_read(&job) { Ok(job) } else { Err(ActError::CONFLICT) }
+    }
+
+    /// Whether the plan saw this job as it is now.
+    pub(super) fn is_as_read(&self, job: &Job) -> bool {
+        self.seen.job_as(&job.summary).map(|j| j.version) == Some(job.summary.version)
     }
 
     /// An alloc that is to be lost, read again. `record` is the record of its node as this run knows it.
@@ -166,7 +170,8 @@ impl Reading<'_> {
             Action::ResolveReconnect { keep, stop, .. } => {
                 self.resolved(*keep, stop, |node_id| record(node_id).cloned(), now).await?;
             }
-            Action::Place { job_id, .. }
+            Action::Launch { job_id: Some(job_id), .. }
+            | Action::Place { job_id, .. }
             | Action::Reject(job_id)
             | Action::Requeue(job_id)
             | Action::Advance { job_id, .. } => {
