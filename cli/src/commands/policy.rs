@@ -72,7 +72,7 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
 }
 
 /// Reads and checks a policy.
-pub(super) fn read(file: &Path) -> anyhow::Result<Policy> {
+pub(crate) fn read(file: &Path) -> anyhow::Result<Policy> {
     let shown = file.display();
     let bytes = std::fs::read(file).with_context(|| format!("{shown} cannot be read"))?;
     let text = job_file::text(&bytes, &shown.to_string())?;

@@ -90,9 +90,3 @@ pub struct LocalEnv {
     pub exe: PathBuf,
     pub clock: Clock,
 }
-
-impl std::fmt::Debug for LocalEnv {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LocalEnv").field("exe", &self.exe).finish_non_exhaustive()
-    }
-}

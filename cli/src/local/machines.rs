@@ -11,7 +11,6 @@
 //! Does not: start an agent if `launch.user_data` fails, or limit a machine to the size of its instance type.
 
 use super::directory::{self, REGION};
-use super::error::LocalError;
 use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
@@ -166,7 +165,7 @@ pub struct Metadata {
 impl LocalMachines {
     /// Starts without machines. The receiver gets the instance ids of machines that power themselves off. Processes and
     /// files of an earlier, killed system in the directory are ended and removed.
-    pub fn new(settings: MachineSettings) -> Result<(Self, mpsc::UnboundedReceiver<String>), LocalError> {
+    pub fn new(settings: MachineSettings) -> anyhow::Result<(Self, mpsc::UnboundedReceiver<String>)> {
         processes::kill_all(|| processes::of_machine(&settings.dir));
         directory::open_directory(&settings.dir)?;
         let (powered_off, receiver) = mpsc::unbounded_channel();

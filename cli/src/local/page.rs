@@ -4,25 +4,21 @@
 //! Does not: change anything; the commands do.
 
 use super::access::{Access, programs_only};
-use super::args::{LocalArgs, LocalEnv};
 use super::credentials::{LocalCredentials, ROLE};
 use super::directory::REGION;
 use super::functions::Functions;
 use super::machines::{LocalMachines, Metadata};
-use crate::view::{Extra, Pace, Source};
+use crate::view::{Extra, Source};
 use crate::web;
-use aws_config::SdkConfig;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, put};
-use cloud::Ec2 as Cloud;
 use ec2_stand_in::Ec2;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, NODE_TAG, SIZE_TAG};
 use serde_json::json;
 use std::sync::Arc;
-use store::Store;
 use tokio::net::TcpListener;
 
 /// How many instances are shown: the newest ones.
@@ -31,43 +27,15 @@ const SHOWN: usize = 100;
 const TOKEN: &str = "local";
 
 /// The page, and what the metadata service knows.
-pub struct Page {
-    source: Source,
-    machines: LocalMachines,
+pub(super) struct Page {
+    pub(super) source: Source,
+    pub(super) machines: LocalMachines,
     /// The credentials of the machines' role; absent if machines have no role.
-    credentials: Option<Arc<LocalCredentials>>,
-}
-
-impl Page {
-    /// The page, whose metadata service has these credentials.
-    pub(super) fn with_credentials(self, credentials: Option<Arc<LocalCredentials>>) -> Self {
-        Self { credentials, ..self }
-    }
-
-    pub(super) fn new(
-        store: Store,
-        ec2: Arc<Ec2>,
-        ec2_at: &SdkConfig,
-        machines: LocalMachines,
-        functions: Option<Arc<Functions>>,
-        args: &LocalArgs,
-        env: &LocalEnv,
-    ) -> Self {
-        let source = Source {
-            cluster: args.cluster.to_string(),
-            store,
-            // EC2 as the functions see it.
-            cloud: Arc::new(Cloud::connect(ec2_at, args.cluster.clone())),
-            clock: Arc::clone(&env.clock),
-            pace: Pace::Local,
-            extra: Some(processes(ec2, functions)),
-        };
-        Self { source, machines, credentials: None }
-    }
+    pub(super) credentials: Option<Arc<LocalCredentials>>,
 }
 
 /// The functions and the instances of this machine.
-fn processes(ec2: Arc<Ec2>, functions: Option<Arc<Functions>>) -> Extra {
+pub(super) fn processes(ec2: Arc<Ec2>, functions: Option<Arc<Functions>>) -> Extra {
     Arc::new(move || {
         let instances = ec2.instances().into_iter().rev().take(SHOWN).map(|i| {
             json!({

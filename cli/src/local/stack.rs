@@ -10,7 +10,6 @@ use super::access::{Access, programs_only};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
 use super::credentials::LocalCredentials;
 use super::directory::{self, Places};
-use super::error::LocalError;
 use super::functions::Functions;
 use super::isolation::JobIsolation;
 use super::machines::{GpusOf, LocalMachines, MachineSettings};
@@ -18,7 +17,11 @@ use super::page::{self, Page};
 use super::ports::Ports;
 use super::region::region;
 use super::{database, environment, function_urls, functions, processes, triggers};
+use crate::commands::policy;
 use crate::console::Clock;
+use crate::view::{Pace, Source};
+use anyhow::Context as _;
+use cloud::Ec2 as Cloud;
 use ec2_stand_in::Ec2;
 use guard::sigv4::Issuer;
 use model::auth::{NodeKey, hex};
@@ -52,9 +55,9 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    pub(super) async fn start(args: &LocalArgs, env: &LocalEnv, agent: PathBuf) -> Result<Self, LocalError> {
+    pub(super) async fn start(args: &LocalArgs, env: &LocalEnv, agent: PathBuf) -> anyhow::Result<Self> {
         let mut tasks = JoinSet::new();
-        let given = args.policy.as_deref().map(database::read_policy).transpose()?;
+        let given = args.policy.as_deref().map(policy::read).transpose()?;
         let key = node_key(args.node_key.as_deref())?;
         let (dir, lock) = directory::working_directory(&args.dir)?;
         directory::private_directory(&dir.join("logs"))?;
@@ -97,16 +100,16 @@ impl Stack {
             }
             None => functions::wake_elsewhere(args, &places.functions, &mut tasks).map(|()| None)?,
         };
-        let page = Page::new(
-            store.clone(),
-            Arc::clone(&ec2),
-            &access.sdk_config(places.ec2),
-            machines.clone(),
-            functions.clone(),
-            args,
-            env,
-        );
-        let page = page.with_credentials(issuer);
+        let source = Source {
+            cluster: args.cluster.to_string(),
+            store: store.clone(),
+            // EC2 as the functions see it.
+            cloud: Arc::new(Cloud::connect(&access.sdk_config(places.ec2), args.cluster.clone())),
+            clock: Arc::clone(&env.clock),
+            pace: Pace::LOCAL,
+            extra: Some(page::processes(Arc::clone(&ec2), functions.clone())),
+        };
+        let page = Page { source, machines: machines.clone(), credentials: issuer };
         tasks.spawn(page::serve(ports.page, page, access));
         tasks.spawn(reap_orphans());
         // Whoever waits for this file finds the tables.
@@ -127,10 +130,10 @@ impl Stack {
     }
 }
 
-fn node_key(given: Option<&str>) -> Result<String, LocalError> {
+fn node_key(given: Option<&str>) -> anyhow::Result<String> {
     #[allow(clippy::disallowed_methods, reason = "a secret, which Rng does not make")]
     let key = given.map_or_else(|| hex(&rand::random::<[u8; 32]>()), str::to_owned);
-    key.parse::<NodeKey>()?;
+    key.parse::<NodeKey>().context("--node-key is wrong")?;
     Ok(key)
 }
 
@@ -142,7 +145,7 @@ fn start_ec2(
     policy: &Policy,
     listener: TcpListener,
     tasks: &mut JoinSet<()>,
-) -> Result<(LocalMachines, Arc<Ec2>), LocalError> {
+) -> anyhow::Result<(LocalMachines, Arc<Ec2>)> {
     let (machines, mut powered_off) = LocalMachines::new(settings)?;
     let ec2 = Ec2::new(region(policy), Arc::clone(&env.clock), Arc::new(machines.clone()));
     let (kept, informed, access) = (Arc::clone(&ec2), Arc::clone(&ec2), access.clone());
@@ -164,7 +167,7 @@ fn serve_for_jobs(
     access: &Access,
     (rights_at, s3_at): (TcpListener, Option<TcpListener>),
     tasks: &mut JoinSet<()>,
-) -> Result<(), LocalError> {
+) -> anyhow::Result<()> {
     let rights = access.rights(places.secrets());
     if let Some(listener) = s3_at {
         // What is stored lasts as long as the tables do.

@@ -117,7 +117,8 @@ impl Status {
     }
 }
 
-fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
+/// How often each word comes.
+pub(crate) fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for word in words {
         *counts.entry(word).or_default() += 1;

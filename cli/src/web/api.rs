@@ -70,7 +70,7 @@ pub(super) async fn overview(State(web): State<Arc<Views>>) -> Answer {
     let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
     let overview = json!({
         "cluster": web.source.cluster,
-        "refresh_ms": web.source.pace.refresh_ms(),
+        "refresh_ms": web.source.pace.refresh_ms,
         "local": web.source.extra.is_some(),
         "version": env!("CARGO_PKG_VERSION"),
         "status": live.status,

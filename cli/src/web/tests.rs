@@ -39,7 +39,7 @@ impl Served {
             store: store.clone(),
             cloud: Arc::new(Listed(Vec::new())),
             clock: Arc::new(|| at(1000)),
-            pace: Pace::Aws,
+            pace: Pace::AWS,
             extra: None,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
