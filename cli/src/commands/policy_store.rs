@@ -3,7 +3,7 @@
 //! Guarantees: a policy is stored only if the stored version has not changed since the printed difference was computed.
 //! Does not: decide what is valid; `model::policy` does.
 
-use crate::changes::operate::{BY_OPERATOR, record_event, retention};
+use crate::changes::operate::{BY_OPERATOR, record_event};
 use crate::console::{Cluster, Context, Outcome};
 use model::ActionName;
 use model::control::PolicyRow;
@@ -58,9 +58,8 @@ pub(super) async fn stored_as(
     };
     let version = after.version.number();
     writeln!(context.out, "stored as version {version}")?;
-    let (keep, now) = (retention(cluster).await?, context.now());
     let reason = format!("{BY_OPERATOR}: version {version}, {how}");
-    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, keep, now).await?;
+    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, context.now()).await?;
     Ok(Outcome::Done)
 }
 

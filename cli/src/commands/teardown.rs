@@ -16,13 +16,12 @@ use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::status::{counts, none_or};
 use anyhow::Context as _;
 use clap::Args;
-use model::ActionName;
 use model::cloud::{Instance, InstanceState};
 use model::control::PolicyRow;
 use model::events::Subject;
 use model::ids::ClusterName;
 use model::time::{Span, Time};
-use model::{Intent, JobSummary, NodeRecord, NodeState};
+use model::{ActionName, Intent, JobSummary, NodeRecord, NodeState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,7 +76,7 @@ async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u
     let after = PolicyRow::of_document(&document);
     let version = cluster.store.write(Some(&before), &after, Vec::new()).await?.version.number();
     let reason = format!("{BY_OPERATOR}: version {version}: the cluster is torn down");
-    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, retention(cluster).await?, now).await?;
+    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, now).await?;
     Ok(Some(version))
 }
 

@@ -40,6 +40,13 @@ impl Rows {
         Self { table, states }
     }
 
+    /// A table with these column heads and rows.
+    pub(crate) fn of<C: ToString>(heads: &[&str], rows: impl IntoIterator<Item: IntoIterator<Item = C>>) -> Self {
+        let mut table = Self::new(heads);
+        rows.into_iter().for_each(|row| table.row(row));
+        table
+    }
+
     /// The same table with colours, if they are wanted.
     pub(crate) fn colours(mut self, are_wanted: bool) -> Self {
         if are_wanted {

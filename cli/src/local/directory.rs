@@ -110,22 +110,15 @@ fn no_link() -> i32 {
     (nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK).bits()
 }
 
-/// Makes an empty directory that jobs cannot enter; an earlier one is removed with its content.
-pub(super) fn private_directory(path: &Path) -> anyhow::Result<()> {
-    fresh_directory(path, 0o700)
-}
+/// The mode of a directory that jobs cannot enter.
+pub(super) const PRIVATE: u32 = 0o700;
+/// That of one that jobs can enter.
+pub(super) const OPEN: u32 = 0o755;
+/// That of one that all jobs write to.
+pub(super) const SHARED: u32 = 0o1777;
 
-/// Makes an empty directory that jobs can enter; an earlier one is removed with its content.
-pub(super) fn open_directory(path: &Path) -> anyhow::Result<()> {
-    fresh_directory(path, 0o755)
-}
-
-/// Makes an empty directory that all jobs write to; an earlier one is removed with its content.
-pub(super) fn shared_directory(path: &Path) -> anyhow::Result<()> {
-    fresh_directory(path, 0o1777)
-}
-
-fn fresh_directory(path: &Path, mode: u32) -> anyhow::Result<()> {
+/// Makes an empty directory; an earlier one is removed with its content.
+pub(super) fn fresh_directory(path: &Path, mode: u32) -> anyhow::Result<()> {
     match path.symlink_metadata() {
         Ok(there) if there.is_dir() => remove_tree(path).map_err(error::file("empty", path))?,
         Ok(_) => return Err(not_ours(path)),
@@ -194,11 +187,11 @@ mod tests {
         let (ours, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(other.path().join("thesis"), "years").unwrap();
         let (dir, _lock) = working_directory(ours.path()).unwrap();
-        private_directory(&dir.join("logs")).unwrap();
+        fresh_directory(&dir.join("logs"), PRIVATE).unwrap();
         symlink(other.path(), dir.join("logs/link")).unwrap();
-        private_directory(&dir.join("logs")).unwrap();
+        fresh_directory(&dir.join("logs"), PRIVATE).unwrap();
         symlink(other.path(), dir.join("machines")).unwrap();
-        assert!(refusal(open_directory(&dir.join("machines"))).contains("did not make it"));
+        assert!(refusal(fresh_directory(&dir.join("machines"), OPEN)).contains("did not make it"));
         symlink(other.path().join("thesis"), dir.join("env")).unwrap();
         private_file(&dir.join("env"), "KEY=1\n").unwrap();
         assert_eq!(fs::read_to_string(other.path().join("thesis")).unwrap(), "years");

@@ -4,9 +4,8 @@
 
 use super::access::Access;
 use super::args::{LocalArgs, LocalAuth};
-use super::credentials;
 use super::directory::{self, Places, REGION};
-use super::functions;
+use super::{credentials, functions};
 use std::collections::BTreeMap;
 use std::path::Path;
 

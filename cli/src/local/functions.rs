@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tracing::Dispatch;
 use tracing::instrument::WithSubscriber;
 
@@ -131,7 +131,7 @@ impl Functions {
             let parts = Parts::new(given, &access.sdk_config(places.dynamo), access.sdk_config(other));
             let path = places.logs.join(format!("{}.log", lambda.name));
             let file = Arc::new(File::create(&path).map_err(error::file("write", &path))?);
-            let log = (log_to(&file, env.rust_log.as_deref()), file);
+            let log = (log_to(&file, env.var("RUST_LOG")), file);
             let made = Made::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts));
             Ok((lambda.name, Running::new(lambda.name, made, log, Arc::clone(&env.clock))))
         });
@@ -147,10 +147,8 @@ impl Functions {
     pub(super) fn keep_schedules(self: &Arc<Self>, args: &LocalArgs, tasks: &mut JoinSet<()>) {
         for (function, period) in periods(args.tick_s()) {
             let functions = Arc::clone(self);
-            let period = Duration::from_millis(u64::try_from(period.as_ms()).unwrap_or(1).max(1));
             tasks.spawn(async move {
-                let mut ticks = interval(period);
-                ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+                let mut ticks = wake::ticks(period);
                 loop {
                     ticks.tick().await;
                     if functions.is_free(function) {

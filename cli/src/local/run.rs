@@ -6,10 +6,9 @@
 
 use super::agent_program::{Build, agent};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
-use super::demo;
-use super::processes;
 use super::stack::Stack;
 use super::terminal::say;
+use super::{demo, processes};
 use crate::console::signals::Signals;
 use anyhow::{Context as _, anyhow, ensure};
 

@@ -8,8 +8,8 @@
 
 use super::access::{Access, programs_only};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
-use super::credentials::LocalCredentials;
-use super::directory::{self, Places};
+use super::credentials::{LocalCredentials, random};
+use super::directory::{self, PRIVATE, Places};
 use super::functions::Functions;
 use super::isolation::JobIsolation;
 use super::machines::{GpusOf, LocalMachines, MachineSettings};
@@ -24,7 +24,7 @@ use anyhow::Context as _;
 use cloud::Ec2 as Cloud;
 use ec2_stand_in::Ec2;
 use guard::sigv4::Issuer;
-use model::auth::{NodeKey, hex};
+use model::auth::NodeKey;
 use model::policy::Policy;
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -36,6 +36,9 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
+/// What docker and podman read, and the local machines' agents with them.
+const OF_CONTAINERS: [&str; 5] =
+    ["CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "DOCKER_CONFIG", "DOCKER_HOST"];
 /// How often ended orphans are reaped.
 const REAP: Duration = Duration::from_secs(5);
 
@@ -60,16 +63,17 @@ impl Stack {
         let given = args.policy.as_deref().map(policy::read).transpose()?;
         let key = node_key(args.node_key.as_deref())?;
         let (dir, lock) = directory::working_directory(&args.dir)?;
-        directory::private_directory(&dir.join("logs"))?;
+        directory::fresh_directory(&dir.join("logs"), PRIVATE)?;
 
-        let ports = Ports::bind(args.port, args.functions_url.as_deref(), env.s3_endpoint.as_deref()).await?;
-        let places = ports.places(args.functions_url.as_deref(), env.s3_endpoint.as_deref(), dir)?;
+        let ports = Ports::bind(args.port, args.functions_url.as_deref(), env.s3()).await?;
+        let places = ports.places(args.functions_url.as_deref(), env.s3(), dir)?;
         let access = Access::new(env);
         let variables = environment::variables(args, &places, &key, &access);
 
         let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
+        let of_containers = OF_CONTAINERS.iter().filter_map(|name| Some((*name, env.var(name)?.to_owned())));
         let settings = MachineSettings {
             agent,
             dir: places.dir.join("machines"),
@@ -78,9 +82,9 @@ impl Stack {
             metadata_url: format!("http://{}/metadata", places.page),
             gpus: GpusOf { store: store.clone(), runtime: Handle::current() },
             user_data: !args.no_user_data,
-            path: env.path.clone(),
-            rust_log: env.rust_log.clone(),
-            endpoints: [places.endpoints(), env.containers.clone()].concat(),
+            path: env.var("PATH").map(str::to_owned),
+            rust_log: env.var("RUST_LOG").map(str::to_owned),
+            endpoints: places.endpoints().into_iter().chain(of_containers).collect(),
             s3_keys: access.node_keys(),
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
@@ -131,8 +135,7 @@ impl Stack {
 }
 
 fn node_key(given: Option<&str>) -> anyhow::Result<String> {
-    #[allow(clippy::disallowed_methods, reason = "a secret, which Rng does not make")]
-    let key = given.map_or_else(|| hex(&rand::random::<[u8; 32]>()), str::to_owned);
+    let key = given.map_or_else(|| random(32), str::to_owned);
     key.parse::<NodeKey>().context("--node-key is wrong")?;
     Ok(key)
 }
@@ -172,7 +175,7 @@ fn serve_for_jobs(
     if let Some(listener) = s3_at {
         // What is stored lasts as long as the tables do.
         if args.data.is_none() {
-            directory::private_directory(&places.stored())?;
+            directory::fresh_directory(&places.stored(), PRIVATE)?;
         }
         let s3 = access.s3(&places.stored(), Arc::clone(&rights))?;
         tasks.spawn(async move { Access::serve_all("the stand-in for S3", listener, s3).await });

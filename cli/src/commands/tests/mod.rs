@@ -25,22 +25,19 @@ use crate::view::Next;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
-use model::cloud::Cloud;
-use model::cloud::{CloudError, Instance, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, LaunchError};
 use model::control::{ControlKey, EntryRow, RunRow};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at};
 use model::ids::JobId;
 use model::launch::LaunchRequest;
-use model::time::Span;
-use model::time::Time;
+use model::time::{Span, Time};
 use model::{
     Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
 };
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use store::{
     Answer, Db, DbError, Key, Page, PageKey, Query, Row, Scan, TABLES, Table, Write as DbWrite, WriteError, change,
     insert_handle, to_json,

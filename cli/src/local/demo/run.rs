@@ -1,6 +1,6 @@
 //! The demonstration from start to end.
 
-use super::super::directory::shared_directory;
+use super::super::directory::{SHARED, fresh_directory};
 use super::super::stack::Stack;
 use super::super::terminal::say;
 use super::progress::Demo;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// Runs the demonstration. Returns every check, passed or failed.
 pub(in crate::local) async fn run(stack: &Stack) -> anyhow::Result<Vec<Check>> {
     let results = stack.places.dir.join("results");
-    shared_directory(&results)?;
+    fresh_directory(&results, SHARED)?;
     let prepared = results.clone();
     let made = tokio::task::spawn_blocking(move || work::make(&prepared)).await;
     let (tasks, urgent) = made?.context("cannot prepare the demonstration's jobs")?;

@@ -10,9 +10,8 @@ use anyhow::{Context as _, ensure};
 use model::ids::{JobId, NodeId};
 use model::{Alloc, ClientStatus, Desired, Job, JobState};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 /// How many problems of one check are printed; more are only counted.
 const SHOWN: usize = 5;

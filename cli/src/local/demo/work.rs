@@ -8,9 +8,8 @@ use model::rng::Rng;
 use model::{FailurePolicy, JobSpec, Needs, Work};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The lines of an input file.
 const LINES: usize = 2_000;
