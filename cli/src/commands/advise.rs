@@ -121,9 +121,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &AdviseArgs) -> anyhow:
         print(&all).print(context.out)?;
         writeln!(context.out, "what is spare is reckoned from the list prices in the policy: it is no bill")?;
     }
-    if more > 0 {
-        writeln!(context.err, "{} not shown: --limit N shows N", several(more, "line"))?;
-    }
+    show::cut(context.err, more)?;
     if left_out > 0 {
         writeln!(
             context.err,

@@ -68,9 +68,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::R
     } else {
         print(context, &report, now)?;
     }
-    if more > 0 {
-        writeln!(context.err, "{} not shown: --limit N shows N", several(more, "line"))?;
-    }
+    show::cut(context.err, more)?;
     Ok(Outcome::Done)
 }
 

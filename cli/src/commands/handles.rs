@@ -73,14 +73,8 @@ enum Held {
 
 impl Held {
     /// The brake; `None` for the limits on launches.
-    const fn brake(self) -> Option<BrakeKind> {
-        match self {
-            Self::Leases => Some(BrakeKind::Leases),
-            Self::Missing => Some(BrakeKind::Missing),
-            Self::Orphans => Some(BrakeKind::Orphans),
-            Self::Handles => Some(BrakeKind::Handles),
-            Self::Launches => None,
-        }
+    fn brake(self) -> Option<BrakeKind> {
+        self.to_possible_value()?.get_name().parse().ok()
     }
 }
 

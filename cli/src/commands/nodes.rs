@@ -95,23 +95,11 @@ async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -
     if !args.all {
         records.retain(|r| !r.is_cleaned());
     }
-    let heads = [
-        "SLOT",
-        "STATE",
-        "STATUS",
-        "SIZE",
-        "TYPE",
-        "MARKET",
-        "INSTANCE",
-        "INTENT",
-        "ALLOCS",
-        "HEARD FROM",
-        "REASON",
-        "NEXT",
-    ];
+    let heads =
+        ["SLOT", "STATE", "STATUS", "SIZE", "TYPE", "MARKET", "INSTANCE", "INTENT", "ALLOCS", "HEARD FROM"].into_iter();
     let cells =
         |record: &NodeRecord| cells(record, now).into_iter().chain([said(next.as_ref(), record).unwrap_or_default()]);
-    let rows = Rows::of(&heads, records.iter().map(cells));
+    let rows = Rows::of(&heads.chain(["REASON", "NEXT"]).collect::<Vec<_>>(), records.iter().map(cells));
     rows.colours(*colours).print(out)?;
     if !args.all && free > 0 {
         writeln!(out, "{} not shown (--all)", show::several(free, "free slot"))?;

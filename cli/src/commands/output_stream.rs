@@ -21,7 +21,7 @@ pub(super) const POLL: Duration = Duration::from_millis(500);
 /// The stream ends after this many failed looks in a row.
 const FAILED_LOOKS: u32 = 5;
 /// The exit code if a part of the output is missing: EX_IOERR of sysexits.h.
-const MISSING: u8 = 74;
+pub(super) const MISSING: u8 = 74;
 /// When a node that could not be asked is asked again.
 const ASK_AGAIN: Span = Span::from_s(10);
 
@@ -344,12 +344,7 @@ fn is_of_tables(error: &anyhow::Error) -> bool {
 
 /// Whether the permissions of the caller do not allow the call.
 fn denied(error: &anyhow::Error) -> bool {
-    let of_write = error.downcast_ref().and_then(|e| if let WriteError::Db(e) = e { Some(e) } else { None });
-    let code = match error.downcast_ref::<DbError>().or(of_write) {
-        Some(DbError::Refused { code, .. }) => code.as_str(),
-        _ => "",
-    };
-    code == "AccessDeniedException"
+    matches!(show::db_error(error), Some(DbError::Refused { code, .. }) if code == "AccessDeniedException")
 }
 
 /// The error for people. A call that permissions do not allow has a long text, which names accounts and roles.

@@ -84,13 +84,16 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::R
     let policy = args.policy.as_deref().map(policy::read).transpose()?;
     match &args.state {
         None => live(context, args, policy).await,
-        Some(file) if file.as_os_str() == "-" => {
-            states(args, policy.as_ref(), &mut *context.input, &mut *context.out, &mut *context.err)
-        }
         Some(file) => {
-            let shown = file.display();
-            let mut lines = BufReader::new(File::open(file).with_context(|| format!("{shown} cannot be read"))?);
-            states(args, policy.as_ref(), &mut lines, &mut *context.out, &mut *context.err)
+            let mut opened;
+            let lines: &mut dyn BufRead = if file.as_os_str() == "-" {
+                &mut *context.input
+            } else {
+                let read = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
+                opened = BufReader::new(read);
+                &mut opened
+            };
+            states(args, policy.as_ref(), lines, &mut *context.out, &mut *context.err)
         }
     }
 }

@@ -10,7 +10,7 @@ use model::control::PolicyRow;
 use model::events::Subject;
 use model::policy::Policy;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::WriteError;
 
 /// The stored policy as this release reads it. An older release may have stored it.
@@ -84,19 +84,14 @@ pub(super) fn difference(before: &Value, after: &Value) -> Vec<String> {
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     knobs("", before, &mut old);
     knobs("", after, &mut new);
-    let mut paths: Vec<&String> = old.keys().chain(new.keys()).collect();
-    paths.sort_unstable();
-    paths.dedup();
-    let mut lines = Vec::new();
-    for path in paths {
-        match (old.get(path), new.get(path)) {
-            (Some(was), Some(is)) if was != is => lines.push(format!("~ {path}: {was} -> {is}")),
-            (Some(was), None) => lines.push(format!("- {path}: {was}")),
-            (None, Some(is)) => lines.push(format!("+ {path}: {is}")),
-            _ => {}
-        }
-    }
-    lines
+    let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let line = |path: &String| match (old.get(path), new.get(path)) {
+        (Some(was), Some(is)) if was != is => Some(format!("~ {path}: {was} -> {is}")),
+        (Some(was), None) => Some(format!("- {path}: {was}")),
+        (None, Some(is)) => Some(format!("+ {path}: {is}")),
+        _ => None,
+    };
+    paths.into_iter().filter_map(line).collect()
 }
 
 /// Every knob by its path. Sizes are keyed by name, so that a new order of sizes is not a change.

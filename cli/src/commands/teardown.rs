@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::transactions::cancel_job;
-use store::{DbError, Listed, WriteError};
+use store::{DbError, Listed};
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_secs(5);
@@ -114,10 +114,7 @@ async fn cancel(cluster: &Cluster, jobs: &[JobSummary], now: Time) -> anyhow::Re
 }
 
 fn is_unreadable(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let (read, write) = (cause.downcast_ref::<DbError>(), cause.downcast_ref::<WriteError>());
-        matches!(read, Some(DbError::Corrupt { .. })) || matches!(write, Some(WriteError::Db(DbError::Corrupt { .. })))
-    })
+    matches!(show::db_error(error), Some(DbError::Corrupt { .. }))
 }
 
 /// Waits until nothing is left, and drains or terminates whatever appears meanwhile.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::io::{self, Write};
-use store::{Listed, Unreadable};
+use store::{DbError, Listed, Unreadable, WriteError};
 
 /// The columns and fields whose words are states. They have colours, if there are any.
 const STATES: [&str; 8] = ["STATE", "STATUS", "CLIENT", "INTENT", "state", "status", "client", "intent"];
@@ -179,10 +179,23 @@ pub fn is_closed(error: &anyhow::Error) -> bool {
     })
 }
 
+/// What DynamoDB said, if that is the cause of the error.
+pub fn db_error(error: &anyhow::Error) -> Option<&DbError> {
+    error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(WriteError::Db(error)) => Some(error),
+        _ => cause.downcast_ref(),
+    })
+}
+
 /// The text of an error and its causes. The text may quote what a node or a user wrote, so control characters in it are
 /// shown and not obeyed.
 pub fn error(error: &anyhow::Error) -> String {
     output(&format!("{error:#}"), Screen::Terminal).into_owned()
+}
+
+/// Says how many lines a limit has cut off.
+pub(crate) fn cut(err: &mut dyn Write, lines: usize) -> io::Result<()> {
+    if lines == 0 { Ok(()) } else { writeln!(err, "{} not shown: --limit N shows N", several(lines, "line")) }
 }
 
 /// The value's text, or an empty text.
@@ -214,17 +227,13 @@ pub(crate) fn memory(mib: u64) -> String {
 /// The capacity of a machine, or the needs of a job.
 pub(crate) fn capacity(capacity: Capacity) -> String {
     let Capacity { vcpus, memory_mib, scratch_gib, gpus } = capacity;
-    let mut parts = vec![format!("{vcpus} vCPU")];
-    if memory_mib > 0 {
-        parts.push(memory(memory_mib));
-    }
-    if scratch_gib > 0 {
-        parts.push(format!("{scratch_gib} GiB scratch"));
-    }
-    if gpus > 0 {
-        parts.push(format!("{gpus} GPU"));
-    }
-    parts.join(", ")
+    let parts = [
+        Some(format!("{vcpus} vCPU")),
+        (memory_mib > 0).then(|| memory(memory_mib)),
+        (scratch_gib > 0).then(|| format!("{scratch_gib} GiB scratch")),
+        (gpus > 0).then(|| format!("{gpus} GPU")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// What a machine is and has. The usual architecture goes without saying.

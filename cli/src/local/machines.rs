@@ -10,7 +10,7 @@
 //! A machine of a size with GPUs pretends to have so many: they are in a file, which a person may change while it runs.
 //! Does not: start an agent if `launch.user_data` fails, or limit a machine to the size of its instance type.
 
-use super::directory::{self, OPEN, REGION};
+use super::directory::{self, OPEN};
 use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
@@ -68,14 +68,8 @@ pub struct MachineSettings {
     pub gpus: GpusOf,
     /// Whether machines run the commands of `launch.user_data`.
     pub user_data: bool,
-    /// `PATH` for agents and jobs.
-    pub path: Option<String>,
-    /// `RUST_LOG` for agents.
-    pub rust_log: Option<String>,
-    /// The variables by which SDKs find what jobs use, and those that docker and podman read.
-    pub endpoints: Vec<(&'static str, String)>,
-    /// The keys by which agents use S3.
-    pub s3_keys: [(&'static str, String); 2],
+    /// The variables of agents and jobs: the way to programs, the log, what SDKs, docker and podman read, the keys of S3.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 /// How many GPUs machines get, and of which model: by the name of their size, as the stored policy says now.
@@ -386,11 +380,7 @@ impl Machine {
             }
             None => Command::new(program),
         };
-        command.env_clear().env("HOME", &self.dir);
-        let given = [("PATH", &settings.path), ("RUST_LOG", &settings.rust_log)];
-        command.envs(given.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
-        command.env("AWS_REGION", REGION).envs(settings.endpoints.iter().map(|(name, value)| (name, value)));
-        command.envs(settings.s3_keys.iter().map(|(name, value)| (name, value)));
+        command.env_clear().env("HOME", &self.dir).envs(settings.variables.iter().map(|(name, value)| (name, value)));
         let log = self.log()?;
         command.current_dir(&self.dir).process_group(0).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);

@@ -9,7 +9,7 @@
 use super::access::{Access, programs_only};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
 use super::credentials::{LocalCredentials, random};
-use super::directory::{self, PRIVATE, Places};
+use super::directory::{self, PRIVATE, Places, REGION};
 use super::functions::Functions;
 use super::isolation::JobIsolation;
 use super::machines::{GpusOf, LocalMachines, MachineSettings};
@@ -36,9 +36,16 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
-/// What docker and podman read, and the local machines' agents with them.
-const OF_CONTAINERS: [&str; 5] =
-    ["CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "DOCKER_CONFIG", "DOCKER_HOST"];
+/// The variables of this environment that machines have too. Docker and podman read the last ones.
+const OF_MACHINES: [&str; 7] = [
+    "PATH",
+    "RUST_LOG",
+    "CONTAINERS_CONF",
+    "CONTAINERS_STORAGE_CONF",
+    "CONTAINERS_REGISTRIES_CONF",
+    "DOCKER_CONFIG",
+    "DOCKER_HOST",
+];
 /// How often ended orphans are reaped.
 const REAP: Duration = Duration::from_secs(5);
 
@@ -73,7 +80,8 @@ impl Stack {
         let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
-        let of_containers = OF_CONTAINERS.iter().filter_map(|name| Some((*name, env.var(name)?.to_owned())));
+        let given = OF_MACHINES.iter().filter_map(|name| Some((*name, env.var(name)?.to_owned())));
+        let known = places.endpoints().into_iter().chain(access.node_keys()).chain([("AWS_REGION", REGION.to_owned())]);
         let settings = MachineSettings {
             agent,
             dir: places.dir.join("machines"),
@@ -82,10 +90,7 @@ impl Stack {
             metadata_url: format!("http://{}/metadata", places.page),
             gpus: GpusOf { store: store.clone(), runtime: Handle::current() },
             user_data: !args.no_user_data,
-            path: env.var("PATH").map(str::to_owned),
-            rust_log: env.var("RUST_LOG").map(str::to_owned),
-            endpoints: places.endpoints().into_iter().chain(of_containers).collect(),
-            s3_keys: access.node_keys(),
+            variables: known.chain(given).collect(),
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
         serve_for_jobs(args, &places, &access, (ports.rights, ports.s3), &mut tasks)?;

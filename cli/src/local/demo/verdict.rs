@@ -275,7 +275,7 @@ mod tests {
         let spec = JobSpec::running(["true"]);
         let mut job = Job::submit(JobId::new(ulid::Ulid::nil()), spec, Time::from_ms(0)).unwrap();
         job.summary.state = state;
-        Ended { name: "it", expect, job, allocs: Vec::new() }.check()
+        Ended { name: "it", expect, job, allocs: Vec::new() }.check().map_err(|e| format!("{e:#}"))
     }
 
     #[test]
