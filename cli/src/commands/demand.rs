@@ -5,7 +5,6 @@
 //! Does not: launch anything. The next run of poll-and-scale does.
 
 use super::amounts::{gibibytes, mebibytes, seconds};
-use super::jobs::narrowed;
 use super::machine_options::MachineOptions;
 use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::console::show::{self, Rows, moment, one_line, or_blank};
@@ -322,7 +321,7 @@ fn needs(need: &DemandNeed) -> String {
     if let Some(size) = &need.size {
         return format!("size {size}");
     }
-    narrowed(show::capacity(need.capacity), &need.machine, need.exclusive)
+    show::narrowed(show::capacity(need.capacity), &need.machine, need.exclusive)
 }
 
 /// The lines about demand sets that lists of jobs end with.

@@ -20,7 +20,7 @@ use crate::view::usage::{self, Used};
 use clap::Args;
 use model::ids::JobId;
 use model::time::Time;
-use model::{Job, JobSummary, MachineNeed};
+use model::{Job, JobSummary};
 use runtime::observation::ObserveError;
 use std::cmp::Reverse;
 use std::io::Write;
@@ -272,11 +272,5 @@ fn cells(job: &JobSummary, now: Time) -> [String; 7] {
 pub(super) fn needs(job: &JobSummary) -> String {
     let needs = &job.needs;
     let each = if needs.nodes > 1 { format!(" on each of {} nodes", needs.nodes) } else { String::new() };
-    narrowed(format!("{}{each}", show::capacity(needs.capacity())), &needs.machine, needs.exclusive)
-}
-
-/// What is needed, with what it is narrowed by.
-pub(super) fn narrowed(needs: String, machine: &MachineNeed, is_exclusive: bool) -> String {
-    let exclusive = is_exclusive.then(|| "exclusive".to_owned());
-    [needs].into_iter().chain(machine.words()).chain(exclusive).collect::<Vec<_>>().join(", ")
+    show::narrowed(format!("{}{each}", show::capacity(needs.capacity())), &needs.machine, needs.exclusive)
 }

@@ -8,7 +8,7 @@ use comfy_table::{Cell, Color, Table, presets};
 use model::money::Usd;
 use model::names::is_obeyed;
 use model::time::Time;
-use model::{Arch, Capacity, MachineKind};
+use model::{Arch, Capacity, MachineKind, MachineNeed};
 pub(crate) use runtime::signs::say::{one_line, rough, several, when};
 use serde::Serialize;
 use serde_json::Value;
@@ -234,6 +234,12 @@ pub(crate) fn capacity(capacity: Capacity) -> String {
         (gpus > 0).then(|| format!("{gpus} GPU")),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// What is needed, with what it is narrowed by.
+pub(crate) fn narrowed(needs: String, machine: &MachineNeed, is_exclusive: bool) -> String {
+    let exclusive = is_exclusive.then(|| "exclusive".to_owned());
+    [needs].into_iter().chain(machine.words()).chain(exclusive).collect::<Vec<_>>().join(", ")
 }
 
 /// What a machine is and has. The usual architecture goes without saying.
