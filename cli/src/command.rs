@@ -69,7 +69,7 @@ pub enum Command {
     Advise(advise::AdviseArgs),
     /// Watch the cluster in this terminal: nodes, jobs, why each one waits; cancel and drain by a key
     #[command(after_help = top::HELP)]
-    Top(top::TopArgs),
+    Top,
     /// Show the cluster on a page of this machine, until Ctrl-C
     Web(web::command::WebArgs),
     /// Let every instance go and prove that none is left, before the stack is deleted
@@ -108,7 +108,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Status(args) => status::run(context, &args).await,
         Command::Cost(args) => cost::run(context, &args).await,
         Command::Advise(args) => advise::run(context, &args).await,
-        Command::Top(args) => top::run(context, &args).await,
+        Command::Top => top::run(context).await,
         Command::Web(args) => web::command::run(context, &args).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
     }

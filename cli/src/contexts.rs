@@ -74,7 +74,8 @@ pub struct Given {
 }
 
 impl Given {
-    pub(crate) fn var(&self, name: &str) -> Option<&str> {
+    /// A variable of the environment.
+    pub fn var(&self, name: &str) -> Option<&str> {
         self.env.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
@@ -183,12 +184,12 @@ pub fn run(command: &ContextCommand, given: &Given, out: &mut dyn Write) -> anyh
             writeln!(out, "context  {}", current.as_deref().unwrap_or("none"))?;
             writeln!(out, "file     {}", path.display())?;
             let settings = given.settings()?;
-            let shown = |value: Option<&str>| value.unwrap_or("as the AWS SDK finds it").to_owned();
-            let cluster = settings.cluster.as_ref().map(ToString::to_string);
-            writeln!(out, "cluster  {}", cluster.as_deref().unwrap_or("none"))?;
-            writeln!(out, "region   {}", shown(settings.region.as_deref()))?;
-            writeln!(out, "profile  {}", shown(settings.profile.as_deref()))?;
-            writeln!(out, "endpoint {}", shown(settings.endpoint.as_deref()))?;
+            writeln!(out, "cluster  {}", settings.cluster.as_ref().map_or("none", ClusterName::as_str))?;
+            for (name, value) in
+                [("region", settings.region), ("profile", settings.profile), ("endpoint", settings.endpoint)]
+            {
+                writeln!(out, "{name:<8} {}", value.as_deref().unwrap_or("as the AWS SDK finds it"))?;
+            }
         }
     }
     Ok(())

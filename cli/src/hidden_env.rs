@@ -22,24 +22,22 @@ impl HiddenEnv {
         Self { without_env: dynamo.without_env(), whole: dynamo, denied: AtomicBool::new(false) }
     }
 
-    /// Makes a read of whole rows. `None` if DynamoDB denies that, now or before.
-    async fn read_whole<T>(
+    /// Makes a read of whole rows; if DynamoDB denies that, now or before, the same read without environments. Tells the
+    /// reader once that they are hidden.
+    async fn read<T>(
         &self,
         table: Table,
-        read: impl Future<Output = Result<T, DbError>> + Send,
-    ) -> Option<Result<T, DbError>> {
+        whole: impl Future<Output = Result<T, DbError>> + Send,
+        without_env: impl Future<Output = Result<T, DbError>> + Send,
+    ) -> Result<T, DbError> {
         let hides = table.without_env().is_some();
-        if hides && self.denied.load(Ordering::Relaxed) {
-            return None;
+        if !hides || !self.denied.load(Ordering::Relaxed) {
+            match whole.await {
+                Err(DbError::Refused { code, .. }) if hides && code == "AccessDeniedException" => {}
+                other => return other,
+            }
         }
-        match read.await {
-            Err(DbError::Refused { code, .. }) if hides && code == "AccessDeniedException" => None,
-            other => Some(other),
-        }
-    }
-
-    /// The result of a read without environments. Tells the reader once that they are hidden.
-    fn hidden<T>(&self, read: Result<T, DbError>) -> Result<T, DbError> {
+        let read = without_env.await;
         if read.is_ok() && !self.denied.swap(true, Ordering::Relaxed) {
             tracing::warn!("your permissions hide the environments of jobs: they are not shown");
         }
@@ -50,17 +48,11 @@ impl HiddenEnv {
 #[async_trait]
 impl Db for HiddenEnv {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
-        match self.read_whole(key.table, self.whole.get(key)).await {
-            Some(read) => read,
-            None => self.hidden(self.without_env.get(key).await),
-        }
+        self.read(key.table, self.whole.get(key), self.without_env.get(key)).await
     }
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
-        match self.read_whole(first.table, self.whole.get_many(keys)).await {
-            Some(read) => read,
-            None => self.hidden(self.without_env.get_many(keys).await),
-        }
+        self.read(first.table, self.whole.get_many(keys), self.without_env.get_many(keys)).await
     }
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
         self.whole.query(query, from).await
@@ -69,10 +61,7 @@ impl Db for HiddenEnv {
         if scan.index.is_some() {
             return self.whole.scan(scan, from).await;
         }
-        match self.read_whole(scan.table, self.whole.scan(scan, from.clone())).await {
-            Some(read) => read,
-            None => self.hidden(self.without_env.scan(scan, from).await),
-        }
+        self.read(scan.table, self.whole.scan(scan, from.clone()), self.without_env.scan(scan, from)).await
     }
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
         self.whole.write(write, answer).await

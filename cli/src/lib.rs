@@ -17,4 +17,4 @@ pub mod no_cluster;
 mod running;
 mod top;
 mod view;
-pub mod web;
+mod web;

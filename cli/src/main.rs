@@ -75,11 +75,6 @@ enum What {
 /// one line.
 const QUIET: &str = "warn,dynoxide=error,aws_config=off,aws_runtime=error";
 
-/// What docker and podman read, and the local machines' agents with them.
-#[cfg(feature = "local")]
-const OF_CONTAINERS: [&str; 5] =
-    ["CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "DOCKER_CONFIG", "DOCKER_HOST"];
-
 /// The exit code if the reader of the output has closed the pipe: as that of a program that SIGPIPE ended.
 const CLOSED_PIPE: u8 = 141;
 
@@ -110,13 +105,7 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
     match what {
         #[cfg(feature = "local")]
         What::Local(args) => {
-            let env = |name: &str| std::env::var(name).ok();
-            let exe = std::env::current_exe()?;
-            let s3_endpoint = env("AWS_ENDPOINT_URL_S3").filter(|url| !url.is_empty());
-            let (path, home, rust_log) = (env("PATH"), env("HOME"), env("RUST_LOG"));
-            let containers = OF_CONTAINERS.iter().filter_map(|name| Some((*name, env(name)?))).collect();
-            let sudo_uid = env("SUDO_UID");
-            let env = LocalEnv { path, home, rust_log, s3_endpoint, containers, sudo_uid, exe, clock };
+            let env = LocalEnv { variables: given.env, exe: std::env::current_exe()?, clock };
             local::run(args, env).await?;
             Ok(Outcome::Done)
         }
@@ -173,16 +162,14 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
         return Err(no_cluster::unnamed(&given, &std::env::current_dir()?).into());
     };
     no_cluster::listens(&given, &told).await?;
-    let profile = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
-    let config = nodekeeper_cli::aws::config(profile.as_deref(), &told).await?;
+    let config = nodekeeper_cli::aws::config(given.var("AWS_PROFILE"), &told).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::connect(&config, name);
-    let endpoint = std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty());
-    let outputs = nodekeeper_cli::aws::s3(&config, endpoint.as_deref(), std::time::SystemTime::now)?;
+    let outputs = nodekeeper_cli::aws::s3(&config, given.var("AWS_ENDPOINT_URL_S3"), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let local = variable("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);
-    let reach = Reach { local, region: told.region, profile: told.profile, user: variable("USER") };
+    let local = given.var("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);
+    let user = given.var("USER").map(str::to_owned);
+    let reach = Reach { local, region: told.region, profile: told.profile, user };
     Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs, reach })
 }
 

@@ -4,13 +4,13 @@
 //! names `nodekeeper local`, and contexts where they help.
 //! Does not: choose a cluster. A command that works on another cluster than the one meant can do harm.
 
-use crate::console::Usage;
+use crate::console::{Usage, show};
 use crate::contexts::{Given, Settings};
 use crate::running::{LOAD_ENVIRONMENT, runs_in};
 use anyhow::bail;
 use std::path::Path;
 use std::time::Duration;
-use store::{DbError, WriteError};
+use store::DbError;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -67,14 +67,7 @@ pub async fn listens(given: &Given, told: &Settings) -> anyhow::Result<()> {
 
 /// What an error leaves open if there are no tables: which cluster it was, and where. Otherwise empty.
 pub fn where_it_looked(error: &anyhow::Error, given: &Given) -> String {
-    let no_table = error.chain().any(|cause| {
-        let db = cause.downcast_ref::<DbError>();
-        let db = db.or(match cause.downcast_ref::<WriteError>() {
-            Some(WriteError::Db(db)) => Some(db),
-            _ => None,
-        });
-        matches!(db, Some(DbError::NoTable(_)))
-    });
+    let no_table = matches!(show::db_error(error), Some(DbError::NoTable(_)));
     let Some(settings) = given.settings().ok().filter(|_| no_table) else { return String::new() };
     let cluster = settings.cluster.map(|name| format!("cluster {name}"));
     let region = settings.region.map(|name| format!("region {name}"));
@@ -87,6 +80,7 @@ pub fn where_it_looked(error: &anyhow::Error, given: &Given) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use store::WriteError;
 
     fn given(variables: &[(&str, &str)]) -> Given {
         Given {

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an intent belongs to the current life of the slot and ends with it.
 
-use super::operate::{BY_OPERATOR, record_event, retention, retried};
+use super::operate::{BY_OPERATOR, record_event, retried};
 use crate::console::Cluster;
 use crate::view::find::no_node;
 use model::events::Subject;
@@ -55,7 +55,7 @@ pub(crate) async fn change_intent(
             Intent::Drain => ActionName::Drain,
             Intent::Run => ActionName::Resume,
         };
-        record_event(cluster, &Subject::Slot(slot), action, BY_OPERATOR, retention(cluster).await?, now).await?;
+        record_event(cluster, &Subject::Slot(slot), action, BY_OPERATOR, now).await?;
     }
     Ok(changed)
 }

@@ -90,9 +90,9 @@ pub(crate) async fn record_event(
     subject: &Subject,
     action: ActionName,
     reason: &str,
-    keep: Retention,
     now: Time,
 ) -> anyhow::Result<()> {
+    let keep = retention(cluster).await?;
     let event = Event::new(subject, action, reason, now, keep.events, cluster.store.rng());
     match cluster.store.record(&event).await {
         // The event is stored already: the answer to the first write was lost.

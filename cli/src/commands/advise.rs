@@ -28,7 +28,6 @@ const IDLE_VCPU: f64 = 0.1;
 #[derive(Args, Clone, Debug)]
 pub struct AdviseArgs {
     /// Only jobs with this name; `*` stands for any characters
-    #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Only jobs that ended since then: 12h, 7d, a date or a time
     #[arg(long, value_name = "WHEN", default_value = "7d", value_parser = moment)]
@@ -122,9 +121,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &AdviseArgs) -> anyhow:
         print(&all).print(context.out)?;
         writeln!(context.out, "what is spare is reckoned from the list prices in the policy: it is no bill")?;
     }
-    if more > 0 {
-        writeln!(context.err, "{} not shown: --limit N shows N", several(more, "line"))?;
-    }
+    show::cut(context.err, more)?;
     if left_out > 0 {
         writeln!(
             context.err,
@@ -180,22 +177,21 @@ fn spare(policy: &Policy, asked: Amount, suggested: Amount, uses: &[(Usage, u32)
 }
 
 fn print(all: &[Advice]) -> Rows {
-    let mut rows = Rows::new(&["NAME", "JOBS", "ASKED", "USED (99 %)", "ENOUGH", "SPARE"]);
     let size = |mib: u64| if mib == 0 { "no memory".to_owned() } else { memory(mib) };
-    for Advice { name, jobs, asked, used_vcpus, used_memory_mib, suggested, spare_usd } in all {
+    let cells = |Advice { name, jobs, asked, used_vcpus, used_memory_mib, suggested, spare_usd }: &Advice| {
         let memory_used = used_memory_mib.map_or_else(|| "memory not known".to_owned(), memory);
         let memory_enough =
             if suggested.memory_mib == 0 { String::new() } else { format!(" --memory {}M", suggested.memory_mib) };
-        rows.row([
+        [
             if name.is_empty() { "(no name)".to_owned() } else { name.clone() },
             jobs.to_string(),
             format!("{} vCPU, {}", asked.vcpus, size(asked.memory_mib)),
             format!("{used_vcpus:.2} vCPU, {memory_used}"),
             format!("--vcpus {}{memory_enough}", suggested.vcpus),
             spare_usd.map_or_else(|| "price not known".to_owned(), dollars),
-        ]);
-    }
-    rows
+        ]
+    };
+    Rows::of(&["NAME", "JOBS", "ASKED", "USED (99 %)", "ENOUGH", "SPARE"], all.iter().map(cells))
 }
 
 #[cfg(test)]

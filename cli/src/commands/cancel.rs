@@ -9,12 +9,12 @@ use super::filter::Filter;
 use crate::changes::cancel::{cancel_together, cancelled_line};
 use crate::changes::operate::retention;
 use crate::console::show::{self, Rows, or_blank, when};
-use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::console::{Cluster, Context, Outcome, Usage, is_yes};
 use crate::view::find::{Finder, short};
 use clap::Args;
 use futures::stream::{self, StreamExt};
-use model::JobState;
 use model::ids::JobId;
+use model::{JobState, JobSummary};
 use std::collections::BTreeSet;
 use store::Waiting;
 use store::transactions::SUBMITTED_TOGETHER;
@@ -123,25 +123,16 @@ async fn described(
         writeln!(context.out, "no job that could be cancelled is like that")?;
         return Ok(Some(Vec::new()));
     }
-    let mut rows = Rows::new(&["JOB", "NAME", "STATE", "SUBMITTED"]);
-    for job in jobs.iter().take(LISTED) {
-        let submitted = when(job.submitted_at, now);
-        rows.row([short(job.job_id), or_blank(job.name.as_ref()), job.state.to_string(), submitted]);
-    }
-    rows.print(context.err)?;
+    let row = |job: &JobSummary| {
+        [short(job.job_id), or_blank(job.name.as_ref()), job.state.to_string(), when(job.submitted_at, now)]
+    };
+    Rows::of(&["JOB", "NAME", "STATE", "SUBMITTED"], jobs.iter().take(LISTED).map(row)).print(context.err)?;
     if jobs.len() > LISTED {
         writeln!(context.err, "and {} more", jobs.len() - LISTED)?;
     }
     if !args.yes {
-        write!(
-            context.err,
-            "Cancel {}? [y/N] ",
-            if jobs.len() == 1 { "this job".to_owned() } else { format!("these {} jobs", jobs.len()) }
-        )?;
-        context.err.flush()?;
-        let mut answer = String::new();
-        context.input.read_line(&mut answer)?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes" | "Yes") {
+        let these = if jobs.len() == 1 { "this job".to_owned() } else { format!("these {} jobs", jobs.len()) };
+        if !is_yes(&context.ask(&format!("Cancel {these}? [y/N]"))?) {
             writeln!(context.err, "\nnothing was cancelled: answer y, or give --yes")?;
             return Ok(None);
         }

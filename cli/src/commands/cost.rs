@@ -3,10 +3,11 @@
 //! Guarantees: the lines and the line without work add up to the total; what is not known is counted and said.
 //! Does not: know a bill. `past` reckons from events and records.
 
-use crate::console::show::{self, Rows, dollars, moment, rough, several};
+use super::amounts::seconds;
+use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
 use crate::console::{Context, Outcome};
 use clap::{Args, ValueEnum};
-use history::{By, History, LONGEST, Report};
+use history::{By, History, LONGEST, Line, Report};
 use model::time::Span;
 
 #[derive(Args, Clone, Debug)]
@@ -47,24 +48,13 @@ impl From<Lines> for By {
     }
 }
 
-/// Understands `90s`, `30m`, `24h` and `7d`.
+/// A length of time that the events cover.
 fn span(text: &str) -> Result<Span, String> {
-    let wrong = || "give a number with s, m, h or d, like 24h".to_owned();
-    let (number, unit) =
-        text.char_indices().last().and_then(|(at, unit)| Some((text.get(..at)?, unit))).ok_or_else(wrong)?;
-    let unit_s = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: i64 = number.parse().map_err(|_| wrong())?;
-    let span = Span::from_s(number.saturating_mul(unit_s));
-    if number < 1 || span > LONGEST {
-        return Err(format!("give at least 1 s and at most {} days", LONGEST.as_ms() / 86_400_000));
+    let s = seconds(text).map_err(|_| "give a number with s, m, h or d, like 24h".to_owned())?;
+    match i64::try_from(s).map(Span::from_s) {
+        Ok(span) if s > 0 && span <= LONGEST => Ok(span),
+        _ => Err(format!("give at least 1 s and at most {} days", LONGEST.as_ms() / 86_400_000)),
     }
-    Ok(span)
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<Outcome> {
@@ -78,9 +68,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::R
     } else {
         print(context, &report, now)?;
     }
-    if more > 0 {
-        writeln!(context.err, "{} not shown: --limit N shows N", several(more, "line"))?;
-    }
+    show::cut(context.err, more)?;
     Ok(Outcome::Done)
 }
 
@@ -90,22 +78,19 @@ fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> 
         By::Name => &["NAME", "JOBS", "BEGAN", "NODE TIME", "COST"],
         By::Size => &["SIZE", "MARKET", "PRICE AN HOUR", "NODES", "BEGAN", "NODE TIME", "COST"],
     };
-    let mut rows = Rows::new(heads);
-    for line in &report.lines {
-        let mut cells = vec![line.what.clone()];
-        match report.by {
-            By::Job => cells.push(show::or_blank(line.name.as_ref())),
-            By::Name => cells.push(line.count.to_string()),
+    let cells = |line: &Line| {
+        let which = match report.by {
+            By::Job => vec![or_blank(line.name.as_ref())],
+            By::Name => vec![line.count.to_string()],
             By::Size => {
-                cells.push(show::or_blank(line.market.as_ref()));
-                cells.push(line.price_per_hour.map_or_else(|| "not known".to_owned(), |p| p.to_string()));
-                cells.push(line.count.to_string());
+                let price = line.price_per_hour.map_or_else(|| "not known".to_owned(), |p| p.to_string());
+                vec![or_blank(line.market.as_ref()), price, line.count.to_string()]
             }
-        }
-        cells.extend([show::when(line.from, now), time(line.node_s), dollars(line.usd)]);
-        rows.row(cells);
-    }
-    rows.print(context.out)?;
+        };
+        let amounts = [show::when(line.from, now), time(line.node_s), dollars(line.usd)];
+        [line.what.clone()].into_iter().chain(which).chain(amounts)
+    };
+    Rows::of(heads, report.lines.iter().map(cells)).print(context.out)?;
     let out = &mut *context.out;
     writeln!(
         out,
@@ -142,10 +127,10 @@ mod tests {
 
     #[test]
     fn a_time_has_a_number_and_a_unit() {
-        for (text, s) in [("90s", 90), ("30m", 1800), ("24h", 86_400), ("7d", 604_800)] {
+        for (text, s) in [("90s", 90), ("30m", 1800), ("24h", 86_400), ("7d", 604_800), ("1h30m", 5400), ("90", 90)] {
             assert_eq!(span(text), Ok(Span::from_s(s)), "{text}");
         }
-        for bad in ["", "h", "24", "0h", "-1h", "1w", "1.5h", "100d", "99999999999999999d", "5é"] {
+        for bad in ["", "h", "0h", "-1h", "100d", "99999999999999999d", "5é"] {
             assert!(span(bad).is_err(), "{bad}");
         }
     }

@@ -6,11 +6,10 @@
 
 use super::amounts::{gibibytes, mebibytes, seconds};
 use super::machine_options::MachineOptions;
-use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
-use crate::console::show::{self, Rows, moment, one_line};
+use crate::changes::operate::{BY_OPERATOR, record_event, retried};
+use crate::console::show::{self, Rows, moment, one_line, or_blank};
 use crate::console::{Cluster, Context, Outcome, Usage};
-use crate::view::Next;
-use crate::view::next;
+use crate::view::{Next, next};
 use clap::{Args, Subcommand};
 use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
 use model::events::Subject;
@@ -33,7 +32,6 @@ pub enum DemandCommand {
 #[derive(Args, Clone, Debug)]
 pub struct SetArgs {
     /// The name of the set: at most 64 letters, digits, '-', '_' and '.'
-    #[arg(value_name = "NAME")]
     name: String,
     /// How many are wanted, at most 10000; 0 for none
     #[arg(long, value_name = "N")]
@@ -73,7 +71,6 @@ pub struct SetArgs {
 #[derive(Args, Clone, Debug)]
 pub struct ShowArgs {
     /// Only this set
-    #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Print JSON
     #[arg(long)]
@@ -84,7 +81,6 @@ pub struct ShowArgs {
 #[derive(Args, Clone, Debug)]
 pub struct DeleteArgs {
     /// The name of the set
-    #[arg(value_name = "NAME")]
     name: String,
     /// Delete it only if it has this version
     #[arg(long, value_name = "V")]
@@ -186,24 +182,39 @@ impl SetArgs {
 
 async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Outcome> {
     let (need, now) = (args.need()?, context.now());
-    let cluster = context.cluster().await?;
-    let key = ControlKey::Demand(args.name.clone());
+    let what = format!("{} of {}, {BY_OPERATOR}", args.count, needs(&need));
+    let set = async |cluster: &Cluster, before: &DemandSet| {
+        check(cluster, before, &need, now).await?;
+        Ok(Some(before.wanted(need.clone(), args.count, now + args.lasts(), now)))
+    };
+    change(context, (&args.name, args.if_version, args.json), &what, set).await
+}
+
+/// Changes a set as `becomes` says, and prints what is wanted then.
+async fn change(
+    context: &mut Context<'_>,
+    (name, version, is_json): (&str, Option<u64>, bool),
+    what: &str,
+    becomes: impl AsyncFn(&Cluster, &DemandSet) -> anyhow::Result<Option<DemandSet>>,
+) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let key = ControlKey::Demand(name.to_owned());
     let (before, after) = retried(async || {
         let before: DemandSet = cluster.store.entry(&key).await?;
-        as_known(&before, args.if_version, now)?;
-        check(&cluster, &before, &need, now).await?;
-        let after = before.wanted(need.clone(), args.count, now + args.lasts(), now);
-        let after = cluster.store.write_entry(&before, &after).await?;
+        as_known(&before, version, now)?;
+        let after = match becomes(&cluster, &before).await? {
+            Some(after) => cluster.store.write_entry(&before, &after).await?,
+            None => before.clone(),
+        };
         Ok((before, after))
     })
     .await?;
     let changed = after.revision() != before.revision();
     if changed {
-        let what = format!("{}: {} of {}, {BY_OPERATOR}", after.name(), args.count, needs(&need));
-        record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, retention(&cluster).await?, now)
-            .await?;
+        let what = format!("{}: {what}", after.name());
+        record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, now).await?;
     }
-    answer(context, &after, changed, args.json, now)
+    answer(context, &after, changed, is_json, now)
 }
 
 /// Refuses a change of another version than the caller knows.
@@ -241,23 +252,9 @@ async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<
     if !DemandSet::is_name(&args.name) {
         return Err(Usage(format!("{:?} cannot be the name of a set", args.name)).into());
     }
-    let (cluster, now) = (context.cluster().await?, context.now());
-    let key = ControlKey::Demand(args.name.clone());
-    let (after, changed) = retried(async || {
-        let before: DemandSet = cluster.store.entry(&key).await?;
-        as_known(&before, args.if_version, now)?;
-        match before.ended(now) {
-            Some(after) => Ok((cluster.store.write_entry(&before, &after).await?, true)),
-            None => Ok((before, false)),
-        }
-    })
-    .await?;
-    if changed {
-        let what = format!("{}: deleted {BY_OPERATOR}", after.name());
-        record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, retention(&cluster).await?, now)
-            .await?;
-    }
-    answer(context, &after, changed, args.json, now)
+    let (what, now) = (format!("deleted {BY_OPERATOR}"), context.now());
+    let ended = async |_: &Cluster, before: &DemandSet| Ok(before.ended(now));
+    change(context, (&args.name, args.if_version, args.json), &what, ended).await
 }
 
 /// Prints what is wanted after the command.
@@ -300,21 +297,21 @@ async fn show(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outc
         let name = args.name.as_ref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();
         writeln!(context.out, "there is no demand set{name}")?;
     } else {
-        let mut rows = Rows::new(&["NAME", "COUNT", "NEEDS", "READY", "COMING", "VERSION", "UNTIL", "LACKS"]);
-        for set in &sets {
+        let cells = |set: &DemandSet| {
             let has = note(set);
-            rows.row([
+            [
                 set.name().to_owned(),
                 set.count(now).to_string(),
                 set.need().map(needs).unwrap_or_default(),
-                has.map(|note| note.ready.to_string()).unwrap_or_default(),
-                has.map(|note| note.coming.to_string()).unwrap_or_default(),
+                or_blank(has.map(|note| note.ready)),
+                or_blank(has.map(|note| note.coming)),
                 set.revision().to_string(),
                 set.until_at().map(|at| moment(at, now)).unwrap_or_default(),
-                has.and_then(SetNote::lacks).map(|why| why.to_string()).unwrap_or_default(),
-            ]);
-        }
-        rows.print(context.out)?;
+                or_blank(has.and_then(SetNote::lacks)),
+            ]
+        };
+        let heads = ["NAME", "COUNT", "NEEDS", "READY", "COMING", "VERSION", "UNTIL", "LACKS"];
+        Rows::of(&heads, sets.iter().map(cells)).print(context.out)?;
     }
     Ok(Outcome::done_if(args.name.is_none() || !sets.is_empty()))
 }
@@ -324,14 +321,7 @@ fn needs(need: &DemandNeed) -> String {
     if let Some(size) = &need.size {
         return format!("size {size}");
     }
-    let mut needs = show::capacity(need.capacity);
-    for narrowed in need.machine.words() {
-        needs.push_str(&format!(", {narrowed}"));
-    }
-    if need.exclusive {
-        needs.push_str(", exclusive");
-    }
-    needs
+    show::narrowed(show::capacity(need.capacity), &need.machine, need.exclusive)
 }
 
 /// The lines about demand sets that lists of jobs end with.

@@ -5,7 +5,7 @@
 //! Guarantees: what is done is on the record before it is done: who, in which alloc, which command.
 //! Does not: give anybody a right on the node. In AWS, `ssm:StartSession` does.
 
-use crate::changes::operate::{record_event, retention};
+use crate::changes::operate::record_event;
 use crate::console::show::{self, readable};
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::find::{Finder, Work, no_job, short_alloc};
@@ -76,9 +76,9 @@ async fn enter(context: &mut Context<'_>, args: &InsideArgs, command: &[String])
     }
     let told: String = show::one_line(&show::command(command)).chars().take(MAX_TOLD_CHARS).collect();
     let by = cluster.reach.user.as_deref().map(|user| format!(" {}", show::one_line(user))).unwrap_or_default();
-    let (reason, keep) = (format!("by the operator{by}: {told}"), retention(&cluster).await?);
+    let reason = format!("by the operator{by}: {told}");
     for subject in [Subject::Job(seen.alloc_id.job_id), Subject::Alloc(seen.alloc_id)] {
-        record_event(&cluster, &subject, ActionName::EnterAlloc, &reason, keep, context.now()).await?;
+        record_event(&cluster, &subject, ActionName::EnterAlloc, &reason, context.now()).await?;
     }
     let Some((program, rest)) = line.split_first() else { bail!("there is nothing to run") };
     let error = Command::new(program).args(rest).exec();

@@ -4,6 +4,7 @@
 //! same, or with `--force`; an archive writes nothing outside its folder.
 //! Does not: list a folder that a job stored at an `s3://` place of its own: the AWS CLI does.
 
+use super::follow::of_members;
 use super::job_files::place_of;
 use crate::console::{Cluster, Context, Outcome, show};
 use crate::view::find::Finder;
@@ -13,7 +14,6 @@ use clap::Args;
 use files::{Digest, digest_of, unpack};
 use model::files::Form;
 use model::{Alloc, ClientStatus, StoredOutput};
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Seek;
 use std::os::unix::fs::PermissionsExt;
@@ -71,15 +71,8 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
 
 /// By member, the alloc whose outputs count: that which is complete, or else the last one that stored some.
 fn with_outputs(allocs: Vec<Alloc>) -> impl Iterator<Item = Alloc> {
-    let rank = |alloc: &Alloc| (alloc.summary.client == ClientStatus::Complete, alloc.id().copy);
-    let mut by_member: BTreeMap<u32, Alloc> = BTreeMap::new();
-    for alloc in allocs.into_iter().filter(|alloc| !alloc.kept.is_empty()) {
-        let member = alloc.id().member;
-        if by_member.get(&member).is_none_or(|other| rank(other) < rank(&alloc)) {
-            by_member.insert(member, alloc);
-        }
-    }
-    by_member.into_values()
+    let kept = allocs.into_iter().filter(|alloc| !alloc.kept.is_empty());
+    of_members(kept, |alloc| (alloc.summary.client == ClientStatus::Complete, alloc.id().copy))
 }
 
 async fn fetch(cluster: &Cluster, output: &StoredOutput, to: &Path, args: &FetchArgs) -> anyhow::Result<()> {

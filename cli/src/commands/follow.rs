@@ -4,8 +4,7 @@
 //! Does not: change a job. An interrupted wait leaves its jobs as they are.
 
 use super::job;
-use crate::console::show;
-use crate::console::{Cluster, Context};
+use crate::console::{Cluster, Context, show};
 use crate::view::find::short;
 use model::events::Subject;
 use model::ids::JobId;
@@ -91,8 +90,7 @@ impl<'a> Followed<'a> {
                 anyhow::bail!("job {id} is not stored any more: how it ended is not known")
             };
             if job.summary.state.is_ended() && self.tells == Tells::All {
-                let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
-                writeln!(context.out, "{id} {}{reason}", job.summary.state)?;
+                writeln!(context.out, "{id} {}", end_of(&job))?;
                 context.out.flush()?;
             }
             *known = job;
@@ -108,10 +106,8 @@ impl<'a> Followed<'a> {
             [job] if job.summary.state.is_ended() => return Ok(()),
             [job] => {
                 let job = job.clone();
-                match self.one(&job, context.now()).await {
-                    Some(says) => format!("job {} {says}", short(job.summary.job_id)),
-                    None => return Ok(()),
-                }
+                let Some(says) = self.one(&job, context.now()).await else { return Ok(()) };
+                format!("job {} {says}", short(job.summary.job_id))
             }
             jobs => counted(jobs),
         };
@@ -159,15 +155,28 @@ impl<'a> Followed<'a> {
 
 /// The last copy of each member.
 pub(super) fn last_allocs(allocs: Vec<Alloc>) -> impl Iterator<Item = Alloc> {
-    let by_member: BTreeMap<u32, Alloc> =
-        allocs.into_iter().fold(BTreeMap::new(), |mut last: BTreeMap<u32, Alloc>, alloc| {
-            let is_later = last.get(&alloc.id().member).is_none_or(|other| other.id().copy < alloc.id().copy);
-            if is_later {
-                last.insert(alloc.id().member, alloc);
-            }
-            last
-        });
+    of_members(allocs, |alloc| alloc.id().copy)
+}
+
+/// Of each member the alloc with the highest rank.
+pub(super) fn of_members<R: Ord>(
+    allocs: impl IntoIterator<Item = Alloc>,
+    rank: impl Fn(&Alloc) -> R,
+) -> impl Iterator<Item = Alloc> {
+    let mut by_member = BTreeMap::<u32, Alloc>::new();
+    for alloc in allocs {
+        let member = alloc.id().member;
+        if by_member.get(&member).is_none_or(|other| rank(other) < rank(&alloc)) {
+            by_member.insert(member, alloc);
+        }
+    }
     by_member.into_values()
+}
+
+/// The state of an ended job, and why it is in it.
+pub(super) fn end_of(job: &Job) -> String {
+    let reason = job.reason.as_deref().map(|reason| format!(": {}", show::one_line(reason))).unwrap_or_default();
+    format!("{}{reason}", job.summary.state)
 }
 
 /// Where the allocs of a placed job are.

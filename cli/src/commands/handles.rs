@@ -4,19 +4,17 @@
 //! nothing else go, and expires by itself.
 //! Does not: destroy anything, or release what a brake holds later.
 
-use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
+use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::console::show::{self, Rows, or_blank, when};
 use crate::console::{Cluster, Context, Outcome, Usage};
-use crate::view::find::no_node;
-use crate::view::find::{Finder, node_of, short_alloc};
+use crate::view::find::{Finder, no_node, node_of, short_alloc};
 use clap::{Args, ValueEnum};
 use model::auth::hex;
 use model::control::{BrakeEntry, ControlKey, Entry, Release};
 use model::events::Subject;
 use model::ids::NodeId;
 use model::time::{Span, Time};
-use model::{ActionName, BrakeKind};
-use model::{Handle, HandleState, NodeRecord};
+use model::{ActionName, BrakeKind, Handle, HandleState, NodeRecord};
 use sha2::{Digest, Sha256};
 use store::{Listed, change_handle};
 
@@ -75,14 +73,8 @@ enum Held {
 
 impl Held {
     /// The brake; `None` for the limits on launches.
-    const fn brake(self) -> Option<BrakeKind> {
-        match self {
-            Self::Leases => Some(BrakeKind::Leases),
-            Self::Missing => Some(BrakeKind::Missing),
-            Self::Orphans => Some(BrakeKind::Orphans),
-            Self::Handles => Some(BrakeKind::Handles),
-            Self::Launches => None,
-        }
+    fn brake(self) -> Option<BrakeKind> {
+        self.to_possible_value()?.get_name().parse().ok()
     }
 }
 
@@ -94,8 +86,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
         Some(node) => cluster.store.handles_of(node).await?,
         None => Listed::default(),
     };
-    show::unreadable(context.err, &listed.unreadable)?;
-    let handles = listed.rows;
+    let handles = show::readable(context.err, listed)?;
     if args.json {
         show::json(context.out, &handles)?;
         return Ok(Outcome::Done);
@@ -103,18 +94,18 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
     if handles.is_empty() {
         writeln!(context.out, "no handles on slot {slot}")?;
     }
-    let mut rows = Rows::new(&["HANDLE", "KIND", "STATE", "ALLOC", "KEPT", "NEXT LOOK"]);
-    for handle in &handles {
-        rows.row([
+    let cells = |handle: &Handle| {
+        [
             handle.handle.clone(),
             handle.kind.to_string(),
             handle.state.to_string(),
             or_blank(handle.alloc_id.map(short_alloc)),
             if handle.keep { "kept" } else { "" }.to_owned(),
             when(handle.due_at, now),
-        ]);
-    }
-    rows.colours(context.colours).print(context.out)?;
+        ]
+    };
+    let heads = ["HANDLE", "KIND", "STATE", "ALLOC", "KEPT", "NEXT LOOK"];
+    Rows::of(&heads, handles.iter().map(cells)).colours(context.colours).print(context.out)?;
     Ok(Outcome::Done)
 }
 
@@ -154,7 +145,7 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
     }
     let action = if wanted { ActionName::Keep } else { ActionName::Unkeep };
     let reason = format!("handle {name} {BY_OPERATOR}");
-    record_event(&cluster, &Subject::Slot(slot), action, &reason, retention(&cluster).await?, now).await?;
+    record_event(&cluster, &Subject::Slot(slot), action, &reason, now).await?;
     writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?;
     Ok(Outcome::Done)
 }
@@ -219,7 +210,7 @@ async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &R
         writeln!(context.out, "nothing limits launches: there is nothing to release")?;
     } else if !args.show {
         let reason = format!("launches, {} limits, {BY_OPERATOR}", limits.len());
-        record_event(cluster, &Subject::Cluster, ActionName::Release, &reason, retention(cluster).await?, now).await?;
+        record_event(cluster, &Subject::Cluster, ActionName::Release, &reason, now).await?;
     }
     Ok(Outcome::Done)
 }
@@ -273,8 +264,7 @@ pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
         ids.len()
     } else {
         let reason = format!("{kind}, {} of {count}, {BY_OPERATOR}", ids.len());
-        record_event(&cluster, &Subject::Cluster, ActionName::Release, &reason, retention(&cluster).await?, now)
-            .await?;
+        record_event(&cluster, &Subject::Cluster, ActionName::Release, &reason, now).await?;
         writeln!(
             context.out,
             "the next run carries out what the brake {kind} holds back ({why}): {} in all",

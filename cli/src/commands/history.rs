@@ -23,7 +23,6 @@ const RECENT: i32 = 50;
 pub struct HistoryArgs {
     /// A slot, node, job or alloc by its number, its id or a part of it, a job by its name, a function by its name, or
     /// `cluster`
-    #[arg(value_name = "SUBJECT")]
     subject: String,
     /// The most events to show, the newest ones [default: 50; for a job or an alloc 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=1000))]
@@ -66,16 +65,14 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
         Ok(subject) => subject,
         Err(unknown) => find(&cluster, &args.subject, unknown).await?,
     };
-    match &subject {
-        Subject::Job(id) => {
-            let story = story::of_job(&cluster.store, *id, args.limit.unwrap_or(story::WHOLE)).await?;
-            return tell(context, args, &subject, &story, now);
-        }
-        Subject::Alloc(id) => {
-            let story = story::of_alloc(&cluster, *id, args.limit.unwrap_or(story::WHOLE)).await?;
-            return tell(context, args, &subject, &story, now);
-        }
-        _ => {}
+    let most = args.limit.unwrap_or(story::WHOLE);
+    let story = match &subject {
+        Subject::Job(id) => Some(story::of_job(&cluster.store, *id, most).await?),
+        Subject::Alloc(id) => Some(story::of_alloc(&cluster, *id, most).await?),
+        _ => None,
+    };
+    if let Some(story) = story {
+        return tell(context, args, &subject, &story, now);
     }
     let events = cluster.store.history(&subject.to_string(), args.limit.unwrap_or(RECENT)).await?;
     if args.json {
@@ -85,11 +82,8 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
     if events.is_empty() {
         writeln!(context.out, "no events of {subject}")?;
     }
-    let mut rows = Rows::new(&["WHEN", "ACTION", "REASON"]);
-    for event in &events {
-        rows.row([moment(event.at(), now), event.action.clone(), reason(event)]);
-    }
-    rows.print(context.out)?;
+    let rows = events.iter().map(|event| [moment(event.at(), now), event.action.clone(), reason(event)]);
+    Rows::of(&["WHEN", "ACTION", "REASON"], rows).print(context.out)?;
     Ok(Outcome::Done)
 }
 
@@ -125,17 +119,10 @@ fn tell(
         writeln!(context.out, "nothing is stored about {subject}")?;
     }
     let begin = story.first().map_or(now, |h| h.at);
-    let mut rows = Rows::new(&["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"]);
-    for happening in story {
-        rows.row([
-            moment(happening.at, now),
-            happening.at.since(begin).to_string(),
-            happening.action.clone(),
-            happening.subject.clone(),
-            happening.reason.clone(),
-        ]);
-    }
-    rows.print(context.out)?;
+    let cells = |Happening { at, subject, action, reason }: &Happening| {
+        [moment(*at, now), at.since(begin).to_string(), action.clone(), subject.clone(), reason.clone()]
+    };
+    Rows::of(&["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"], story.iter().map(cells)).print(context.out)?;
     Ok(Outcome::Done)
 }
 

@@ -2,8 +2,7 @@
 //!
 //! Guarantees: prints the tables that it created. Does not: change an existing table. In AWS the stack creates them.
 
-use crate::console::show;
-use crate::console::{Context, Outcome};
+use crate::console::{Context, Outcome, show};
 use clap::Args;
 use model::functions;
 use runtime::metrics;

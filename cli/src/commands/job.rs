@@ -20,7 +20,6 @@ use std::io::{self, Write};
 #[derive(Args, Clone, Debug)]
 pub struct JobArgs {
     /// The job's id, a part of it, or its name
-    #[arg(value_name = "JOB")]
     job: String,
     /// Print JSON: the job's row, with the rows of its allocs as `all_allocs`
     #[arg(long)]
@@ -63,16 +62,9 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         writeln!(context.out)?;
         alloc_rows(&allocs, now).colours(context.colours).print(context.out)?;
         writeln!(context.out)?;
-        if allocs.iter().any(|alloc| alloc.usage.is_some()) {
-            usage_rows(&allocs).print(context.out)?;
-            writeln!(context.out)?;
-        }
-        if allocs.iter().any(|alloc| !alloc.kept.is_empty()) {
-            output_rows(&allocs).print(context.out)?;
-            writeln!(context.out)?;
-        }
-        if allocs.iter().any(|alloc| alloc.output_s3.is_some()) {
-            place_rows(&allocs).print(context.out)?;
+        let more = [usage_rows(&allocs), output_rows(&allocs), place_rows(&allocs)];
+        for rows in more.into_iter().filter(|rows| !rows.is_empty()) {
+            rows.print(context.out)?;
             writeln!(context.out)?;
         }
         story_rows(&story::of_allocs(&cluster.store, &allocs).await?, now).print(context.out)?;
@@ -158,10 +150,9 @@ fn stop(policy: &FailurePolicy) -> String {
 }
 
 fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
-    let mut rows = Rows::new(&["ALLOC", "SLOT", "DESIRED", "CLIENT", "PLACED", "ENDED", "EXIT", "CAUSE"]);
-    for alloc in allocs {
+    let cells = |alloc: &Alloc| {
         let seen = &alloc.summary;
-        rows.row([
+        [
             short_alloc(seen.alloc_id),
             seen.slot.to_string(),
             seen.desired.to_string(),
@@ -170,61 +161,58 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
             when_known(alloc.finished_at, now),
             or_blank(alloc.exit_code),
             or_blank(alloc.cause.as_ref()),
-        ]);
-    }
-    rows
+        ]
+    };
+    let heads = ["ALLOC", "SLOT", "DESIRED", "CLIENT", "PLACED", "ENDED", "EXIT", "CAUSE"];
+    Rows::of(&heads, allocs.iter().map(cells))
 }
 
 /// What each alloc used of what it asked for.
 fn usage_rows(allocs: &[Alloc]) -> Rows {
-    let mut rows = Rows::new(&["ALLOC"].into_iter().chain(usage::HEADS).collect::<Vec<_>>());
-    for alloc in allocs {
-        if let Some(usage) = alloc.usage {
-            let used = Used { usage, asked: alloc.summary.needs.capacity() };
-            rows.row([short_alloc(alloc.id())].into_iter().chain(used.cells()));
-        }
-    }
-    rows
+    let cells = |alloc: &Alloc| {
+        let used = Used { usage: alloc.usage?, asked: alloc.summary.needs.capacity() };
+        Some([short_alloc(alloc.id())].into_iter().chain(used.cells()))
+    };
+    Rows::of(&["ALLOC"].into_iter().chain(usage::HEADS).collect::<Vec<_>>(), allocs.iter().filter_map(cells))
 }
 
 /// What each alloc has stored of its work directory.
 fn output_rows(allocs: &[Alloc]) -> Rows {
-    let mut rows = Rows::new(&["ALLOC", "KEPT", "SIZE", "SHA-256"]);
-    for (alloc, output) in allocs.iter().flat_map(|alloc| alloc.kept.iter().map(move |output| (alloc, output))) {
-        let StoredOutput { path, content, to } = output;
+    let cells = |alloc: &Alloc, StoredOutput { path, content, to }: &StoredOutput| {
         let path = to.as_ref().map_or_else(|| path.clone(), |place| format!("{path} ({place})"));
-        rows.row([short_alloc(alloc.id()), path, usage::bytes_text(content.bytes), content.sha256().to_owned()]);
-    }
-    rows
+        [short_alloc(alloc.id()), path, usage::bytes_text(content.bytes), content.sha256().to_owned()]
+    };
+    let rows = allocs.iter().flat_map(|alloc| alloc.kept.iter().map(move |output| cells(alloc, output)));
+    Rows::of(&["ALLOC", "KEPT", "SIZE", "SHA-256"], rows)
 }
 
 /// Where the whole output of each alloc is stored after its end.
 fn place_rows(allocs: &[Alloc]) -> Rows {
-    let mut rows = Rows::new(&["ALLOC", "WHOLE OUTPUT, AFTER THE END"]);
-    for alloc in allocs {
-        if let Some(place) = &alloc.output_s3 {
-            rows.row([short_alloc(alloc.id()), place.to_string()]);
-        }
-    }
-    rows
+    let cells = |alloc: &Alloc| Some([short_alloc(alloc.id()), alloc.output_s3.as_ref()?.to_string()]);
+    Rows::of(&["ALLOC", "WHOLE OUTPUT, AFTER THE END"], allocs.iter().filter_map(cells))
 }
 
 /// What happened to the allocs.
 fn story_rows(story: &[Happening], now: Time) -> Rows {
-    let mut rows = Rows::new(&["WHEN", "ALLOC", "WHAT", "REASON"]);
-    for Happening { at, subject, action, reason } in story {
+    let cells = |Happening { at, subject, action, reason }: &Happening| {
         let alloc = subject.strip_prefix("alloc#").and_then(|id| id.parse().ok());
         let alloc = alloc.map_or_else(|| subject.clone(), short_alloc);
-        rows.row([when(*at, now), alloc, action.clone(), reason.clone()]);
-    }
-    rows
+        [when(*at, now), alloc, action.clone(), reason.clone()]
+    };
+    Rows::of(&["WHEN", "ALLOC", "WHAT", "REASON"], story.iter().map(cells))
+}
+
+/// The line that says which alloc it is, and how it is.
+pub(super) fn head(alloc: &Alloc, now: Time) -> String {
+    let seen = &alloc.summary;
+    let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
+    format!("== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)
 }
 
 /// Prints how an alloc is, and the end of its output.
 pub(super) fn output(alloc: &Alloc, now: Time, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
     let seen = &alloc.summary;
-    let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
-    writeln!(out, "== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)?;
+    writeln!(out, "{}", head(alloc, now))?;
     if let Some(cause) = &alloc.cause {
         writeln!(out, "== {}", show::one_line(&cause.to_string()))?;
     }

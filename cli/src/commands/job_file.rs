@@ -13,14 +13,14 @@ use super::followed;
 use super::job_line::{self, Follows};
 use super::submit::{self, SubmitArgs};
 use crate::changes::operate::accepting;
-use crate::console::show;
-use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::console::{Cluster, Context, Outcome, Usage, show};
 use crate::view::find::Finder;
 use anyhow::Context as _;
 use model::array::Array;
 use model::auth::hex;
 use model::events::Event;
 use model::ids::{JobId, Ulid};
+use model::ranges::Ranges;
 use model::rng::Rng;
 use model::time::Time;
 use model::{ActionName, AfterEnd, Job, JobSpec};
@@ -56,16 +56,18 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     let mistakes = lines.iter().zip(checked).filter_map(|(line, job)| Some((line.number, job.err()?.0.join("; "))));
     refuse(&shown, mistakes.collect())?;
     let cluster = context.cluster().await?;
-    let digest = digest(&bytes, &defaults, args)?;
+    let (token, name) = digest(&bytes, &defaults, args)?;
     let keep = accepting(&cluster, lines.iter().map(|line| &line.spec)).await?;
-    let mut submission = begin_or_go_on(context, args, (&cluster, &lines, &shown), &digest, keep).await?;
+    let subject = format!("submission#{name}");
+    let file = File { args, cluster: &cluster, lines: &lines, shown: &shown, token, subject, keep, now };
+    let mut submission = file.begin_or_go_on(context).await?;
     let outside = match submission.outside.take() {
         Some(outside) => outside,
         None if submission.is_complete => Outside::default(),
-        None => Outside::find(&cluster, args, &lines, &shown).await?,
+        None => file.find_outside().await?,
     };
     let defaults = JobSpec { after: outside.of_options, ..defaults };
-    let array = Array::new(submission.begun_at, digest.0);
+    let array = file.array(submission.begun_at);
     let jobs: Vec<Job> = (0_u32..)
         .zip(specs(&lines, &defaults, &outside.of_lines, array))
         .map(|(n, spec)| Job::submit(array.job(n), spec, now))
@@ -78,7 +80,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
             "all of it was submitted {before}, and not all of its jobs have ended, so nothing was written: give --again to submit \
              the same once more"
         )?;
-        return given_again(context, args, &cluster, &jobs).await;
+        return file.given_again(context, &jobs).await;
     }
     if !submission.is_new {
         if now.since(submission.begun_at) >= keep.finished {
@@ -92,41 +94,10 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     files.store(context, &cluster).await?;
     let written = bulk::write(&cluster, &jobs, !submission.is_new, keep, now).await;
     if written.error.is_some() {
-        return broken(context, args, &lines, &jobs, written);
+        return file.broken(context, &jobs, written);
     }
-    end(&cluster, &digest.1, submission.begun_at, keep, now).await?;
+    file.end(submission.begun_at).await?;
     submit::submitted(context, &cluster, args, written.jobs).await
-}
-
-/// The submission of this file that was begun before and is not over, or a new one.
-async fn begin_or_go_on(
-    context: &mut Context<'_>,
-    args: &SubmitArgs,
-    (cluster, lines, shown): (&Cluster, &[Line], &str),
-    digest: &(u64, String),
-    keep: Retention,
-) -> anyhow::Result<Submission> {
-    let now = context.now();
-    let earlier = known(cluster, &digest.1).await?;
-    let is_over = match &earlier {
-        Some(earlier) if earlier.is_complete => has_ended(cluster, earlier, digest.0, lines.len()).await?,
-        _ => false,
-    };
-    match earlier {
-        Some(earlier) if !is_over => Ok(earlier),
-        earlier => {
-            if let Some(earlier) = &earlier {
-                let before = show::when(earlier.begun_at, now);
-                writeln!(
-                    context.err,
-                    "it was submitted {before}, and all of its jobs have ended: it is submitted anew"
-                )?;
-            }
-            let outside = Outside::find(cluster, args, lines, shown).await?;
-            let event = earlier.map(|earlier| earlier.event);
-            begin(cluster, &digest.1, lines.len(), outside, event.as_ref(), keep, now).await
-        }
-    }
 }
 
 fn read(context: &mut Context<'_>, file: &Path) -> std::io::Result<Vec<u8>> {
@@ -274,153 +245,153 @@ struct Outside {
     of_lines: BTreeMap<String, Vec<JobId>>,
 }
 
-impl Outside {
-    /// Looks the names up.
-    async fn find(cluster: &Cluster, args: &SubmitArgs, lines: &[Line], shown: &str) -> anyhow::Result<Self> {
-        let mut finder = Finder::new(cluster);
-        let of_options = followed::of_options(cluster, &mut finder, args.job.after()).await?;
-        let of_lines = others(cluster, &mut finder, lines, shown).await?;
-        Ok(Self { of_options, of_lines })
-    }
-}
-
-fn subject(name: &str) -> String {
-    format!("submission#{name}")
-}
-
 /// The id of the event that says when a file was begun last: the highest of its subject. The time in the ids of these events is
 /// 0, so that they are the last ones in a list of what happened.
 const BEGUN: Ulid = Ulid::from_parts(0, u128::MAX >> 48);
 /// The jobs outside of the file, in the detail of this event.
 const OUTSIDE: &str = "outside";
 
+/// A file that is submitted.
+struct File<'a> {
+    args: &'a SubmitArgs,
+    cluster: &'a Cluster,
+    lines: &'a [Line],
+    /// The name of the file, for people.
+    shown: &'a str,
+    /// What makes the ids of its jobs.
+    token: u64,
+    /// What its events are about.
+    subject: String,
+    keep: Retention,
+    now: Time,
+}
+
+impl File<'_> {
+    fn array(&self, begun_at: Time) -> Array {
+        Array::new(begun_at, self.token)
+    }
+
+    /// The submission of this file that was begun before and is not over, or a new one.
+    async fn begin_or_go_on(&self, context: &mut Context<'_>) -> anyhow::Result<Submission> {
+        let earlier = self.known().await?;
+        let Some(earlier) = earlier else { return self.begin(self.find_outside().await?, None).await };
+        if !earlier.is_complete || !self.has_ended(earlier.begun_at).await? {
+            return Ok(earlier);
+        }
+        let before = show::when(earlier.begun_at, self.now);
+        writeln!(context.err, "it was submitted {before}, and all of its jobs have ended: it is submitted anew")?;
+        self.begin(self.find_outside().await?, Some(&earlier.event)).await
+    }
+
+    /// Looks up the names of the jobs outside of it.
+    async fn find_outside(&self) -> anyhow::Result<Outside> {
+        let mut finder = Finder::new(self.cluster);
+        let of_options = followed::of_options(self.cluster, &mut finder, self.args.job.after()).await?;
+        let of_lines = others(self.cluster, &mut finder, self.lines, self.shown).await?;
+        Ok(Outside { of_options, of_lines })
+    }
+
+    /// The events have fixed ids, so that of two programs that begin at once only one writes them.
+    fn event(&self, id: Ulid, reason: &str) -> Event {
+        Event {
+            subject: self.subject.clone(),
+            id: id.to_string(),
+            action: ActionName::Submit.to_string(),
+            reason: reason.to_owned(),
+            detail: BTreeMap::from([("at".to_owned(), self.now.as_ms().into())]),
+            expires_at: (self.now + self.keep.events).as_epoch_s(),
+            once: None,
+        }
+    }
+
+    /// The memory of a file that was given before; `None` if it was not.
+    async fn known(&self) -> anyhow::Result<Option<Submission>> {
+        let mut events = self.cluster.store.history(&self.subject, 2).await?.into_iter();
+        let Some(event) = events.next() else { return Ok(None) };
+        let begun_at =
+            Some(&event).filter(|event| event.id == BEGUN.to_string()).and_then(|e| e.detail.get("at")?.as_i64());
+        let begun_at = begun_at.context("the note of an earlier submission of this cannot be read: give --again")?;
+        let begun_at = Time::from_ms(begun_at);
+        let outside = event.detail.get(OUTSIDE).and_then(|text| serde_json::from_str(text.as_str()?).ok());
+        let is_complete = events.next().is_some_and(|e| e.id == all_in(begun_at).to_string());
+        Ok(Some(Submission { begun_at, is_new: false, is_complete, outside, event }))
+    }
+
+    /// Whether all its jobs have ended, so that nothing of it is left to wait for.
+    async fn has_ended(&self, begun_at: Time) -> anyhow::Result<bool> {
+        let array = self.array(begun_at);
+        let stored = self.cluster.store.jobs_of((0_u32..).take(self.lines.len()).map(|n| array.job(n))).await?;
+        Ok(stored.unreadable.is_empty() && stored.rows.iter().all(|job| job.summary.state.is_ended()))
+    }
+
+    /// Remembers that it was begun; in the place of `before`, if that is over.
+    async fn begin(&self, outside: Outside, before: Option<&Event>) -> anyhow::Result<Submission> {
+        let mut event = self.event(BEGUN, &format!("{} of a file", show::several(self.lines.len(), "job")));
+        let text = serde_json::to_string(&outside)?;
+        if text.len() <= MAX_OUTSIDE {
+            event.detail.insert(OUTSIDE.to_owned(), text.into());
+        }
+        let written = match before {
+            None => self.cluster.store.record(&event).await,
+            Some(before) => self.cluster.store.record_over(before, &event).await,
+        };
+        match written {
+            Ok(()) => {
+                let (begun_at, outside) = (self.now, Some(outside));
+                Ok(Submission { begun_at, is_new: true, is_complete: false, outside, event })
+            }
+            // Another program has begun it meanwhile.
+            Err(WriteError::Conflict(_)) => self.known().await?.context("it was begun and forgotten: try again"),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Remembers that all of it is in.
+    async fn end(&self, begun_at: Time) -> anyhow::Result<()> {
+        match self.cluster.store.record(&self.event(all_in(begun_at), "all of it is in")).await {
+            Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
+            Err(e) => Err(anyhow::Error::new(e).context("every job is in, but that was not noted")),
+        }
+    }
+
+    /// Prints what was submitted before: the same ids.
+    async fn given_again(&self, context: &mut Context<'_>, jobs: &[Job]) -> anyhow::Result<Outcome> {
+        let ids = jobs.iter().map(|job| job.summary.job_id);
+        let mut stored = show::readable(context.err, self.cluster.store.jobs_of(ids).await?)?;
+        stored.sort_by_key(|job| job.summary.job_id);
+        if stored.len() < jobs.len() {
+            let gone = show::several(jobs.len() - stored.len(), "job");
+            writeln!(context.err, "{gone} of them ended long ago and are not stored any more")?;
+        }
+        submit::submitted(context, self.cluster, self.args, stored).await
+    }
+
+    /// Tells what is in and what is not.
+    fn broken(&self, context: &mut Context<'_>, jobs: &[Job], written: Written) -> anyhow::Result<Outcome> {
+        let numbers = |of: &BTreeSet<JobId>| {
+            let those = self.lines.iter().zip(jobs).filter(|(_, job)| of.contains(&job.summary.job_id));
+            ranges(those.map(|(line, _)| line.number))
+        };
+        submit::print(context, self.args, &written.jobs)?;
+        let missing = numbers(&written.missing);
+        writeln!(context.err, "{} of {} jobs are in; not in: lines {missing}", written.jobs.len(), jobs.len())?;
+        if !written.unclear.is_empty() {
+            writeln!(context.err, "not known: lines {}", numbers(&written.unclear))?;
+        }
+        let error = written.error.map_or_else(|| anyhow::anyhow!("it was broken off"), anyhow::Error::new);
+        Err(error.context("not all jobs are in; give the same file again to submit the rest"))
+    }
+}
+
 /// The id of the event that says that all of a file is in that was begun at this time.
 fn all_in(begun_at: Time) -> Ulid {
     Ulid::from_parts(0, u128::try_from(begun_at.as_ms()).unwrap_or(0))
 }
 
-/// The events have fixed ids, so that of two programs that begin at once only one writes them.
-fn event(name: &str, id: Ulid, reason: &str, keep: Retention, now: Time) -> Event {
-    Event {
-        subject: subject(name),
-        id: id.to_string(),
-        action: ActionName::Submit.to_string(),
-        reason: reason.to_owned(),
-        detail: BTreeMap::from([("at".to_owned(), now.as_ms().into())]),
-        expires_at: (now + keep.events).as_epoch_s(),
-        once: None,
-    }
-}
-
-/// The memory of a file that was given before; `None` if it was not.
-async fn known(cluster: &Cluster, name: &str) -> anyhow::Result<Option<Submission>> {
-    let mut events = cluster.store.history(&subject(name), 2).await?.into_iter();
-    let Some(event) = events.next() else { return Ok(None) };
-    let begun_at =
-        Some(&event).filter(|event| event.id == BEGUN.to_string()).and_then(|e| e.detail.get("at")?.as_i64());
-    let begun_at = begun_at.context("the note of an earlier submission of this cannot be read: give --again")?;
-    let begun_at = Time::from_ms(begun_at);
-    let outside = event.detail.get(OUTSIDE).and_then(|text| serde_json::from_str(text.as_str()?).ok());
-    let is_complete = events.next().is_some_and(|e| e.id == all_in(begun_at).to_string());
-    Ok(Some(Submission { begun_at, is_new: false, is_complete, outside, event }))
-}
-
-/// Whether all jobs of a file have ended, so that nothing of it is left to wait for.
-async fn has_ended(cluster: &Cluster, submission: &Submission, digest: u64, jobs: usize) -> anyhow::Result<bool> {
-    let array = Array::new(submission.begun_at, digest);
-    let ids = (0_u32..).take(jobs).map(|n| array.job(n));
-    let stored = cluster.store.jobs_of(ids).await?;
-    Ok(stored.unreadable.is_empty() && stored.rows.iter().all(|job| job.summary.state.is_ended()))
-}
-
-/// Remembers that a file was begun; in the place of `before`, if that is over.
-async fn begin(
-    cluster: &Cluster,
-    name: &str,
-    jobs: usize,
-    outside: Outside,
-    before: Option<&Event>,
-    keep: Retention,
-    now: Time,
-) -> anyhow::Result<Submission> {
-    let mut begun = event(name, BEGUN, &format!("{} of a file", show::several(jobs, "job")), keep, now);
-    let text = serde_json::to_string(&outside)?;
-    if text.len() <= MAX_OUTSIDE {
-        begun.detail.insert(OUTSIDE.to_owned(), text.into());
-    }
-    let written = match before {
-        None => cluster.store.record(&begun).await,
-        Some(before) => cluster.store.record_over(before, &begun).await,
-    };
-    match written {
-        Ok(()) => {
-            Ok(Submission { begun_at: now, is_new: true, is_complete: false, outside: Some(outside), event: begun })
-        }
-        // Another program has begun it meanwhile.
-        Err(WriteError::Conflict(_)) => known(cluster, name).await?.context("it was begun and forgotten: try again"),
-        Err(e) => Err(e.into()),
-    }
-}
-
-async fn end(cluster: &Cluster, name: &str, begun_at: Time, keep: Retention, now: Time) -> anyhow::Result<()> {
-    match cluster.store.record(&event(name, all_in(begun_at), "all of it is in", keep, now)).await {
-        Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
-        Err(e) => Err(anyhow::Error::new(e).context("every job is in, but that was not noted")),
-    }
-}
-
-/// Prints what was submitted before: the same ids.
-async fn given_again(
-    context: &mut Context<'_>,
-    args: &SubmitArgs,
-    cluster: &Cluster,
-    jobs: &[Job],
-) -> anyhow::Result<Outcome> {
-    let ids = jobs.iter().map(|job| job.summary.job_id);
-    let mut stored = show::readable(context.err, cluster.store.jobs_of(ids).await?)?;
-    stored.sort_by_key(|job| job.summary.job_id);
-    if stored.len() < jobs.len() {
-        let gone = jobs.len() - stored.len();
-        writeln!(context.err, "{} of them ended long ago and are not stored any more", show::several(gone, "job"))?;
-    }
-    submit::submitted(context, cluster, args, stored).await
-}
-
-/// Tells what is in and what is not.
-fn broken(
-    context: &mut Context<'_>,
-    args: &SubmitArgs,
-    lines: &[Line],
-    jobs: &[Job],
-    written: Written,
-) -> anyhow::Result<Outcome> {
-    let numbers = |is: &dyn Fn(&Job) -> bool| {
-        ranges(lines.iter().zip(jobs).filter(|(_, job)| is(job)).map(|(line, _)| line.number))
-    };
-    submit::print(context, args, &written.jobs)?;
-    let missing = numbers(&|job| written.missing.contains(&job.summary.job_id));
-    writeln!(context.err, "{} of {} jobs are in; not in: lines {missing}", written.jobs.len(), jobs.len())?;
-    if !written.unclear.is_empty() {
-        let unclear = numbers(&|job| written.unclear.contains(&job.summary.job_id));
-        writeln!(context.err, "not known: lines {unclear}")?;
-    }
-    let error = written.error.map_or_else(|| anyhow::anyhow!("it was broken off"), anyhow::Error::new);
-    Err(error.context("not all jobs are in; give the same file again to submit the rest"))
-}
-
 /// Numbers in order, as ranges: `1-4, 7`.
 fn ranges(numbers: impl Iterator<Item = usize>) -> String {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for number in numbers {
-        match ranges.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
-            _ => ranges.push((number, number)),
-        }
-    }
-    let text = |(first, last): &(usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    ranges.iter().map(text).collect::<Vec<_>>().join(", ")
+    let ranges: Ranges = numbers.filter_map(|number| u32::try_from(number).ok()).collect();
+    ranges.to_string().replace(',', ", ")
 }
 
 #[cfg(test)]

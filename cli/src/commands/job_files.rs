@@ -159,10 +159,7 @@ impl Files {
     }
 
     fn add_source(&mut self, name: String, source: Source) -> anyhow::Result<()> {
-        if self.inputs.insert(name.clone(), source).is_some() {
-            bail!(Usage(format!("two inputs have the name {name}: give one of them another, as --in FROM=NAME")));
-        }
-        Ok(())
+        Ok(add(&mut self.inputs, name, source)?)
     }
 
     /// A file with many jobs names the outputs of other jobs itself.
@@ -191,9 +188,7 @@ impl Files {
                 bail!("job {} keeps no {path}: it keeps {kept} (submit --out)", show::one_line(given));
             }
             let source = Source::Output { job_id, member: 0, path: path.clone() };
-            if spec.work.inputs.insert(name.clone(), source).is_some() {
-                bail!(Usage(format!("two inputs have the name {name}: give one of them another, as --in FROM=NAME")));
-            }
+            add(&mut spec.work.inputs, name.clone(), source)?;
             follow(&mut spec.after, job_id, AfterEnd::Success);
         }
         Ok(())
@@ -218,6 +213,13 @@ impl Files {
             stored.await.map_err(|e| cannot_store(&e, upload, &place))?;
         }
         Ok(())
+    }
+}
+
+fn add(inputs: &mut Inputs, name: String, source: Source) -> Result<(), Usage> {
+    match inputs.insert(name.clone(), source) {
+        None => Ok(()),
+        Some(_) => Err(Usage(format!("two inputs have the name {name}: give one of them another, as --in FROM=NAME"))),
     }
 }
 

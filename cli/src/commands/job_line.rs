@@ -5,9 +5,10 @@
 //! Does not: look at other lines, or check what a job may ask for: `JobSpec` does.
 
 use super::{amounts, strict_json};
-use model::{AfterEnd, Arch, JobSpec, MarketNeed, Reconcile};
+use model::{AfterEnd, Arch, JobSpec, MarketNeed, Reconcile, UnknownWord};
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 /// Understands an amount with a unit.
 type Measure = fn(&str) -> Result<u64, String>;
@@ -177,21 +178,18 @@ fn formed(form: Form, value: Value) -> Result<Value, String> {
         }
         (Form::Text, value @ Value::String(_)) | (Form::Flag, value @ Value::Bool(_)) => Ok(value),
         (Form::Pack, value @ Value::Object(_)) => Ok(value),
-        (Form::Market, Value::String(word)) => word
-            .replace('-', "_")
-            .parse::<MarketNeed>()
-            .map(|market| market.to_string().into())
-            .map_err(|e| e.to_string()),
-        (Form::Arch, Value::String(word)) => {
-            word.parse::<Arch>().map(|arch| arch.to_string().into()).map_err(|e| e.to_string())
-        }
-        (Form::Reconcile, Value::String(word)) => {
-            word.parse::<Reconcile>().map(|which| which.to_string().into()).map_err(|e| e.to_string())
-        }
+        (Form::Market, Value::String(text)) => word::<MarketNeed>(&text.replace('-', "_")),
+        (Form::Arch, Value::String(text)) => word::<Arch>(&text),
+        (Form::Reconcile, Value::String(text)) => word::<Reconcile>(&text),
         (Form::Command, Value::String(line)) => Ok(vec!["sh".to_owned(), "-c".to_owned(), line].into()),
         (Form::Command | Form::Texts, Value::Array(texts)) if texts.iter().all(is_text) => Ok(texts.into()),
         (form, value) => Err(format!("it must be {}, and not {}", wanted(form), shown(&value))),
     }
+}
+
+/// One of the words of a field.
+fn word<W: FromStr<Err = UnknownWord> + ToString>(text: &str) -> Result<Value, String> {
+    text.parse::<W>().map(|word| word.to_string().into()).map_err(|e| e.to_string())
 }
 
 const fn wanted(form: Form) -> &'static str {

@@ -222,46 +222,38 @@ async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
         writeln!(page.out, "{line}")?;
     }
     let limit = args.limit;
-    match (cut, args.queue) {
-        (Cut::Not, _) => {}
-        (Cut::More, true) => {
-            writeln!(page.err, "more jobs wait behind the first {limit} of the queue: --limit N shows N of them")?;
-        }
-        (Cut::More, false) => {
-            writeln!(page.err, "the newest {limit} are shown, and there are more: --limit N shows N of them")?
-        }
-        (Cut::NotLooked, true) => writeln!(page.err, "only the first {LOOKS} waiting jobs were looked at")?,
+    let note = match (cut, args.queue) {
+        (Cut::Not, _) => return Ok(()),
+        (Cut::More, true) => format!("more jobs wait behind the first {limit} of the queue: --limit N shows N of them"),
+        (Cut::More, false) => format!("the newest {limit} are shown, and there are more: --limit N shows N of them"),
+        (Cut::NotLooked, true) => format!("only the first {LOOKS} waiting jobs were looked at"),
         (Cut::NotLooked, false) => {
-            writeln!(
-                page.err,
-                "there may be more: only the newest {LOOKS} were looked at; --all looks at every stored job"
-            )?;
+            format!("there may be more: only the newest {LOOKS} were looked at; --all looks at every stored job")
         }
-    }
-    Ok(())
+    };
+    Ok(writeln!(page.err, "{note}")?)
 }
 
 fn table(jobs: &[Listed], now: Time) -> Rows {
     let has_ended = jobs.iter().any(|job| job.summary.state.is_ended());
     let ended = has_ended.then_some("ENDED");
     let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"].into_iter();
-    let mut rows = Rows::new(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>());
-    for Listed { summary, row } in jobs {
+    let cells = |Listed { summary, row }: &Listed| {
         let ended = has_ended.then(|| when_known(row.finished_at, now));
-        rows.row(cells(summary, now).into_iter().chain(ended).chain([or_blank(row.why())]));
-    }
-    rows
+        cells(summary, now).into_iter().chain(ended).chain([or_blank(row.why())])
+    };
+    Rows::of(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>(), jobs.iter().map(cells))
 }
 
 /// What the jobs used.
 fn usage_table(jobs: &[Listed]) -> Rows {
-    let mut rows = Rows::new(&["JOB", "NAME", "STATE"].into_iter().chain(usage::HEADS).collect::<Vec<_>>());
-    for Listed { summary, row } in jobs {
+    let cells = |Listed { summary, row }: &Listed| {
         let used = row.usage.map(|usage| Used { usage, asked: row.capacity }.cells()).unwrap_or_default();
         let job = [short(row.job_id), or_blank(row.name.as_ref()), summary.state.to_string()];
-        rows.row(job.into_iter().chain(used));
-    }
-    rows
+        job.into_iter().chain(used)
+    };
+    let heads = ["JOB", "NAME", "STATE"].into_iter().chain(usage::HEADS);
+    Rows::of(&heads.collect::<Vec<_>>(), jobs.iter().map(cells))
 }
 
 fn cells(job: &JobSummary, now: Time) -> [String; 7] {
@@ -278,15 +270,7 @@ fn cells(job: &JobSummary, now: Time) -> [String; 7] {
 
 /// What a job needs, for people.
 pub(super) fn needs(job: &JobSummary) -> String {
-    let mut needs = show::capacity(job.needs.capacity());
-    if job.needs.nodes > 1 {
-        needs.push_str(&format!(" on each of {} nodes", job.needs.nodes));
-    }
-    for narrowed in job.needs.machine.words() {
-        needs.push_str(&format!(", {narrowed}"));
-    }
-    if job.needs.exclusive {
-        needs.push_str(", exclusive");
-    }
-    needs
+    let needs = &job.needs;
+    let each = if needs.nodes > 1 { format!(" on each of {} nodes", needs.nodes) } else { String::new() };
+    show::narrowed(format!("{}{each}", show::capacity(needs.capacity())), &needs.machine, needs.exclusive)
 }

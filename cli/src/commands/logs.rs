@@ -4,19 +4,17 @@
 //! part of it is missing.
 //! Does not: keep output. A node keeps it for a while, S3 if the policy says so, and the table of allocs keeps the last 8 KiB.
 
-use super::follow::{Followed, Tells, last_allocs};
+use super::follow::{Followed, Tells, end_of, last_allocs};
+use super::job;
 use super::output_printer::Route;
 use super::output_reader::Until;
-use super::output_stream::{MISSING, OutputStream, POLL};
-use crate::console::show::{self, when};
-use crate::console::{Cluster, Context, Outcome};
-use crate::view::find::no_job;
-use crate::view::find::{Finder, Work, short, short_alloc};
+use super::output_stream::{OutputStream, POLL};
+use crate::console::{Cluster, Context, Outcome, show};
+use crate::view::find::{Finder, Work, no_job, short, short_alloc};
 use clap::Args;
 use model::ids::AllocId;
 use model::output::{Stream, Switches};
 use model::stored::S3Place;
-use model::time::Time;
 use model::{Alloc, ClientStatus, EndCause, Job};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -126,12 +124,9 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
         head(context, &alloc)?;
         let others = job_allocs_except(&cluster, &job, alloc.id()).await?;
         let member = alloc.id().member;
-        let mut stream = OutputStream::new(&cluster, member, Until::Now, others, args.route()).of_lines(args.tail);
-        while !stream.poll(context, &job).await? {
-            tokio::time::sleep(POLL).await;
-        }
-        if !stream.is_whole() {
-            outcome = Outcome::Code(MISSING);
+        let stream = OutputStream::new(&cluster, member, Until::Now, others, args.route()).of_lines(args.tail);
+        if let missing @ Outcome::Code(_) = stream.print(context, &job).await? {
+            outcome = missing;
         }
     }
     Ok(outcome)
@@ -169,11 +164,8 @@ async fn element_logs(
         writeln!(context.err, "== element {element} of {id}: {outcome}")?;
     }
     let others = job_allocs_except(cluster, &job, id).await?;
-    let mut stream = OutputStream::new(cluster, id.member, Until::Now, others, args.route()).of_bytes(bytes);
-    while !stream.poll(context, &job).await? {
-        tokio::time::sleep(POLL).await;
-    }
-    Ok(if stream.is_whole() { Outcome::Done } else { Outcome::Code(MISSING) })
+    let stream = OutputStream::new(cluster, id.member, Until::Now, others, args.route()).of_bytes(bytes);
+    stream.print(context, &job).await
 }
 
 /// Every alloc of the job but this one.
@@ -201,10 +193,8 @@ async fn follow(
         let ended = followed.poll(context).await?;
         let Some(job) = followed.jobs.first().cloned() else { return Ok(Outcome::Failed) };
         if stream.poll(context, &job).await? && ended {
-            let state = job.summary.state;
-            let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
-            writeln!(context.err, "job {} {state}{reason}", short(job.summary.job_id))?;
-            return Ok(if stream.is_whole() { Outcome::Done } else { Outcome::Code(MISSING) });
+            writeln!(context.err, "job {} {}", short(job.summary.job_id), end_of(&job))?;
+            return Ok(stream.outcome());
         }
         tokio::time::sleep(POLL).await;
     }
@@ -212,9 +202,7 @@ async fn follow(
 
 /// Says which alloc it is.
 fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
-    let (seen, now): (_, Time) = (&alloc.summary, context.now());
-    let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
-    writeln!(context.err, "== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)?;
+    writeln!(context.err, "{}", job::head(alloc, context.now()))?;
     if let Some(cause) = alloc.cause.as_ref().filter(|cause| cause.exit_code() != Some(0)) {
         writeln!(context.err, "== {}", show::one_line(&cause.to_string()))?;
     }

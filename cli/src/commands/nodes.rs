@@ -15,7 +15,7 @@ use crate::view::present::{COUNTED, Present};
 use clap::Args;
 use model::ids::JobId;
 use model::time::Time;
-use model::{Intent, NodeRecord};
+use model::{Alloc, Intent, NodeRecord};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -95,24 +95,11 @@ async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -
     if !args.all {
         records.retain(|r| !r.is_cleaned());
     }
-    let heads = [
-        "SLOT",
-        "STATE",
-        "STATUS",
-        "SIZE",
-        "TYPE",
-        "MARKET",
-        "INSTANCE",
-        "INTENT",
-        "ALLOCS",
-        "HEARD FROM",
-        "REASON",
-        "NEXT",
-    ];
-    let mut rows = Rows::new(&heads);
-    for record in &records {
-        rows.row(cells(record, now).into_iter().chain([said(next.as_ref(), record).unwrap_or_default()]));
-    }
+    let heads =
+        ["SLOT", "STATE", "STATUS", "SIZE", "TYPE", "MARKET", "INSTANCE", "INTENT", "ALLOCS", "HEARD FROM"].into_iter();
+    let cells =
+        |record: &NodeRecord| cells(record, now).into_iter().chain([said(next.as_ref(), record).unwrap_or_default()]);
+    let rows = Rows::of(&heads.chain(["REASON", "NEXT"]).collect::<Vec<_>>(), records.iter().map(cells));
     rows.colours(*colours).print(out)?;
     if !args.all && free > 0 {
         writeln!(out, "{} not shown (--all)", show::several(free, "free slot"))?;
@@ -169,18 +156,19 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     if !ids.is_empty() {
         let mut allocs = show::readable(context.err, cluster.store.allocs_listed(ids).await?)?;
         allocs.sort_by_key(|a| a.id());
-        let mut rows = Rows::new(&["ALLOC", "DESIRED", "CLIENT", "NEEDS", "PLACED", "COMMAND"]);
-        for alloc in &allocs {
+        let cells = |alloc: &Alloc| {
             let seen = &alloc.summary;
-            rows.row([
+            [
                 short_alloc(seen.alloc_id),
                 seen.desired.to_string(),
                 seen.client.to_string(),
                 show::capacity(seen.needs.capacity()),
                 when(seen.placed_at, now),
                 show::command(&alloc.work.command),
-            ]);
-        }
+            ]
+        };
+        let heads = ["ALLOC", "DESIRED", "CLIENT", "NEEDS", "PLACED", "COMMAND"];
+        let rows = Rows::of(&heads, allocs.iter().map(cells));
         writeln!(context.out)?;
         rows.colours(context.colours).print(context.out)?;
     }

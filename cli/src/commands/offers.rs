@@ -3,8 +3,7 @@
 //! Guarantees: the functions know at once what the sizes of several instance types mean, if EC2 can be asked from here.
 //! Does not: fail if it cannot. clean-stale-records asks in its next run.
 
-use crate::console::show;
-use crate::console::{Cluster, Context};
+use crate::console::{Cluster, Context, show};
 use model::Usd;
 use runtime::catalogue;
 

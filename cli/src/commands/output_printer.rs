@@ -3,8 +3,7 @@
 //! Guarantees: on a terminal nothing in the output is obeyed, elsewhere each byte is printed as it is.
 //! Does not: know where the bytes come from, or whether some are missing.
 
-use crate::console::show;
-use crate::console::{Context, Screen};
+use crate::console::{Context, Screen, show};
 use model::output::{Stream, Switches};
 use std::io::Write;
 use std::ops::Range;

@@ -6,11 +6,11 @@
 //! Guarantees: gives every byte once and in order, and nothing behind a gap; renews the follow while it reads, and takes it off
 //! the record at the end, so that its node stays until then;
 //! a reader that is killed costs nothing after [`FOLLOW_LASTS`].
-//! Does not: wait for ever for a node that does not answer, once the alloc has ended.
+//! Does not: print, or wait for ever for a node that does not answer, once the alloc has ended.
 
-use super::output_printer::{Printer, Route, Text, lines_bytes};
+use super::output_printer::{Route, Text, lines_bytes};
 use crate::changes::operate::retried;
-use crate::console::{Cluster, Context};
+use crate::console::Cluster;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::ids::{AllocId, NodeId};
@@ -45,16 +45,19 @@ pub(super) enum Until {
 pub(super) enum Look {
     /// More may come.
     More,
-    /// All was printed that is to be printed.
+    /// All is here that is to be printed.
     Done,
     /// The rest does not come, for this reason.
     Cut(String),
 }
 
 /// Reads the output of one alloc from its node.
-pub(super) struct Reader {
+pub(super) struct Reader<'a> {
+    cluster: &'a Cluster,
     pub(super) alloc_id: AllocId,
     node_id: NodeId,
+    route: Route,
+    until: Until,
     follow: Follow,
     /// When the follow was written.
     opened_at: Time,
@@ -69,42 +72,45 @@ pub(super) struct Reader {
     /// When the node was last seen to do something: a piece came, or a first heartbeat.
     heard_at: Option<Time>,
     looks: u32,
-    /// The last lines until all of them are here, and how many are wanted.
-    held: Option<(usize, Text)>,
+    /// What has come and was not taken.
+    came: Text,
+    /// How many last lines of it are wanted: nothing is given before all of them are here.
+    lines: Option<usize>,
 }
 
-impl Reader {
-    /// Asks the node of this alloc for its output.
+impl<'a> Reader<'a> {
+    /// Asks the node of this alloc for its output: for so many lines at the end of what there is now, or for all.
     pub(super) async fn open(
-        cluster: &Cluster,
+        cluster: &'a Cluster,
         alloc: &Alloc,
         lines: Option<usize>,
         route: Route,
         until: Until,
         now: Time,
     ) -> anyhow::Result<Self> {
-        let alloc_id = alloc.id();
         let follow_id = Rng::real().ulid(now).to_string();
         // Shows whether the table can be read, before the node sends anything.
         cluster.store.piece(&follow_id, 0).await?;
         // Where the last lines of one stream begin is not known before all is read.
         let last_bytes = lines.filter(|_| !matches!(route, Route::Only(_))).map(lines_bytes);
-        let follow = Follow { follow_id, alloc_id, last_bytes, until_at: now + FOLLOW_LASTS };
-        let may_wait = until == Until::End && !alloc.summary.client.is_final();
-        let record = write(cluster, alloc, &follow, may_wait, now).await?;
-        let pinged_at = record.contact().map(|contact| contact.last_ping_at);
+        let follow = Follow { follow_id, alloc_id: alloc.id(), last_bytes, until_at: now + FOLLOW_LASTS };
+        let record = write(cluster, alloc, &follow, until, now).await?;
         Ok(Self {
-            alloc_id,
+            cluster,
+            alloc_id: alloc.id(),
             node_id: alloc.summary.node_id,
+            route,
+            until,
             follow,
             opened_at: now,
-            pinged_at,
+            pinged_at: record.contact().map(|contact| contact.last_ping_at),
             next: 0,
             offset: 0,
             first_size: 0,
             heard_at: None,
             looks: 0,
-            held: lines.map(|lines| (lines, Text::default())),
+            came: Text::default(),
+            lines,
         })
     }
 
@@ -113,31 +119,34 @@ impl Reader {
         (self.offset > 0).then_some(self.offset)
     }
 
-    /// Prints what has come.
-    pub(super) async fn poll(
-        &mut self,
-        cluster: &Cluster,
-        context: &mut Context<'_>,
-        printer: &mut Printer,
-        until: Until,
-        is_quiet: bool,
-    ) -> anyhow::Result<Look> {
-        self.renew(cluster, until, context.now()).await;
+    /// The node, if this look was the one after which a person wants to know that it was asked.
+    pub(super) fn slow_node(&self) -> Option<NodeId> {
+        (self.looks == SLOW_LOOK && self.next == 0).then_some(self.node_id)
+    }
+
+    /// What has come since it was last taken.
+    pub(super) fn take(&mut self) -> Text {
+        if self.lines.is_some() { Text::default() } else { std::mem::take(&mut self.came) }
+    }
+
+    /// Reads what has come.
+    pub(super) async fn poll(&mut self, now: Time) -> anyhow::Result<Look> {
+        self.renew(now).await;
         let mut pieces = PIECES;
         while pieces > 0 {
-            let Some(piece) = cluster.store.piece(&self.follow.follow_id, self.next).await? else { break };
+            let Some(piece) = self.cluster.store.piece(&self.follow.follow_id, self.next).await? else { break };
             pieces -= 1;
-            if let Some(gap) = self.take(context, printer, &piece)? {
+            if let Some(gap) = self.add(&piece, now) {
                 return Ok(Look::Cut(gap));
             }
             let reached = self.offset >= self.first_size;
             if reached || piece.then != Then::More {
-                self.permit(context, printer)?;
+                self.lines = None;
             }
             match piece.then {
                 Then::End => return Ok(Look::Done),
                 Then::Missing => return Ok(Look::Cut("its node does not have it, or not any more".to_owned())),
-                Then::More if until == Until::Now && reached => return Ok(Look::Done),
+                Then::More if self.until == Until::Now && reached => return Ok(Look::Done),
                 Then::More => {}
             }
         }
@@ -146,73 +155,52 @@ impl Reader {
         if pieces == 0 || self.looks % LOOKS != 1 {
             return Ok(Look::More);
         }
-        let looked = self.beside(cluster, context, printer, until).await?;
+        let looked = self.beside(now).await?;
         if looked != Look::More {
-            self.permit(context, printer)?;
-        } else if self.looks == SLOW_LOOK && self.next == 0 && !is_quiet {
-            writeln!(
-                context.err,
-                "waiting for the next heartbeat of node {}, which then sends the output",
-                self.node_id
-            )?;
+            self.lines = None;
         }
         Ok(looked)
     }
 
-    /// Takes the next piece. Returns why it cannot be printed behind what came before.
-    fn take(
-        &mut self,
-        context: &mut Context<'_>,
-        printer: &mut Printer,
-        piece: &Piece,
-    ) -> anyhow::Result<Option<String>> {
+    /// Adds the next piece. Returns why it cannot stand behind what came before.
+    fn add(&mut self, piece: &Piece, now: Time) -> Option<String> {
         let Ok(data) = BASE64_STANDARD.decode(&piece.data) else {
-            return Ok(Some("the next piece of it cannot be read".to_owned()));
+            return Some("the next piece of it cannot be read".to_owned());
         };
         let begins_anywhere = self.next == 0 && self.follow.last_bytes.is_some();
         if piece.offset != self.offset && !begins_anywhere {
-            return Ok(Some(format!("its node sends it from byte {} on", piece.offset)));
+            return Some(format!("its node sends it from byte {} on", piece.offset));
         }
         if self.next == 0 {
             self.first_size = piece.size;
         }
         self.offset = piece.offset.saturating_add(data.len() as u64);
         self.next = self.next.saturating_add(1);
-        self.heard_at = Some(context.now());
-        self.give(context, printer, &Text::new(&data, piece.switches.clone())).map(|()| None)
+        self.heard_at = Some(now);
+        self.give(&Text::new(&data, piece.switches.clone()));
+        None
     }
 
-    /// Prints a text, or holds it until all of the last lines are here.
-    fn give(&mut self, context: &mut Context<'_>, printer: &mut Printer, text: &Text) -> anyhow::Result<()> {
-        match &mut self.held {
-            Some((lines, held)) => {
-                held.add(printer.route, text);
-                *held = held.last_lines(*lines);
-                Ok(())
+    fn give(&mut self, text: &Text) {
+        match self.lines {
+            Some(lines) => {
+                self.came.add(self.route, text);
+                self.came = self.came.last_lines(lines);
             }
-            None => printer.print(context, text),
-        }
-    }
-
-    /// Prints the last lines of what was held.
-    fn permit(&mut self, context: &mut Context<'_>, printer: &mut Printer) -> anyhow::Result<()> {
-        match self.held.take() {
-            Some((_, held)) => printer.print(context, &held),
-            None => Ok(()),
+            None => self.came.add(Route::Together, text),
         }
     }
 
     /// Renews the follow in time, also while there is more to print than comes.
-    async fn renew(&mut self, cluster: &Cluster, until: Until, now: Time) {
+    async fn renew(&mut self, now: Time) {
         let left = self.follow.until_at.since(now);
         if left >= RENEW_BEFORE && left <= FOLLOW_LASTS {
             return;
         }
         let renewed = Follow { until_at: now + FOLLOW_LASTS, ..self.follow.clone() };
         let written = async {
-            let Some(alloc) = cluster.store.alloc(self.alloc_id).await? else { return Ok(false) };
-            let may_wait = until == Until::End && !alloc.summary.client.is_final();
-            write(cluster, &alloc, &renewed, may_wait, now).await.map(|_| true)
+            let Some(alloc) = self.cluster.store.alloc(self.alloc_id).await? else { return Ok(false) };
+            write(self.cluster, &alloc, &renewed, self.until, now).await.map(|_| true)
         };
         match written.await {
             Ok(true) => self.follow = renewed,
@@ -223,53 +211,52 @@ impl Reader {
     }
 
     /// Looks at the alloc and at its node: whether more can come.
-    async fn beside(
-        &mut self,
-        cluster: &Cluster,
-        context: &mut Context<'_>,
-        printer: &mut Printer,
-        until: Until,
-    ) -> anyhow::Result<Look> {
-        let now = context.now();
-        let Some(alloc) = cluster.store.alloc(self.alloc_id).await? else {
+    async fn beside(&mut self, now: Time) -> anyhow::Result<Look> {
+        let Some(alloc) = self.cluster.store.alloc(self.alloc_id).await? else {
             return Ok(Look::Cut("the alloc is not stored any more".to_owned()));
         };
-        let is_final = alloc.summary.client.is_final();
         if let Some(whole) = whole(&alloc) {
             // The rest stands in the row.
-            return self.give(context, printer, &whole.from(self.offset)).map(|()| Look::Done);
+            self.give(&whole.from(self.offset));
+            return Ok(Look::Done);
         }
-        let may_wait = until == Until::End && !is_final;
-        let record = cluster.store.node(self.node_id.slot()).await?;
+        let record = self.cluster.store.node(self.node_id.slot()).await?;
         let hears = record.as_ref().and_then(|record| hears_within(record, &alloc));
         let pinged_at = record.as_ref().and_then(|record| record.contact()).map(|contact| contact.last_ping_at);
         if self.heard_at.is_none() && pinged_at != self.pinged_at {
             self.heard_at = Some(now);
         }
-        if !may_wait {
-            let node = self.node_id;
-            let Some(hears) = hears else { return Ok(Look::Cut(format!("node {node} is no more, or is silent"))) };
-            let last = self.heard_at.unwrap_or(self.opened_at + hears);
-            if now.since(last) > ANSWERS_WITHIN {
-                return Ok(Look::Cut(format!("node {node} does not answer")));
-            }
+        if self.until.may_wait(&alloc) {
+            return Ok(Look::More);
         }
-        Ok(Look::More)
+        let node = self.node_id;
+        let Some(hears) = hears else { return Ok(Look::Cut(format!("node {node} is no more, or is silent"))) };
+        let last = self.heard_at.unwrap_or(self.opened_at + hears);
+        let is_late = now.since(last) > ANSWERS_WITHIN;
+        Ok(if is_late { Look::Cut(format!("node {node} does not answer")) } else { Look::More })
     }
 
     /// Takes the follow off the record. If that fails, it ends by itself.
-    pub(super) async fn close(self, cluster: &Cluster, now: Time) {
+    pub(super) async fn close(self, now: Time) {
+        let store = &self.cluster.store;
         let closed = retried(async || {
-            if let Some(record) = cluster.store.node(self.node_id.slot()).await?
+            if let Some(record) = store.node(self.node_id.slot()).await?
                 && let Some(after) = record.without_follow(Some(&self.follow.follow_id), now)
             {
-                cluster.store.write(Some(&record), &after, Vec::new()).await?;
+                store.write(Some(&record), &after, Vec::new()).await?;
             }
             Ok(())
         });
         if let Err(error) = closed.await {
             tracing::debug!(%error, "a follow is left to end by itself");
         }
+    }
+}
+
+impl Until {
+    /// Whether the output of this alloc is waited for, however long its node is silent.
+    fn may_wait(self, alloc: &Alloc) -> bool {
+        self == Self::End && !alloc.summary.client.is_final()
     }
 }
 
@@ -289,19 +276,20 @@ fn hears_within(record: &NodeRecord, alloc: &Alloc) -> Option<Span> {
     }
 }
 
-/// Writes the follow on the record of the alloc's node. With `may_wait`, also if the node is silent now.
+/// Writes the follow on the record of the alloc's node; if it is waited for, also if the node is silent now.
 async fn write(
     cluster: &Cluster,
     alloc: &Alloc,
     follow: &Follow,
-    may_wait: bool,
+    until: Until,
     now: Time,
 ) -> anyhow::Result<NodeRecord> {
     retried(async || {
         let node_id = alloc.summary.node_id;
         let record = cluster.store.node(node_id.slot()).await?.filter(|record| record.node_id() == Some(node_id));
         let Some(record) = record else { anyhow::bail!("node {node_id} is no more") };
-        anyhow::ensure!(may_wait || hears_within(&record, alloc).is_some(), "node {node_id} is silent");
+        let hears = until.may_wait(alloc) || hears_within(&record, alloc).is_some();
+        anyhow::ensure!(hears, "node {node_id} is silent");
         let after = record.with_follow(follow, now)?;
         Ok(cluster.store.write(Some(&record), &after, Vec::new()).await?)
     })
@@ -320,6 +308,10 @@ pub(super) fn whole(alloc: &Alloc) -> Option<Text> {
                 tail.len() < MAX_LOG_TAIL_BYTES - 4 && !tail.starts_with(model::wire::CUT) && !tail.contains('\u{fffd}')
             }
         };
-    let tail = alloc.log_tail.as_deref().unwrap_or_default();
-    is_whole.then(|| Text::new(tail.as_bytes(), alloc.tail_switches.clone()))
+    is_whole.then(|| tail_of(alloc))
+}
+
+/// The end of an output, as the row of its alloc has it.
+pub(super) fn tail_of(alloc: &Alloc) -> Text {
+    Text::new(alloc.log_tail.as_deref().unwrap_or_default().as_bytes(), alloc.tail_switches.clone())
 }

@@ -1,14 +1,13 @@
 //! Printing the output of a job, while it runs and after it ended.
 //!
 //! Guarantees: prints the output of each alloc in the order of its bytes, and nothing of it behind a gap; says on standard error
-//! what is missing and why, and [`OutputStream::is_whole`] says that something is; one failed read does not end it.
+//! what is missing and why, and [`OutputStream::outcome`] says that something is; one failed read does not end it.
 //! Does not: wait for a node that cannot answer any more, or for an output that is not stored yet.
 
 use super::output_printer::{Printer, Route, Text};
-use super::output_reader::{Look, Reader, Until, whole};
+use super::output_reader::{Look, Reader, Until, tail_of, whole};
 use super::stored_output::{self, Found};
-use crate::console::show;
-use crate::console::{Cluster, Context};
+use crate::console::{Cluster, Context, Outcome, show};
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::{Alloc, Job};
@@ -35,7 +34,7 @@ pub(super) struct OutputStream<'a> {
     until: Until,
     /// Whether to say what is waited for.
     quiet: bool,
-    reader: Option<Reader>,
+    reader: Option<Reader<'a>>,
     /// The allocs that need not be printed, or were.
     done: BTreeSet<AllocId>,
     /// The alloc whose node could not be asked, and when it is asked again.
@@ -94,9 +93,17 @@ impl<'a> OutputStream<'a> {
         self
     }
 
-    /// Whether all was printed that was to be printed.
-    pub(super) const fn is_whole(&self) -> bool {
-        !self.misses
+    /// How the command ends that printed it.
+    pub(super) const fn outcome(&self) -> Outcome {
+        if self.misses { Outcome::Code(MISSING) } else { Outcome::Done }
+    }
+
+    /// Prints all that there is to print now.
+    pub(super) async fn print(mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Outcome> {
+        while !self.poll(context, job).await? {
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(self.outcome())
     }
 
     /// Prints what is new. Returns whether there is nothing more to print now: no alloc of the member is left.
@@ -123,8 +130,18 @@ impl<'a> OutputStream<'a> {
                     Opened::Waits => return Ok(false),
                 }
             };
-            match reader.poll(self.cluster, context, &mut self.printer, self.until, self.quiet).await? {
-                Look::More => return Ok(false),
+            let look = reader.poll(context.now()).await;
+            self.printer.print(context, &reader.take())?;
+            match look? {
+                Look::More => {
+                    if let Some(node) = reader.slow_node().filter(|_| !self.quiet) {
+                        writeln!(
+                            context.err,
+                            "waiting for the next heartbeat of node {node}, which then sends the output"
+                        )?;
+                    }
+                    return Ok(false);
+                }
                 Look::Done => self.printer.end(context)?,
                 Look::Cut(why) => {
                     let (id, offset) = (reader.alloc_id, reader.printed_to());
@@ -281,7 +298,7 @@ impl<'a> OutputStream<'a> {
             return Ok(writeln!(context.err, "`nodekeeper logs {id}` prints the last {} bytes of it", tail.len())?);
         }
         let mut text = Text::default();
-        text.add(self.printer.route, &Text::new(tail.as_bytes(), alloc.tail_switches.clone()));
+        text.add(self.printer.route, &tail_of(alloc));
         // The first line is a part of one.
         self.misses |= self.lines.is_none_or(|lines| text.lines() <= lines);
         let text = self.lines.map_or(text.clone(), |lines| text.last_lines(lines));
@@ -306,7 +323,7 @@ impl<'a> OutputStream<'a> {
     pub(super) async fn close(&mut self, now: Time) {
         if let Some(reader) = self.reader.take() {
             self.done.insert(reader.alloc_id);
-            reader.close(self.cluster, now).await;
+            reader.close(now).await;
         }
     }
 }
@@ -327,12 +344,7 @@ fn is_of_tables(error: &anyhow::Error) -> bool {
 
 /// Whether the permissions of the caller do not allow the call.
 fn denied(error: &anyhow::Error) -> bool {
-    let of_write = error.downcast_ref().and_then(|e| if let WriteError::Db(e) = e { Some(e) } else { None });
-    let code = match error.downcast_ref::<DbError>().or(of_write) {
-        Some(DbError::Refused { code, .. }) => code.as_str(),
-        _ => "",
-    };
-    code == "AccessDeniedException"
+    matches!(show::db_error(error), Some(DbError::Refused { code, .. }) if code == "AccessDeniedException")
 }
 
 /// The error for people. A call that permissions do not allow has a long text, which names accounts and roles.
@@ -352,5 +364,5 @@ pub(super) fn tail(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<(
     if whole(alloc).is_none() {
         writeln!(context.err, "the last {} bytes of the output of {id}, as node {node} reported them:", text.len())?;
     }
-    Printer::new(Route::Apart).print(context, &Text::new(text.as_bytes(), alloc.tail_switches.clone()))
+    Printer::new(Route::Apart).print(context, &tail_of(alloc))
 }

@@ -10,7 +10,7 @@ use crate::console::show::{self, Rows, counted};
 use crate::console::{Context, Outcome};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use model::action::PlanAnswer;
+use model::action::{PlanAnswer, PlanRow};
 use model::policy::Policy;
 use model::time::Time;
 use runtime::observation::Observation;
@@ -84,42 +84,40 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::R
     let policy = args.policy.as_deref().map(policy::read).transpose()?;
     match &args.state {
         None => live(context, args, policy).await,
-        Some(file) if file.as_os_str() == "-" => {
-            states(args, policy.as_ref(), &mut *context.input, &mut *context.out, &mut *context.err)
-        }
         Some(file) => {
-            let shown = file.display();
-            let mut lines = BufReader::new(File::open(file).with_context(|| format!("{shown} cannot be read"))?);
-            states(args, policy.as_ref(), &mut lines, &mut *context.out, &mut *context.err)
+            let mut opened;
+            let lines: &mut dyn BufRead = if file.as_os_str() == "-" {
+                &mut *context.input
+            } else {
+                let read = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
+                opened = BufReader::new(read);
+                &mut opened
+            };
+            states(args, policy.as_ref(), lines, &mut *context.out, &mut *context.err)
         }
     }
 }
 
 async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let mut seen = match args.function {
-        Planner::SweepDispatch => sweep_dispatch::observe(&cluster.store, now).await?,
-        Planner::CleanStaleRecords => {
-            Observation::read_for_cleaning(&cluster.store, cluster.cloud.as_ref(), || now).await?
-        }
-        Planner::PollAndScale => Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await?,
+    let (store, cloud, at) = (&cluster.store, cluster.cloud.as_ref(), args.at.unwrap_or(now));
+    let with = |seen: Observation| match policy {
+        Some(policy) => Observation { policy, ..seen },
+        None => seen,
     };
-    if let Some(policy) = policy {
-        seen.policy = policy;
-    }
-    let at = args.at.unwrap_or(now);
     // A run reads again before it acts, so the plan is checked by the same reads. sweep-dispatch makes none.
-    let (store, cloud) = (&cluster.store, cluster.cloud.as_ref());
     let answer = match args.function {
         Planner::PollAndScale => {
+            let seen = with(Observation::read(store, cloud, now).await?);
             let plan = poll_and_scale::plan(&seen, at);
             poll_and_scale::act::confirm(store, cloud, &seen, plan, at).await?.answer()
         }
         Planner::CleanStaleRecords => {
+            let seen = with(Observation::read_for_cleaning(store, cloud, || now).await?);
             let plan = clean_stale_records::plan(&seen, at);
             clean_stale_records::act::confirm(store, cloud, &seen, plan).await?.answer()
         }
-        Planner::SweepDispatch => args.function.plan(&seen, at),
+        Planner::SweepDispatch => args.function.plan(&with(sweep_dispatch::observe(store, now).await?), at),
     };
     if args.json {
         show::json(context.out, &answer)?;
@@ -128,19 +126,16 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     if answer.actions.is_empty() {
         writeln!(context.out, "the next run would do nothing")?;
     }
-    let mut rows = Rows::new(&["ACTION", "SUBJECT", "REASON"]);
-    for action in &answer.actions {
-        // Handles of one node share a subject, so their names are shown too.
+    // Handles of one node share a subject, so their names are shown too.
+    let cells = |action: &PlanRow| {
         let handle = action.handle.as_ref().map(|h| format!(" {h}")).unwrap_or_default();
-        rows.row([action.action.to_string(), format!("{}{handle}", action.subject), action.reason.clone()]);
-    }
-    rows.print(context.out)?;
+        [action.action.to_string(), format!("{}{handle}", action.subject), action.reason.clone()]
+    };
+    Rows::of(&["ACTION", "SUBJECT", "REASON"], answer.actions.iter().map(cells)).print(context.out)?;
     let explained = &answer.explained;
-    for row in &explained.waiting {
-        writeln!(context.out, "{}", show::one_line(&row.line))?;
-    }
-    for row in &explained.demand_sets {
-        writeln!(context.out, "{}", show::one_line(&row.line))?;
+    let lines = explained.waiting.iter().map(|row| &row.line);
+    for line in lines.chain(explained.demand_sets.iter().map(|row| &row.line)) {
+        writeln!(context.out, "{}", show::one_line(line))?;
     }
     for row in &explained.staying {
         writeln!(context.out, "slot {} stays: {}", row.slot, show::one_line(&row.reason))?;

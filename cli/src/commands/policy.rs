@@ -8,8 +8,7 @@
 use super::policy_edit::{self, EditArgs};
 use super::policy_store::{as_stored, as_toml, difference, store_over, stored_as};
 use super::{job_file, offers, strict_json};
-use crate::console::show;
-use crate::console::{Context, Outcome};
+use crate::console::{Context, Outcome, show};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use model::control::{ControlKey, PolicyRow};
@@ -37,7 +36,6 @@ pub enum PolicyCommand {
 #[derive(Args, Clone, Debug)]
 pub struct FileArgs {
     /// The policy as TOML (or as JSON, if the name ends in .json)
-    #[arg(value_name = "FILE")]
     file: PathBuf,
 }
 
@@ -72,7 +70,7 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
 }
 
 /// Reads and checks a policy.
-pub(super) fn read(file: &Path) -> anyhow::Result<Policy> {
+pub(crate) fn read(file: &Path) -> anyhow::Result<Policy> {
     let shown = file.display();
     let bytes = std::fs::read(file).with_context(|| format!("{shown} cannot be read"))?;
     let text = job_file::text(&bytes, &shown.to_string())?;

@@ -6,8 +6,7 @@
 
 use super::offers;
 use super::policy_store::{as_toml, store_over};
-use crate::console::show;
-use crate::console::{Context, Outcome};
+use crate::console::{Context, Outcome, show};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use model::policy::Policy;
@@ -44,11 +43,8 @@ pub(super) async fn run(context: &mut Context<'_>, args: &EditArgs) -> anyhow::R
             Ok(policy) => break policy.to_json(),
             Err(e) => writeln!(context.err, "nodekeeper: this is not usable: {}", show::error(&e.into()))?,
         }
-        write!(context.err, "Edit it again? [Y/n] ")?;
-        context.err.flush()?;
-        let mut answer = String::new();
-        let is_end = context.input.read_line(&mut answer)? == 0;
-        if is_end || matches!(answer.trim(), "n" | "N" | "no" | "No") {
+        let answer = context.ask("Edit it again? [Y/n]")?;
+        if answer.is_empty() || matches!(answer.trim(), "n" | "N" | "no" | "No") {
             let (_, path) = file.keep().context("the edited file cannot be kept")?;
             bail!("nothing was stored; the edited policy is in {}", path.display());
         }

@@ -3,14 +3,14 @@
 //! Guarantees: a policy is stored only if the stored version has not changed since the printed difference was computed.
 //! Does not: decide what is valid; `model::policy` does.
 
-use crate::changes::operate::{BY_OPERATOR, record_event, retention};
+use crate::changes::operate::{BY_OPERATOR, record_event};
 use crate::console::{Cluster, Context, Outcome};
 use model::ActionName;
 use model::control::PolicyRow;
 use model::events::Subject;
 use model::policy::Policy;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::WriteError;
 
 /// The stored policy as this release reads it. An older release may have stored it.
@@ -58,9 +58,8 @@ pub(super) async fn stored_as(
     };
     let version = after.version.number();
     writeln!(context.out, "stored as version {version}")?;
-    let (keep, now) = (retention(cluster).await?, context.now());
     let reason = format!("{BY_OPERATOR}: version {version}, {how}");
-    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, keep, now).await?;
+    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, context.now()).await?;
     Ok(Outcome::Done)
 }
 
@@ -85,19 +84,14 @@ pub(super) fn difference(before: &Value, after: &Value) -> Vec<String> {
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     knobs("", before, &mut old);
     knobs("", after, &mut new);
-    let mut paths: Vec<&String> = old.keys().chain(new.keys()).collect();
-    paths.sort_unstable();
-    paths.dedup();
-    let mut lines = Vec::new();
-    for path in paths {
-        match (old.get(path), new.get(path)) {
-            (Some(was), Some(is)) if was != is => lines.push(format!("~ {path}: {was} -> {is}")),
-            (Some(was), None) => lines.push(format!("- {path}: {was}")),
-            (None, Some(is)) => lines.push(format!("+ {path}: {is}")),
-            _ => {}
-        }
-    }
-    lines
+    let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let line = |path: &String| match (old.get(path), new.get(path)) {
+        (Some(was), Some(is)) if was != is => Some(format!("~ {path}: {was} -> {is}")),
+        (Some(was), None) => Some(format!("- {path}: {was}")),
+        (None, Some(is)) => Some(format!("+ {path}: {is}")),
+        _ => None,
+    };
+    paths.into_iter().filter_map(line).collect()
 }
 
 /// Every knob by its path. Sizes are keyed by name, so that a new order of sizes is not a change.

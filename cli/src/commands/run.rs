@@ -5,23 +5,23 @@
 //! where this command says how the job goes; a part of the output that is missing is an error.
 //! Does not: stream the output of a job of several nodes. The end of each member's output is printed when the job ends.
 
-use super::follow::{Followed, Tells, last_allocs};
+use super::follow::{Followed, Tells, end_of, last_allocs};
 use super::job_files::warn_of_forgotten;
 use super::output_printer::Route;
 use super::output_reader::Until;
-use super::output_stream::{MISSING, OutputStream, POLL, tail};
+use super::output_stream::{OutputStream, POLL, tail};
 use super::submit::JobOptions;
 use super::{followed, input};
-use crate::changes::operate::{BY_OPERATOR, accepting, retention, retried};
-use crate::console::show;
-use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::changes::cancel::cancel;
+use crate::changes::operate::{accepting, retention};
+use crate::console::{Cluster, Context, Outcome, Usage, is_yes, show};
 use crate::view::find::{Finder, short};
 use clap::Args;
 use model::ids::JobId;
 use model::rng::Rng;
 use model::{EndCause, Job, JobState};
 use std::collections::BTreeSet;
-use store::transactions::{cancel_job, submit_job};
+use store::transactions::submit_job;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// The exit code if the job ended without an exit code of its command, or if it is not known how it ended.
@@ -152,7 +152,7 @@ pub(super) async fn run_with(
         }
     }
     match ended(context, &cluster, job, args.quiet).await? {
-        Outcome::Done if !stream.is_whole() => Ok(Outcome::Code(MISSING)),
+        Outcome::Done => Ok(stream.outcome()),
         outcome => Ok(outcome),
     }
 }
@@ -192,8 +192,8 @@ async fn follow(
                 }
                 Heard::Line(answer) if is_asked => {
                     is_asked = false;
-                    if matches!(answer.trim(), "y" | "Y" | "yes" | "Yes") {
-                        cancel(context, cluster, id).await?;
+                    if is_yes(&answer) {
+                        _ = cancel(cluster, id, retention(cluster).await?, &context.clock).await?;
                     } else {
                         writeln!(context.err, "job {} goes on", short(id))?;
                     }
@@ -203,17 +203,6 @@ async fn follow(
         }
     }
     Ok(true)
-}
-
-async fn cancel(context: &mut Context<'_>, cluster: &Cluster, id: JobId) -> anyhow::Result<()> {
-    let (keep, now) = (retention(cluster).await?, context.now());
-    retried(async || {
-        if let Some(job) = cluster.store.job(id).await? {
-            cancel_job(&cluster.store, &job, BY_OPERATOR, keep, now).await?;
-        }
-        Ok(())
-    })
-    .await
 }
 
 /// Prints what an ended job printed, and says how it ended.
@@ -226,8 +215,7 @@ async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, is_quiet
     }
     let state = job.summary.state;
     if !is_quiet || state != JobState::Complete {
-        let reason = job.reason.as_deref().map(|r| format!(": {}", show::one_line(r))).unwrap_or_default();
-        writeln!(context.err, "job {} {state}{reason}", short(job.summary.job_id))?;
+        writeln!(context.err, "job {} {}", short(job.summary.job_id), end_of(job))?;
     }
     // The member decides with which the job failed.
     let code = job.cause().and_then(EndCause::exit_code);

@@ -206,8 +206,7 @@ fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) {
 fn print(context: &mut Context<'_>, rows: &[Row]) -> anyhow::Result<()> {
     let heads =
         ["", "SIZE", "TYPE", "ARCH", "VCPUS", "MEMORY", "GPUS", "MARKET", "PRICE/H", "ON DEMAND", "ZONES", "NOTES"];
-    let mut table = Rows::new(&heads);
-    for row in rows {
+    let cells = |row: &Row| {
         let mark = match row.differs {
             Some("new") => "+",
             Some("changed") => "~",
@@ -220,8 +219,7 @@ fn print(context: &mut Context<'_>, rows: &[Row]) -> anyhow::Result<()> {
             (None, gpus) => gpus.to_string(),
         };
         let price = |known: Option<Usd>| known.map_or("?".to_owned(), price);
-        let zones = row.zones.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-        table.row([
+        [
             mark.to_owned(),
             row.size.clone(),
             row.instance_type.clone(),
@@ -232,10 +230,10 @@ fn print(context: &mut Context<'_>, rows: &[Row]) -> anyhow::Result<()> {
             row.market.to_string(),
             price(row.price_per_hour),
             price(row.on_demand),
-            zones,
+            row.zones.iter().map(String::as_str).collect::<Vec<_>>().join(" "),
             row.notes.join("; "),
-        ]);
-    }
-    table.print(context.out)?;
+        ]
+    };
+    Rows::of(&heads, rows.iter().map(cells)).print(context.out)?;
     Ok(())
 }

@@ -5,15 +5,13 @@
 
 use super::amounts::{gibibytes, mebibytes, seconds};
 use super::array_numbers::Numbers;
-use super::bulk;
 use super::follow::{Followed, Tells};
 use super::job_env::{Variable, environment, variable};
 use super::job_files::{FileOptions, Files, warn_of_forgotten};
 use super::machine_options::MachineOptions;
-use super::{followed, input};
+use super::{bulk, followed, input};
 use crate::changes::operate::accepting;
-use crate::console::show;
-use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::console::{Cluster, Context, Outcome, Usage, show};
 use crate::view::find::Finder;
 use clap::{ArgAction, Args};
 use model::array::{Array, MAX_ARRAY};
@@ -323,18 +321,19 @@ pub(super) async fn submitted(
     context: &mut Context<'_>,
     cluster: &Cluster,
     args: &SubmitArgs,
-    mut jobs: Vec<Job>,
+    jobs: Vec<Job>,
 ) -> anyhow::Result<Outcome> {
-    if !args.wait {
+    let is_json = args.json;
+    // With --wait, JSON shows the jobs as they ended.
+    if !(args.wait && is_json) {
         print(context, args, &jobs)?;
+    }
+    if !args.wait {
         return Ok(Outcome::Done);
     }
-    if !args.json {
+    let jobs = wait(context, cluster, jobs, is_json).await?;
+    if is_json {
         print(context, args, &jobs)?;
-    }
-    jobs = wait(context, cluster, jobs, args.json).await?;
-    if args.json {
-        show::json(context.out, &show::flat(&jobs)?)?;
     }
     Ok(Outcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
 }

@@ -11,22 +11,22 @@
 
 use crate::changes::intent::{Life, change_intent};
 use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
-use crate::console::show::{self, counted, several};
+use crate::console::show::{self, several};
 use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::status::{counts, none_or};
 use anyhow::Context as _;
 use clap::Args;
-use model::ActionName;
 use model::cloud::{Instance, InstanceState};
 use model::control::PolicyRow;
 use model::events::Subject;
 use model::ids::ClusterName;
 use model::time::{Span, Time};
-use model::{Intent, JobSummary, NodeRecord, NodeState};
+use model::{ActionName, Intent, JobSummary, NodeRecord, NodeState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::transactions::cancel_job;
-use store::{DbError, Listed, WriteError};
+use store::{DbError, Listed};
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_secs(5);
@@ -76,23 +76,21 @@ async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u
     let after = PolicyRow::of_document(&document);
     let version = cluster.store.write(Some(&before), &after, Vec::new()).await?.version.number();
     let reason = format!("{BY_OPERATOR}: version {version}: the cluster is torn down");
-    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, retention(cluster).await?, now).await?;
+    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, now).await?;
     Ok(Some(version))
 }
 
 /// Cancels every job that has not ended. Returns how many.
 async fn cancel_all(cluster: &Cluster, now: Time) -> anyhow::Result<u32> {
-    let mut cancelled = 0;
-    let mut behind: Option<String> = None;
+    let (mut cancelled, mut behind) = (0, None::<String>);
     loop {
         let part = cluster.store.waiting(behind.as_deref(), CANCELLED_TOGETHER).await?;
         cancelled += cancel(cluster, &part.jobs, now).await?;
         behind = part.end;
         if behind.is_none() {
-            break;
+            return Ok(cancelled + cancel(cluster, &cluster.store.placed().await?.rows, now).await?);
         }
     }
-    Ok(cancelled + cancel(cluster, &cluster.store.placed().await?.rows, now).await?)
 }
 
 /// So many waiting jobs are read together: a queue may be longer than the memory.
@@ -116,10 +114,7 @@ async fn cancel(cluster: &Cluster, jobs: &[JobSummary], now: Time) -> anyhow::Re
 }
 
 fn is_unreadable(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let (read, write) = (cause.downcast_ref::<DbError>(), cause.downcast_ref::<WriteError>());
-        matches!(read, Some(DbError::Corrupt { .. })) || matches!(write, Some(WriteError::Db(DbError::Corrupt { .. })))
-    })
+    matches!(show::db_error(error), Some(DbError::Corrupt { .. }))
 }
 
 /// Waits until nothing is left, and drains or terminates whatever appears meanwhile.
@@ -217,23 +212,10 @@ impl Left {
                 cluster.cloud.terminate(&ids).await?;
             }
         }
-        let count = |words: Vec<String>| {
-            let mut counts = BTreeMap::new();
-            words.into_iter().for_each(|word| *counts.entry(word).or_default() += 1);
-            counts
-        };
-        Ok(Self {
-            did,
-            records: count(
-                records
-                    .iter()
-                    .map(|r| r.state_name().to_string())
-                    .chain(unreadable.iter().map(|_| "unreadable".to_owned()))
-                    .collect(),
-            ),
-            instances: count(instances.iter().map(|i| i.state.to_string()).collect()),
-            records_count: !args.terminate,
-        })
+        let states = records.iter().map(|record| record.state_name().to_string());
+        let records = counts(states.chain(unreadable.iter().map(|_| "unreadable".to_owned())));
+        let instances = counts(instances.iter().map(|instance| instance.state.to_string()));
+        Ok(Self { did, records, instances, records_count: !args.terminate })
     }
 
     fn nothing(&self) -> bool {
@@ -248,9 +230,6 @@ fn takes_drain(record: &NodeRecord) -> bool {
 
 impl std::fmt::Display for Left {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let words = |counts: &BTreeMap<String, usize>| {
-            if counts.is_empty() { "none".to_owned() } else { counted(counts) }
-        };
-        write!(f, "node records: {}; instances: {}", words(&self.records), words(&self.instances))
+        write!(f, "node records: {}; instances: {}", none_or(&self.records), none_or(&self.instances))
     }
 }

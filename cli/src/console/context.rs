@@ -73,12 +73,6 @@ pub struct Context<'a> {
     pub err: &'a mut (dyn Write + Send),
 }
 
-impl fmt::Debug for Context<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Context")
-    }
-}
-
 impl Context<'_> {
     pub(crate) fn now(&self) -> Time {
         (self.clock)()
@@ -87,6 +81,20 @@ impl Context<'_> {
     pub(crate) async fn cluster(&self) -> anyhow::Result<Cluster> {
         (self.connect)().await
     }
+
+    /// Asks the person on standard error. The answer is empty at the end of the input.
+    pub(crate) fn ask(&mut self, question: &str) -> anyhow::Result<String> {
+        write!(self.err, "{question} ")?;
+        self.err.flush()?;
+        let mut answer = String::new();
+        self.input.read_line(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+/// Whether a person agrees.
+pub(crate) fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim(), "y" | "Y" | "yes" | "Yes")
 }
 
 /// The result of a command that could run.

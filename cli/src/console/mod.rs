@@ -13,5 +13,6 @@ pub mod show;
 pub(crate) mod signals;
 pub(crate) mod tone;
 
+pub(crate) use context::is_yes;
 pub use context::{Clock, Cluster, Connect, Context, Outcome, Reach, Usage};
 pub use show::Screen;

@@ -8,13 +8,13 @@ use comfy_table::{Cell, Color, Table, presets};
 use model::money::Usd;
 use model::names::is_obeyed;
 use model::time::Time;
-use model::{Arch, Capacity, MachineKind};
+use model::{Arch, Capacity, MachineKind, MachineNeed};
 pub(crate) use runtime::signs::say::{one_line, rough, several, when};
 use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::io::{self, Write};
-use store::{Listed, Unreadable};
+use store::{DbError, Listed, Unreadable, WriteError};
 
 /// The columns and fields whose words are states. They have colours, if there are any.
 const STATES: [&str; 8] = ["STATE", "STATUS", "CLIENT", "INTENT", "state", "status", "client", "intent"];
@@ -38,6 +38,13 @@ impl Rows {
         // It has no colours before somebody asks for them, whatever standard output is.
         table.force_no_tty();
         Self { table, states }
+    }
+
+    /// A table with these column heads and rows.
+    pub(crate) fn of<C: ToString>(heads: &[&str], rows: impl IntoIterator<Item: IntoIterator<Item = C>>) -> Self {
+        let mut table = Self::new(heads);
+        rows.into_iter().for_each(|row| table.row(row));
+        table
     }
 
     /// The same table with colours, if they are wanted.
@@ -172,10 +179,23 @@ pub fn is_closed(error: &anyhow::Error) -> bool {
     })
 }
 
+/// What DynamoDB said, if that is the cause of the error.
+pub fn db_error(error: &anyhow::Error) -> Option<&DbError> {
+    error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(WriteError::Db(error)) => Some(error),
+        _ => cause.downcast_ref(),
+    })
+}
+
 /// The text of an error and its causes. The text may quote what a node or a user wrote, so control characters in it are
 /// shown and not obeyed.
 pub fn error(error: &anyhow::Error) -> String {
     output(&format!("{error:#}"), Screen::Terminal).into_owned()
+}
+
+/// Says how many lines a limit has cut off.
+pub(crate) fn cut(err: &mut dyn Write, lines: usize) -> io::Result<()> {
+    if lines == 0 { Ok(()) } else { writeln!(err, "{} not shown: --limit N shows N", several(lines, "line")) }
 }
 
 /// The value's text, or an empty text.
@@ -207,17 +227,19 @@ pub(crate) fn memory(mib: u64) -> String {
 /// The capacity of a machine, or the needs of a job.
 pub(crate) fn capacity(capacity: Capacity) -> String {
     let Capacity { vcpus, memory_mib, scratch_gib, gpus } = capacity;
-    let mut parts = vec![format!("{vcpus} vCPU")];
-    if memory_mib > 0 {
-        parts.push(memory(memory_mib));
-    }
-    if scratch_gib > 0 {
-        parts.push(format!("{scratch_gib} GiB scratch"));
-    }
-    if gpus > 0 {
-        parts.push(format!("{gpus} GPU"));
-    }
-    parts.join(", ")
+    let parts = [
+        Some(format!("{vcpus} vCPU")),
+        (memory_mib > 0).then(|| memory(memory_mib)),
+        (scratch_gib > 0).then(|| format!("{scratch_gib} GiB scratch")),
+        (gpus > 0).then(|| format!("{gpus} GPU")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// What is needed, with what it is narrowed by.
+pub(crate) fn narrowed(needs: String, machine: &MachineNeed, is_exclusive: bool) -> String {
+    let exclusive = is_exclusive.then(|| "exclusive".to_owned());
+    [needs].into_iter().chain(machine.words()).chain(exclusive).collect::<Vec<_>>().join(", ")
 }
 
 /// What a machine is and has. The usual architecture goes without saying.

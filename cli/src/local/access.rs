@@ -19,7 +19,7 @@
 use super::args::LocalEnv;
 use super::credentials::random;
 use super::directory::REGION;
-use super::error::LocalError;
+use super::error;
 use crate::console::Clock;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_dynamodb::config::SharedCredentialsProvider;
@@ -30,7 +30,6 @@ use cloud::PRICES_REGION;
 use ec2_stand_in::Ec2;
 use guard::{Credentials, Listener, Owner, Refusal, Signatures, origin};
 use rights_stand_in::Rights;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,16 +48,10 @@ pub(super) struct Access {
 /// The bucket of the local policy.
 const BUCKET: &str = "local";
 
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access").field("owner", &self.owner).finish_non_exhaustive()
-    }
-}
-
 impl Access {
     /// New credentials.
     pub(super) fn new(env: &LocalEnv) -> Self {
-        Self::of(Owner::of_this_program(env.sudo_uid.as_deref()), Arc::clone(&env.clock))
+        Self::of(Owner::of_this_program(env.var("SUDO_UID")), Arc::clone(&env.clock))
     }
 
     /// New credentials, for a test.
@@ -123,14 +116,14 @@ impl Access {
     }
 
     /// S3 in this folder, with the bucket of the local policy.
-    pub(super) fn s3(&self, folder: &Path, rights: Arc<Rights>) -> Result<Router, LocalError> {
+    pub(super) fn s3(&self, folder: &Path, rights: Arc<Rights>) -> anyhow::Result<Router> {
         let of_nodes = Arc::clone(&self.of_nodes);
         let keys = move |id: &str| {
             let of_node = (of_nodes.access_key_id == id).then(|| of_nodes.secret_access_key.clone());
             of_node.or_else(|| rights.secret_key(id))
         };
         let router = s3_stand_in::router(folder, &[BUCKET], Box::new(keys));
-        Ok(programs_only(router.map_err(LocalError::file("use", folder))?))
+        Ok(programs_only(router.map_err(error::file("use", folder))?))
     }
 
     /// The keys by which nodes use S3.

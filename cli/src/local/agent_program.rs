@@ -4,8 +4,8 @@
 //! cargo's progress is visible.
 //! Does not: install anything, or rebuild this program.
 
-use super::error::LocalError;
 use super::terminal::say;
+use anyhow::{bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::process::Command;
@@ -20,14 +20,20 @@ pub(super) enum Build {
 }
 
 /// The agent beside `exe`. It is built if that is the target directory of a workspace.
-pub(super) async fn agent(exe: &Path, build: Build) -> Result<PathBuf, LocalError> {
+pub(super) async fn agent(exe: &Path, build: Build) -> anyhow::Result<PathBuf> {
     let dir = exe.parent().unwrap_or(Path::new("."));
     if let (Build::InSourceTree, Some(tree)) = (build, SourceTree::of(dir)) {
         say(&format!("cargo checks that {AGENT}, which machines run, is up to date: the first build takes minutes"));
         tree.build().await?;
     }
     let agent = dir.join(AGENT);
-    if agent.is_file() { Ok(agent) } else { Err(LocalError::NoAgent { exe: exe.to_owned() }) }
+    ensure!(
+        agent.is_file(),
+        "nodekeeper-agent is not beside {}: build all programs with `cargo build --workspace --bins` and start the nodekeeper \
+         built with them",
+        exe.display()
+    );
+    Ok(agent)
 }
 
 /// A workspace that this program was built in.
@@ -53,19 +59,22 @@ impl<'a> SourceTree<'a> {
 
     /// `--workspace --bin` builds one binary, but with the features of the whole workspace. Without `--workspace`, cargo would
     /// compile the AWS SDK again.
-    async fn build(&self) -> Result<(), LocalError> {
+    async fn build(&self) -> anyhow::Result<()> {
         let arguments = ["build", "--workspace", "--bin", AGENT, "--release"];
         let arguments = arguments.get(..if self.is_release { 5 } else { 4 }).unwrap_or_default();
-        let command = format!("cargo {}", arguments.join(" "));
-        let failed = |why: String| LocalError::Build { command: command.clone(), root: self.root.to_owned(), why };
         let mut cargo = Command::new("cargo");
         cargo.args(arguments).arg("--target-dir").arg(self.target).current_dir(self.root);
         // Standard error is inherited: cargo shows its progress there.
-        match cargo.stdin(Stdio::null()).kill_on_drop(true).status().await {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(failed(status.to_string())),
-            Err(error) => Err(failed(error.to_string())),
-        }
+        let why = match cargo.stdin(Stdio::null()).kill_on_drop(true).status().await {
+            Ok(status) if status.success() => return Ok(()),
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        bail!(
+            "`cargo {}` in {} failed ({why}): see its messages above, or use the binaries as they are with --no-build",
+            arguments.join(" "),
+            self.root.display()
+        )
     }
 }
 

@@ -6,6 +6,7 @@ use crate::running;
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use model::ids::ClusterName;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The options of `nodekeeper local`.
@@ -74,25 +75,23 @@ impl LocalArgs {
     }
 }
 
-/// The values that `main` reads from the environment.
+/// What `main` reads for it.
 #[derive(Clone)]
 pub struct LocalEnv {
-    pub path: Option<String>,
-    pub home: Option<String>,
-    pub rust_log: Option<String>,
-    /// `AWS_ENDPOINT_URL_S3`: what stands for S3 here, if something does.
-    pub s3_endpoint: Option<String>,
-    /// What docker and podman read: agents pass it on to them.
-    pub containers: Vec<(&'static str, String)>,
-    /// `SUDO_UID`: who became root by `sudo`.
-    pub sudo_uid: Option<String>,
+    /// The variables of the environment.
+    pub variables: BTreeMap<String, String>,
     /// The path of this program.
     pub exe: PathBuf,
     pub clock: Clock,
 }
 
-impl std::fmt::Debug for LocalEnv {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LocalEnv").field("exe", &self.exe).finish_non_exhaustive()
+impl LocalEnv {
+    pub(super) fn var(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// What stands for S3 here, if something does.
+    pub(super) fn s3(&self) -> Option<&str> {
+        self.var("AWS_ENDPOINT_URL_S3").filter(|url| !url.is_empty())
     }
 }

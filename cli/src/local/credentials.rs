@@ -66,9 +66,9 @@ impl LocalCredentials {
             (id, issued)
         });
         serde_json::json!({
-            "Code": "Success", "Type": "AWS-HMAC", "LastUpdated": text(now), "AccessKeyId": id,
+            "Code": "Success", "Type": "AWS-HMAC", "LastUpdated": time_text(now), "AccessKeyId": id,
             "SecretAccessKey": issued.secret_access_key, "Token": issued.session_token,
-            "Expiration": text(issued.expires_at),
+            "Expiration": time_text(issued.expires_at),
         })
     }
 }
@@ -79,7 +79,8 @@ impl Issuer for LocalCredentials {
     }
 }
 
-fn text(time: Time) -> String {
+/// A time as the instance metadata has it.
+pub(super) fn time_text(time: Time) -> String {
     jiff::Timestamp::from_millisecond(time.as_ms()).map(|t| format!("{t:.0}")).unwrap_or_default()
 }
 

@@ -6,11 +6,11 @@
 use super::access::Access;
 use super::args::LocalArgs;
 use super::dynamo::{self, Written};
-use super::error::LocalError;
+use anyhow::{Context as _, anyhow};
 use aws_sdk_dynamodb::Client;
 use model::control::PolicyRow;
 use model::policy::Policy;
-use std::fs;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) async fn start(
     listener: TcpListener,
     at: SocketAddr,
     tasks: &mut JoinSet<()>,
-) -> Result<(Store, UnboundedReceiver<Written>), LocalError> {
+) -> anyhow::Result<(Store, UnboundedReceiver<Written>)> {
     let (written, told) = mpsc::unbounded_channel();
     serve(args.data.as_deref(), access.clone(), listener, written, tasks)?;
     let dynamo = Dynamo::new(Client::new(&access.sdk_config(at)), args.cluster.clone());
@@ -49,17 +49,19 @@ fn serve(
     listener: TcpListener,
     written: UnboundedSender<Written>,
     tasks: &mut JoinSet<()>,
-) -> Result<(), LocalError> {
+) -> anyhow::Result<()> {
     let name = path.map_or_else(|| "a database in memory".to_owned(), |p| p.display().to_string());
-    let failed = |why: String| LocalError::Database { path: name.clone(), why };
+    let failed = |why: &dyn Display| {
+        anyhow!("the embedded DynamoDB cannot open {name}: {why}; name another file with --data, or leave it out")
+    };
     let db = match path {
         None => dynoxide::Database::memory(),
         Some(path) => {
-            let path = path.to_str().ok_or_else(|| failed("its name is not UTF-8".to_owned()))?;
+            let path = path.to_str().ok_or_else(|| failed(&"its name is not UTF-8"))?;
             dynoxide::Database::new(path)
         }
     };
-    let db = db.map_err(|e| failed(e.to_string()))?;
+    let db = db.map_err(|e| failed(&e))?;
     let router = access.signed(dynamo::router(db.clone(), written), "dynamodb", dynamo::unsigned);
     tasks.spawn(async move { access.serve("DynamoDB", listener, router).await });
     tasks.spawn(async move {
@@ -80,28 +82,17 @@ fn pause(took: Duration) -> Duration {
     SWEEP_PAUSE.max(took.saturating_mul(SWEEP_REST))
 }
 
-/// Reads a policy file: JSON if its name ends in `.json`, TOML otherwise.
-pub(super) fn read_policy(path: &Path) -> Result<Policy, LocalError> {
-    let text = fs::read_to_string(path).map_err(LocalError::file("read the policy", path))?;
-    let wrong = |why: String| LocalError::Policy { path: path.to_owned(), why };
-    if path.extension().is_some_and(|e| e == "json") {
-        let document = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-        return Policy::from_json(&document).map_err(|e| wrong(e.to_string()));
-    }
-    Policy::from_toml(&text).map_err(|e| wrong(e.to_string()))
-}
-
 /// Stores the given policy. Without one, keeps the stored policy or stores the built-in one.
-pub(super) async fn store_policy(store: &Store, given: Option<Policy>) -> Result<Policy, LocalError> {
+pub(super) async fn store_policy(store: &Store, given: Option<Policy>) -> anyhow::Result<Policy> {
     let control = store.control().await?;
     let policy = match (given, control.checked_policy()) {
         (Some(policy), _) => policy,
         (None, Ok((stored, _))) => return Ok(stored),
-        (None, Err(_)) => Policy::from_toml(POLICY_TOML)
-            .map_err(|e| LocalError::Policy { path: "the built-in policy".into(), why: e.to_string() })?,
+        (None, Err(_)) => Policy::from_toml(POLICY_TOML).context("the built-in policy is not valid")?,
     };
     let before = control.policy;
-    store.write(before.as_ref(), &PolicyRow::new(&policy), Vec::new()).await?;
+    let written = store.write(before.as_ref(), &PolicyRow::new(&policy), Vec::new()).await;
+    written.context("the policy was not stored")?;
     Ok(policy)
 }
 

@@ -3,7 +3,8 @@
 //! Guarantees: only one `nodekeeper local` runs in a directory. Nothing is removed, and no process is ended, for a directory
 //! that `nodekeeper local` did not make or take over empty: the lock file says so. No link is followed below it.
 
-use super::error::LocalError;
+use super::error::{self, not_ours};
+use anyhow::bail;
 use remove_tree::remove_tree;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -59,24 +60,28 @@ impl Places {
 }
 
 /// Makes the directory and locks it. The lock lasts as long as the file is open.
-pub(super) fn working_directory(dir: &Path) -> Result<(PathBuf, File), LocalError> {
-    fs::create_dir_all(dir).map_err(LocalError::file("make", dir))?;
-    let dir = dir.canonicalize().map_err(LocalError::file("find", dir))?;
-    let about = dir.metadata().map_err(LocalError::file("read", &dir))?;
+pub(super) fn working_directory(dir: &Path) -> anyhow::Result<(PathBuf, File)> {
+    fs::create_dir_all(dir).map_err(error::file("make", dir))?;
+    let dir = dir.canonicalize().map_err(error::file("find", dir))?;
+    let about = dir.metadata().map_err(error::file("read", &dir))?;
     if about.uid() != nix::unistd::geteuid().as_raw() || about.mode() & 0o002 != 0 {
-        return Err(LocalError::OthersDirectory(dir));
+        bail!(
+            "{} belongs to another user, or everybody may write there: name a directory of your own with --dir",
+            dir.display()
+        );
     }
     let path = dir.join("lock");
     let lock = match open_lock(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => take_over(&dir, &path)?,
-        Err(_) => return Err(LocalError::NotOurs { path }),
         Ok((lock, text)) if text == MARK => lock,
-        Ok(_) => return Err(LocalError::NotOurs { path }),
+        _ => return Err(not_ours(&path)),
     };
     match lock.try_lock() {
         Ok(()) => Ok((dir, lock)),
-        Err(TryLockError::WouldBlock) => Err(LocalError::InUse(dir)),
-        Err(TryLockError::Error(source)) => Err(LocalError::file("lock", path)(source)),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another `nodekeeper local` runs in {}: end it, or name another directory with --dir", dir.display())
+        }
+        Err(TryLockError::Error(source)) => Err(error::file("lock", &path)(source)),
     }
 }
 
@@ -89,16 +94,15 @@ fn open_lock(path: &Path) -> io::Result<(File, String)> {
 }
 
 /// Marks a directory that has nothing that would be removed.
-fn take_over(dir: &Path, path: &Path) -> Result<File, LocalError> {
+fn take_over(dir: &Path, path: &Path) -> anyhow::Result<File> {
     for name in REMOVED {
         let there = dir.join(name);
         if there.symlink_metadata().is_ok() {
-            return Err(LocalError::NotOurs { path: there });
+            return Err(not_ours(&there));
         }
     }
-    let mut lock =
-        OpenOptions::new().write(true).create_new(true).open(path).map_err(LocalError::file("make", path))?;
-    lock.write_all(MARK.as_bytes()).map_err(LocalError::file("write", path))?;
+    let mut lock = OpenOptions::new().write(true).create_new(true).open(path).map_err(error::file("make", path))?;
+    lock.write_all(MARK.as_bytes()).map_err(error::file("write", path))?;
     Ok(lock)
 }
 
@@ -106,51 +110,48 @@ fn no_link() -> i32 {
     (nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK).bits()
 }
 
-/// Makes an empty directory that jobs cannot enter; an earlier one is removed with its content.
-pub(super) fn private_directory(path: &Path) -> Result<(), LocalError> {
-    fresh_directory(path, 0o700)
-}
+/// The mode of a directory that jobs cannot enter.
+pub(super) const PRIVATE: u32 = 0o700;
+/// That of one that jobs can enter.
+pub(super) const OPEN: u32 = 0o755;
+/// That of one that all jobs write to.
+pub(super) const SHARED: u32 = 0o1777;
 
-/// Makes an empty directory that jobs can enter; an earlier one is removed with its content.
-pub(super) fn open_directory(path: &Path) -> Result<(), LocalError> {
-    fresh_directory(path, 0o755)
-}
-
-/// Makes an empty directory that all jobs write to; an earlier one is removed with its content.
-pub(super) fn shared_directory(path: &Path) -> Result<(), LocalError> {
-    fresh_directory(path, 0o1777)
-}
-
-fn fresh_directory(path: &Path, mode: u32) -> Result<(), LocalError> {
+/// Makes an empty directory; an earlier one is removed with its content.
+pub(super) fn fresh_directory(path: &Path, mode: u32) -> anyhow::Result<()> {
     match path.symlink_metadata() {
-        Ok(there) if there.is_dir() => remove_tree(path).map_err(LocalError::file("empty", path))?,
-        Ok(_) => return Err(LocalError::NotOurs { path: path.to_owned() }),
+        Ok(there) if there.is_dir() => remove_tree(path).map_err(error::file("empty", path))?,
+        Ok(_) => return Err(not_ours(path)),
         Err(_) => {}
     }
-    fs::DirBuilder::new().mode(0o700).create(path).map_err(LocalError::file("make", path))?;
+    fs::DirBuilder::new().mode(0o700).create(path).map_err(error::file("make", path))?;
     // Not with the creation, whose mode the process's mask changes.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(LocalError::file("open", path))
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(error::file("open", path))
 }
 
 /// Writes a file that only its owner can read, in place of an earlier one. Whoever reads it sees one of the two.
-pub(super) fn private_file(path: &Path, text: &str) -> Result<(), LocalError> {
+pub(super) fn private_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let new = path.with_extension("new");
     let _ = fs::remove_file(&new);
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
-    written.and_then(|mut file| file.write_all(text.as_bytes())).map_err(LocalError::file("write", &new))?;
-    fs::rename(&new, path).map_err(LocalError::file("write", path))
+    written.and_then(|mut file| file.write_all(text.as_bytes())).map_err(error::file("write", &new))?;
+    fs::rename(&new, path).map_err(error::file("write", path))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refusal<T>(result: anyhow::Result<T>) -> String {
+        result.err().map(|error| error.to_string()).unwrap_or_default()
+    }
     use std::os::unix::fs::symlink;
 
     #[test]
     fn only_one_can_run_in_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         let first = working_directory(dir.path()).unwrap();
-        assert!(matches!(working_directory(dir.path()), Err(LocalError::InUse(_))));
+        assert!(refusal(working_directory(dir.path())).starts_with("another `nodekeeper local` runs in "));
         drop(first);
         working_directory(dir.path()).unwrap();
     }
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(fs::read_to_string(precious.path().join("thesis")).unwrap(), "years");
         let open = tempfile::tempdir().unwrap();
         fs::set_permissions(open.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(working_directory(open.path()), Err(LocalError::OthersDirectory(_))));
+        assert!(refusal(working_directory(open.path())).contains(" belongs to another user, "));
     }
 
     #[test]
@@ -186,11 +187,11 @@ mod tests {
         let (ours, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(other.path().join("thesis"), "years").unwrap();
         let (dir, _lock) = working_directory(ours.path()).unwrap();
-        private_directory(&dir.join("logs")).unwrap();
+        fresh_directory(&dir.join("logs"), PRIVATE).unwrap();
         symlink(other.path(), dir.join("logs/link")).unwrap();
-        private_directory(&dir.join("logs")).unwrap();
+        fresh_directory(&dir.join("logs"), PRIVATE).unwrap();
         symlink(other.path(), dir.join("machines")).unwrap();
-        assert!(matches!(open_directory(&dir.join("machines")), Err(LocalError::NotOurs { .. })));
+        assert!(refusal(fresh_directory(&dir.join("machines"), OPEN)).contains("did not make it"));
         symlink(other.path().join("thesis"), dir.join("env")).unwrap();
         private_file(&dir.join("env"), "KEY=1\n").unwrap();
         assert_eq!(fs::read_to_string(other.path().join("thesis")).unwrap(), "years");

@@ -4,10 +4,8 @@
 
 use super::access::Access;
 use super::args::{LocalArgs, LocalAuth};
-use super::credentials;
 use super::directory::{self, Places, REGION};
-use super::error::LocalError;
-use super::functions;
+use super::{credentials, functions};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -50,7 +48,7 @@ fn machines(dir: &Path) -> Option<(&'static str, String)> {
 }
 
 /// Writes lines that a shell and `cargo lambda watch --env-file` both read.
-pub(super) fn write_file(path: &Path, variables: &BTreeMap<String, String>) -> Result<(), LocalError> {
+pub(super) fn write_file(path: &Path, variables: &BTreeMap<String, String>) -> anyhow::Result<()> {
     let lines: String = variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     directory::private_file(path, &lines)
 }

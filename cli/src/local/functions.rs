@@ -11,9 +11,9 @@
 use super::access::Access;
 use super::args::{LocalArgs, LocalEnv};
 use super::directory::Places;
-use super::error::LocalError;
-use super::wake;
+use super::{error, wake};
 use crate::console::Clock;
+use anyhow::Context as _;
 use futures::FutureExt;
 use model::functions::{FUNCTIONS, Function, POLL_AND_SCALE};
 use model::time::{Span, Time};
@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tracing::Dispatch;
 use tracing::instrument::WithSubscriber;
 
@@ -122,19 +122,20 @@ impl Functions {
         places: &Places,
         variables: &BTreeMap<String, String>,
         access: &Access,
-    ) -> Result<Self, LocalError> {
+    ) -> anyhow::Result<Self> {
         let made = LAMBDAS.iter().map(|lambda| {
-            let given = Environment::read(lambda.needs, |name| variables.get(name).cloned())?;
+            let given = Environment::read(lambda.needs, |name| variables.get(name).cloned())
+                .context("the functions cannot start")?;
             // Each function calls one service besides DynamoDB, at most.
             let other = if lambda.name == grant_credentials::FUNCTION { places.rights } else { places.ec2 };
             let parts = Parts::new(given, &access.sdk_config(places.dynamo), access.sdk_config(other));
             let path = places.logs.join(format!("{}.log", lambda.name));
-            let file = Arc::new(File::create(&path).map_err(LocalError::file("write", path))?);
-            let log = (log_to(&file, env.rust_log.as_deref()), file);
+            let file = Arc::new(File::create(&path).map_err(error::file("write", &path))?);
+            let log = (log_to(&file, env.var("RUST_LOG")), file);
             let made = Made::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts));
             Ok((lambda.name, Running::new(lambda.name, made, log, Arc::clone(&env.clock))))
         });
-        Ok(Self::of(made.collect::<Result<_, LocalError>>()?))
+        Ok(Self::of(made.collect::<anyhow::Result<_>>()?))
     }
 
     fn of(by_name: BTreeMap<&'static str, Running>) -> Self {
@@ -146,10 +147,8 @@ impl Functions {
     pub(super) fn keep_schedules(self: &Arc<Self>, args: &LocalArgs, tasks: &mut JoinSet<()>) {
         for (function, period) in periods(args.tick_s()) {
             let functions = Arc::clone(self);
-            let period = Duration::from_millis(u64::try_from(period.as_ms()).unwrap_or(1).max(1));
             tasks.spawn(async move {
-                let mut ticks = interval(period);
-                ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+                let mut ticks = wake::ticks(period);
                 loop {
                     ticks.tick().await;
                     if functions.is_free(function) {
@@ -279,8 +278,9 @@ fn log_to(file: &Arc<File>, filter: Option<&str>) -> Dispatch {
 }
 
 /// Invokes the functions that run at `url` by their schedules.
-pub(super) fn wake_elsewhere(args: &LocalArgs, url: &str, tasks: &mut JoinSet<()>) -> Result<(), LocalError> {
-    let authority = wake::authority(url).ok_or_else(|| LocalError::FunctionsUrl(url.to_owned()))?;
+pub(super) fn wake_elsewhere(args: &LocalArgs, url: &str, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
+    let authority = wake::authority(url)
+        .with_context(|| format!("--functions-url {url:?} is not an address like http://127.0.0.1:9000"))?;
     for (function, period) in periods(args.tick_s()) {
         tasks.spawn(wake::invoke_by_schedule(authority.to_owned(), function, period));
     }

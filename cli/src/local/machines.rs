@@ -10,8 +10,7 @@
 //! A machine of a size with GPUs pretends to have so many: they are in a file, which a person may change while it runs.
 //! Does not: start an agent if `launch.user_data` fails, or limit a machine to the size of its instance type.
 
-use super::directory::{self, REGION};
-use super::error::LocalError;
+use super::directory::{self, OPEN};
 use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
@@ -69,14 +68,8 @@ pub struct MachineSettings {
     pub gpus: GpusOf,
     /// Whether machines run the commands of `launch.user_data`.
     pub user_data: bool,
-    /// `PATH` for agents and jobs.
-    pub path: Option<String>,
-    /// `RUST_LOG` for agents.
-    pub rust_log: Option<String>,
-    /// The variables by which SDKs find what jobs use, and those that docker and podman read.
-    pub endpoints: Vec<(&'static str, String)>,
-    /// The keys by which agents use S3.
-    pub s3_keys: [(&'static str, String); 2],
+    /// The variables of agents and jobs: the way to programs, the log, what SDKs, docker and podman read, the keys of S3.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 /// How many GPUs machines get, and of which model: by the name of their size, as the stored policy says now.
@@ -152,33 +145,22 @@ enum Booted {
     MustStop,
 }
 
-/// The answers of the instance metadata service about a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metadata {
-    /// The private address.
-    pub private_ip: String,
-    /// The number of the instance in its launch call.
-    pub launch_index: u32,
-    /// When EC2 will terminate the instance, if it announced that.
-    pub interrupt_at: Option<Time>,
-}
-
 impl LocalMachines {
     /// Starts without machines. The receiver gets the instance ids of machines that power themselves off. Processes and
     /// files of an earlier, killed system in the directory are ended and removed.
-    pub fn new(settings: MachineSettings) -> Result<(Self, mpsc::UnboundedReceiver<String>), LocalError> {
+    pub fn new(settings: MachineSettings) -> anyhow::Result<(Self, mpsc::UnboundedReceiver<String>)> {
         processes::kill_all(|| processes::of_machine(&settings.dir));
-        directory::open_directory(&settings.dir)?;
+        directory::fresh_directory(&settings.dir, OPEN)?;
         let (powered_off, receiver) = mpsc::unbounded_channel();
         Ok((Self(Arc::new(Inner { settings, up: Mutex::default(), powered_off })), receiver))
     }
 
-    /// The metadata of this machine; `None` if no such machine is up.
-    pub fn metadata(&self, instance_id: &str) -> Option<Metadata> {
+    /// How this machine was started, and when EC2 will terminate its instance, if it announced that; `None` if no such
+    /// machine is up.
+    pub fn metadata(&self, instance_id: &str) -> Option<(MachineStart, Option<Time>)> {
         let machine = self.0.up().machines.get(instance_id).cloned()?;
         let interrupt_at = machine.orders().interrupt_at;
-        let (private_ip, launch_index) = (machine.start.private_ip.clone(), machine.start.launch_index);
-        Some(Metadata { private_ip, launch_index, interrupt_at })
+        Some((machine.start.clone(), interrupt_at))
     }
 
     /// How many processes belong to machines.
@@ -398,11 +380,7 @@ impl Machine {
             }
             None => Command::new(program),
         };
-        command.env_clear().env("HOME", &self.dir);
-        let given = [("PATH", &settings.path), ("RUST_LOG", &settings.rust_log)];
-        command.envs(given.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
-        command.env("AWS_REGION", REGION).envs(settings.endpoints.iter().map(|(name, value)| (name, value)));
-        command.envs(settings.s3_keys.iter().map(|(name, value)| (name, value)));
+        command.env_clear().env("HOME", &self.dir).envs(settings.variables.iter().map(|(name, value)| (name, value)));
         let log = self.log()?;
         command.current_dir(&self.dir).process_group(0).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);

@@ -12,7 +12,7 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `args`, `error`, `terminal` | options, errors and output |
+//! | `args`, `error`, `terminal` | options, words of errors, and output |
 //! | `run` | the life of the command, from start to end |
 //! | `stack` | starts and stops the parts |
 //! | `ports` | the addresses of the parts |
@@ -42,7 +42,7 @@ mod function_urls;
 mod functions;
 mod isolation;
 pub mod machines;
-pub mod page;
+mod page;
 mod ports;
 mod processes;
 mod region;
@@ -53,7 +53,6 @@ mod triggers;
 mod wake;
 
 pub use args::{LocalArgs, LocalEnv};
-pub use error::LocalError;
 pub use run::run;
 
 /// What tests of other modules need.

@@ -4,25 +4,22 @@
 //! Does not: change anything; the commands do.
 
 use super::access::{Access, programs_only};
-use super::args::{LocalArgs, LocalEnv};
-use super::credentials::{LocalCredentials, ROLE};
+use super::credentials::{LocalCredentials, ROLE, time_text};
 use super::directory::REGION;
 use super::functions::Functions;
-use super::machines::{LocalMachines, Metadata};
-use crate::view::{Extra, Pace, Source};
+use super::machines::LocalMachines;
+use crate::view::{Extra, Source};
 use crate::web;
-use aws_config::SdkConfig;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, put};
-use cloud::Ec2 as Cloud;
-use ec2_stand_in::Ec2;
+use ec2_stand_in::{Ec2, MachineStart};
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, NODE_TAG, SIZE_TAG};
+use model::time::Time;
 use serde_json::json;
 use std::sync::Arc;
-use store::Store;
 use tokio::net::TcpListener;
 
 /// How many instances are shown: the newest ones.
@@ -31,43 +28,15 @@ const SHOWN: usize = 100;
 const TOKEN: &str = "local";
 
 /// The page, and what the metadata service knows.
-pub struct Page {
-    source: Source,
-    machines: LocalMachines,
+pub(super) struct Page {
+    pub(super) source: Source,
+    pub(super) machines: LocalMachines,
     /// The credentials of the machines' role; absent if machines have no role.
-    credentials: Option<Arc<LocalCredentials>>,
-}
-
-impl Page {
-    /// The page, whose metadata service has these credentials.
-    pub(super) fn with_credentials(self, credentials: Option<Arc<LocalCredentials>>) -> Self {
-        Self { credentials, ..self }
-    }
-
-    pub(super) fn new(
-        store: Store,
-        ec2: Arc<Ec2>,
-        ec2_at: &SdkConfig,
-        machines: LocalMachines,
-        functions: Option<Arc<Functions>>,
-        args: &LocalArgs,
-        env: &LocalEnv,
-    ) -> Self {
-        let source = Source {
-            cluster: args.cluster.to_string(),
-            store,
-            // EC2 as the functions see it.
-            cloud: Arc::new(Cloud::connect(ec2_at, args.cluster.clone())),
-            clock: Arc::clone(&env.clock),
-            pace: Pace::Local,
-            extra: Some(processes(ec2, functions)),
-        };
-        Self { source, machines, credentials: None }
-    }
+    pub(super) credentials: Option<Arc<LocalCredentials>>,
 }
 
 /// The functions and the instances of this machine.
-fn processes(ec2: Arc<Ec2>, functions: Option<Arc<Functions>>) -> Extra {
+pub(super) fn processes(ec2: Arc<Ec2>, functions: Option<Arc<Functions>>) -> Extra {
     Arc::new(move || {
         let instances = ec2.instances().into_iter().rev().take(SHOWN).map(|i| {
             json!({
@@ -108,25 +77,22 @@ async fn metadata(
     if headers.get("x-aws-ec2-metadata-token").is_none_or(|token| token != TOKEN) {
         return Err(StatusCode::UNAUTHORIZED);
     }
-    let metadata = page.machines.metadata(&instance_id).ok_or(StatusCode::NOT_FOUND)?;
+    let (start, interrupt_at) = page.machines.metadata(&instance_id).ok_or(StatusCode::NOT_FOUND)?;
     match (path.strip_prefix("iam/security-credentials/"), &page.credentials) {
         (Some(""), Some(_)) => return Ok(ROLE.to_owned()),
         (Some(ROLE), Some(credentials)) => return Ok(credentials.of_instance(&instance_id).to_string()),
         _ => {}
     }
-    entry(&instance_id, &metadata, &path).ok_or(StatusCode::NOT_FOUND)
+    entry(&start, interrupt_at, &path).ok_or(StatusCode::NOT_FOUND)
 }
 
-fn entry(instance_id: &str, metadata: &Metadata, path: &str) -> Option<String> {
+fn entry(start: &MachineStart, interrupt_at: Option<Time>, path: &str) -> Option<String> {
     match path {
-        "instance-id" => Some(instance_id.to_owned()),
-        "ami-launch-index" => Some(metadata.launch_index.to_string()),
+        "instance-id" => Some(start.instance_id.clone()),
+        "ami-launch-index" => Some(start.launch_index.to_string()),
         "placement/region" => Some(REGION.to_owned()),
-        "local-ipv4" => Some(metadata.private_ip.clone()),
-        "spot/instance-action" => {
-            let time = jiff::Timestamp::from_millisecond(metadata.interrupt_at?.as_ms()).ok()?;
-            Some(json!({"action": "terminate", "time": format!("{time:.0}")}).to_string())
-        }
+        "local-ipv4" => Some(start.private_ip.clone()),
+        "spot/instance-action" => Some(json!({"action": "terminate", "time": time_text(interrupt_at?)}).to_string()),
         _ => None,
     }
 }
@@ -134,17 +100,23 @@ fn entry(instance_id: &str, metadata: &Metadata, path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::time::Time;
 
     #[test]
     fn the_metadata_service_reports_an_interruption_only_if_there_is_one() {
-        let mut metadata = Metadata { private_ip: "10.0.0.4".into(), launch_index: 2, interrupt_at: None };
-        assert_eq!(entry("i-1", &metadata, "spot/instance-action"), None);
-        assert_eq!(entry("i-1", &metadata, "ami-launch-index").as_deref(), Some("2"));
-        metadata.interrupt_at = Some(Time::from_ms(1_505_722_920_000));
-        let action = entry("i-1", &metadata, "spot/instance-action").unwrap();
+        let start = MachineStart {
+            instance_id: "i-1".into(),
+            instance_type: "t3.small".into(),
+            private_ip: "10.0.0.4".into(),
+            launch_index: 2,
+            user_data: String::new(),
+            tags: Default::default(),
+        };
+        let entry = |at: Option<i64>, path: &str| super::entry(&start, at.map(Time::from_ms), path);
+        assert_eq!(entry(None, "spot/instance-action"), None);
+        assert_eq!(entry(None, "ami-launch-index").as_deref(), Some("2"));
+        let action = entry(Some(1_505_722_920_000), "spot/instance-action").unwrap();
         assert_eq!(action, r#"{"action":"terminate","time":"2017-09-18T08:22:00Z"}"#);
-        assert_eq!(entry("i-1", &metadata, "local-ipv4").as_deref(), Some("10.0.0.4"));
-        assert_eq!(entry("i-1", &metadata, "iam/security-credentials"), None);
+        assert_eq!(entry(None, "local-ipv4").as_deref(), Some("10.0.0.4"));
+        assert_eq!(entry(None, "iam/security-credentials"), None);
     }
 }

@@ -5,7 +5,7 @@
 //! Does not: look for other ports. A command that kept the old addresses would find no cluster, or another one.
 
 use super::directory::Places;
-use super::error::LocalError;
+use anyhow::Context as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use tokio::net::TcpListener;
@@ -30,43 +30,29 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    pub(super) async fn bind(first: u16, functions_url: Option<&str>, s3: Option<&str>) -> Result<Self, LocalError> {
+    pub(super) async fn bind(first: u16, functions_url: Option<&str>, s3: Option<&str>) -> anyhow::Result<Self> {
         Ok(Self {
             page: listen("the page", first, 0).await?,
             dynamo: listen("DynamoDB", first, 2).await?,
             ec2: listen("EC2", first, 3).await?,
-            functions: match functions_url {
-                None => Some(listen("the functions", first, 4).await?),
-                Some(_) => None,
-            },
+            functions: listen_unless(functions_url, "the functions", first, 4).await?,
             rights: listen("STS and the secrets", first, 5).await?,
-            s3: match s3 {
-                None => Some(listen("S3", first, LAST).await?),
-                Some(_) => None,
-            },
+            s3: listen_unless(s3, "S3", first, LAST).await?,
         })
     }
 
-    pub(super) fn places(
-        &self,
-        functions_url: Option<&str>,
-        s3: Option<&str>,
-        dir: PathBuf,
-    ) -> Result<Places, LocalError> {
-        let functions = match &self.functions {
-            Some(listener) => format!("http://{}", address(listener)?),
-            None => functions_url.unwrap_or_default().trim_end_matches('/').to_owned(),
+    pub(super) fn places(&self, functions_url: Option<&str>, s3: Option<&str>, dir: PathBuf) -> anyhow::Result<Places> {
+        let url = |listener: &Option<TcpListener>, elsewhere: Option<&str>| match listener {
+            Some(listener) => anyhow::Ok(format!("http://{}", address(listener)?)),
+            None => Ok(elsewhere.unwrap_or_default().to_owned()),
         };
         Ok(Places {
             page: address(&self.page)?,
             dynamo: address(&self.dynamo)?,
             ec2: address(&self.ec2)?,
             rights: address(&self.rights)?,
-            s3: match &self.s3 {
-                Some(listener) => format!("http://{}", address(listener)?),
-                None => s3.unwrap_or_default().to_owned(),
-            },
-            functions,
+            s3: url(&self.s3, s3)?,
+            functions: url(&self.functions, functions_url.map(|url| url.trim_end_matches('/')))?,
             env_file: dir.join("env"),
             logs: dir.join("logs"),
             dir,
@@ -75,14 +61,29 @@ impl Ports {
 }
 
 /// Listens at the port that is so far from the first one, or at any free port if the first one is 0.
-async fn listen(what: &'static str, first: u16, further: u16) -> Result<TcpListener, LocalError> {
+async fn listen(what: &'static str, first: u16, further: u16) -> anyhow::Result<TcpListener> {
     let port = if first == 0 { 0 } else { first.saturating_add(further) };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
-    listener.map_err(|source| LocalError::Listen { what, port, source })
+    listener.with_context(|| {
+        format!(
+            "{what} cannot listen on port {port} of this machine (another `nodekeeper local` may run: end it, or give another \
+             --port; 0 for any free ports)"
+        )
+    })
 }
 
-fn address(listener: &TcpListener) -> Result<SocketAddr, LocalError> {
-    listener.local_addr().map_err(|source| LocalError::System { what: "read the address of a port", source })
+/// Listens as [`listen`], unless the part is elsewhere.
+async fn listen_unless(
+    elsewhere: Option<&str>,
+    what: &'static str,
+    first: u16,
+    further: u16,
+) -> anyhow::Result<Option<TcpListener>> {
+    if elsewhere.is_some() { Ok(None) } else { listen(what, first, further).await.map(Some) }
+}
+
+fn address(listener: &TcpListener) -> anyhow::Result<SocketAddr> {
+    listener.local_addr().context("cannot read the address of a port")
 }
 
 #[cfg(test)]

@@ -13,11 +13,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 /// How long killed processes may take to end.
 const KILL_LIMIT: Duration = Duration::from_secs(5);

@@ -13,17 +13,12 @@ pub(super) fn region(policy: &Policy) -> Ec2Settings {
         policy.size.iter().filter_map(|s| s.template.as_ref()).chain(&policy.launch.template).collect();
     settings.launch_templates = named.into_iter().enumerate().map(|(n, name)| template(n, name)).collect();
     if !policy.launch.subnets.is_empty() {
-        let zones = ('a'..='z').cycle();
-        settings.subnets = policy
-            .launch
-            .subnets
-            .iter()
-            .zip(zones)
-            .map(|(subnet_id, zone)| {
-                let zone = format!("{REGION}{zone}");
-                Subnet { subnet_id: subnet_id.clone(), zone, addresses: None }
-            })
-            .collect();
+        let subnet = |(subnet_id, zone): (&String, char)| Subnet {
+            subnet_id: subnet_id.clone(),
+            zone: format!("{REGION}{zone}"),
+            addresses: None,
+        };
+        settings.subnets = policy.launch.subnets.iter().zip(('a'..='z').cycle()).map(subnet).collect();
     }
     settings
 }

@@ -6,35 +6,38 @@
 
 use super::agent_program::{Build, agent};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
-use super::demo;
-use super::error::LocalError;
-use super::processes;
 use super::stack::Stack;
 use super::terminal::say;
+use super::{demo, processes};
 use crate::console::signals::Signals;
+use anyhow::{Context as _, anyhow, ensure};
+
+/// A signal ended the demonstration.
+const INTERRUPTED: &str = "the demonstration was interrupted: nothing is left running";
 
 /// Runs the system until it is told to end, or the demonstration is over. A failed check of the
 /// demonstration is an error.
 ///
 /// Kills every process that descends from this one before it returns: the program must have no
 /// other work.
-pub async fn run(args: LocalArgs, env: LocalEnv) -> Result<(), LocalError> {
-    let system = |what| move |source| LocalError::System { what, source };
-    processes::adopt_orphans().map_err(system("adopt processes that lose their parents"))?;
-    let mut signals = Signals::listen().map_err(system("listen to signals"))?;
+pub async fn run(args: LocalArgs, env: LocalEnv) -> anyhow::Result<()> {
+    processes::adopt_orphans().context("cannot adopt processes that lose their parents")?;
+    let mut signals = Signals::listen().context("cannot listen to signals")?;
     let outcome = start_and_end(&args, &env, &mut signals).await;
     let left = tokio::task::spawn_blocking(|| processes::kill_all(processes::of_ours)).await.unwrap_or(0);
     processes::reap_orphans();
-    match outcome {
-        Ok(()) if left > 0 => Err(LocalError::LeftBehind(left)),
-        outcome => outcome,
-    }
+    outcome?;
+    ensure!(
+        left == 0,
+        "{left} processes could not be ended: this command started them; find them with `ps` and kill them"
+    );
+    Ok(())
 }
 
-async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) -> Result<(), LocalError> {
+async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) -> anyhow::Result<()> {
     let stack = tokio::select! {
         stack = start(args, env) => stack?,
-        () = signals.next() => return if args.demo { Err(LocalError::Interrupted) } else { Ok(()) },
+        () = signals.next() => return if args.demo { Err(anyhow!(INTERRUPTED)) } else { Ok(()) },
     };
     say(&welcome(args, env, &stack));
     let shown = tokio::select! {
@@ -51,12 +54,12 @@ async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) 
     if !args.demo {
         return Ok(());
     }
-    let mut checks = shown.ok_or(LocalError::Interrupted)??;
+    let mut checks = shown.context(INTERRUPTED)??;
     checks.push(demo::Check::nothing_left(processes::of_ours().len()));
     demo::judge(&checks, &stack.places.logs)
 }
 
-async fn start(args: &LocalArgs, env: &LocalEnv) -> Result<Stack, LocalError> {
+async fn start(args: &LocalArgs, env: &LocalEnv) -> anyhow::Result<Stack> {
     let build = if args.no_build { Build::Never } else { Build::InSourceTree };
     let agent = agent(&env.exe, build).await?;
     Stack::start(args, env, agent).await

@@ -8,9 +8,8 @@
 
 use super::access::{Access, programs_only};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
-use super::credentials::LocalCredentials;
-use super::directory::{self, Places};
-use super::error::LocalError;
+use super::credentials::{LocalCredentials, random};
+use super::directory::{self, PRIVATE, Places, REGION};
 use super::functions::Functions;
 use super::isolation::JobIsolation;
 use super::machines::{GpusOf, LocalMachines, MachineSettings};
@@ -18,10 +17,14 @@ use super::page::{self, Page};
 use super::ports::Ports;
 use super::region::region;
 use super::{database, environment, function_urls, functions, processes, triggers};
+use crate::commands::policy;
 use crate::console::Clock;
+use crate::view::{Pace, Source};
+use anyhow::Context as _;
+use cloud::Ec2 as Cloud;
 use ec2_stand_in::Ec2;
 use guard::sigv4::Issuer;
-use model::auth::{NodeKey, hex};
+use model::auth::NodeKey;
 use model::policy::Policy;
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -33,6 +36,16 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
+/// The variables of this environment that machines have too. Docker and podman read the last ones.
+const OF_MACHINES: [&str; 7] = [
+    "PATH",
+    "RUST_LOG",
+    "CONTAINERS_CONF",
+    "CONTAINERS_STORAGE_CONF",
+    "CONTAINERS_REGISTRIES_CONF",
+    "DOCKER_CONFIG",
+    "DOCKER_HOST",
+];
 /// How often ended orphans are reaped.
 const REAP: Duration = Duration::from_secs(5);
 
@@ -52,21 +65,23 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    pub(super) async fn start(args: &LocalArgs, env: &LocalEnv, agent: PathBuf) -> Result<Self, LocalError> {
+    pub(super) async fn start(args: &LocalArgs, env: &LocalEnv, agent: PathBuf) -> anyhow::Result<Self> {
         let mut tasks = JoinSet::new();
-        let given = args.policy.as_deref().map(database::read_policy).transpose()?;
+        let given = args.policy.as_deref().map(policy::read).transpose()?;
         let key = node_key(args.node_key.as_deref())?;
         let (dir, lock) = directory::working_directory(&args.dir)?;
-        directory::private_directory(&dir.join("logs"))?;
+        directory::fresh_directory(&dir.join("logs"), PRIVATE)?;
 
-        let ports = Ports::bind(args.port, args.functions_url.as_deref(), env.s3_endpoint.as_deref()).await?;
-        let places = ports.places(args.functions_url.as_deref(), env.s3_endpoint.as_deref(), dir)?;
+        let ports = Ports::bind(args.port, args.functions_url.as_deref(), env.s3()).await?;
+        let places = ports.places(args.functions_url.as_deref(), env.s3(), dir)?;
         let access = Access::new(env);
         let variables = environment::variables(args, &places, &key, &access);
 
         let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
+        let given = OF_MACHINES.iter().filter_map(|name| Some((*name, env.var(name)?.to_owned())));
+        let known = places.endpoints().into_iter().chain(access.node_keys()).chain([("AWS_REGION", REGION.to_owned())]);
         let settings = MachineSettings {
             agent,
             dir: places.dir.join("machines"),
@@ -75,10 +90,7 @@ impl Stack {
             metadata_url: format!("http://{}/metadata", places.page),
             gpus: GpusOf { store: store.clone(), runtime: Handle::current() },
             user_data: !args.no_user_data,
-            path: env.path.clone(),
-            rust_log: env.rust_log.clone(),
-            endpoints: [places.endpoints(), env.containers.clone()].concat(),
-            s3_keys: access.node_keys(),
+            variables: known.chain(given).collect(),
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
         serve_for_jobs(args, &places, &access, (ports.rights, ports.s3), &mut tasks)?;
@@ -97,16 +109,16 @@ impl Stack {
             }
             None => functions::wake_elsewhere(args, &places.functions, &mut tasks).map(|()| None)?,
         };
-        let page = Page::new(
-            store.clone(),
-            Arc::clone(&ec2),
-            &access.sdk_config(places.ec2),
-            machines.clone(),
-            functions.clone(),
-            args,
-            env,
-        );
-        let page = page.with_credentials(issuer);
+        let source = Source {
+            cluster: args.cluster.to_string(),
+            store: store.clone(),
+            // EC2 as the functions see it.
+            cloud: Arc::new(Cloud::connect(&access.sdk_config(places.ec2), args.cluster.clone())),
+            clock: Arc::clone(&env.clock),
+            pace: Pace::LOCAL,
+            extra: Some(page::processes(Arc::clone(&ec2), functions.clone())),
+        };
+        let page = Page { source, machines: machines.clone(), credentials: issuer };
         tasks.spawn(page::serve(ports.page, page, access));
         tasks.spawn(reap_orphans());
         // Whoever waits for this file finds the tables.
@@ -127,10 +139,9 @@ impl Stack {
     }
 }
 
-fn node_key(given: Option<&str>) -> Result<String, LocalError> {
-    #[allow(clippy::disallowed_methods, reason = "a secret, which Rng does not make")]
-    let key = given.map_or_else(|| hex(&rand::random::<[u8; 32]>()), str::to_owned);
-    key.parse::<NodeKey>()?;
+fn node_key(given: Option<&str>) -> anyhow::Result<String> {
+    let key = given.map_or_else(|| random(32), str::to_owned);
+    key.parse::<NodeKey>().context("--node-key is wrong")?;
     Ok(key)
 }
 
@@ -142,7 +153,7 @@ fn start_ec2(
     policy: &Policy,
     listener: TcpListener,
     tasks: &mut JoinSet<()>,
-) -> Result<(LocalMachines, Arc<Ec2>), LocalError> {
+) -> anyhow::Result<(LocalMachines, Arc<Ec2>)> {
     let (machines, mut powered_off) = LocalMachines::new(settings)?;
     let ec2 = Ec2::new(region(policy), Arc::clone(&env.clock), Arc::new(machines.clone()));
     let (kept, informed, access) = (Arc::clone(&ec2), Arc::clone(&ec2), access.clone());
@@ -164,12 +175,12 @@ fn serve_for_jobs(
     access: &Access,
     (rights_at, s3_at): (TcpListener, Option<TcpListener>),
     tasks: &mut JoinSet<()>,
-) -> Result<(), LocalError> {
+) -> anyhow::Result<()> {
     let rights = access.rights(places.secrets());
     if let Some(listener) = s3_at {
         // What is stored lasts as long as the tables do.
         if args.data.is_none() {
-            directory::private_directory(&places.stored())?;
+            directory::fresh_directory(&places.stored(), PRIVATE)?;
         }
         let s3 = access.s3(&places.stored(), Arc::clone(&rights))?;
         tasks.spawn(async move { Access::serve_all("the stand-in for S3", listener, s3).await });

@@ -8,7 +8,7 @@ use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 /// The longest wait for an answer: the first invocation may compile the function.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -19,12 +19,16 @@ pub(super) fn authority(url: &str) -> Option<&str> {
     (rest.rsplit_once(':')?.1.parse::<u16>().is_ok() && !rest.contains('/')).then_some(rest)
 }
 
+/// A tick in each period; those that are missed are left out.
+pub(super) fn ticks(period: Span) -> Interval {
+    let mut ticks = interval(Duration::from_millis(u64::try_from(period.as_ms()).unwrap_or(1).max(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks
+}
+
 /// Invokes `function` by its schedule, until the future is dropped.
 pub(super) async fn invoke_by_schedule(authority: String, function: &'static str, period: Span) {
-    let period = Duration::from_millis(u64::try_from(period.as_ms()).unwrap_or(1).max(1));
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut failing = false;
+    let (mut ticks, mut failing) = (ticks(period), false);
     loop {
         ticks.tick().await;
         let outcome = timeout(LONGEST, invoke(&authority, function)).await.map_err(|_| io::ErrorKind::TimedOut.into());
@@ -35,12 +39,8 @@ pub(super) async fn invoke_by_schedule(authority: String, function: &'static str
         };
         // Logged only when the function begins to fail, not at each failure.
         if let (Some(problem), false) = (&problem, failing) {
-            tracing::warn!(
-                function,
-                authority,
-                problem,
-                "the function cannot be invoked: is `cargo lambda watch` running there?"
-            );
+            let hint = "the function cannot be invoked: is `cargo lambda watch` running there?";
+            tracing::warn!(function, authority, problem, "{hint}");
         }
         failing = problem.is_some();
     }

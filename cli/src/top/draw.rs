@@ -19,9 +19,7 @@ use super::state::{Snapshot, State, View};
 use super::{detail, rows};
 use crate::console::show::{dollars, one_line, rough};
 use crate::console::tone::Tone;
-use crate::view::status::Check;
-use crate::view::status::Level;
-use crate::view::status::none_or;
+use crate::view::status::{Check, Level, none_or};
 use model::time::Time;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -88,12 +86,10 @@ fn head(state: &State, now: Time, paint: Paint, area: Rect) -> Vec<Line<'static>
 fn summary(seen: &Snapshot, now: Time, paint: Paint) -> Line<'static> {
     let status = &seen.status;
     let notes = status.checks.iter().any(|c| c.level == Level::Look);
-    let tone = if !status.well {
-        Tone::Bad
-    } else if notes {
-        Tone::Warn
-    } else {
-        Tone::Good
+    let tone = match (status.well, notes) {
+        (false, _) => Tone::Bad,
+        (true, true) => Tone::Warn,
+        (true, false) => Tone::Good,
     };
     let mut spans = vec![
         Span::styled(one_line(&seen.cluster), paint.head()),
@@ -127,18 +123,17 @@ fn checks(checks: &[Check], paint: Paint, area: Rect) -> Vec<Line<'static>> {
 fn list(frame: &mut Frame<'_>, state: &mut State, area: Rect, now: Time, paint: Paint) {
     let Some(seen) = state.seen.clone() else { return };
     let height = usize::from(area.height.saturating_sub(1));
-    let (heads, cells, selected, none) = match state.view {
+    let (shown, selected) = state.list_mut().on_screen(height);
+    let (heads, cells, none): (_, Vec<Vec<String>>, _) = match state.view {
         View::Nodes => {
-            let (shown, selected) = state.nodes.on_screen(height);
-            let shown = shown.iter().filter_map(|n| seen.nodes.get(*n));
+            let cells = shown.iter().filter_map(|n| Some(rows::node(seen.nodes.get(*n)?, now)));
             let none = if seen.nodes.is_empty() { "no nodes are up" } else { "no node is like that" };
-            (rows::NODES, shown.map(|row| rows::node(row, now)).collect::<Vec<_>>(), selected, none)
+            (rows::NODES, cells.collect(), none)
         }
         View::Jobs => {
-            let (shown, selected) = state.jobs.on_screen(height);
-            let shown = shown.iter().filter_map(|n| seen.jobs.get(*n));
+            let cells = shown.iter().filter_map(|n| Some(rows::job(seen.jobs.get(*n)?, now)));
             let none = if seen.jobs.is_empty() { "no jobs are stored" } else { "no job is like that" };
-            (rows::JOBS, shown.map(|row| rows::job(row, now)).collect::<Vec<_>>(), selected, none)
+            (rows::JOBS, cells.collect(), none)
         }
     };
     if cells.is_empty() {
@@ -178,7 +173,7 @@ fn foot(state: &State, paint: Paint) -> Line<'static> {
         return Line::styled(format!("[y/n] {}", action.question()), paint.bad());
     }
     if state.typing {
-        return Line::raw(format!("/{}_", one_line(state.filter_text())));
+        return Line::raw(format!("/{}_", one_line(&state.list().filter)));
     }
     if let Some(said) = &state.said {
         let style = if said.is_bad { paint.bad() } else { paint.tone(Tone::Plain) };
@@ -187,11 +182,8 @@ fn foot(state: &State, paint: Paint) -> Line<'static> {
     if state.opened.is_some() {
         return Line::raw("Esc back  l output  c cancel  d drain  ? help  q quit");
     }
-    let filter = state.filter_text();
-    let (shown, name) = match state.view {
-        View::Nodes => (state.nodes.len(), "nodes"),
-        View::Jobs => (state.jobs.len(), "jobs"),
-    };
+    let (filter, shown) = (&state.list().filter, state.list().len());
+    let name = if state.view == View::Nodes { "nodes" } else { "jobs" };
     if filter.is_empty() {
         Line::raw("? help  / filter  Enter why  l output  c cancel  d drain  q quit")
     } else {

@@ -87,11 +87,11 @@ fn type_filter(state: &mut State, code: KeyCode, has_control: bool) {
         KeyCode::Enter | KeyCode::Up | KeyCode::Down => state.typing = false,
         KeyCode::Esc => {
             state.typing = false;
-            state.filter_mut().clear();
+            state.list_mut().filter.clear();
         }
-        KeyCode::Backspace => _ = state.filter_mut().pop(),
-        KeyCode::Char('u') if has_control => state.filter_mut().clear(),
-        KeyCode::Char(c) if !has_control && state.filter_text().len() < LONGEST => state.filter_mut().push(c),
+        KeyCode::Backspace => _ = state.list_mut().filter.pop(),
+        KeyCode::Char('u') if has_control => state.list_mut().filter.clear(),
+        KeyCode::Char(c) if !has_control && state.list().filter.len() < LONGEST => state.list_mut().filter.push(c),
         _ => return,
     }
     state.filter();
@@ -112,7 +112,7 @@ fn ask(state: &mut State, is_cancel: bool) {
     };
     match action {
         Some(Ok(action)) => state.question = Some(action),
-        Some(Err(text)) => state.said = Some(StatusLine { text, is_bad: true }),
+        Some(Err(why)) => state.refuse(&why),
         None => {}
     }
 }
@@ -128,14 +128,11 @@ fn open(state: &mut State, has_output: bool) -> Option<Effect> {
 }
 
 fn output(state: &mut State) -> Option<Effect> {
-    match state.thing() {
-        Some(Selection::Job(_)) => open(state, true),
-        _ => {
-            state.said =
-                Some(StatusLine { text: "l shows the output of a job: choose one (2)".to_owned(), is_bad: true });
-            None
-        }
+    if let Some(Selection::Job(_)) = state.thing() {
+        return open(state, true);
     }
+    state.refuse("l shows the output of a job: choose one (2)");
+    None
 }
 
 /// From a job or a node to the list; in the list, to all rows.
@@ -143,7 +140,7 @@ fn back(state: &mut State) -> Option<Effect> {
     if state.opened.take().is_some() {
         return Some(Effect::Open(None));
     }
-    state.filter_mut().clear();
+    state.list_mut().filter.clear();
     state.filter();
     None
 }
@@ -165,28 +162,14 @@ fn motion(state: &mut State, code: KeyCode) {
         .min(last);
         return;
     }
-    /// The list on the screen, whichever it is.
-    macro_rules! list {
-        ($list:ident => $moved:expr) => {
-            match state.view {
-                View::Nodes => {
-                    let $list = &mut state.nodes;
-                    $moved
-                }
-                View::Jobs => {
-                    let $list = &mut state.jobs;
-                    $moved
-                }
-            }
-        };
-    }
+    let list = state.list_mut();
     match code {
-        KeyCode::Down | KeyCode::Char('j') => list!(l => l.down(1)),
-        KeyCode::Up | KeyCode::Char('k') => list!(l => l.up(1)),
-        KeyCode::PageDown => list!(l => l.down(l.page())),
-        KeyCode::PageUp => list!(l => l.up(l.page())),
-        KeyCode::Home | KeyCode::Char('g') => list!(l => l.home()),
-        KeyCode::End | KeyCode::Char('G') => list!(l => l.end()),
+        KeyCode::Down | KeyCode::Char('j') => list.down(1),
+        KeyCode::Up | KeyCode::Char('k') => list.up(1),
+        KeyCode::PageDown => list.down(list.page()),
+        KeyCode::PageUp => list.up(list.page()),
+        KeyCode::Home | KeyCode::Char('g') => list.home(),
+        KeyCode::End | KeyCode::Char('G') => list.end(),
         _ => {}
     }
 }

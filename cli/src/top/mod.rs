@@ -29,8 +29,7 @@ mod tests;
 
 use crate::console::show::Screen;
 use crate::console::{Context, Outcome};
-use crate::view::{Pace, Source, Views};
-use clap::Args;
+use crate::view::{Source, Views};
 use paint::Paint;
 use std::sync::Arc;
 
@@ -38,24 +37,14 @@ use std::sync::Arc;
 pub(crate) const HELP: &str =
     "Example: nodekeeper top   then 2 for the jobs, /failed Enter for those that failed, Enter for why, ? for all keys";
 
-#[derive(Args, Clone, Debug)]
-pub struct TopArgs {}
-
-pub(crate) async fn run(context: &mut Context<'_>, _: &TopArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>) -> anyhow::Result<Outcome> {
     if context.screen != Screen::Terminal {
         anyhow::bail!(
             "top needs a terminal, and standard output is none: `nodekeeper status`, `nodekeeper jobs` and `nodekeeper nodes` print the same as text"
         );
     }
     let cluster = context.cluster().await?;
-    let source = Source {
-        cluster: cluster.dynamo.cluster().to_string(),
-        store: cluster.store.clone(),
-        cloud: Arc::clone(&cluster.cloud),
-        clock: Arc::clone(&context.clock),
-        pace: Pace::Aws,
-        extra: None,
-    };
+    let source = Source::in_aws(&cluster, &context.clock);
     let paint = Paint { colours: context.colours };
     screen::run(cluster, Arc::new(Views::new(source)), Arc::clone(&context.clock), paint).await?;
     Ok(Outcome::Done)

@@ -27,55 +27,44 @@ pub(super) struct RefreshRequest {
 
 /// Reads the lists until nobody takes them.
 pub(super) async fn lists(views: Arc<Views>, mut asked: watch::Receiver<RefreshRequest>, news: mpsc::Sender<Update>) {
-    let mut last: Option<(Arc<Live>, Arc<Stored>)> = None;
+    let mut last = None;
     loop {
         let again = asked.borrow_and_update().again;
-        let told = match read(&views).await {
-            Ok((live, stored)) => {
-                let is_same = |(l, s): &(Arc<Live>, Arc<Stored>)| Arc::ptr_eq(l, &live) && Arc::ptr_eq(s, &stored);
-                if last.as_ref().is_some_and(is_same) {
-                    None
-                } else {
-                    let told = seen(&views, &live, &stored).await;
-                    last = told.is_ok().then_some((live, stored));
-                    Some(told.map_or_else(
-                        |error| Update::Failed(error.to_string()),
-                        |seen| Update::Snapshot(Arc::new(seen)),
-                    ))
-                }
-            }
-            Err(error) => {
-                last = None;
-                Some(Update::Failed(error.to_string()))
-            }
+        let told = match look(&views, &mut last).await {
+            Ok(seen) => seen.map(|seen| Update::Snapshot(Arc::new(seen))),
+            Err(error) => Some(Update::Failed(error.to_string())),
         };
         if let Some(told) = told
             && news.send(told).await.is_err()
         {
             return;
         }
-        let period = tokio::time::sleep(Duration::from_millis(views.source.pace.refresh_ms()));
         tokio::select! {
-            () = period => {}
+            () = pause(&views) => {}
             waited = asked.wait_for(|asked| asked.again != again) => if waited.is_err() { return },
         }
     }
 }
 
-async fn read(views: &Views) -> Result<(Arc<Live>, Arc<Stored>), DbError> {
-    Ok((views.live().await?, views.stored().await?))
+async fn pause(views: &Views) {
+    tokio::time::sleep(Duration::from_millis(views.source.pace.refresh_ms)).await;
 }
 
-async fn seen(views: &Views, live: &Live, stored: &Stored) -> Result<Snapshot, DbError> {
-    let mut nodes = live.nodes();
-    nodes.retain(|row| row.node_id.is_some());
-    Ok(Snapshot {
-        at: live.present.now,
-        cluster: views.source.cluster.clone(),
-        status: live.status.clone(),
-        jobs: views.jobs(live, stored).await?,
-        nodes,
-    })
+/// The lists, if they are not those that were seen last.
+async fn look(views: &Views, last: &mut Option<(Arc<Live>, Arc<Stored>)>) -> Result<Option<Snapshot>, DbError> {
+    let before = last.take();
+    let (live, stored) = (views.live().await?, views.stored().await?);
+    let is_same = |(l, s): &(Arc<Live>, Arc<Stored>)| Arc::ptr_eq(l, &live) && Arc::ptr_eq(s, &stored);
+    let snapshot = if before.as_ref().is_some_and(is_same) {
+        None
+    } else {
+        let mut nodes = live.nodes();
+        nodes.retain(|row| row.node_id.is_some());
+        let (at, cluster, status) = (live.present.now, views.source.cluster.clone(), live.status.clone());
+        Some(Snapshot { at, cluster, status, jobs: views.jobs(&live, &stored).await?, nodes })
+    };
+    *last = Some((live, stored));
+    Ok(snapshot)
 }
 
 /// Reads what is opened, until nobody takes it.
@@ -87,9 +76,8 @@ pub(super) async fn details(views: Arc<Views>, mut asked: watch::Receiver<Refres
         {
             return;
         }
-        let period = tokio::time::sleep(Duration::from_millis(views.source.pace.refresh_ms()));
         tokio::select! {
-            () = period => {}
+            () = pause(&views) => {}
             changed = asked.changed() => if changed.is_err() { return },
         }
     }

@@ -24,8 +24,9 @@ pub(super) struct Snapshot {
 }
 
 /// One of the lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum View {
+    #[default]
     Nodes,
     Jobs,
 }
@@ -79,14 +80,14 @@ pub(super) enum Effect {
 }
 
 /// Everything that is on the screen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) seen: Option<Arc<Snapshot>>,
     /// Since when looks fail, and how the last one did.
     pub(super) failed: Option<(Time, String)>,
     pub(super) view: View,
-    pub(super) nodes: List<Slot>,
-    pub(super) jobs: List<JobId>,
+    pub(super) nodes: List<Selection>,
+    pub(super) jobs: List<Selection>,
     pub(super) opened: Option<Opened>,
     pub(super) help: bool,
     /// Whether the filter is being typed.
@@ -94,23 +95,6 @@ pub(super) struct State {
     /// What waits for a yes.
     pub(super) question: Option<OperatorAction>,
     pub(super) said: Option<StatusLine>,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            seen: None,
-            failed: None,
-            view: View::Nodes,
-            nodes: List::default(),
-            jobs: List::default(),
-            opened: None,
-            help: false,
-            typing: false,
-            question: None,
-            said: None,
-        }
-    }
 }
 
 impl State {
@@ -143,18 +127,18 @@ impl State {
         self.said = Some(StatusLine { text, is_bad });
     }
 
-    /// The filter of the list on the screen.
-    pub(super) const fn filter_text(&self) -> &String {
+    /// The list on the screen.
+    pub(super) const fn list(&self) -> &List<Selection> {
         match self.view {
-            View::Nodes => &self.nodes.filter,
-            View::Jobs => &self.jobs.filter,
+            View::Nodes => &self.nodes,
+            View::Jobs => &self.jobs,
         }
     }
 
-    pub(super) const fn filter_mut(&mut self) -> &mut String {
+    pub(super) const fn list_mut(&mut self) -> &mut List<Selection> {
         match self.view {
-            View::Nodes => &mut self.nodes.filter,
-            View::Jobs => &mut self.jobs.filter,
+            View::Nodes => &mut self.nodes,
+            View::Jobs => &mut self.jobs,
         }
     }
 
@@ -163,37 +147,38 @@ impl State {
         let Some(seen) = &self.seen else { return };
         let wanted = words(&self.nodes.filter);
         let rows = seen.nodes.iter().enumerate().filter(|(_, row)| takes(*row, &wanted));
-        self.nodes.update(rows.map(|(n, row)| (n, row.slot)));
+        self.nodes.update(rows.map(|(n, row)| (n, Selection::Node(row.slot))));
         let wanted = words(&self.jobs.filter);
         let rows = seen.jobs.iter().enumerate().filter(|(_, row)| takes(*row, &wanted));
-        self.jobs.update(rows.map(|(n, row)| (n, row.job_id)));
+        self.jobs.update(rows.map(|(n, row)| (n, Selection::Job(row.job_id))));
     }
 
     /// The job or node that keys are about.
     pub(super) fn thing(&self) -> Option<Selection> {
-        match (&self.opened, self.view) {
-            (Some(opened), _) => Some(opened.thing),
-            (None, View::Nodes) => self.nodes.selected().map(Selection::Node),
-            (None, View::Jobs) => self.jobs.selected().map(Selection::Job),
-        }
+        self.opened.as_ref().map_or_else(|| self.list().selected(), |opened| Some(opened.thing))
+    }
+
+    fn detail(&self) -> Option<&Detail> {
+        self.opened.as_ref()?.detail.as_ref()
     }
 
     pub(super) fn job(&self, id: JobId) -> Option<&JobRow> {
-        if let Some(Detail::Job(job)) = self.opened.as_ref().and_then(|opened| opened.detail.as_ref())
-            && job.row.job_id == id
-        {
-            return Some(&job.row);
+        match self.detail() {
+            Some(Detail::Job(job)) if job.row.job_id == id => Some(&job.row),
+            _ => self.seen.as_ref()?.jobs.iter().find(|row| row.job_id == id),
         }
-        self.seen.as_ref()?.jobs.iter().find(|row| row.job_id == id)
     }
 
     pub(super) fn node(&self, slot: Slot) -> Option<&NodeRow> {
-        if let Some(Detail::Node(node)) = self.opened.as_ref().and_then(|opened| opened.detail.as_ref())
-            && node.row.slot == slot
-        {
-            return Some(&node.row);
+        match self.detail() {
+            Some(Detail::Node(node)) if node.row.slot == slot => Some(&node.row),
+            _ => self.seen.as_ref()?.nodes.iter().find(|row| row.slot == slot),
         }
-        self.seen.as_ref()?.nodes.iter().find(|row| row.slot == slot)
+    }
+
+    /// Answers a key that does nothing.
+    pub(super) fn refuse(&mut self, why: &str) {
+        self.said = Some(StatusLine { text: why.to_owned(), is_bad: true });
     }
 }
 

@@ -7,9 +7,7 @@ use super::paint::Paint;
 use super::reader::{self, RefreshRequest, Update};
 use super::state::{Detail, Effect, Selection, Snapshot, State, View};
 use crate::commands::tests::World;
-use crate::view::status::Check;
-use crate::view::status::Level;
-use crate::view::status::Status;
+use crate::view::status::{Check, Level, Status};
 use crate::view::story::Happening;
 use crate::view::{JobDetail, JobRow, NodeDetail, NodeRow, Pace, Source, Views};
 use model::events::{Event, Subject};
@@ -327,12 +325,12 @@ fn a_filter_keeps_rows_with_all_its_words() {
     key(&mut state, KeyCode::Enter);
     assert!(has(&screen(&mut state, 80, 20), &["1 jobs with render; Esc shows all"]));
     // Keys are keys again.
-    assert_eq!(state.jobs.selected(), Some(fixtures::job_id(3)));
+    assert_eq!(selected(&state), fixtures::job_id(3));
     key(&mut state, KeyCode::Esc);
     assert_eq!(state.jobs.len(), 4);
-    assert_eq!(state.jobs.selected(), Some(fixtures::job_id(3)), "the selected row stays selected");
+    assert_eq!(selected(&state), fixtures::job_id(3), "the selected row stays selected");
     keys(&mut state, "/queued");
-    assert_eq!((state.jobs.len(), state.jobs.selected()), (1, Some(fixtures::job_id(2))), "a state is a word too");
+    assert_eq!((state.jobs.len(), selected(&state)), (1, fixtures::job_id(2)), "a state is a word too");
     for _ in 0..20 {
         key(&mut state, KeyCode::Backspace);
     }
@@ -344,13 +342,17 @@ fn a_filter_keeps_rows_with_all_its_words() {
     assert_eq!((state.nodes.len(), state.jobs.len()), (1, 4), "each list has its own filter");
 }
 
+fn selected(state: &State) -> JobId {
+    let Some(Selection::Job(id)) = state.jobs.selected() else { panic!("no job is selected") };
+    id
+}
+
 #[test]
 fn motions_stay_within_the_list_and_within_a_text() {
     let rows = (0..50).map(|n| job(n, "j", JobState::Queued)).collect();
     let mut state = state(Vec::new(), rows, Vec::new());
     keys(&mut state, "2");
     screen(&mut state, 80, 14);
-    let selected = |state: &State| state.jobs.selected().unwrap();
     key(&mut state, KeyCode::PageDown);
     // 14 lines without 3 of the head, the heads of the columns and the foot.
     assert_eq!(selected(&state), fixtures::job_id(9));
@@ -479,7 +481,7 @@ fn views(world: &World) -> Arc<Views> {
         store: world.store().clone(),
         cloud: Arc::clone(&world.cluster.cloud),
         clock: Arc::new(|| at(1000)),
-        pace: Pace::Aws,
+        pace: Pace::AWS,
         extra: None,
     }))
 }

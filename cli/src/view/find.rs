@@ -11,7 +11,7 @@ use crate::console::Cluster;
 use crate::console::show::{one_line, several};
 use model::array::Array;
 use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::{JobState, JobSummary, NodeRecord, NodeState};
+use model::{JobSummary, NodeRecord, NodeState};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{DbError, Store};
@@ -45,27 +45,12 @@ pub(crate) fn short_alloc(alloc: AllocId) -> String {
 #[error("{0}")]
 pub(crate) struct NotFound(String);
 
-/// What is known of a job by which it can be found.
-#[derive(Clone)]
-struct Known {
-    id: JobId,
-    text: String,
-    name: Option<String>,
-    state: JobState,
-}
-
-impl Known {
-    fn of(job: &JobSummary) -> Self {
-        Self { id: job.job_id, text: job.job_id.to_string(), name: job.name.clone(), state: job.state }
-    }
-}
-
 /// What a text names.
 enum Found {
     /// A job, by its id or a part of it.
     Id(JobId),
     /// The jobs with this name.
-    Named(Vec<Known>),
+    Named(Vec<JobSummary>),
 }
 
 /// Finds jobs and nodes. The list of nodes is read at most once.
@@ -91,7 +76,7 @@ impl<'a> Finder<'a> {
         match self.found(given).await? {
             Found::Id(id) => Ok(id),
             Found::Named(jobs) => match jobs.as_slice() {
-                [job] => Ok(job.id),
+                [job] => Ok(job.job_id),
                 several => Err(ambiguous(text_of(given), several)),
             },
         }
@@ -102,7 +87,7 @@ impl<'a> Finder<'a> {
         let one = match self.found(given).await? {
             Found::Id(id) => return Ok(vec![id]),
             Found::Named(jobs) => match jobs.first() {
-                Some(one) if jobs.iter().all(|job| Array::of(job.id) == Array::of(one.id)) => one.id,
+                Some(one) if jobs.iter().all(|job| Array::of(job.job_id) == Array::of(one.job_id)) => one.job_id,
                 _ => return Err(ambiguous(text_of(given), &jobs)),
             },
         };
@@ -140,21 +125,21 @@ impl<'a> Finder<'a> {
             live
         } else {
             let mut stored = fitting(jobs.iter(), text, &upper);
-            stored.named = stored.named.into_iter().max_by_key(|job| job.id).into_iter().collect();
+            stored.named = stored.named.into_iter().max_by_key(|job| job.job_id).into_iter().collect();
             if live.is_empty() || stored.is_short { stored } else { live }
         };
         let Fitting { parts, named, is_short } = fits;
         match (parts.as_slice(), named.as_slice()) {
             ([], []) => Err(unknown_job(text)),
             ([], _) => Ok(Found::Named(named.into_iter().cloned().collect())),
-            ([id], []) => Ok(Found::Id(id.id)),
-            ([id], _) if is_short => Ok(Found::Id(id.id)),
+            ([id], []) => Ok(Found::Id(id.job_id)),
+            ([id], _) if is_short => Ok(Found::Id(id.job_id)),
             // A job that has its own id as its name.
-            ([id], [same]) if id.id == same.id => Ok(Found::Id(id.id)),
+            ([id], [same]) if id.job_id == same.job_id => Ok(Found::Id(id.job_id)),
             _ => {
-                let mut all: Vec<Known> = parts.into_iter().chain(named).cloned().collect();
-                all.sort_by_key(|job| job.id);
-                all.dedup_by_key(|job| job.id);
+                let mut all: Vec<JobSummary> = parts.into_iter().chain(named).cloned().collect();
+                all.sort_by_key(|job| job.job_id);
+                all.dedup_by_key(|job| job.job_id);
                 Err(ambiguous(text, &all))
             }
         }
@@ -246,12 +231,12 @@ fn is_short_form(upper: &str) -> bool {
 }
 
 /// Finds the stored jobs with this name, and those whose id begins or ends with this text.
-async fn looked_up(store: &Store, text: &str, upper: &str) -> Result<Vec<Known>, DbError> {
+async fn looked_up(store: &Store, text: &str, upper: &str) -> Result<Vec<JobSummary>, DbError> {
     let mut ids = store.named(text, None, NAMED).await?.ids;
     ids.truncate(NAMED);
     ids.extend(with_part(store, upper).await?);
     let read = store.jobs_of(ids).await?;
-    Ok(read.rows.iter().map(|job| Known::of(&job.summary)).collect())
+    Ok(read.rows.into_iter().map(|job| job.summary).collect())
 }
 
 /// The jobs that one word may mean on the page: a part of an id, or the beginning of a name.
@@ -278,9 +263,9 @@ async fn with_part(store: &Store, upper: &str) -> Result<Vec<JobId>, DbError> {
 /// The jobs that a text fits.
 struct Fitting<'a> {
     /// Those whose id has this part. If it is the short id of some, only these.
-    parts: Vec<&'a Known>,
+    parts: Vec<&'a JobSummary>,
     /// Those that have this name.
-    named: Vec<&'a Known>,
+    named: Vec<&'a JobSummary>,
     /// Whether the text is the short id of a job.
     is_short: bool,
 }
@@ -291,13 +276,16 @@ impl Fitting<'_> {
     }
 }
 
-fn fitting<'a>(jobs: impl Iterator<Item = &'a Known> + Clone, text: &str, upper: &str) -> Fitting<'a> {
+fn fitting<'a>(jobs: impl Iterator<Item = &'a JobSummary> + Clone, text: &str, upper: &str) -> Fitting<'a> {
     let is_part = upper.len() >= SHORTEST && upper.bytes().all(|b| b.is_ascii_alphanumeric());
-    let with = |fits: &dyn Fn(&Known) -> bool| jobs.clone().filter(|job| fits(job)).collect::<Vec<_>>();
+    let with = |fits: &dyn Fn(&JobSummary) -> bool| jobs.clone().filter(|job| fits(job)).collect::<Vec<_>>();
     let named = with(&|job| job.name.as_deref() == Some(text));
-    let short = if is_short_form(upper) { with(&|job| job.text.ends_with(upper)) } else { Vec::new() };
+    let short = if is_short_form(upper) { with(&|job| job.job_id.to_string().ends_with(upper)) } else { Vec::new() };
     let is_short = !short.is_empty();
-    let is_there = |job: &Known| is_part && (job.text.ends_with(upper) || job.text.starts_with(upper));
+    let is_there = |job: &JobSummary| {
+        let id = job.job_id.to_string();
+        is_part && (id.ends_with(upper) || id.starts_with(upper))
+    };
     let parts = if is_short { short } else { with(&is_there) };
     Fitting { parts, named, is_short }
 }
@@ -325,12 +313,12 @@ fn unknown_job(text: &str) -> anyhow::Error {
     .into()
 }
 
-fn ambiguous(text: &str, jobs: &[Known]) -> anyhow::Error {
-    let mut newest: Vec<&Known> = jobs.iter().collect();
-    newest.sort_by_key(|job| std::cmp::Reverse(job.id));
+fn ambiguous(text: &str, jobs: &[JobSummary]) -> anyhow::Error {
+    let mut newest: Vec<&JobSummary> = jobs.iter().collect();
+    newest.sort_by_key(|job| std::cmp::Reverse(job.job_id));
     let shown = newest.iter().take(LISTED).map(|job| {
         let name = job.name.as_deref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();
-        format!("{}{name} ({})", job.text, job.state)
+        format!("{}{name} ({})", job.job_id, job.state)
     });
     let shown: Vec<String> = shown.collect();
     let more = jobs.len().saturating_sub(LISTED);

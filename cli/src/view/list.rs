@@ -31,18 +31,12 @@ pub(crate) trait Searched {
 /// A part of a list.
 #[derive(Debug, Serialize)]
 pub(crate) struct Part<T> {
-    rows: Vec<T>,
+    pub(crate) rows: Vec<T>,
     offset: usize,
     /// How many rows there are that were asked for.
     total: usize,
     /// How many rows there are at all.
     all: usize,
-}
-
-impl<T> Part<T> {
-    pub(crate) fn rows_mut(&mut self) -> &mut [T] {
-        &mut self.rows
-    }
 }
 
 impl Wanted {

@@ -41,14 +41,13 @@ pub(crate) use live::{Live, Stored};
 pub(crate) use next::Next;
 pub(crate) use rows::{JobRow, NodeRow};
 
-use crate::console::Clock;
+use crate::console::{Clock, Cluster};
 use cached::Cached;
 use commands::Commands;
 use history::History;
 use model::cloud::Cloud;
 use model::time::Span;
 use serde_json::Value;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -62,68 +61,50 @@ const COMPLETED: usize = 500;
 pub(crate) type Extra = Arc<dyn Fn() -> Value + Send + Sync>;
 
 /// How often the tables may be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// A cluster on this machine: reading costs nothing.
-    Local,
-    /// A cluster in AWS: each read is paid for.
-    Aws,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// The age up to which the present is shown again.
+    live: Duration,
+    /// The age up to which whole tables, of jobs and of events, are shown again.
+    whole: Duration,
+    /// How many times as long as reading took something is shown again.
+    times: u32,
+    /// How often the page and `top` ask.
+    pub(crate) refresh_ms: u64,
 }
 
 impl Pace {
-    /// The age up to which the present is shown again.
-    const fn live(self) -> Duration {
-        match self {
-            Self::Local => Duration::from_millis(800),
-            Self::Aws => Duration::from_secs(4),
-        }
-    }
-
-    /// The age up to which whole tables, of jobs and of events, are shown again.
-    const fn whole(self) -> Duration {
-        match self {
-            Self::Local => Duration::from_secs(1),
-            Self::Aws => Duration::from_secs(30),
-        }
-    }
-
-    /// How many times as long as reading took something is shown again.
-    const fn times(self) -> u32 {
-        match self {
-            Self::Local => 3,
-            Self::Aws => 20,
-        }
-    }
-
-    /// How often the page and `top` ask.
-    pub(crate) const fn refresh_ms(self) -> u64 {
-        match self {
-            Self::Local => 1000,
-            Self::Aws => 5000,
-        }
-    }
+    /// A cluster on this machine: reading costs nothing.
+    #[cfg(feature = "local")]
+    pub(crate) const LOCAL: Self =
+        Self { live: Duration::from_millis(800), whole: Duration::from_secs(1), times: 3, refresh_ms: 1000 };
+    /// A cluster in AWS: each read is paid for.
+    pub(crate) const AWS: Self =
+        Self { live: Duration::from_secs(4), whole: Duration::from_secs(30), times: 20, refresh_ms: 5000 };
 }
 
 /// What is looked at.
 #[derive(Clone)]
-pub struct Source {
+pub(crate) struct Source {
     /// The name of the cluster.
-    pub cluster: String,
+    pub(crate) cluster: String,
     /// Its tables.
-    pub store: Store,
+    pub(crate) store: Store,
     /// Its instances.
-    pub cloud: Arc<dyn Cloud>,
+    pub(crate) cloud: Arc<dyn Cloud>,
     /// Gives the time.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// How often the tables may be read.
-    pub pace: Pace,
+    pub(crate) pace: Pace,
     /// What a local stack shows besides; absent for other clusters.
-    pub extra: Option<Extra>,
+    pub(crate) extra: Option<Extra>,
 }
 
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Source({}, {:?})", self.cluster, self.pace)
+impl Source {
+    /// A cluster in AWS.
+    pub(crate) fn in_aws(cluster: &Cluster, clock: &Clock) -> Self {
+        let (store, cloud, clock) = (cluster.store.clone(), Arc::clone(&cluster.cloud), Arc::clone(clock));
+        Self { cluster: cluster.dynamo.cluster().to_string(), store, cloud, clock, pace: Pace::AWS, extra: None }
     }
 }
 
@@ -141,9 +122,9 @@ impl Views {
         let pace = source.pace;
         Self {
             source,
-            live: Cached::new(pace.live(), pace.times()),
-            stored: Cached::new(pace.whole(), pace.times()),
-            past: Cached::new(pace.whole(), pace.times()),
+            live: Cached::new(pace.live, pace.times),
+            stored: Cached::new(pace.whole, pace.times),
+            past: Cached::new(pace.whole, pace.times),
             commands: Commands::default(),
         }
     }

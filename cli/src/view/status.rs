@@ -8,10 +8,9 @@ use super::next::Next;
 use super::present::Present;
 use crate::console::show::counted;
 use model::events::Subject;
-use model::functions;
 use model::handle::STUCK_AFTER;
 use model::money::Usd;
-use model::{AllocSummary, Handle, JobSummary, NodeRecord};
+use model::{AllocSummary, Handle, JobSummary, NodeRecord, functions};
 use runtime::observation::ObserveError;
 use runtime::signs::{self, BadRow, Facts, Stopping};
 pub(crate) use runtime::signs::{Level, Raised as Check};
@@ -117,7 +116,8 @@ impl Status {
     }
 }
 
-fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
+/// How often each word comes.
+pub(crate) fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for word in words {
         *counts.entry(word).or_default() += 1;

@@ -2,8 +2,8 @@
 //!
 //! Guarantees: an answer that cannot be given is JSON with an `error` that says what and why.
 
-use crate::view::find;
-use crate::view::{JobDetail, JobRow, NodeDetail, PAST, Searched, Views, Wanted, holds};
+use crate::view::status::counts;
+use crate::view::{JobDetail, JobRow, NodeDetail, PAST, Searched, Views, Wanted, find, holds};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
@@ -57,9 +57,14 @@ fn asked<T>(query: Asked<T>) -> Result<T, Failure> {
 
 /// Something with the time at which it was seen.
 fn seen(at: Time, value: impl Serialize) -> Answer {
+    seen_with(at, value, [])
+}
+
+/// Something with the time at which it was seen, and more fields.
+fn seen_with<const N: usize>(at: Time, value: impl Serialize, more: [(&str, Value); N]) -> Answer {
     let mut value = serde_json::to_value(value).map_err(|e| Failure::Wrong(e.to_string()))?;
     if let Value::Object(fields) = &mut value {
-        fields.insert("now".to_owned(), json!(at));
+        fields.extend([("now", json!(at))].into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)));
     }
     Ok(Json(value))
 }
@@ -70,7 +75,7 @@ pub(super) async fn overview(State(web): State<Arc<Views>>) -> Answer {
     let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
     let overview = json!({
         "cluster": web.source.cluster,
-        "refresh_ms": web.source.pace.refresh_ms(),
+        "refresh_ms": web.source.pace.refresh_ms,
         "local": web.source.extra.is_some(),
         "version": env!("CARGO_PKG_VERSION"),
         "status": live.status,
@@ -86,10 +91,7 @@ pub(super) async fn jobs(State(web): State<Arc<Views>>, query: Asked<Wanted>) ->
     let (stored, live) = (web.stored().await?, web.live().await?);
     let store = &web.source.store;
     let mut rows = web.jobs(&live, &stored).await?;
-    let mut counts = BTreeMap::<&str, usize>::new();
-    for row in &rows {
-        *counts.entry(row.state.as_str()).or_default() += 1;
-    }
+    let counts = counts(rows.iter().map(|row| row.state.to_string()));
     if let Some(word) = wanted.word() {
         let known: BTreeSet<JobId> = rows.iter().map(|row| row.job_id).collect();
         let others = find::sought(store, word).await?.into_iter().filter(|id| !known.contains(id));
@@ -97,13 +99,8 @@ pub(super) async fn jobs(State(web): State<Arc<Views>>, query: Asked<Wanted>) ->
     }
     let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
     let mut part = wanted.of(rows);
-    web.complete(&live, part.rows_mut()).await?;
-    let (counts, more) = (json!(counts), json!(more));
-    let mut part = serde_json::to_value(part).map_err(|e| Failure::Wrong(e.to_string()))?;
-    if let Value::Object(fields) = &mut part {
-        fields.extend([("counts".to_owned(), counts), ("more".to_owned(), more)]);
-    }
-    seen(live.present.now, part)
+    web.complete(&live, &mut part.rows).await?;
+    seen_with(live.present.now, part, [("counts", json!(counts)), ("more", json!(more))])
 }
 
 pub(super) async fn job(State(web): State<Arc<Views>>, Path(id): Path<String>) -> Answer {
@@ -118,11 +115,7 @@ pub(super) async fn job(State(web): State<Arc<Views>>, Path(id): Path<String>) -
 pub(super) async fn nodes(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
     let wanted = asked(query)?;
     let live = web.live().await?;
-    let mut part = serde_json::to_value(wanted.of(live.nodes())).map_err(|e| Failure::Wrong(e.to_string()))?;
-    if let Value::Object(fields) = &mut part {
-        fields.insert("counts".to_owned(), json!(live.status.nodes));
-    }
-    seen(live.present.now, part)
+    seen_with(live.present.now, wanted.of(live.nodes()), [("counts", json!(live.status.nodes))])
 }
 
 pub(super) async fn node(State(web): State<Arc<Views>>, Path(slot): Path<String>) -> Answer {
@@ -159,23 +152,24 @@ impl Searched for EventRow {
 
 /// Whether an event only says that the house is kept.
 fn is_housekeeping(event: &Event) -> bool {
-    let action = event.action.parse::<ActionName>().ok();
-    action.is_some_and(|action| {
-        matches!(
-            action,
-            ActionName::MarkDestroying
-                | ActionName::ForgetHandle
-                | ActionName::Purge
-                | ActionName::LookLater
-                | ActionName::SetIdle
-                | ActionName::BindInstance
-                | ActionName::ForgetEntry
-                | ActionName::ReadOffers
-                | ActionName::IndexJob
-                | ActionName::ListAlloc
-                | ActionName::Heartbeat
-        )
-    })
+    use ActionName::{
+        BindInstance, ForgetEntry, ForgetHandle, Heartbeat, IndexJob, ListAlloc, LookLater, MarkDestroying, Purge,
+        ReadOffers, SetIdle,
+    };
+    matches!(
+        event.action.parse(),
+        Ok(MarkDestroying
+            | ForgetHandle
+            | Purge
+            | LookLater
+            | SetIdle
+            | BindInstance
+            | ForgetEntry
+            | ReadOffers
+            | IndexJob
+            | ListAlloc
+            | Heartbeat)
+    )
 }
 
 pub(super) async fn events(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {

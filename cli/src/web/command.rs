@@ -4,7 +4,7 @@
 //! Only the operator's own programs, and root's, get an answer (`guard`).
 
 use crate::console::{Context, Outcome};
-use crate::view::{Pace, Source};
+use crate::view::Source;
 use anyhow::Context as _;
 use clap::Args;
 use guard::Owner;
@@ -23,17 +23,10 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Re
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await.with_context(|| {
         format!("cannot listen on port {} of this machine: give another --port, or 0 for any free one", args.port)
     })?;
-    let name = cluster.dynamo.cluster().to_string();
-    writeln!(context.out, "the page of cluster {name}: http://{}/  Ctrl-C ends it", listener.local_addr()?)?;
+    let source = Source::in_aws(&cluster, &context.clock);
+    let (name, at) = (&source.cluster, listener.local_addr()?);
+    writeln!(context.out, "the page of cluster {name}: http://{at}/  Ctrl-C ends it")?;
     context.out.flush()?;
-    let source = Source {
-        cluster: name,
-        store: cluster.store,
-        cloud: cluster.cloud,
-        clock: std::sync::Arc::clone(&context.clock),
-        pace: Pace::Aws,
-        extra: None,
-    };
     tokio::select! {
         served = super::serve(listener, Owner::of_this_program(None), super::router(source)) => served.context("the page is no longer served: restart")?,
         ended = tokio::signal::ctrl_c() => ended.context("cannot listen to signals")?,

@@ -10,6 +10,7 @@ use crate::view::{Live, Views};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use model::control::RunRow;
 use model::functions::FUNCTIONS;
 use model::time::Time;
 use model::{BrakeKind, JobState, NodeStateName, NodeStatus};
@@ -119,28 +120,16 @@ fn written(cluster: &str, live: Option<&Live>) -> String {
 /// How the functions do.
 fn functions(text: &mut Text, present: &Present) {
     let runs = || FUNCTIONS.iter().filter_map(|f| Some((f.name, present.control.runs.get(f.name)?)));
-    text.gauge(
-        "function_last_success_timestamp_seconds",
-        "When the last successful run of a function began.",
-        "function",
-        runs().filter_map(|(name, run)| Some((name, seconds(run.last_success_at?)))),
-    );
-    text.gauge(
-        "function_last_run_timestamp_seconds",
-        "When the last run of a function began.",
-        "function",
-        runs().map(|(name, run)| (name, seconds(run.started_at))),
-    );
-    text.gauge(
-        "function_last_run_duration_seconds",
-        "How long the last run of a function took.",
-        "function",
-        runs().map(|(name, run)| (name, run.duration_ms as f64 / 1000.0)),
-    );
-    text.gauge(
-        "function_failing",
-        "Whether the last run of a function failed.",
-        "function",
-        runs().map(|(name, run)| (name, u8::from(run.error.is_some()))),
-    );
+    let mut each = |name: &str, help: &str, value: fn(&RunRow) -> Option<f64>| {
+        let values = runs().filter_map(|(function, run)| Some((function, value(run)?)));
+        text.gauge(&format!("function_{name}"), help, "function", values);
+    };
+    let help = "When the last successful run of a function began.";
+    each("last_success_timestamp_seconds", help, |run| run.last_success_at.map(seconds));
+    let help = "When the last run of a function began.";
+    each("last_run_timestamp_seconds", help, |run| Some(seconds(run.started_at)));
+    let help = "How long the last run of a function took.";
+    each("last_run_duration_seconds", help, |run| Some(run.duration_ms as f64 / 1000.0));
+    let help = "Whether the last run of a function failed.";
+    each("failing", help, |run| Some(f64::from(run.error.is_some())));
 }

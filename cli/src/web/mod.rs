@@ -15,7 +15,7 @@
 
 mod api;
 mod assets;
-pub mod command;
+pub(crate) mod command;
 mod guard;
 mod metrics;
 #[cfg(test)]
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 /// The page and its API, for people on this machine and for no page of another site.
-pub fn router(source: Source) -> Router {
+pub(crate) fn router(source: Source) -> Router {
     let api = Router::new()
         .route("/api/overview", get(api::overview))
         .route("/api/jobs", get(api::jobs))
@@ -49,6 +49,6 @@ pub fn router(source: Source) -> Router {
 }
 
 /// Serves the owner's programs, until the listener fails or the future is dropped.
-pub async fn serve(listener: TcpListener, owner: Owner, router: Router) -> io::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, owner: Owner, router: Router) -> io::Result<()> {
     axum::serve(Listener::new(listener, owner), router).await
 }

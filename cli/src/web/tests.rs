@@ -37,9 +37,9 @@ impl Served {
         let source = Source {
             cluster: "test".to_owned(),
             store: store.clone(),
-            cloud: Arc::new(Listed(Vec::new())),
+            cloud: Arc::new(Listed::default()),
             clock: Arc::new(|| at(1000)),
-            pace: Pace::Aws,
+            pace: Pace::AWS,
             extra: None,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -148,7 +148,7 @@ async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {
     let job = served.store.job(fixtures::job_id(3)).await.unwrap().unwrap();
     let cancelled = job.cancel(Span::from_s(99_999), at(990)).unwrap();
     served.store.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
-    let live = Live::read(&served.store, &Listed(Vec::new()), at(1000)).await.unwrap();
+    let live = Live::read(&served.store, &Listed::default(), at(1000)).await.unwrap();
     let rows = live.jobs(&stored, &served.store).await.unwrap();
     let state = rows.iter().find(|row| row.job_id == fixtures::job_id(3)).map(|row| row.state);
     assert_eq!(state, Some(JobState::Cancelled));

@@ -195,7 +195,7 @@ async fn a_job_says_why_it_waits() {
     assert_eq!(row["waits_because"], "next run: place: it fits on slot 0");
     let quota = EntryRow { until_at: Some(at(160)), ..EntryRow::new(&"limit#quota#account".parse().unwrap()) };
     world.put_entry(quota).await;
-    let seen = Observation::read(world.store(), &Listed(Vec::new()), at(100)).await.unwrap();
+    let seen = Observation::read(world.store(), &Listed::default(), at(100)).await.unwrap();
     let without = Observation { nodes: Vec::new(), ..seen };
     let next = Next::of(poll_and_scale::plan(&without, at(100)));
     let why = next.of_job(fixtures::job_id(1)).unwrap();

@@ -25,22 +25,20 @@ use crate::view::Next;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
-use model::cloud::Cloud;
-use model::cloud::{CloudError, Instance, LaunchError};
+use model::catalogue::Offers;
+use model::cloud::{Cloud, CloudError, Instance, LaunchError};
 use model::control::{ControlKey, EntryRow, RunRow};
 use model::events::{Event, Subject};
-use model::fixtures::{self, at};
+use model::fixtures::{self, FixedOffers, at};
 use model::ids::JobId;
 use model::launch::LaunchRequest;
-use model::time::Span;
-use model::time::Time;
+use model::time::{Span, Time};
 use model::{
     Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
 };
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use store::{
     Answer, Db, DbError, Key, Page, PageKey, Query, Row, Scan, TABLES, Table, Write as DbWrite, WriteError, change,
     insert_handle, to_json,
@@ -57,13 +55,17 @@ fn parse(line: &[&str]) -> Result<Command, clap::Error> {
     Line::try_parse_from(std::iter::once(&"nodekeeper").chain(line)).map(|l| l.command)
 }
 
-/// EC2 that lists these instances, and refuses every change.
-pub(crate) struct Listed(pub(crate) Vec<Instance>);
+/// EC2 that lists these instances and says these offers, and refuses every change.
+#[derive(Default)]
+pub(crate) struct Listed {
+    instances: Vec<Instance>,
+    offers: Option<FixedOffers>,
+}
 
 #[async_trait]
 impl Cloud for Listed {
     async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
-        Ok(self.0.clone())
+        Ok(self.instances.clone())
     }
     async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
         Ok(None)
@@ -76,6 +78,9 @@ impl Cloud for Listed {
     }
     async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
         Ok(None)
+    }
+    fn offers(&self) -> Option<&dyn Offers> {
+        self.offers.as_ref().map(|offers| offers as &dyn Offers)
     }
 }
 
@@ -199,7 +204,7 @@ impl World {
             cluster: Cluster {
                 store,
                 dynamo,
-                cloud: Arc::new(Listed(Vec::new())),
+                cloud: Arc::new(Listed::default()),
                 outputs: output_store::nothing(),
                 reach: Reach::default(),
             },

@@ -134,7 +134,7 @@ async fn a_release_names_what_is_held_now_and_frees_nothing_else() {
             tags: BTreeMap::from([(model::cloud::NODE_TAG.to_owned(), fixtures::node_id(slot).to_string())]),
         });
     }
-    world.cluster.cloud = Arc::new(Listed(instances));
+    world.cluster.cloud = Arc::new(Listed { instances, ..Listed::default() });
     let held = |plan: &str| plan.contains("hold_back");
     let plan = world.run(&["plan"]).await.done();
     assert!(held(&plan) && plan.contains("nodekeeper release leases"), "{plan}");

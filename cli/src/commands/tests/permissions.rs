@@ -7,7 +7,6 @@ use super::*;
 use crate::commands::demand::DemandCommand;
 use crate::commands::policy::PolicyCommand;
 use model::catalogue::Offers;
-use model::fixtures::FixedOffers;
 use model::{StoredOutput, Work};
 use std::collections::BTreeSet;
 use store::Effect;
@@ -30,7 +29,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Status(_)
         | Command::Advise(_)
         | Command::Cost(_)
-        | Command::Top(_)
+        | Command::Top
         | Command::Web(_) => Some("reader"),
         Command::Submit(_)
         | Command::Run(_)

@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::commands::run::{Heard, run_with};
-use model::EndCause;
-use model::JobSet;
 use model::ids::AllocId;
+use model::{EndCause, JobSet};
 use tokio::sync::mpsc::unbounded_channel;
 
 /// Runs a command line of `run` with a person who says this, while `happens` changes the world.

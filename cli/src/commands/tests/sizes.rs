@@ -2,34 +2,9 @@
 
 use super::*;
 use model::Usd;
-use model::catalogue::{Catalogue, Offers, Subnet};
-use model::fixtures::{FixedOffers, offered};
+use model::catalogue::{Catalogue, Subnet};
+use model::fixtures::offered;
 use serde_json::Value;
-
-/// EC2 that says what it offers, and nothing else.
-struct Shop(FixedOffers);
-
-#[async_trait]
-impl Cloud for Shop {
-    async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
-        Ok(Vec::new())
-    }
-    async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
-        Ok(None)
-    }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
-        panic!("a command launched")
-    }
-    async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
-        panic!("a command terminated")
-    }
-    async fn console_output(&self, _: &str) -> Result<Option<String>, CloudError> {
-        Ok(None)
-    }
-    fn offers(&self) -> Option<&dyn Offers> {
-        Some(&self.0)
-    }
-}
 
 /// Three types in two zones.
 fn shop() -> FixedOffers {
@@ -61,7 +36,7 @@ price_per_hour = 0.1
 
 async fn world(offers: FixedOffers) -> World {
     let mut world = World::new().await;
-    world.cluster.cloud = Arc::new(Shop(offers));
+    world.cluster.cloud = Arc::new(Listed { offers: Some(offers), ..Listed::default() });
     world
 }
 
@@ -92,7 +67,7 @@ async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
     later.of.types.get_mut("m7a.large").unwrap().spot.insert("b".into(), Usd::from_micros(50_000));
     later.of.types.remove("m6i.large");
     later.of.types.insert("m5.large".into(), offered(2, 8, &[("b", 20_000)]));
-    world.cluster.cloud = Arc::new(Shop(later));
+    world.cluster.cloud = Arc::new(Listed { offers: Some(later), ..Listed::default() });
     let said = world.run(&["sizes"]).await.done();
     let marks: Vec<(&str, &str)> = lines(&said)
         .into_iter()
@@ -124,12 +99,13 @@ async fn what_cannot_be_bought_or_asked_is_said() {
     assert!(said.err.contains("EC2 does not know subnet subnet-9"), "{said:?}");
     // A policy is stored also if EC2 does not answer.
     let mut away = world.clone();
-    away.cluster.cloud = Arc::new(Shop(FixedOffers { is_away: true, ..FixedOffers::default() }));
+    away.cluster.cloud =
+        Arc::new(Listed { offers: Some(FixedOffers { is_away: true, ..FixedOffers::default() }), ..Listed::default() });
     let said = away.run(&["policy", "set", &file(&dir, "p.toml", SEVERAL)]).await;
     assert!(said.out.contains("stored as version 1"), "{said:?}");
     assert!(said.err.contains("the instance types cannot be read, and were never read"), "{said:?}");
     let mut blind = world.clone();
-    blind.cluster.cloud = Arc::new(Listed(Vec::new()));
+    blind.cluster.cloud = Arc::new(Listed::default());
     let said = blind.run(&["policy", "set", &none]).await;
     assert!(said.err.contains("what EC2 offers is not known from here"), "{said:?}");
 }

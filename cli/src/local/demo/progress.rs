@@ -1,9 +1,11 @@
 //! Submits the jobs of the demonstration, and reports what happens until the fleet is gone.
 
-use super::super::error::LocalError;
 use super::super::stack::Stack;
 use super::super::terminal::say;
 use super::work::{Expect, Task};
+use crate::console::show::counted;
+use crate::view::status::counts;
+use anyhow::Context as _;
 use ec2_stand_in::State;
 use model::events::Event;
 use model::ids::JobId;
@@ -67,20 +69,19 @@ impl<'a> Demo<'a> {
         say(format!("{s:6.1} s  {subject:<22} {action:<16} {reason}").trim_end());
     }
 
-    pub(super) async fn submit(&mut self, task: Task) -> Result<(), LocalError> {
+    pub(super) async fn submit(&mut self, task: Task) -> anyhow::Result<()> {
         let now = self.now();
         // Ids keep the order of submission, even within one millisecond.
         let ms = u64::try_from(now.as_ms()).unwrap_or(0);
         let id = JobId::new(Ulid::from_parts(ms, ((self.jobs.len() as u128) << 64) | (Rng::real().bits() >> 64)));
-        let job = Job::submit(id, task.spec.clone(), now)
-            .map_err(|e| LocalError::System { what: "submit a job", source: std::io::Error::other(e) })?;
+        let job = Job::submit(id, task.spec.clone(), now).context("cannot submit a job")?;
         self.store().write(None, &job, Vec::new()).await?;
         self.jobs.push((id, task));
         Ok(())
     }
 
     /// Reports what happens until all jobs have ended and the fleet is gone.
-    pub(super) async fn follow(&mut self, urgent: Task) -> Result<End, LocalError> {
+    pub(super) async fn follow(&mut self, urgent: Task) -> anyhow::Result<End> {
         let mut urgent = Some(urgent);
         loop {
             let jobs = self.store().jobs().await?;
@@ -91,11 +92,8 @@ impl<'a> Demo<'a> {
             if let Some(task) = urgent.take_if(|_| some_done) {
                 let waiting = jobs.iter().filter(|j| j.summary.state == JobState::Queued).map(|j| j.summary.job_id);
                 self.overtaken = waiting.collect();
-                self.report(
-                    &task.name,
-                    "submitted",
-                    &format!("late, with a high priority; {} jobs wait", self.overtaken.len()),
-                );
+                let how = format!("late, with a high priority; {} jobs wait", self.overtaken.len());
+                self.report(&task.name, "submitted", &how);
                 self.submit(task).await?;
                 continue;
             }
@@ -111,7 +109,7 @@ impl<'a> Demo<'a> {
     }
 
     /// Whether the fleet is gone.
-    async fn is_fleet_gone(&mut self) -> Result<bool, LocalError> {
+    async fn is_fleet_gone(&mut self) -> anyhow::Result<bool> {
         let cleaned = self.store().nodes().await?.iter().all(|n| n.is_cleaned());
         Ok(cleaned && self.live_instances().is_empty() && self.handles().await? == 0)
     }
@@ -122,12 +120,12 @@ impl<'a> Demo<'a> {
         instances.into_iter().filter(|i| i.state != State::Terminated).map(|i| i.instance_id).collect()
     }
 
-    pub(super) async fn handles(&self) -> Result<usize, LocalError> {
+    pub(super) async fn handles(&self) -> anyhow::Result<usize> {
         // Every row is due before this last possible time, so the result has all rows.
         Ok(self.store().handles_due(Time::from_ms(i64::MAX)).await?.rows.len())
     }
 
-    async fn report_events(&mut self) -> Result<(), LocalError> {
+    async fn report_events(&mut self) -> anyhow::Result<()> {
         let mut events = self.store().events().await?;
         events.sort_by(|a, b| a.id.cmp(&b.id));
         let names = self.names();
@@ -145,11 +143,7 @@ impl<'a> Demo<'a> {
     }
 
     fn report_counts(&mut self, jobs: &[Job]) {
-        let mut counts = BTreeMap::<&str, u32>::new();
-        for job in jobs {
-            *counts.entry(job.summary.state.as_str()).or_default() += 1;
-        }
-        let counts = counts.iter().map(|(state, n)| format!("{n} {state}")).collect::<Vec<_>>().join(", ");
+        let counts = counted(counts(jobs.iter().map(|job| job.summary.state.to_string())));
         if counts != self.counts {
             self.report("jobs", "", &counts);
             self.counts = counts;
@@ -157,13 +151,10 @@ impl<'a> Demo<'a> {
     }
 
     /// Cancels the job that must be cancelled, once it runs.
-    async fn cancel_running(&self, jobs: &[Job]) -> Result<(), LocalError> {
+    async fn cancel_running(&self, jobs: &[Job]) -> anyhow::Result<()> {
         let to_cancel = self.jobs.iter().filter(|(_, task)| matches!(task.expect, Expect::Cancelled));
         for (id, task) in to_cancel {
             let Some(job) = jobs.iter().find(|j| j.summary.job_id == *id) else { continue };
-            if job.summary.state.is_ended() {
-                continue;
-            }
             let allocs = self.store().allocs_of(job).await?.all()?;
             if !allocs.iter().any(|a| a.summary.client == ClientStatus::Running) {
                 continue;

@@ -4,15 +4,14 @@
 //! over is checked; a failed check says what is wrong with which job, slot or process.
 //! Does not: change anything.
 
-use super::super::error::LocalError;
 use super::progress::{Demo, End, TIME_LIMIT};
 use super::work::Expect;
-use model::ids::JobId;
+use anyhow::{Context as _, ensure};
+use model::ids::{JobId, NodeId};
 use model::{Alloc, ClientStatus, Desired, Job, JobState};
-use std::collections::BTreeMap;
-use std::fmt;
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::{fmt, fs};
 
 /// How many problems of one check are printed; more are only counted.
 const SHOWN: usize = 5;
@@ -67,7 +66,7 @@ struct Ended<'a> {
 }
 
 /// Makes all checks.
-pub(super) async fn checks(demo: &mut Demo<'_>, end: End) -> Result<Vec<Check>, LocalError> {
+pub(super) async fn checks(demo: &mut Demo<'_>, end: End) -> anyhow::Result<Vec<Check>> {
     let mut ended = BTreeMap::new();
     for (id, task) in &demo.jobs {
         if let Some(job) = demo.store().job(*id).await? {
@@ -96,7 +95,7 @@ fn outcomes<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Vec<Check> {
     for one in ended {
         let group = groups.entry(one.group()).or_default();
         group.0 += 1;
-        group.1.extend(one.problem().map(|problem| format!("{}: {problem}", one.name)));
+        group.1.extend(one.check().err().map(|problem| format!("{}: {problem:#}", one.name)));
     }
     groups.into_iter().map(|((_, what), (n, problems))| Check::new(format!("{n} × {what}"), problems)).collect()
 }
@@ -114,79 +113,74 @@ impl Ended<'_> {
         }
     }
 
-    /// What is wrong with the job; `None` if nothing is.
-    fn problem(&self) -> Option<String> {
-        self.check().err()
-    }
-
-    fn check(&self) -> Result<(), String> {
-        let state = |wanted: JobState| {
-            let (is, reason) = (self.job.summary.state, self.job.reason.as_deref().unwrap_or("no reason"));
-            ensure(is == wanted, || format!("is {is} ({reason}), not {wanted}"))
-        };
-        match self.expect {
-            Expect::Says { result, content } => {
-                state(JobState::Complete)?;
-                let said = read(result)?;
-                ensure(said.trim() == content, || format!("says {:?}, not {content:?}", said.trim()))
+    /// An error that says what is wrong with the job, if something is.
+    fn check(&self) -> anyhow::Result<()> {
+        let wanted = match self.expect {
+            Expect::Fails { .. } => JobState::Failed,
+            Expect::Cancelled => JobState::Cancelled,
+            Expect::Rejected => JobState::Rejected,
+            Expect::Says { .. } | Expect::Completes | Expect::SecondTime { .. } | Expect::Together { .. } => {
+                JobState::Complete
             }
-            Expect::Completes => state(JobState::Complete),
+        };
+        let (is, reason) = (self.job.summary.state, self.job.reason.as_deref().unwrap_or_default());
+        ensure!(is == wanted, "is {is} ({}), not {wanted}", if reason.is_empty() { "no reason" } else { reason });
+        match self.expect {
+            Expect::Completes => {}
+            Expect::Says { result, content } => {
+                let said = read(result)?;
+                ensure!(said.trim() == content, "says {:?}, not {content:?}", said.trim());
+            }
             Expect::Fails { exit_code, times } => {
-                state(JobState::Failed)?;
                 self.exit_codes(&vec![Some(*exit_code); *times])?;
                 let kept = |a: &Alloc| a.log_tail.as_deref().is_some_and(|t| t.contains("failing on purpose"));
-                ensure(self.allocs.iter().all(kept), || "its output was not kept".to_owned())
+                ensure!(self.allocs.iter().all(kept), "its output was not kept");
             }
             Expect::SecondTime { exit_code, result } => {
-                state(JobState::Complete)?;
                 self.exit_codes(&[Some(*exit_code), Some(0)])?;
-                read(result).map(drop)
+                read(result)?;
             }
             Expect::Cancelled => {
-                state(JobState::Cancelled)?;
                 let stopped = |a: &Alloc| a.summary.desired == Desired::Stop && a.summary.client.is_final();
-                ensure(self.allocs.len() == 1 && self.allocs.iter().all(stopped), || "it was not stopped".to_owned())
+                ensure!(self.allocs.len() == 1 && self.allocs.iter().all(stopped), "it was not stopped");
             }
             Expect::Rejected => {
-                state(JobState::Rejected)?;
-                ensure(self.job.reason.as_deref().is_some_and(|r| !r.is_empty()), || "there is no reason".to_owned())?;
-                ensure(self.allocs.is_empty(), || "it was placed anyway".to_owned())
+                ensure!(!reason.is_empty(), "there is no reason");
+                ensure!(self.allocs.is_empty(), "it was placed anyway");
             }
-            Expect::Together { members, result } => {
-                state(JobState::Complete)?;
-                self.together(*members, result)
-            }
+            Expect::Together { members, result } => self.together(*members, result)?,
         }
+        Ok(())
     }
 
-    fn exit_codes(&self, wanted: &[Option<i32>]) -> Result<(), String> {
+    fn exit_codes(&self, wanted: &[Option<i32>]) -> anyhow::Result<()> {
         let codes: Vec<_> = self.allocs.iter().map(|a| a.exit_code).collect();
-        ensure(codes == wanted, || format!("its exit codes are {codes:?}, not {wanted:?}"))
+        ensure!(codes == wanted, "its exit codes are {codes:?}, not {wanted:?}");
+        Ok(())
     }
 
-    fn together(&self, members: u32, result: &Path) -> Result<(), String> {
+    fn together(&self, members: u32, result: &Path) -> anyhow::Result<()> {
         for member in 0..members {
             let hosts = read(&result.with_extension(format!("hosts.{member}")))?;
             let n = hosts.trim().split(',').filter(|h| !h.is_empty()).count();
-            ensure(n == members as usize, || format!("member {member} got {n} addresses: {:?}", hosts.trim()))?;
+            ensure!(n == members as usize, "member {member} got {n} addresses: {:?}", hosts.trim());
         }
-        let done: Vec<&Alloc> = self.allocs.iter().filter(|a| a.summary.client == ClientStatus::Complete).collect();
-        let mut nodes: Vec<_> = done.iter().map(|a| a.summary.node_id).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        ensure(nodes.len() == members as usize, || format!("its members ran on {} nodes", nodes.len()))?;
+        let done: Vec<&Alloc> = self.completed().collect();
+        let nodes: BTreeSet<NodeId> = done.iter().map(|a| a.summary.node_id).collect();
+        ensure!(nodes.len() == members as usize, "its members ran on {} nodes", nodes.len());
         let placed = done.iter().map(|a| a.summary.placed_at).max();
         let finished = done.iter().filter_map(|a| a.finished_at).min();
-        ensure(placed < finished, || "its members did not run at the same time".to_owned())
+        ensure!(placed < finished, "its members did not run at the same time");
+        Ok(())
+    }
+
+    fn completed(&self) -> impl Iterator<Item = &Alloc> {
+        self.allocs.iter().filter(|a| a.summary.client == ClientStatus::Complete)
     }
 }
 
-fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(otherwise()) }
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|e| format!("its result {} cannot be read: {e}", path.display()))
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("its result {} cannot be read", path.display()))
 }
 
 /// The late, urgent job was placed before jobs that already waited.
@@ -205,22 +199,16 @@ fn overtaking(demo: &Demo<'_>, ended: &BTreeMap<JobId, Ended<'_>>) -> Check {
 
 /// No member of a job completed twice.
 fn once<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Check {
-    let mut problems = Vec::new();
-    for one in ended {
-        let mut members: Vec<u32> =
-            one.allocs.iter().filter(|a| a.summary.client == ClientStatus::Complete).map(|a| a.id().member).collect();
-        let n = members.len();
-        members.sort_unstable();
-        members.dedup();
-        if members.len() != n {
-            problems.push(format!("{}: completed more than once", one.name));
-        }
-    }
+    let is_twice = |one: &&Ended<'_>| {
+        let members: BTreeSet<u32> = one.completed().map(|a| a.id().member).collect();
+        members.len() < one.completed().count()
+    };
+    let problems = ended.filter(is_twice).map(|one| format!("{}: completed more than once", one.name)).collect();
     Check::new("nothing was done twice", problems)
 }
 
 /// Events record every node from launch to end, and every placement.
-async fn records<'a>(demo: &Demo<'_>, ended: impl Iterator<Item = &'a Ended<'a>>) -> Result<Vec<Check>, LocalError> {
+async fn records<'a>(demo: &Demo<'_>, ended: impl Iterator<Item = &'a Ended<'a>>) -> anyhow::Result<Vec<Check>> {
     let events = demo.store().events().await?;
     let recorded =
         |subject: &str, action: &str| events.iter().filter(|e| e.subject == subject && e.action == action).count();
@@ -253,7 +241,7 @@ async fn records<'a>(demo: &Demo<'_>, ended: impl Iterator<Item = &'a Ended<'a>>
 }
 
 /// Nothing is left over.
-async fn leftovers(demo: &mut Demo<'_>) -> Result<Vec<Check>, LocalError> {
+async fn leftovers(demo: &mut Demo<'_>) -> anyhow::Result<Vec<Check>> {
     let live = demo.live_instances();
     let handles = demo.handles().await?;
     let nodes = demo.store().nodes().await?;
@@ -287,7 +275,7 @@ mod tests {
         let spec = JobSpec::running(["true"]);
         let mut job = Job::submit(JobId::new(ulid::Ulid::nil()), spec, Time::from_ms(0)).unwrap();
         job.summary.state = state;
-        Ended { name: "it", expect, job, allocs: Vec::new() }.check()
+        Ended { name: "it", expect, job, allocs: Vec::new() }.check().map_err(|e| format!("{e:#}"))
     }
 
     #[test]

@@ -8,9 +8,8 @@ use model::rng::Rng;
 use model::{FailurePolicy, JobSpec, Needs, Work};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The lines of an input file.
 const LINES: usize = 2_000;
@@ -55,11 +54,8 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
     };
     let mut tasks = Vec::new();
     for n in 0..HASHED {
-        let spec = JobSpec {
-            priority: 400 + (n as u32 % 3) * 50,
-            needs: Needs { vcpus: 1 + n as u32 % 2, memory_mib: 256, ..Needs::default() },
-            ..JobSpec::default()
-        };
+        let needs = Needs { vcpus: 1 + n as u32 % 2, memory_mib: 256, ..Needs::default() };
+        let spec = JobSpec { priority: 400 + (n as u32 % 3) * 50, needs, ..JobSpec::default() };
         tasks.push(hash(&format!("hash-{n}"), &[next()?], results, spec)?);
     }
     for n in 0..COUNTED {
@@ -98,62 +94,32 @@ const TOGETHER: &str = r#"
 /// Jobs that fail, are cancelled or rejected, or do something unusual.
 fn special_jobs(results: &Path) -> Vec<Task> {
     let at = |name: &str| results.join(name);
-    let plain = JobSpec::default;
+    let treated = |failure_policy| JobSpec { failure_policy, ..JobSpec::default() };
+    let retried = |retry_failed| treated(FailurePolicy { retry_failed, ..FailurePolicy::default() });
+    let quick = || treated(FailurePolicy { kill_timeout_s: 2, ..FailurePolicy::default() });
+    let needing = |needs| JobSpec { needs, ..JobSpec::default() };
     let fails = |name: &str, exit_code: i32, retry_failed: u32| {
         let script = format!("echo failing on purpose; exit {exit_code}");
         let expect = Expect::Fails { exit_code, times: retry_failed as usize + 1 };
-        task(
-            name,
-            &script,
-            &[],
-            JobSpec { failure_policy: FailurePolicy { retry_failed, ..FailurePolicy::default() }, ..plain() },
-            expect,
-        )
+        task(name, &script, &[], retried(retry_failed), expect)
     };
     // The daemon leaves its parent and its session, and clears its environment.
     let daemon =
         "setsid env -i /bin/sh -c 'cd /; exec sleep 900' > /dev/null 2>&1 & sleep 0.5; echo left a daemon behind";
     let cache = r#"echo "$NODEKEEPER_JOB_ID" >> "$NODEKEEPER_CACHE_DEMO/seen" && [ -s "$NODEKEEPER_CACHE_DEMO/seen" ]"#;
-    let quick = || FailurePolicy { kill_timeout_s: 2, ..FailurePolicy::default() };
+    let cached = JobSpec { work: Work { caches: vec!["demo".into()], ..Work::default() }, ..JobSpec::default() };
+    let second = Expect::SecondTime { exit_code: 9, result: at("second-time") };
+    let together = Expect::Together { members: 2, result: at("together") };
+    let pair = JobSpec { priority: 700, ..needing(Needs { nodes: 2, ..Needs::default() }) };
     vec![
         fails("fail", 3, 0),
         fails("fail-twice", 7, 1),
-        task(
-            "second-time",
-            SECOND,
-            &[("OUT", &at("second-time"))],
-            JobSpec { failure_policy: FailurePolicy { retry_failed: 2, ..FailurePolicy::default() }, ..plain() },
-            Expect::SecondTime { exit_code: 9, result: at("second-time") },
-        ),
-        task(
-            "to-cancel",
-            "echo asleep; sleep 600",
-            &[],
-            JobSpec { failure_policy: quick(), ..plain() },
-            Expect::Cancelled,
-        ),
-        task(
-            "too-large",
-            "true",
-            &[],
-            JobSpec { needs: Needs { vcpus: 512, ..Needs::default() }, ..plain() },
-            Expect::Rejected,
-        ),
-        task(
-            "together",
-            TOGETHER,
-            &[("OUT", &at("together"))],
-            JobSpec { priority: 700, needs: Needs { nodes: 2, ..Needs::default() }, ..plain() },
-            Expect::Together { members: 2, result: at("together") },
-        ),
-        task("daemon", daemon, &[], JobSpec { failure_policy: quick(), ..plain() }, Expect::Completes),
-        task(
-            "cached",
-            cache,
-            &[],
-            JobSpec { work: Work { caches: vec!["demo".into()], ..Work::default() }, ..plain() },
-            Expect::Completes,
-        ),
+        task("second-time", SECOND, &[("OUT", &at("second-time"))], retried(2), second),
+        task("to-cancel", "echo asleep; sleep 600", &[], quick(), Expect::Cancelled),
+        task("too-large", "true", &[], needing(Needs { vcpus: 512, ..Needs::default() }), Expect::Rejected),
+        task("together", TOGETHER, &[("OUT", &at("together"))], pair, together),
+        task("daemon", daemon, &[], quick(), Expect::Completes),
+        task("cached", cache, &[], cached, Expect::Completes),
     ]
 }
 
