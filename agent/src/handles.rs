@@ -125,7 +125,7 @@ impl HandleStore {
     /// does here. A container is made for an alloc with an image, and its directory stays until the container is removed.
     fn may_have_containers(&self, now: Instant) -> bool {
         let asked_lately = lock(&self.without_containers_at).is_some_and(|at| now.duration_since(at) < ASKED_AGAIN);
-        // What cannot be read may have an image.
+        // A task that cannot be read counts as one with an image.
         let has_image = |path: PathBuf| match AllocDir::at(path).task() {
             Ok(task) => task.is_some_and(|task| task.order.work.image.is_some()),
             Err(_) => true,

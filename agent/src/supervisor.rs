@@ -485,8 +485,8 @@ fn kill_all(task: &AllocTask, own_pid: i32, group: i32) {
     }
 }
 
-/// Reaps adopted children among these processes, while the command runs: they became ours when their parents ended. Tokio reaps
-/// the command itself.
+/// Reaps the adopted children among these processes: they became ours when their parents ended. The command still runs, and tokio
+/// reaps it.
 fn reap_adopted_children(found: &[ProcessEntry], own_pid: i32, command_pid: i32) {
     let adopted = |pid: i32, parent: i32| parent == own_pid && pid != command_pid;
     for p in found.iter().filter(|p| p.zombie && adopted(p.pid, p.parent)) {
@@ -494,8 +494,8 @@ fn reap_adopted_children(found: &[ProcessEntry], own_pid: i32, command_pid: i32)
     }
 }
 
-/// Reaps every child that has ended, when tokio waits for none any more. Whether this process has none left: then it has no
-/// descendants, because whoever loses its parent becomes its child.
+/// Reaps every child that has ended. Tokio must not wait for any child here. Returns whether this process has no child left. Then it
+/// has no descendants either, because a process that loses its parent becomes its child.
 fn reap_all() -> bool {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -507,7 +507,7 @@ fn reap_all() -> bool {
     }
 }
 
-/// Kills all descendants until none is left, however fast they fork. That there are none costs no look at other processes.
+/// Kills all descendants until none is left, however fast they fork. It reads `/proc` only if there are some.
 async fn kill_descendants(own_pid: i32) {
     while !reap_all() {
         for p in process_table::descendants(own_pid).iter().filter(|p| !p.zombie) {

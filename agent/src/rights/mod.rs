@@ -15,7 +15,7 @@ pub mod secrets;
 pub mod service;
 
 use crate::isolation::JobUser;
-use crate::runtime::Environment;
+use crate::runtime::interface::Environment;
 use model::ids::AllocId;
 use model::wire::AllocOrder;
 use serde::{Deserialize, Serialize};

@@ -8,7 +8,7 @@
 use super::keys::{Failure, JobRole, Refusal, client};
 use super::{SECRETS_DIR, write_for};
 use crate::isolation::JobUser;
-use crate::runtime::Environment;
+use crate::runtime::interface::Environment;
 use crate::signer::{Signed, signature};
 use aws_credential_types::Credentials;
 use jiff::Timestamp;

@@ -7,7 +7,7 @@
 
 mod container;
 mod containers;
-mod interface;
+pub(crate) mod interface;
 mod process;
 
 pub use containers::{Containers, Wanted};

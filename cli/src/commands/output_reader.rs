@@ -254,7 +254,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Until {
-    /// Whether the output of this alloc is waited for, however long its node is silent.
+    /// Whether a reader waits for the output of this alloc, even if its node is silent for long.
     fn may_wait(self, alloc: &Alloc) -> bool {
         self == Self::End && !alloc.summary.client.is_final()
     }

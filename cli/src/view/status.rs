@@ -116,7 +116,7 @@ impl Status {
     }
 }
 
-/// How often each word comes.
+/// Counts how often each word occurs.
 pub(crate) fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for word in words {

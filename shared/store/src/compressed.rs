@@ -11,9 +11,9 @@ use miniz_oxide::deflate::{CompressionLevel, compress_to_vec_zlib};
 use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 
 const ATTRIBUTE: &str = "log_tail";
-/// A shorter text stays a text, in bytes.
+/// A text of so many bytes is compressed. A shorter one is not.
 const SHORTEST: usize = 512;
-/// No text that is written here is longer, in bytes.
+/// The longest text that is read back, in bytes. Nobody writes a longer one.
 const LONGEST: usize = 64 << 10;
 
 /// The bytes of this attribute, if it is one that is compressed.
