@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// The prefix of the handle of a cache.
 const CACHE_PREFIX: &str = "cache:";
 
-/// After this time the runtimes are asked for containers although nothing here should have one: a person may have made one.
+/// The runtimes are asked for containers at least this often, also where no alloc has one: a person may have made one.
 const ASKED_AGAIN: Duration = Duration::from_secs(60);
 
 /// The prefix of the directory of a cache that is being removed. Directories whose names begin with a dot are not listed.

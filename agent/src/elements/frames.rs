@@ -65,7 +65,7 @@ fn frame(kind: u8, element: u32, content: &[u8]) -> Vec<u8> {
 pub struct FrameReader(Vec<u8>);
 
 impl FrameReader {
-    /// The frames that are whole with these bytes. Where the stream stops being one, the frames before that still count.
+    /// The frames that these bytes complete. An error says that the stream is broken. The frames before the break still count.
     pub fn read(&mut self, bytes: &[u8]) -> (Vec<Frame>, Result<(), BadStream>) {
         self.0.extend_from_slice(bytes);
         let mut frames = Vec::new();

@@ -70,7 +70,7 @@ pub struct Handle {
     pub expires_at: Option<i64>,
 }
 
-/// How long a tombstone stays: so long a disk may be away until what is on it counts as unknown. It is not longer, because each
+/// How long a tombstone stays. A disk that comes back later has handles that nobody knows. The time is not longer, because each
 /// handle report reads all rows of its node.
 const TOMBSTONE: Span = Span::from_s(3600);
 /// After this time, a handle that its node was told to destroy, and still has, is told of. If it is a cache, an alloc that
@@ -278,8 +278,8 @@ impl Handle {
         }
     }
 
-    /// The next look at a cache is when it may be unused for too long, and at the handle of an alloc when that has ended: the end
-    /// marks it, or moves the next look. What an end has moved stays.
+    /// A cache is looked at next when it may have been unused for too long. The handle of an alloc needs no look while the alloc lives,
+    /// because the end of the alloc marks it or sets the next look. A look that an end has set stays.
     fn appeared(&self, rules: ReportRules, now: Time) -> Judgement {
         let waits_for_end = self.deadline_at == Some(self.due_at);
         let due_at = match self.alloc_id {

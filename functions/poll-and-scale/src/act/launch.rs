@@ -90,8 +90,8 @@ impl Acting<'_> {
         call.iter().map(|p| slot(p).and_then(|slot| results.remove(&slot)).unwrap_or(ActionResult::CONFLICT)).collect()
     }
 
-    /// The jobs that these launches are for, as far as they are as the plan saw them. The queue is read before the nodes: a run that
-    /// overlaps may have placed a job meanwhile, on a node that the plan then saw as full.
+    /// Those jobs of these launches that have not changed since the plan saw them. The queue is read before the nodes. Between the two
+    /// reads, another run may have placed a job, on a node that the plan then saw as full.
     async fn still_waiting(&self, call: &[&Planned]) -> Result<BTreeSet<JobId>, ActError> {
         let jobs: BTreeSet<JobId> = call.iter().filter_map(|p| job_of(p)).collect();
         if jobs.is_empty() {
