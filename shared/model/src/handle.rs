@@ -501,6 +501,17 @@ mod tests {
     }
 
     #[test]
+    fn a_handle_that_appears_is_looked_at_in_a_day_unless_the_end_of_its_alloc_said_when() {
+        let alloc_id = Some(fixtures::alloc_id(1));
+        let row = Handle { alloc_id, deadline_at: Some(at(600)), due_at: at(600), ..handle(HandleState::Creating) };
+        for (due_at, next) in [(at(600), at(2) + DAY), (at(90), at(90))] {
+            let row = Handle { due_at, ..row.clone() };
+            let Judgement::Appeared(live) = row.reported(Sighting::Listed, RULES, at(2)) else { panic!("{row:?}") };
+            assert_eq!((live.state, live.due_at), (HandleState::Live, next));
+        }
+    }
+
+    #[test]
     fn a_repeat_of_a_report_changes_nothing() {
         let Judgement::Missing(row) = handle(HandleState::Live).reported(Sighting::NotListed, RULES, at(0)) else {
             panic!("not missing")
