@@ -20,7 +20,7 @@ import threading
 import urllib.error
 import urllib.request
 
-LIVE = ("queued", "placed", "regrouping")
+LIVE = ("queued", "placing", "placed", "regrouping")
 NUMBERS = ("vcpus", "gpus", "priority", "retry_lost")
 TEXTS = ("memory", "scratch", "timeout", "kill_timeout", "lost_after", "instance_type", "market")
 # How long one call of a program may take.

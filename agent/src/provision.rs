@@ -76,7 +76,7 @@ async fn rights(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -
     let (Some(source), Some(_)) = (&task.credentials, &work.role) else { return Ok(Provided::default()) };
     let cannot = |e: io::Error| EndCause::NotStarted { why: format!("cannot give the job its rights: {e}") };
     let user = user(task).map_err(cannot)?;
-    let seen_at = task.runtime.rights_path(dir.path());
+    let seen_at = task.runtime.alloc_path(dir.path());
     let token = rights::make_token(dir.path(), user.as_ref()).map_err(cannot)?;
     let role = JobRole { source: source.clone(), token, clock: Arc::clone(&context.clock) };
     let reader = secrets::Reader { role: &role, endpoints: &context.endpoints };

@@ -26,13 +26,14 @@ use crate::process_table::{self, ProcessEntry};
 use crate::program;
 use crate::provision::{Provided, SupervisorContext, keep, provide, user};
 use crate::rights;
-use crate::runtime::{CommandSpec, Environment, Process, StopRequest};
+use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process, StopRequest};
 use crate::scratch;
 use crate::stops::{Step, Stops};
 use crate::usage::Meter;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::time::Time;
+use model::wire::AllocOrder;
 use model::{EndCause, INPUT_VARIABLE};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -216,7 +217,7 @@ fn start_command(
     let elements = elements.map_err(|e| cannot("follow the elements", &e))?;
     let captured = Capture::start(&dir.output_files(), user.as_ref(), elements);
     let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
-    let mut env = environment(task, &context.env, rights, user.as_ref(), &dir.work());
+    let mut env = environment(task, &context.env, rights, user.as_ref(), dir);
     env.extend(stop_at(task, (context.clock)()).filter(|_| pack.is_none()));
     let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
     let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
@@ -225,7 +226,7 @@ fn start_command(
         order: &task.order,
         work_dir: &dir.work(),
         caches: &task.caches,
-        rights: task.order.work.role.is_some().then(|| dir.path()),
+        alloc_dir: dir.path(),
         gpus: &task.gpus,
         env: &env,
         input: input.as_deref(),
@@ -256,6 +257,11 @@ fn start_command(
 /// Makes what the command finds on the machine. The directories of an alloc with a user id of its own were given to that
 /// user when they were made.
 fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&JobUser>) -> io::Result<()> {
+    let AllocOrder { hosts, needs, .. } = &task.order;
+    if hosts.len() > 1 {
+        let lines = hosts.iter().map(|host| format!("{host} slots={}\n", needs.vcpus)).collect::<String>();
+        fs::write(dir.path().join(HOSTS_FILE), lines)?;
+    }
     if let (Some(_), Some(user)) = (&task.isolation, user) {
         isolation::write_closed(dir.path())?;
         return isolation::write_user_files(dir.path(), user, &dir.work());
@@ -291,10 +297,10 @@ pub fn environment(
     agent_env: &Environment,
     rights: &Environment,
     user: Option<&JobUser>,
-    work_dir: &Path,
+    dir: &AllocDir,
 ) -> Environment {
     let order = &task.order;
-    let mut env = task.runtime.base_environment(agent_env, user, work_dir);
+    let mut env = task.runtime.base_environment(agent_env, user, &dir.work());
     env.extend(order.env.clone());
     // The region is only a default.
     env.extend(
@@ -317,6 +323,10 @@ pub fn environment(
         ("NODEKEEPER_HOSTS", order.hosts.join(",")),
     ];
     env.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    if order.hosts.len() > 1 {
+        let path = task.runtime.alloc_path(dir.path()).join(HOSTS_FILE);
+        env.insert("NODEKEEPER_HOSTFILE".to_owned(), path.display().to_string());
+    }
     env.extend(gpu_variables(&task.gpus).map(|(name, value)| (name.to_owned(), value)));
     env
 }
@@ -548,11 +558,12 @@ mod tests {
     #[test]
     fn a_job_cannot_replace_the_variables_that_say_which_member_it_is() {
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let env = environment(&task("process"), &agent_env, &Environment::new(), None, Path::new("/a/work"));
+        let env = environment(&task("process"), &agent_env, &Environment::new(), None, &AllocDir::at("/a".into()));
         assert_eq!(env["PATH"], "/bin");
         assert_eq!(env["A"], "1");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
         assert_eq!(env["NODEKEEPER_HOSTS"], "10.0.0.1,10.0.0.2");
+        assert_eq!(env["NODEKEEPER_HOSTFILE"], "/a/hosts");
         assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/data/caches/m2-repo");
     }
 
@@ -563,7 +574,7 @@ mod tests {
             task.gpus = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
             task.order.env.insert("CUDA_VISIBLE_DEVICES".into(), "0,1,2,3".into());
             task.order.env.insert("NVIDIA_VISIBLE_DEVICES".into(), "all".into());
-            let env = environment(&task, &Environment::new(), &Environment::new(), None, Path::new("/a/work"));
+            let env = environment(&task, &Environment::new(), &Environment::new(), None, &AllocDir::at("/a".into()));
             assert_eq!((&*env["CUDA_VISIBLE_DEVICES"], &*env["NVIDIA_VISIBLE_DEVICES"]), (cuda, nvidia));
         }
     }
@@ -571,7 +582,7 @@ mod tests {
     #[test]
     fn a_container_gets_the_same_variables_with_its_own_paths() {
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let env = environment(&task("docker"), &agent_env, &Environment::new(), None, Path::new("/a/work"));
+        let env = environment(&task("docker"), &agent_env, &Environment::new(), None, &AllocDir::at("/a".into()));
         assert!(!env.contains_key("PATH"), "the image has its own");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
         assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/caches/m2-repo");

@@ -65,6 +65,44 @@ async fn a_run_killed_after_any_write_or_call_is_repaired_by_the_next_runs() {
     }
 }
 
+/// Every point of death of the run that places the three members of a job, each by a transaction of its own.
+#[tokio::test]
+async fn a_run_killed_between_members_starts_none_of_them() {
+    let placing = async |point: Option<usize>| {
+        let mut policy = quick_policy();
+        policy["nodes"]["min"] = json!(3);
+        let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+        for _ in 0..8 {
+            world.step().await;
+        }
+        let mut trio = job(&["trio"]);
+        trio.needs.nodes = 3;
+        trio.work.caches = (0..47).map(|n| format!("cache{n}")).collect();
+        trio.failure_policy.retry_lost = 0;
+        let id = world.submit(trio).await.summary.job_id;
+        let before = world.switch.calls();
+        point.iter().for_each(|point| world.switch.kill_after(before + point));
+        world.poll().await;
+        (world, id, before)
+    };
+    let (world, _, before) = placing(None).await;
+    let log = world.switch.log().split_off(before);
+    assert_eq!(log.iter().filter(|call| call.starts_with("transact of 5")).count(), 3, "{log:?}");
+    for point in 1..=log.len() {
+        let (mut world, id, _) = placing(Some(point)).await;
+        let states: Vec<JobState> = world.look.jobs().await.unwrap().iter().map(|j| j.summary.state).collect();
+        let mut done = false;
+        for _ in 0..60 {
+            world.step().await;
+            done = world.look.job(id).await.unwrap().unwrap().summary.state == JobState::Complete;
+            if done {
+                break;
+            }
+        }
+        assert!(done, "killed after {:?}, when the job was {states:?}", log.get(point - 1));
+    }
+}
+
 /// A world with four jobs that need a node each, in which EC2 has `most` instances and then no more.
 async fn batch_of_four(most: u32) -> World {
     four_jobs(most, 99).await

@@ -15,7 +15,8 @@ use runtime::observation::Observation;
 use runtime::run::Run;
 use serde_json::json;
 use std::collections::BTreeSet;
-use store::transactions::{self, Retention};
+use store::placing::{Placing, place};
+use store::transactions::Retention;
 
 /// The actions of a plan that is only shown, made from `seen`.
 async fn shown(world: &World, seen: &Observation) -> Vec<ActionName> {
@@ -100,7 +101,8 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let other = nodes.iter().find(|n| n.node_id().is_some_and(|id| id != node)).unwrap();
     let before = look.job(original.job_id).await.unwrap().unwrap();
     let keep = Retention::of(&world.policy);
-    transactions::place(look, &before, &[(0, other)], Some(&unknown), |_| (), keep, now).await.unwrap();
+    let placing = Placing { replaces: Some(&unknown), complete: &|_| (), keep, now };
+    place(look, &before, &[(0, other)], &placing).await.unwrap();
     let update = AllocUpdate {
         alloc_id: original,
         client: ClientStatus::Running,

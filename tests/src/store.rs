@@ -4,117 +4,34 @@
 //! Guarantees: the same suite passes on the embedded DynamoDB (through the SDK and in process), on an emulator from
 //! another project, and on the model that the simulation runs on.
 
+use crate::placing;
 use crate::second_opinions::Emulator;
+use crate::store_tables::{KEEP, Place, Tables, placing_at, spec};
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
 use model::control::{ControlKey, Entry, EntryRow, FailedStarts};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at, slot};
-use model::ids::{AllocId, JobId, NodeId};
+use model::ids::{JobId, NodeId};
 use model::time::{Span, Time};
 use model::wire::ReportCounter;
 use model::{
-    ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, Needs, NodeRecord,
+    ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord,
     NodeState, NodeStatus, Work,
 };
-use nodekeeper_simulation::database::Plain;
-use nodekeeper_simulation::embedded::Embedded;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::transactions::{self, Retention};
 use store::{
-    Db, Dynamo, End, Pulse, Store, change_handle, delete_handle, delete_node, insert_handle, no_live_allocs,
-    silent_since,
+    Dynamo, End, Pulse, Store, change_handle, delete_handle, delete_node, insert_handle, no_live_allocs, silent_since,
 };
-
-const KEEP: Retention = Retention {
-    finished: Span::from_s(86_400),
-    events: Span::from_s(86_400),
-    failed_handles: Span::from_s(60),
-    creating: Span::from_s(600),
-    retry: (Span::ZERO, Span::ZERO),
-};
-
-/// The database that holds the tables.
-#[derive(Clone, Copy)]
-enum Place<'a> {
-    /// A database behind the SDK.
-    Url(&'a str),
-    Embedded,
-    Model,
-}
-
-impl Place<'_> {
-    /// Empty tables.
-    async fn db(self) -> Arc<dyn Db> {
-        match self {
-            Self::Url(url) => {
-                let dynamo = Dynamo::new(dynamo_client(url), fresh_cluster());
-                dynamo.create_tables().await.unwrap();
-                Arc::new(dynamo)
-            }
-            Self::Embedded => Arc::new(Embedded::new().unwrap()),
-            Self::Model => Arc::new(Plain::new()),
-        }
-    }
-}
-
-struct Tables {
-    store: Store,
-}
-
-impl Tables {
-    async fn new(place: Place<'_>) -> Self {
-        Self { store: Store::new(place.db().await) }
-    }
-
-    /// A ready node in slot `n`, as stored.
-    async fn ready(&self, n: u32) -> NodeRecord {
-        let mut record = fixtures::assigned(n);
-        record = self.store.write(None, &record, Vec::new()).await.unwrap();
-        let instance = format!("i-{n}");
-        let next = record.bind(&instance, Some("z"), at(1)).unwrap();
-        record = self.store.write(Some(&record), &next, Vec::new()).await.unwrap();
-        let next = record.register(&fixtures::caller(&instance), "inc-1", at(150), at(60)).unwrap();
-        record = self.store.write(Some(&record), &next, Vec::new()).await.unwrap();
-        let next = record.open_gate(at(60)).unwrap();
-        self.store.write(Some(&record), &next, Vec::new()).await.unwrap()
-    }
-
-    async fn job(&self, n: u32, spec: JobSpec) -> Job {
-        let job = Job::submit(fixtures::job_id(n), spec, at(0)).unwrap();
-        self.store.write(None, &job, Vec::new()).await.unwrap()
-    }
-
-    /// All rows, to compare.
-    async fn all(&self) -> (Vec<NodeRecord>, Vec<Job>, Vec<Handle>) {
-        let mut nodes = self.store.nodes().await.unwrap();
-        nodes.sort_by_key(|n| n.slot);
-        let mut jobs = self.store.jobs().await.unwrap();
-        jobs.sort_by_key(|j| j.summary.job_id);
-        let handles = self.store.handles_due(START + Span::from_s(1 << 30)).await.unwrap().rows;
-        (nodes, jobs, handles)
-    }
-
-    /// The allocs and jobs whose end has an event.
-    async fn ends(&self) -> Vec<String> {
-        let events = self.store.events().await.unwrap();
-        let ended = events.into_iter().filter(|e| e.action.starts_with("end_"));
-        let mut subjects: Vec<String> = ended.map(|e| e.subject).collect();
-        subjects.sort();
-        subjects
-    }
-}
-
-fn spec() -> JobSpec {
-    JobSpec::running(["true"])
-}
 
 async fn suite(place: Place<'_>) {
     a_version_is_written_once(place).await;
     a_steady_heartbeat_touches_only_the_pulse(place).await;
     the_node_that_just_spoke_wins(place).await;
-    placing_is_all_or_nothing(place).await;
-    an_id_that_a_restore_left_traces_of_is_skipped(place).await;
+    placing::is_all_or_nothing(place).await;
+    placing::of_many_members_is_all_or_nothing(place).await;
+    placing::skips_an_id_that_a_restore_left_traces_of(place).await;
     an_end_is_one_transaction(place).await;
     a_job_never_ends_twice(place).await;
     cleaning_leaves_nothing_behind(place).await;
@@ -134,8 +51,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     let node = tables.ready(0).await;
     let cached = || JobSpec { work: Work { caches: vec!["data".into()], ..spec().work }, ..spec() };
     let (first, second) = (tables.job(0, cached()).await, tables.job(1, cached()).await);
-    let node =
-        transactions::place(&tables.store, &first, &[(0, &node)], None, |_| (), KEEP, at(80)).await.unwrap().remove(0);
+    let node = store::placing::place(&tables.store, &first, &[(0, &node)], &placing_at(80)).await.unwrap().remove(0);
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let failed = Ending::exited(1);
     // The first look at the container's handle was due at 680 s. The handle of a failed alloc is kept for
@@ -149,7 +65,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     for (state, placed) in [(HandleState::Destroying, false), (HandleState::Gone, true)] {
         let row = cache().await.unwrap().unwrap();
         tables.store.apply(&change_handle(&row, &Handle { state, ..row.clone() })).await.unwrap();
-        let result = transactions::place(&tables.store, &second, &[(0, &node)], None, |_| (), KEEP, at(100)).await;
+        let result = store::placing::place(&tables.store, &second, &[(0, &node)], &placing_at(100)).await;
         assert_eq!(result.is_ok(), placed, "{state}");
     }
     let anew = cache().await.unwrap().unwrap();
@@ -251,77 +167,10 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
     assert_eq!(tables.all().await.0[0].status(), Some(NodeStatus::Down));
 }
 
-async fn placing_is_all_or_nothing(place: Place<'_>) {
-    let tables = Tables::new(place).await;
-    let (a, b) = (tables.ready(0).await, tables.ready(1).await);
-    let job = tables
-        .job(
-            0,
-            JobSpec {
-                needs: Needs { nodes: 2, ..spec().needs },
-                work: Work { caches: vec!["data".into()], ..spec().work },
-                ..spec()
-            },
-        )
-        .await;
-    // One of the two nodes changes in between. Nothing is placed.
-    let held = b.with_intent(model::Intent::Hold, None, at(70)).unwrap();
-    let held = tables.store.write(Some(&b), &held, Vec::new()).await.unwrap();
-    let before = tables.all().await;
-    let members = [(0, &a), (1, &b)];
-    assert!(
-        transactions::place(&tables.store, &job, &members, None, |_| (), KEEP, at(80)).await.unwrap_err().is_conflict()
-    );
-    assert_eq!(tables.all().await, before);
-    let resumed = held.with_intent(model::Intent::Run, None, at(81)).unwrap();
-    let b = tables.store.write(Some(&held), &resumed, Vec::new()).await.unwrap();
-    let members = [(0, &a), (1, &b)];
-    transactions::place(&tables.store, &job, &members, None, |_| (), KEEP, at(82)).await.unwrap();
-    let (nodes, jobs, handles) = tables.all().await;
-    let ids: Vec<AllocId> = jobs[0].summary.allocs.iter().copied().collect();
-    assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Placed, 2));
-    assert_eq!(ids.iter().map(|i| (i.member, i.copy)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
-    for (n, id) in ids.iter().enumerate() {
-        let life = nodes[n].life().unwrap();
-        assert_eq!(life.allocs.iter().collect::<Vec<_>>(), [id]);
-        let alloc = tables.store.alloc(*id).await.unwrap().unwrap();
-        assert_eq!((alloc.summary.node_id, alloc.summary.placed_seq), (life.node_id, life.seq));
-        let names: Vec<_> = handles.iter().filter(|h| h.node_id == life.node_id).map(|h| h.handle.clone()).collect();
-        assert_eq!(names.len(), 2, "{names:?}");
-        assert!(names.contains(&id.to_string()) && names.contains(&"cache:data".to_owned()));
-    }
-    assert_eq!(tables.store.live_allocs().await.unwrap().len(), 2);
-    // A caller that read the job as queued cannot place it again.
-    let (c, d) = (tables.ready(2).await, tables.ready(3).await);
-    let again = transactions::place(&tables.store, &job, &[(0, &c), (1, &d)], None, |_| (), KEEP, at(83)).await;
-    assert!(again.unwrap_err().is_conflict());
-}
-
-async fn an_id_that_a_restore_left_traces_of_is_skipped(place: Place<'_>) {
-    let tables = Tables::new(place).await;
-    let node = tables.ready(0).await;
-    let job = tables.job(0, spec()).await;
-    // Before a restore, the same id ran on the same node.
-    let id = fixtures::alloc_id(0);
-    let node_id = node.node_id().unwrap();
-    let trace = Handle::new(node_id, id.to_string(), model::HandleKind::Container, HandleState::Live, 5, at(99_999));
-    tables.store.apply(&insert_handle(&trace)).await.unwrap();
-    let placed = transactions::place(&tables.store, &job, &[(0, &node)], None, |_| (), KEEP, at(80)).await;
-    assert!(placed.unwrap_err().is_conflict());
-    let (nodes, jobs, handles) = tables.all().await;
-    assert_eq!((nodes, handles), (vec![node.clone()], vec![trace.clone()]));
-    assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Queued, 1));
-    transactions::place(&tables.store, &jobs[0], &[(0, &node)], None, |_| (), KEEP, at(90)).await.unwrap();
-    let next = AllocId { copy: 1, ..id };
-    let (_, jobs, handles) = tables.all().await;
-    assert_eq!(jobs[0].summary.allocs.iter().collect::<Vec<_>>(), [&next]);
-    assert!(handles.contains(&trace) && handles.iter().any(|h| h.handle == next.to_string()));
-}
-
 async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
     let node = tables.ready(0).await;
     let job = tables.job(0, spec()).await;
-    let nodes = transactions::place(&tables.store, &job, &[(0, &node)], None, |_| (), KEEP, at(80)).await.unwrap();
+    let nodes = store::placing::place(&tables.store, &job, &[(0, &node)], &placing_at(80)).await.unwrap();
     let alloc = tables.store.alloc(fixtures::alloc_id(0)).await.unwrap().unwrap();
     let job = tables.store.job(job.summary.job_id).await.unwrap().unwrap();
     (nodes.into_iter().next().unwrap(), job, alloc)

@@ -28,8 +28,6 @@ use std::path::{Path, PathBuf};
 pub const TOKEN_FILE: &str = "aws-token";
 /// The directory with the secrets of `secret_files`, in the directory of the alloc.
 pub const SECRETS_DIR: &str = "secrets";
-/// Where a container finds both.
-pub const IN_CONTAINER: &str = "/run/nodekeeper";
 
 /// Where a job gets its credentials: part of `task.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,9 +9,9 @@
 
 use crate::isolation::JobUser;
 use crate::memory_file::{as_stdin_bytes, inherited};
-use crate::rights::{IN_CONTAINER, SECRETS_DIR, TOKEN_FILE};
+use crate::rights::{SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
-    CommandSpec, Container, Environment, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
+    CommandSpec, Container, Environment, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
 };
 use model::container_env::{Passing, passing};
 use model::ids::AllocId;
@@ -26,6 +26,10 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
+/// Where a container finds what is made for its command beside its work directory.
+const ALLOC_PATH: &str = "/run/nodekeeper";
+/// What that may be.
+const FOR_COMMAND: [&str; 3] = [TOKEN_FILE, SECRETS_DIR, HOSTS_FILE];
 /// The directory of the alloc, in the container.
 const WORK_DIR: &str = "/work";
 
@@ -101,8 +105,8 @@ impl Runtime for ContainerRuntime {
         Path::new("/caches").join(name)
     }
 
-    fn rights_path(&self, _on_node: &Path) -> PathBuf {
-        PathBuf::from(IN_CONTAINER)
+    fn alloc_path(&self, _on_node: &Path) -> PathBuf {
+        PathBuf::from(ALLOC_PATH)
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
@@ -229,10 +233,10 @@ impl ContainerRuntime {
             options.push(("--pids-limit", sandbox.max_tasks.to_string()));
             options.push(("--cpu-shares", u64::from(order.needs.vcpus).saturating_mul(SHARES_PER_VCPU).to_string()));
         }
-        for (dir, name) in spec.rights.into_iter().flat_map(|dir| [(dir, TOKEN_FILE), (dir, SECRETS_DIR)]) {
-            let path = dir.join(name);
+        for name in FOR_COMMAND {
+            let path = spec.alloc_dir.join(name);
             if path.exists() {
-                options.push(("--volume", format!("{}:{IN_CONTAINER}/{name}:ro", path.display())));
+                options.push(("--volume", format!("{}:{ALLOC_PATH}/{name}:ro", path.display())));
             }
         }
         for (name, path) in spec.caches {
@@ -395,7 +399,7 @@ mod tests {
         let user = JobUser::own(20_000, vec![30_001]);
         let sandbox = Sandbox { mounts: None, cgroup: None, max_tasks: 99 };
         runtime.invocation(&CommandSpec {
-            rights: None,
+            alloc_dir: Path::new("/a"),
             node_id: node_id(),
             order,
             work_dir: Path::new("/d/allocs/a/work"),

@@ -26,6 +26,9 @@ pub type Environment = BTreeMap<String, String>;
 /// The future of an I/O result. Boxed, because a trait object cannot have an `async fn`.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
 
+/// The file with the members' addresses, in the directory of an alloc: a line for each member, as `mpirun` reads them.
+pub const HOSTS_FILE: &str = "hosts";
+
 /// A command to start.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandSpec<'a> {
@@ -37,8 +40,8 @@ pub struct CommandSpec<'a> {
     pub work_dir: &'a Path,
     /// Name and directory of each cache.
     pub caches: &'a [(String, PathBuf)],
-    /// The directory with the token and the secrets of the job, if it has a role.
-    pub rights: Option<&'a Path>,
+    /// The directory of the alloc, with what is made for its command: its token, its secrets and its hosts.
+    pub alloc_dir: &'a Path,
     /// The GPUs of the alloc.
     pub gpus: &'a [String],
     /// The environment of the command.
@@ -163,8 +166,8 @@ pub trait Runtime: Debug + Send + Sync {
     /// Where the command finds the cache `name`, which is at `on_node` on the node.
     fn cache_path(&self, name: &str, on_node: &Path) -> PathBuf;
 
-    /// Where the command finds what is in the directory of its alloc, which is at `on_node` on the node: its token and secrets.
-    fn rights_path(&self, on_node: &Path) -> PathBuf {
+    /// Where the command finds its token, its secrets and its hosts, which are in the directory `on_node` on the node.
+    fn alloc_path(&self, on_node: &Path) -> PathBuf {
         on_node.to_owned()
     }
 

@@ -91,7 +91,7 @@ mod tests {
         let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
         let spec = CommandSpec {
-            rights: None,
+            alloc_dir: Path::new("/a"),
             node_id: node_id(),
             order,
             work_dir: Path::new("/a/work"),

@@ -52,7 +52,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     }
     if args.filter.wants_only_ended() {
         return Err(Usage(
-            "jobs that have ended cannot be cancelled: give --state queued, placed or regrouping".into(),
+            "jobs that have ended cannot be cancelled: give --state queued, placing, placed or regrouping".into(),
         )
         .into());
     }

@@ -13,7 +13,7 @@ use store::End;
 /// `--state`, `--name`, `--since`
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct Filter {
-    /// Only jobs in this state: queued, placed (or running), regrouping, complete, failed, cancelled or rejected; may
+    /// Only jobs in this state: queued, placing, placed (or running), regrouping, complete, failed, cancelled or rejected; may
     /// be given several times, or with commas
     #[arg(long = "state", value_name = "STATE", action = ArgAction::Append, value_delimiter = ',', value_parser = state)]
     states: Vec<JobState>,
@@ -35,8 +35,9 @@ fn state(text: &str) -> Result<JobState, String> {
         "canceled" => "cancelled",
         other => other,
     };
-    word.parse()
-        .map_err(|_| "it must be queued, placed, regrouping, complete, failed, cancelled or rejected".to_owned())
+    word.parse().map_err(|_| {
+        "it must be queued, placing, placed, regrouping, complete, failed, cancelled or rejected".to_owned()
+    })
 }
 
 impl Filter {

@@ -125,6 +125,9 @@ impl<'a> Followed<'a> {
         if job.summary.state == JobState::Regrouping {
             return Some("lost a member: it waits until the others have stopped".to_owned());
         }
+        if job.summary.state == JobState::Placing {
+            return Some("is placed: its members start together".to_owned());
+        }
         if job.summary.state == JobState::Placed {
             let allocs = store.allocs(job.summary.allocs.iter().copied()).await.ok()?;
             return places(&allocs);
@@ -206,7 +209,7 @@ fn counted(jobs: &[Job]) -> String {
         (count(|s| s == JobState::Complete), "complete"),
         (count(|s| s.is_ended() && s != JobState::Complete), "ended otherwise"),
         (count(|s| s == JobState::Placed), "placed"),
-        (count(|s| matches!(s, JobState::Queued | JobState::Regrouping)), "waiting"),
+        (count(|s| matches!(s, JobState::Queued | JobState::Placing | JobState::Regrouping)), "waiting"),
     ];
     let parts = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| (*what, *n));
     format!("of {}: {}", show::several(jobs.len(), "job"), show::counted(parts))

@@ -20,8 +20,8 @@ impl Tone {
     pub(crate) fn of(word: &str) -> Self {
         match word {
             "ok" | "ready" | "running" | "placed" | "complete" => Self::Good,
-            "look" | "assigned" | "syncing" | "shutting_down" | "regrouping" | "unknown" | "cancelled" | "hold"
-            | "drain" | "stop" => Self::Warn,
+            "look" | "assigned" | "syncing" | "shutting_down" | "placing" | "regrouping" | "unknown" | "cancelled"
+            | "hold" | "drain" | "stop" => Self::Warn,
             "WRONG" | "disconnected" | "down" | "failed" | "rejected" | "lost" => Self::Bad,
             _ => Self::Plain,
         }

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -359,8 +360,7 @@ impl Machine {
         command.arg("--config").arg(self.dir.join("node.json")).arg("--data-dir").arg(self.dir.join("data"));
         command.args(["--instance-id", id, "--boot-id", boot_id]);
         command.args(["--imds-url", &format!("{}/{id}", settings.metadata_url)]);
-        // All machines run on this computer, so they share its loopback address.
-        command.args(["--address", "127.0.0.1", "--stop-work-on-exit"]);
+        command.args(["--address", &address(self.number).to_string(), "--stop-work-on-exit"]);
         command.args(settings.isolation.agent_options(self.number));
         if self.dir.join(GPUS).exists() {
             command.arg("--gpus-from").arg(self.dir.join(GPUS));
@@ -440,4 +440,12 @@ fn can_set_death_signal(setpriv: &str) -> bool {
         .stderr(Stdio::null())
         .status();
     tried.is_ok_and(|status| status.success())
+}
+
+/// The address of a machine. All machines run on this computer, and each has a loopback address of its own: so the members of a job
+/// can use the same port.
+fn address(number: u32) -> Ipv4Addr {
+    const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
+    // Far fewer machines than such addresses run on one computer.
+    Ipv4Addr::from(FIRST.saturating_add(number.min(0x00fe_ffff)))
 }

@@ -159,7 +159,7 @@ impl JobRow {
         let news = self.finished_at.is_some_and(|at| now.since(at) <= NEWS);
         let newest = Reverse(self.finished_at.unwrap_or(self.submitted_at));
         match self.state {
-            JobState::Placed | JobState::Regrouping => (0, Reverse(0), newest, self.job_id),
+            JobState::Placing | JobState::Placed | JobState::Regrouping => (0, Reverse(0), newest, self.job_id),
             JobState::Failed | JobState::Rejected if news => (1, Reverse(0), newest, self.job_id),
             // The order of the queue.
             JobState::Queued => (2, Reverse(self.priority), Reverse(Time::from_ms(0)), self.job_id),

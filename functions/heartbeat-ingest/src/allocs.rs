@@ -6,7 +6,7 @@
 //! Does not: place or stop allocs; poll-and-scale does.
 
 use crate::orders::Orders;
-use crate::{AT_ONCE_S, Ingest, RACES, internal, unwritten};
+use crate::{Ingest, RACES, internal, unwritten};
 use model::events::{Event, Subject};
 use model::ids::{AllocId, NodeId};
 use model::reason::Reason;
@@ -108,9 +108,9 @@ impl Ingest {
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
-        let Orders { allocs, others, are_more, unreadable } = self.orders(life, report.as_of).await?;
+        let Orders { allocs, others, again_s, unreadable } = self.orders(life, report.as_of).await?;
         // The end wakes poll-and-scale. Without this, a node that works would wait 60 to 90 s before it asks.
-        let next_heartbeat_s = if are_more { Some(AT_ONCE_S) } else { has_room.then(|| known.soon_s()) };
+        let next_heartbeat_s = again_s.or_else(|| has_room.then(|| known.soon_s()));
         let (status, seq) = (contact.status, life.seq);
         Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs, others, unreadable })
     }

@@ -6,7 +6,7 @@
 
 use crate::orders::Orders;
 use crate::output::wanted;
-use crate::{AT_ONCE_S, Ingest, RACES, internal, unwritten};
+use crate::{Ingest, RACES, internal, unwritten};
 use model::events::Subject;
 use model::ids::NodeId;
 use model::names::{is_host, is_id};
@@ -155,12 +155,12 @@ impl Ingest {
         // An order about a handle raises `seq`, and any other change of what is settled changes the text.
         let is_settled = |said: &String| contact.settled.as_ref() == Some(said) && is_of(said, life.seq);
         let report_handles = heartbeat.handles.as_ref().is_some_and(|said| !is_settled(said));
-        let Orders { allocs, others, are_more, unreadable } = self.orders(life, heartbeat.as_of).await?;
+        let Orders { allocs, others, again_s, unreadable } = self.orders(life, heartbeat.as_of).await?;
         Ok(HeartbeatAnswer {
             status: contact.status,
             incarnation: contact.incarnation.clone(),
             seq: life.seq,
-            next_heartbeat_s: if are_more { AT_ONCE_S } else { beat.next_s(life.allocs.len(), contact.idle_since_at) },
+            next_heartbeat_s: again_s.unwrap_or_else(|| beat.next_s(life.allocs.len(), contact.idle_since_at)),
             intent: life.intent,
             must_report: record.status() == Some(NodeStatus::Syncing),
             report_handles,

@@ -43,8 +43,6 @@ fn make(parts: Parts) -> Handler {
 
 /// How long policy and fleet size may be cached.
 const CACHE: Span = Span::from_s(60);
-/// When a node calls that gets the rest of its orders then, in seconds.
-pub(crate) const AT_ONCE_S: f64 = 0.2;
 /// The most attempts at a write that loses races, before the node is told to try again later.
 pub(crate) const RACES: u32 = 4;
 

@@ -2,17 +2,22 @@
 //!
 //! Guarantees: the list names every live alloc of the life, read consistently, and those whose rows cannot be read: an agent
 //! ends what its list does not name, and leaves these alone. The orders themselves come in parts that fit into an answer: first
-//! the oldest that the agent does not have.
+//! the oldest that the agent does not have. A member of a job gets its order only when all members are placed.
 //! Does not: change anything.
 
 use crate::{Ingest, internal};
-use model::ids::{AllocId, NodeId};
+use model::ids::{AllocId, JobId};
 use model::names::is_host;
 use model::wire::{AllocOrder, AllocStatus};
-use model::{Alloc, Life};
+use model::{Alloc, Desired, Job, Life};
 use runtime::http::{MAX_LIST_BYTES, Refusal, bytes_in_answer};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{DbError, Unreadable};
+
+/// When a node asks for the rest of its orders, in seconds.
+const AT_ONCE_S: f64 = 0.2;
+/// When a node asks again for the order of a member that may not start yet, in seconds. Placing the rest mostly takes less.
+const MEMBERS_WAIT_S: f64 = 2.0;
 
 /// The orders of a node.
 #[derive(Default)]
@@ -21,8 +26,8 @@ pub(crate) struct Orders {
     pub(crate) allocs: Option<Vec<AllocOrder>>,
     /// The other live allocs.
     pub(crate) others: Vec<AllocStatus>,
-    /// Whether there are more orders than one answer takes: the node asks for them at once.
-    pub(crate) are_more: bool,
+    /// When the node asks for the rest of its orders: at once, if one answer does not take them.
+    pub(crate) again_s: Option<f64>,
     /// The allocs whose rows cannot be read.
     pub(crate) unreadable: BTreeSet<AllocId>,
 }
@@ -44,19 +49,23 @@ impl Ingest {
         }
         listed.rows.retain(|a| a.summary.node_id == life.node_id && !a.summary.client.is_final());
         listed.rows.sort_by_key(|a| (a.summary.placed_seq, a.id()));
-        let (mut allocs, mut others, mut bytes, mut are_more) = (Vec::new(), Vec::new(), 0, false);
+        let jobs = self.jobs_of_several(&listed.rows, as_of).await?;
+        let (mut allocs, mut others, mut bytes, mut again_s) = (Vec::new(), Vec::new(), 0, None);
         for alloc in &listed.rows {
-            if are_more || alloc.summary.placed_seq <= as_of {
+            if again_s == Some(AT_ONCE_S) || alloc.summary.placed_seq <= as_of {
                 others.push(alloc.status());
                 continue;
             }
-            let hosts =
-                if alloc.summary.needs.nodes > 1 { self.hosts(alloc).await? } else { host(life).into_iter().collect() };
+            let Some(hosts) = hosts(life, alloc, &jobs) else {
+                again_s = again_s.or(Some(MEMBERS_WAIT_S));
+                others.push(alloc.status());
+                continue;
+            };
             let grant_url = self.grant_url.clone().filter(|_| alloc.work.role.is_some());
             let order = AllocOrder { grant_url, ..alloc.order(hosts) };
             bytes += bytes_in_answer(&order);
             if bytes > MAX_LIST_BYTES && !allocs.is_empty() {
-                are_more = true;
+                again_s = Some(AT_ONCE_S);
                 others.push(order.status());
             } else {
                 allocs.push(order);
@@ -64,41 +73,38 @@ impl Ingest {
         }
         allocs.sort_by_key(|o| o.alloc_id);
         let unreadable = listed.unreadable.iter().filter_map(Unreadable::alloc_id).collect();
-        Ok(Orders { allocs: Some(allocs), others, are_more, unreadable })
+        Ok(Orders { allocs: Some(allocs), others, again_s, unreadable })
     }
 
-    /// The addresses of the nodes of all members, by member number, including members that have ended. An unknown
-    /// address is empty. Members that were placed together have consecutive copy numbers in the order of their member
-    /// numbers. So the ids of the other members' allocs follow from this alloc's id. The address of a node whose row cannot be
-    /// read is not known.
-    async fn hosts(&self, alloc: &Alloc) -> Result<Vec<String>, DbError> {
-        let id = alloc.id();
-        let first = id.copy.saturating_sub(id.member);
-        let members =
-            (0..alloc.summary.needs.nodes).map(|m| AllocId { member: m, copy: first.saturating_add(m), ..id });
-        let rows = self.store.allocs_listed(members.clone()).await?.rows;
-        let nodes: BTreeMap<AllocId, NodeId> = rows.iter().map(|a| (a.id(), a.summary.node_id)).collect();
-        let mut hosts = Vec::new();
-        for member in members {
-            let node_id = nodes.get(&member).copied();
-            let record = match node_id {
-                Some(node_id) => match self.store.node(node_id.slot()).await {
-                    Err(error @ DbError::Corrupt { .. }) => {
-                        tracing::warn!(%error, %node_id, "the address of a member is not known");
-                        None
-                    }
-                    record => record?,
-                },
-                None => None,
-            };
-            let life = record.as_ref().and_then(|r| r.life()).filter(|l| Some(l.node_id) == node_id);
-            hosts.push(life.and_then(host).unwrap_or_default());
+    /// The jobs of these allocs that have several members: their members start together.
+    async fn jobs_of_several(&self, allocs: &[Alloc], as_of: u64) -> Result<BTreeMap<JobId, Job>, DbError> {
+        let is_asked = |alloc: &&Alloc| alloc.summary.placed_seq > as_of && alloc.summary.needs.nodes > 1;
+        let ids: BTreeSet<JobId> = allocs.iter().filter(is_asked).map(|alloc| alloc.id().job_id).collect();
+        let mut jobs = BTreeMap::new();
+        for id in ids {
+            match self.store.job(id).await {
+                Ok(job) => jobs.extend(job.map(|job| (id, job))),
+                Err(error @ DbError::Corrupt { .. }) => tracing::warn!(%error, "members of a job do not start"),
+                Err(other) => return Err(other),
+            }
         }
-        Ok(hosts)
+        Ok(jobs)
     }
 }
 
-/// The address of a node. Somebody may have written another text into the record.
-fn host(life: &Life) -> Option<String> {
-    life.address.clone().filter(|address| is_host(address))
+/// The addresses of the nodes of all members. `None` if the alloc may not start yet.
+fn hosts(life: &Life, alloc: &Alloc, jobs: &BTreeMap<JobId, Job>) -> Option<Vec<String>> {
+    if alloc.summary.needs.nodes == 1 {
+        return Some(life.address.as_deref().and_then(host).into_iter().collect());
+    }
+    match jobs.get(&alloc.id().job_id).filter(|job| job.lets_start(alloc.id())) {
+        Some(job) => Some(job.hosts.iter().map(|address| host(address).unwrap_or_default()).collect()),
+        // It ends without being started.
+        None => (alloc.summary.desired == Desired::Stop).then(Vec::new),
+    }
+}
+
+/// The address of a node. Somebody may have written another text into the row.
+fn host(address: &str) -> Option<String> {
+    is_host(address).then(|| address.to_owned())
 }

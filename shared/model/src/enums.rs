@@ -147,7 +147,9 @@ string_enum! {
     JobState {
         /// Waiting to be placed.
         Queued = "queued",
-        /// The job's members were placed on nodes.
+        /// The job has more members than one transaction places. Some of them are on nodes, and none of them starts.
+        Placing = "placing",
+        /// All of the job's members were placed on nodes.
         Placed = "placed",
         /// The job lost a member. It waits until the other members have stopped, then it is queued again.
         Regrouping = "regrouping",

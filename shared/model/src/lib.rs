@@ -103,8 +103,8 @@ pub use node::{
 };
 pub use retry::RetryRule;
 pub use signals::Signal;
-pub use spec::{JobSpec, MAX_TRANSACTION_ITEMS};
+pub use spec::JobSpec;
 pub use summary::{AllocSummary, DEFAULT_PRIORITY, JobSummary, MAX_PRIORITY, counts_for};
 pub use tries::{JobTimes, Tries};
 pub use usage::Usage;
-pub use work::{Environment, INPUT_VARIABLE, MAX_COMMAND_BYTES, Work};
+pub use work::{Environment, INPUT_VARIABLE, MAX_COMMAND_BYTES, MAX_TRANSACTION_ITEMS, Work};

@@ -10,8 +10,9 @@ use crate::machine::{Capacity, MachineNeed};
 use crate::mistakes::Mistakes;
 use serde::{Deserialize, Serialize};
 
-/// The most nodes one job may ask for at once.
-pub const MAX_NODES: u32 = 24;
+/// The most nodes one job may ask for at once. Each end of a member is a write of the job's row, which takes them one after the
+/// other.
+pub const MAX_NODES: u32 = 256;
 /// Far more than any machine has, and small enough that sums cannot overflow.
 const MAX_MIB_OR_GIB: u64 = 1 << 32;
 const MAX_VCPUS_OR_GPUS: u32 = 1 << 20;

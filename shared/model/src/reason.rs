@@ -195,6 +195,10 @@ reasons! {
     PartFound "part_found" { found: usize, of: u32 } = "it keeps {found} of the {of} nodes that it needs";
     /// An earlier job waits, and the room that is left is kept for that job.
     KeptForEarlier "kept_for_earlier" { job: String } = "job {job} comes first, and the rest of the room is kept for it";
+    /// A part of a job's members was placed.
+    PlacedInPart "placed_in_part" { placed: usize, of: u32 } = "{placed} of its {of} members are on nodes: they start when all of them are";
+    /// The placing of a job's members was cut short.
+    PlacingCutShort "placing_cut_short" {} = "its placing was cut short: those of its members that are on nodes stop first";
     /// A job regroups.
     RegroupingMembers "regrouping_members" {} = "its members that still run are stopping: it starts again after them";
     /// An operator holds an idle node.
@@ -394,8 +398,15 @@ fn allowed(maximum: &str, max: u32, there: u32) -> String {
     }
 }
 
+/// The most slots that a reason names.
+const SLOTS_NAMED: usize = 20;
+
 fn listed(slots: &[Slot]) -> String {
-    slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(", ")
+    let named = slots.iter().take(SLOTS_NAMED).map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(", ");
+    match slots.len().saturating_sub(SLOTS_NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
 }
 
 /// So many nodes are something.

@@ -16,8 +16,6 @@ use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The most items DynamoDB takes in one transaction.
-pub const MAX_TRANSACTION_ITEMS: usize = 100;
 /// The longest time-out, in seconds: a year.
 const MAX_TIMEOUT_S: u64 = 366 * 86_400;
 
@@ -88,23 +86,8 @@ impl JobSpec {
             "a pack runs on one node: --pack and --nodes cannot be given together".into()
         });
         self.work.check(&self.env, &mut mistakes);
-        check_placing(&self.needs, &self.work, policy, &mut mistakes);
         mistakes.found().map_or(Ok(()), |all| Err(BadJob(all)))
     }
-}
-
-/// Checks that one transaction can place all members.
-pub(crate) fn check_placing(needs: &Needs, work: &Work, policy: &FailurePolicy, mistakes: &mut Mistakes) {
-    let (nodes, caches) = (needs.nodes, work.caches.len());
-    // When a replacement is placed, the transaction also writes the alloc that it replaces.
-    let original = usize::from(policy.replace && nodes == 1);
-    let items = 1 + original + nodes as usize * (2 + 1 + caches);
-    mistakes.require(items <= MAX_TRANSACTION_ITEMS, || {
-        format!(
-            "placing {nodes} members with {caches} caches each takes {items} writes at once and DynamoDB takes \
-             {MAX_TRANSACTION_ITEMS}: use fewer nodes or caches"
-        )
-    });
 }
 
 #[cfg(test)]

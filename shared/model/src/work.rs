@@ -17,6 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Variables by name.
 pub type Environment = BTreeMap<String, String>;
 
+/// The most items DynamoDB takes in one transaction.
+pub const MAX_TRANSACTION_ITEMS: usize = 100;
+/// The most caches of a job: one transaction places a member with all of its caches, the job and what the member replaces.
+const MAX_CACHES: usize = MAX_TRANSACTION_ITEMS - 5;
 /// The most bytes a command and its environment may have together.
 pub const MAX_COMMAND_BYTES: usize = 16 * 1024;
 /// The variable of a job that holds the standard input of its command, in base64. The agent takes it out of the environment.
@@ -174,6 +178,9 @@ impl Work {
             mistakes
                 .require(valid(cache), || format!("cache name {cache:?} must be 1 to 64 letters, digits, '-' or '_'"));
         }
+        mistakes.require(self.caches.len() <= MAX_CACHES, || {
+            format!("it names {} caches: at most {MAX_CACHES} are possible", self.caches.len())
+        });
         let unique: BTreeSet<_> = self.caches.iter().collect();
         mistakes.require(unique.len() == self.caches.len(), || "a cache is named twice".into());
     }

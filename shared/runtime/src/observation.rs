@@ -71,7 +71,7 @@ pub struct Observation {
     pub nodes: Vec<NodeRecord>,
     /// Every instance that EC2 lists with our cluster tag.
     pub instances: Vec<Instance>,
-    /// Jobs that are placed or regrouping, and those of the queued ones that were read, in the order of the queue.
+    /// Jobs that are placing, placed or regrouping, and those of the queued ones that were read, in the order of the queue.
     pub jobs: Vec<JobSummary>,
     /// How much of the queue was read.
     pub queue: QueueRead,

@@ -28,7 +28,7 @@ impl End {
             JobState::Complete => Some(Self::Complete),
             JobState::Failed | JobState::Rejected => Some(Self::Failed),
             JobState::Cancelled => Some(Self::Cancelled),
-            JobState::Queued | JobState::Placed | JobState::Regrouping => None,
+            JobState::Queued | JobState::Placing | JobState::Placed | JobState::Regrouping => None,
         }
     }
 

@@ -22,6 +22,7 @@ mod found;
 mod handles;
 mod job_event;
 mod listed;
+pub mod placing;
 mod queue;
 mod rows;
 mod ser;

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 
 impl Store {
-    /// Every job that is queued, placed or regrouping, queued ones first, each group in the order of the queue.
+    /// Every job that has not ended, queued ones first, each group in the order of the queue.
     /// The index may be behind the table.
     pub async fn queue(&self) -> Result<Vec<JobSummary>, DbError> {
         let waiting = self.waiting(None, usize::MAX).await?.jobs;
@@ -34,7 +34,7 @@ impl Store {
         Ok(queue)
     }
 
-    /// Every job that is placed or regrouping. The index may be behind the table.
+    /// Every job that is placing, placed or regrouping. The index may be behind the table.
     pub async fn placed(&self) -> Result<Listed<JobSummary>, DbError> {
         let hash = s("placed");
         let (table, index) = (Table::Jobs, Some(QUEUE));

@@ -216,7 +216,7 @@ impl Record for Job {
         let (queue, rank) = match (self.summary.state, self.finished_at) {
             (JobState::Queued, _) if self.summary.follows() => (HELD, self.rank()),
             (JobState::Queued, _) => (queued(id), self.rank()),
-            (JobState::Placed | JobState::Regrouping, _) => ("placed", self.rank()),
+            (JobState::Placing | JobState::Placed | JobState::Regrouping, _) => ("placed", self.rank()),
             (state, Some(at)) => match End::of(state) {
                 Some(end) => (end.of_job(id), ended_rank(at)),
                 None => return,

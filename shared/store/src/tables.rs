@@ -71,7 +71,7 @@ const fn number(name: &'static str) -> KeyAttribute {
 /// The attribute of the time to live, in epoch **seconds**.
 pub(super) const EXPIRES: &str = "expires_at";
 
-/// Jobs that have not ended, in the order of the queue. Regrouping jobs count as placed. And jobs that ended, by the time of
+/// Jobs that have not ended, in the order of the queue. Placing and regrouping jobs count as placed. And jobs that ended, by the time of
 /// their end.
 pub const QUEUE: Index = Index {
     name: "queue",

@@ -1,4 +1,4 @@
-//! Writes that more than one function performs: placing, ending and stopping allocs, cleaning a node, ending a pause.
+//! Writes that more than one function performs: ending and stopping allocs, cleaning a node, ending a pause.
 //!
 //! Jobs and allocs end only here: whoever ends one calls a function of this module.
 //!
@@ -9,7 +9,7 @@
 //! the same call finishes the work.
 //! Does not: decide when any of this is due.
 
-use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
+use crate::conditions::{change_handle, delete_handle, handle_unchanged, no_job, no_live_allocs};
 use crate::db::{DbError, WriteError};
 use crate::listed::Unreadable;
 use crate::rows::{change, unchanged};
@@ -23,8 +23,8 @@ use model::policy::Policy;
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{
-    ActionName, Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Job, JobSet, JobTimes, MAX_DUE_S,
-    MAX_TRANSACTION_ITEMS, NodeRecord, cache_handle, counts_for,
+    ActionName, Alloc, ClientStatus, Ending, Handle, HandleState, Job, JobSet, JobTimes, MAX_DUE_S,
+    MAX_TRANSACTION_ITEMS, NodeRecord, counts_for,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,7 +123,7 @@ fn with_use(event: Event, alloc: &Alloc, name: Option<&str>) -> Event {
 }
 
 #[allow(clippy::large_enum_variant, reason = "it lives for a moment")]
-enum HandleRow {
+pub(crate) enum HandleRow {
     Is(Handle),
     Absent,
     /// The row cannot be read. It is left as it is, and keeps nothing else from going on: the sweep looks at it within a day
@@ -131,7 +131,7 @@ enum HandleRow {
     Unreadable,
 }
 
-async fn handle_row(store: &Store, node_id: NodeId, name: &str) -> Result<HandleRow, DbError> {
+pub(crate) async fn handle_row(store: &Store, node_id: NodeId, name: &str) -> Result<HandleRow, DbError> {
     match store.handle(node_id, name).await {
         Ok(row) => Ok(row.map_or(HandleRow::Absent, HandleRow::Is)),
         Err(error @ DbError::Corrupt { .. }) => {
@@ -237,7 +237,7 @@ async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Copies, W
 }
 
 /// The event of a change, as a write in the transaction of that change.
-fn event_of(subject: &Subject, action: ActionName, reason: &Reason, keep: Retention, now: Time) -> Write {
+pub(crate) fn event_of(subject: &Subject, action: ActionName, reason: &Reason, keep: Retention, now: Time) -> Write {
     Store::event_write(&Event::of_change(subject, action, &reason.to_string(), now, keep.events))
 }
 
@@ -335,135 +335,13 @@ pub async fn advance_job(store: &Store, job: &Job, ended: &BTreeSet<JobId>) -> R
     store.write(Some(job), &job.advance(ended).ok_or(WriteError::CONFLICT)?, Vec::new()).await
 }
 
-/// Queues a job without live allocs again. The run's action leaves the event.
+/// Queues a job without live allocs again; if its placing was cut short, as soon as its allocs have stopped. The run's action
+/// leaves the event.
 pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, WriteError> {
     let rows = store.allocs(job.summary.allocs.iter().copied()).await?;
-    if rows.iter().any(|a| !a.summary.client.is_final()) {
-        return Err(WriteError::CONFLICT);
-    }
-    store.write(Some(job), &job.requeue(reason).ok_or(WriteError::CONFLICT)?, Vec::new()).await
-}
-
-/// Places these members of a job, each on a node of its own: all of them, or none. One transaction writes the nodes,
-/// the job, the allocs and their handle rows. The nodes must take work and have the versions as read; the transaction
-/// changes their `allocs` and `seq`. `replaces` is the unknown alloc that a copy is placed for. `complete` adds to an alloc what
-/// the policy and other jobs say: where its whole output is to be stored, and what its inputs are. Returns the nodes as written.
-pub async fn place(
-    store: &Store,
-    job: &Job,
-    members: &[(u32, &NodeRecord)],
-    replaces: Option<&Alloc>,
-    complete: impl Fn(&mut Alloc),
-    keep: Retention,
-    now: Time,
-) -> Result<Vec<NodeRecord>, WriteError> {
-    let mut writes = Vec::new();
-    let mut nodes = Vec::new();
-    let mut placed = Vec::new();
-    for ((member, node), n) in members.iter().zip(0u32..) {
-        let id =
-            AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.tries.copies.saturating_add(n) };
-        let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
-        alloc.summary.replaces = replaces.map(Alloc::id);
-        complete(&mut alloc);
-        let node_after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
-        let (write, node_after) = change(Some(*node), &node_after);
-        writes.push(write);
-        nodes.push(node_after);
-        let handles = handle_rows(store, &alloc, keep, now).await?;
-        writes.extend(handles);
-        writes.push(change(None, &alloc).0);
-        placed.push(id);
-    }
-    if let (Some(original), Some(copy)) = (replaces, placed.first()) {
-        // The original must still be unknown at the version read: if its node came back meanwhile, no copy is
-        // needed.
-        if original.summary.client != ClientStatus::Unknown {
-            return Err(WriteError::CONFLICT);
-        }
-        let mut after = original.clone();
-        after.summary.replaced_by = Some(*copy);
-        writes.push(change(Some(original), &after).0);
-    }
-    let job_after = job.with_placed(&placed).ok_or(WriteError::CONFLICT)?;
-    writes.push(change(Some(job), &job_after).0);
-    let done = store.transact(&writes).await;
-    if done.as_ref().is_err_and(WriteError::is_conflict) {
-        let on = members.iter().filter_map(|(_, node)| node.node_id());
-        skip_spent_ids(store, job, &placed, on).await?;
-    }
-    done.map(|()| nodes)
-}
-
-/// Skips alloc ids that have rows already. After the tables are restored from backups of different moments, a
-/// handle or an alloc with the next id may exist although the job does not know of it. Without the skip, the
-/// job would wait until those rows are gone, and would hold up the jobs after it.
-async fn skip_spent_ids(
-    store: &Store,
-    job: &Job,
-    ids: &[AllocId],
-    on: impl Iterator<Item = NodeId>,
-) -> Result<(), WriteError> {
-    let same = store.job(job.summary.job_id).await?.is_some_and(|now| now.summary.version == job.summary.version);
-    for (id, node) in ids.iter().zip(on).take_while(|_| same) {
-        let is_taken = match handle_row(store, node, &id.to_string()).await? {
-            HandleRow::Is(handle) => handle.state != HandleState::Gone,
-            HandleRow::Absent => false,
-            HandleRow::Unreadable => true,
-        };
-        let spent = is_taken || has_row(store.alloc(*id).await)?;
-        if spent {
-            let mut after = job.clone();
-            let members = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-            after.summary.tries.copies = after.summary.tries.copies.saturating_add(members);
-            return store.apply(&change(Some(job), &after).0).await;
-        }
-    }
-    Ok(())
-}
-
-/// Whether there is a row, also one that cannot be read.
-fn has_row(read: Result<Option<Alloc>, DbError>) -> Result<bool, DbError> {
-    match read {
-        Ok(row) => Ok(row.is_some()),
-        Err(DbError::Corrupt { .. }) => Ok(true),
-        Err(other) => Err(other),
-    }
-}
-
-async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
-    let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
-    let deadline = now + keep.creating;
-    let creating = |handle: String, kind, alloc_id| Handle {
-        alloc_id,
-        deadline_at: Some(deadline),
-        ..Handle::new(node_id, handle, kind, HandleState::Creating, seq, deadline)
-    };
-    let mut writes = vec![make_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
-    for cache in &alloc.work.caches {
-        let name = cache_handle(cache);
-        writes.push(match handle_row(store, node_id, &name).await? {
-            HandleRow::Absent | HandleRow::Is(Handle { state: HandleState::Gone, .. }) => {
-                make_handle(&creating(name, HandleKind::Volume, None))
-            }
-            // The cache is on the node or not: its row is not touched. Nobody destroys it while it cannot be read, and
-            // afterwards it counts as used.
-            HandleRow::Unreadable => continue,
-            HandleRow::Is(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
-                // The cache is used again, so its unused time starts again.
-                let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
-                let due_at = row.due_at.max(now + keep.creating);
-                change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
-            }
-            // Its node cannot destroy it. Otherwise the job would be placed here again and again.
-            HandleRow::Is(row) if row.is_stuck(now) => {
-                change_handle(&row, &Handle { due_at: deadline, ..row.used(None, seq, now) })
-            }
-            // The cache is being destroyed: the next run places the alloc.
-            HandleRow::Is(_) => return Err(WriteError::CONFLICT),
-        });
-    }
-    Ok(writes)
+    let has_live = rows.iter().any(|a| !a.summary.client.is_final());
+    let after = if has_live { job.cut_short(reason) } else { job.requeue(reason) };
+    store.write(Some(job), &after.ok_or(WriteError::CONFLICT)?, Vec::new()).await
 }
 
 /// Ends the limits by the quotas that the instance of this record counted for, because it has terminated. A failure is only
@@ -481,7 +359,7 @@ pub async fn end_quota_limits(store: &Store, control: &Control, record: &NodeRec
 }
 
 /// Passes over a lost race.
-fn ignore_conflict(written: Result<(), WriteError>) -> Result<(), WriteError> {
+pub(crate) fn ignore_conflict(written: Result<(), WriteError>) -> Result<(), WriteError> {
     match written {
         Err(WriteError::Conflict(_)) => Ok(()),
         other => other,

@@ -218,6 +218,8 @@ faults! {
     GpusWanted = 0.0,
     /// a GPU of a machine cannot be used for up to an hour (`--fault`)
     GpuSick = 0.0,
+    /// a job that arrives has several members, and names so many caches that one transaction places only one of them (`--fault`)
+    MembersInParts = 0.0,
 }
 
 impl Fault {

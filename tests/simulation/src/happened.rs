@@ -36,6 +36,8 @@ pub const SITUATIONS: &[&str] = &[
     "a job of several members was placed",
     "a job was placed",
     "a job was submitted",
+    "a part of a job was placed",
+    "a placing was cut short",
     "a job went back to the queue",
     "a batch was cut short",
     "a launch call was made",

@@ -87,13 +87,13 @@ async fn a_row_that_contradicts_the_contract_is_named_by_its_job_and_by_status()
     let mut job = fixtures::job(1);
     job.summary.needs.nodes = 0;
     world.store().write(None, &job, Vec::new()).await.unwrap();
-    let what = "the row is not used: it wants 0 nodes: 1 to 24 are possible; correct or delete it";
+    let what = "the row is not used: it wants 0 nodes: 1 to 256 are possible; correct or delete it";
     for command in [&["jobs"][..], &["plan"]] {
         let out = world.run(command).await.done();
         assert!(out.contains(what), "{command:?}: {out}");
     }
     let error = world.run(&["job", &id(1)]).await.error();
-    assert!(error.contains("it wants 0 nodes: 1 to 24 are possible: repair or delete it"), "{error}");
+    assert!(error.contains("it wants 0 nodes: 1 to 256 are possible: repair or delete it"), "{error}");
     let (out, _) = world.run(&["status"]).await.failed();
     assert!(out.contains(&format!("job#{}: {what}", id(1))), "{out}");
 }

@@ -88,7 +88,7 @@ async fn a_submission_without_options_uses_the_documented_defaults() {
 #[tokio::test]
 async fn a_bad_submission_is_wrong_usage_and_writes_nothing() {
     let world = World::new().await;
-    let (said, changed) = world.changes(&["submit", "--nodes", "25", "--priority", "1001", "--", "true"]).await;
+    let (said, changed) = world.changes(&["submit", "--nodes", "257", "--priority", "1001", "--", "true"]).await;
     let error = said.result.unwrap_err();
     assert!(error.is::<Usage>() && error.to_string().contains("--nodes") && error.to_string().contains("--priority"));
     assert_eq!(changed, Vec::<String>::new());

@@ -60,7 +60,7 @@ export function needs(job) {
 const TONES = {
   ready: "good", complete: "good", running: "cool", placed: "cool", in_use: "good", working: "good", ok: "good",
   syncing: "cool", assigned: "cool", pending: "cool", booting: "cool",
-  shutting_down: "warm", "shutting-down": "warm", disconnected: "warm", regrouping: "warm", unknown: "warm", stopping: "warm",
+  shutting_down: "warm", "shutting-down": "warm", disconnected: "warm", placing: "warm", regrouping: "warm", unknown: "warm", stopping: "warm",
   silent: "warm", look: "warm",
   down: "bad", failed: "bad", rejected: "bad", lost: "bad", wrong: "bad",
 };

@@ -4,7 +4,7 @@ import { el } from "./dom.js";
 import { action, ago, bytes, chip, id, jobLink, moment, needs, nodeLink, sentence, several, span } from "./format.js";
 import { facts, filters, hash, pager, SIZE, table } from "./table.js";
 
-const STATES = [["", "all"], ["placed,regrouping", "running"], ["failed,rejected", "failed and rejected"], ["queued", "waiting"],
+const STATES = [["", "all"], ["placing,placed,regrouping", "running"], ["failed,rejected", "failed and rejected"], ["queued", "waiting"],
   ["complete", "complete"], ["cancelled", "cancelled"]];
 
 export const columns = [
@@ -22,7 +22,7 @@ export const jobs = {
   title: () => "Jobs",
   load: (api, params) => api("jobs", { q: params.q, state: params.state, offset: params.offset, limit: SIZE }),
   render(part, params) {
-    const counts = Object.entries(part.counts).map(([state, n]) => el("a", { href: hash("jobs", { state: state === "placed" ? "placed,regrouping" : state }), "data-key": state }, chip(state), ` ${n.toLocaleString("en")}${part.more.includes(state) ? "+" : ""}`));
+    const counts = Object.entries(part.counts).map(([state, n]) => el("a", { href: hash("jobs", { state: state === "placed" ? "placing,placed,regrouping" : state }), "data-key": state }, chip(state), ` ${n.toLocaleString("en")}${part.more.includes(state) ? "+" : ""}`));
     return [
       el("h1", { tabindex: "-1" }, "Jobs"),
       el("p", { class: "counts" }, counts.length ? counts : "No job is stored. Submit one: ", !counts.length && el("code", null, "nodekeeper submit -- echo hello")),
@@ -73,7 +73,7 @@ export const job = {
       el("p", { class: "back" }, el("a", { href: "#/jobs" }, "All jobs")),
       el("h1", { tabindex: "-1" }, j.name ?? "Job", " ", chip(j.state)),
       el("p", null, id(j.job_id)),
-      j.waits_because && el("p", { class: "why" }, j.state === "queued" || j.state === "regrouping" ? "It waits: " : "Next: ", sentence(j.waits_because)),
+      j.waits_because && el("p", { class: "why" }, ["queued", "placing", "regrouping"].includes(j.state) ? "It waits: " : "Next: ", sentence(j.waits_because)),
       el("section", { class: "card" }, el("h2", null, "What it is"), facts([
         ["Command", el("code", { class: "wrap" }, j.whole_command)], ["Reason", j.reason], ["Needs", needs(j)], ["Exclusive", j.exclusive ? "yes" : null],
         ["Priority", j.priority], ["Submitted", ago(j.submitted_at)], ["Ended", ago(j.finished_at)], ["Image", j.image],

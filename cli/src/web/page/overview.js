@@ -53,7 +53,7 @@ export const overview = {
   title: () => "Overview",
   async load(api, params, seen) {
     const [running, bad, events, past] = await Promise.all([
-      api("jobs", { state: "placed,regrouping", limit: FEW }),
+      api("jobs", { state: "placing,placed,regrouping", limit: FEW }),
       api("jobs", { state: "failed,rejected", limit: FEW }),
       api("events", { limit: 40 }),
       api("past", { minutes: params.minutes ?? usual(seen) }),
@@ -63,7 +63,7 @@ export const overview = {
   },
   render({ running, bad, events, past, extra, seen }, params) {
     const { jobs, nodes, price_per_hour } = seen.status;
-    const busy = (jobs.placed ?? 0) + (jobs.regrouping ?? 0);
+    const busy = (jobs.placing ?? 0) + (jobs.placed ?? 0) + (jobs.regrouping ?? 0);
     const done = running.counts.complete ?? 0;
     const none = ["No job runs.", running.all === 0 && [" Submit one: ", el("code", null, "nodekeeper run -- echo hello")]];
     const bads = (running.counts.failed ?? 0) + (running.counts.rejected ?? 0);
@@ -71,13 +71,13 @@ export const overview = {
     return [
       el("h1", { class: "sr", tabindex: "-1" }, "Overview"),
       el("div", { class: "tiles" },
-        tile("running", busy.toLocaleString("en"), hash("jobs", { state: "placed,regrouping" }), busy ? "cool" : ""),
+        tile("running", busy.toLocaleString("en"), hash("jobs", { state: "placing,placed,regrouping" }), busy ? "cool" : ""),
         tile("failed", bads.toLocaleString("en"), hash("jobs", { state: "failed,rejected" }), bads ? "bad" : ""),
         tile("waiting", (jobs.queued ?? 0).toLocaleString("en"), hash("jobs", { state: "queued" })),
         tile("complete", done.toLocaleString("en"), hash("jobs", { state: "complete" }), done ? "good" : ""),
         tile(`of ${several(up, "node")} ready`, (nodes.ready ?? 0).toLocaleString("en"), "#/nodes", nodes.ready ? "good" : ""),
         tile("an hour, by list prices", dollars(price_per_hour), "#/cost")),
-      few("Running", running, running.rows.some(j => j.waits_because ?? j.reason) ? short : short.filter(([head]) => head !== "Why"), "placed,regrouping", none),
+      few("Running", running, running.rows.some(j => j.waits_because ?? j.reason) ? short : short.filter(([head]) => head !== "Why"), "placing,placed,regrouping", none),
       few("Failed", bad, failed, "failed,rejected", "No job failed."),
       why(seen.explained ?? {}),
       el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "Over time"), choice("overview", params, "minutes", "Time", TIMES, usual(seen))),

@@ -11,6 +11,7 @@ use model::time::Time;
 use model::{Alloc, ClientStatus, Desired, Ending, Job, NodeRecord, ResolvedCopy, Source};
 use runtime::answer::ActError;
 use std::collections::BTreeMap;
+use store::placing::{Placing, place};
 use store::{Write, change, no_job, transactions, unchanged};
 
 impl Acting<'_> {
@@ -53,7 +54,8 @@ impl Acting<'_> {
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
         let inputs = self.inputs(&job).await?;
         let complete = |alloc: &mut Alloc| self.complete(alloc, &inputs);
-        for written in transactions::place(self.run.store, &job, &members, None, complete, self.keep, now).await? {
+        let placing = Placing { replaces: None, complete: &complete, keep: self.keep, now };
+        for written in place(self.run.store, &job, &members, &placing).await? {
             self.run.locks.wrote(written);
         }
         Ok(())
@@ -92,9 +94,8 @@ impl Acting<'_> {
         let members = [(original.member, &record)];
         let inputs = self.inputs(&job).await?;
         let complete = |alloc: &mut Alloc| self.complete(alloc, &inputs);
-        for written in
-            transactions::place(self.run.store, &job, &members, Some(&alloc), complete, self.keep, now).await?
-        {
+        let placing = Placing { replaces: Some(&alloc), complete: &complete, keep: self.keep, now };
+        for written in place(self.run.store, &job, &members, &placing).await? {
             self.run.locks.wrote(written);
         }
         Ok(())

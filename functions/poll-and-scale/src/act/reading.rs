@@ -121,7 +121,8 @@ impl Reading<'_> {
     pub(super) async fn stopped(&self, id: AllocId) -> Result<(Alloc, Option<Job>), ActError> {
         let alloc = self.alloc(id).await?;
         let job = self.store.job(id.job_id).await?;
-        let wants = |j: &Job| j.summary.state == JobState::Placed && !j.summary.done.contains(&id.member);
+        let is_placed = |j: &Job| matches!(j.summary.state, JobState::Placing | JobState::Placed);
+        let wants = |j: &Job| is_placed(j) && !j.summary.done.contains(&id.member);
         if job.as_ref().is_some_and(wants) { Err(ActError::CONFLICT) } else { Ok((alloc, job)) }
     }
 

@@ -59,10 +59,19 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let has_alloc =
         |job: &JobSummary| job.allocs.iter().any(|id| view.is_live_alloc(*id)) || of_quarantined.contains(&job.job_id);
     for job in &view.seen.jobs {
-        if matches!(job.state, JobState::Placed | JobState::Regrouping) && !has_alloc(job) {
+        if matches!(job.state, JobState::Placing | JobState::Placed | JobState::Regrouping) && !has_alloc(job) {
             plan.add(Action::Requeue(job.job_id), Reason::NoAllocLeft {});
+        } else if is_cut_short(view, job) {
+            plan.add(Action::Requeue(job.job_id), Reason::PlacingCutShort {});
         }
     }
+}
+
+/// Whether the run that placed the members of this job in parts was killed meanwhile. No run lasts longer than a period, and
+/// if it does, the write of its next part finds another version of the job.
+fn is_cut_short(view: &View<'_>, job: &JobSummary) -> bool {
+    let placed_at = || view.allocs_of(job.job_id).iter().map(|alloc| alloc.placed_at).max();
+    job.state == JobState::Placing && placed_at().is_some_and(|at| view.now.since(at) >= Span::from_s(PERIOD_S))
 }
 
 /// The allocs that only the record of this node lists: they ended, they are live on another node, or their table was restored to
@@ -155,7 +164,9 @@ fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
         // Nothing is known of a job whose row contradicts the contract.
         None if view.seen.quarantined.jobs.contains(&alloc.alloc_id.job_id) => None,
         None => Some(Reason::JobEnded {}),
-        Some(job) if job.state != JobState::Placed => Some(Reason::JobIs { state: job.state }),
+        Some(job) if !matches!(job.state, JobState::Placing | JobState::Placed) => {
+            Some(Reason::JobIs { state: job.state })
+        }
         Some(job) if job.done.contains(&alloc.alloc_id.member) => Some(Reason::MemberDone {}),
         Some(_) => None,
     }

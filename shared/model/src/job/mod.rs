@@ -3,11 +3,15 @@
 //! ```text
 //!             placed, all members at once           every member succeeded
 //!   queued ────────────────────────────▶ placed ────────────────────────────▶ complete
-//!    ▲  ▲     failed or lost, may retry    │ │      failed or lost too often
-//!    │  └──────────────────────────────────┘ └───────────────────────────────▶ failed
-//!    └── regrouping ◀── one of several members lost: the others stop first
-//!   queued ──▶ rejected (can never run)        queued, placed, regrouping ──▶ cancelled
+//!    ▲  ▲ └──▶ placing (many members) ──▶  │ │      failed or lost too often
+//!    │  │          │                       │ └───────────────────────────────▶ failed
+//!    │  └──────────┼───────────────────────┘ failed or lost, may retry
+//!    │             │ cut short             │
+//!    └── regrouping ◀──────────────────────┘ one of several members lost: the others stop first
+//!   queued ──▶ rejected (can never run)        what has not ended ──▶ cancelled
 //! ```
+//!
+//! A job of more members than one transaction places becomes `placed` by the write of its last ones. Until then no member starts.
 //!
 //! Guarantees: the end of an alloc counts only for a placed job; an ended job never changes its state; an
 //! ended job expires only after its last alloc has ended.
@@ -29,7 +33,7 @@ use crate::names::MAX_NAME_CHARS;
 use crate::needs::{MAX_NODES, Needs};
 use crate::node::Version;
 use crate::retry::{Follows, Retry, Verdict};
-use crate::spec::{JobSpec, check_placing};
+use crate::spec::JobSpec;
 use crate::standing::Standing;
 use crate::summary::{AllocSummary, JobSummary, counts_for};
 use crate::time::{Span, Time};
@@ -54,6 +58,9 @@ pub struct Job {
     /// How the elements of a pack stand.
     #[serde(default, skip_serializing_if = "Standing::is_none")]
     pub elements: Standing,
+    /// The addresses of the nodes of several members, by member number. An unknown one is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     /// How often a process of the job failed. The rules count their own uses.
     #[serde(default)]
     pub failed_count: u32,
@@ -105,6 +112,7 @@ impl Job {
             env: spec.env,
             failure_policy: spec.failure_policy,
             elements: Standing::default(),
+            hosts: Vec::new(),
             failed_count: 0,
             lost_count: 0,
             finished_at: None,
@@ -122,25 +130,43 @@ impl Job {
         advances.then_some(new)
     }
 
-    /// The job with these allocs: a queued job becomes placed, and a placed job gets one more copy. `None` in any
-    /// other state. Raises `tries.copies` above the number of every copy placed. A placed job follows no other.
+    /// The job with these allocs: it becomes placed when all of its members are, and a placed job gets one more copy. `None` in
+    /// any other state. Raises `tries.copies` above the number of every copy placed. A placed job follows no other.
     pub fn with_placed(&self, allocs: &[AllocId]) -> Option<Self> {
-        if !matches!(self.summary.state, JobState::Queued | JobState::Placed) {
+        if !matches!(self.summary.state, JobState::Queued | JobState::Placing | JobState::Placed) {
             return None;
         }
         let mut new = self.clone();
         if self.summary.state == JobState::Queued {
             new.summary.tries.usage = None;
         }
-        new.summary.state = JobState::Placed;
         new.summary.after.clear();
         for alloc in allocs {
             new.summary.allocs.insert(*alloc);
             new.summary.tries.copies = new.summary.tries.copies.max(alloc.copy.saturating_add(1));
         }
+        let members = new.summary.needs.nodes as usize;
+        // An alloc of a job of one member may still be stopping when the job is placed again.
+        let has_all = members == 1 || new.summary.allocs.len() >= members;
+        new.summary.state = if has_all { JobState::Placed } else { JobState::Placing };
         new.summary.tries.not_before_at = None;
         new.reason = None;
         Some(new)
+    }
+
+    /// The job after its placing was cut short: the members that are on nodes stop, and then it is queued again. `None` in any
+    /// other state.
+    pub fn cut_short(&self, reason: &str) -> Option<Self> {
+        (self.summary.state == JobState::Placing).then(|| {
+            let mut new = self.clone();
+            new.wait_again(reason);
+            new
+        })
+    }
+
+    /// Whether an alloc of the job may start: it does only together with all other members.
+    pub fn lets_start(&self, id: AllocId) -> bool {
+        self.summary.state == JobState::Placed && self.summary.allocs.contains(&id)
     }
 
     /// Cancelled by the operator; `None` if the job has ended already.
@@ -175,10 +201,10 @@ impl Job {
         }
     }
 
-    /// `placed or regrouping → queued` for a job without a live alloc. The set `allocs` may still name some allocs;
+    /// `placing, placed or regrouping → queued` for a job without a live alloc. The set `allocs` may still name some allocs;
     /// the caller must have read that none of them is live.
     pub fn requeue(&self, reason: &str) -> Option<Self> {
-        let stuck = matches!(self.summary.state, JobState::Placed | JobState::Regrouping);
+        let stuck = matches!(self.summary.state, JobState::Placing | JobState::Placed | JobState::Regrouping);
         stuck.then(|| {
             let mut new = self.clone();
             new.summary.allocs.clear();
@@ -225,6 +251,8 @@ impl Job {
             new.count_end(alloc, ending, others, news, times, now);
         } else if self.summary.state == JobState::Regrouping && new.summary.allocs.is_empty() {
             new.queue("all its members have stopped: it starts again");
+        } else if self.summary.state == JobState::Placing {
+            new.wait_again("a member ended before all of them were placed");
         }
         new.expire_if_empty(times.keep, now);
         new
@@ -343,7 +371,6 @@ impl Job {
         work.check_stored(&self.env, &mut mistakes);
         let name_chars = summary.name.as_deref().map_or(0, |name| name.chars().count());
         mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
-        check_placing(&summary.needs, work, &self.failure_policy, &mut mistakes);
         mistakes.found().map(|all| all.join("; "))
     }
 

@@ -210,19 +210,50 @@ fn an_ended_job_expires_only_when_its_allocs_are_gone() {
 fn a_bad_submission_lists_every_mistake() {
     let spec = JobSpec {
         priority: 1001,
-        needs: Needs { vcpus: 0, nodes: 25, ..Needs::default() },
+        needs: Needs { vcpus: 0, nodes: 257, ..Needs::default() },
         work: Work { caches: vec!["a/b".into()], ..Work::default() },
         ..JobSpec::default()
     };
     let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
     assert!(wrong.iter().any(|w| w.contains("it has no command")) && wrong.len() >= 5, "{wrong:?}");
-    let spec = JobSpec {
-        needs: Needs { nodes: 24, ..Needs::default() },
-        work: Work { command: vec!["x".into()], caches: (0..3).map(|n| format!("c{n}")).collect(), ..Work::default() },
-        ..JobSpec::default()
+    let caches = |n: u32| (0..n).map(|n| format!("c{n}")).collect();
+    let of_caches = |n| Work { command: vec!["x".into()], caches: caches(n), ..Work::default() };
+    let submit = |nodes, caches| {
+        let needs = Needs { nodes, ..Needs::default() };
+        let spec = JobSpec { needs, work: of_caches(caches), ..JobSpec::default() };
+        Job::submit(fixtures::job_id(0), spec, at(0)).map(drop).map_err(|BadJob(wrong)| wrong.join("; "))
     };
-    let BadJob(wrong) = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap_err();
-    assert!(wrong[0].contains("145 writes"), "{wrong:?}");
+    assert_eq!(submit(256, 95), Ok(()));
+    assert!(submit(257, 0).is_err_and(|wrong| wrong.contains("--nodes must be 1 to 256")));
+    assert!(submit(1, 96).is_err_and(|wrong| wrong.contains("96 caches: at most 95")));
+}
+
+/// A job of three members, and of its allocs those that are placed.
+fn placing(members: u32) -> (Job, Vec<AllocSummary>) {
+    let (job, allocs) = placed(3, 0, 0);
+    let ids: Vec<AllocId> = allocs.iter().map(|alloc| alloc.alloc_id).collect();
+    let queued = Job { summary: JobSummary { state: JobState::Queued, allocs: BTreeSet::new(), ..job.summary }, ..job };
+    (queued.with_placed(&ids[..members as usize]).unwrap(), allocs)
+}
+
+#[test]
+fn many_members_start_when_the_last_one_is_placed() {
+    let (part, allocs) = placing(2);
+    let lets_start = |job: &Job| allocs.iter().filter(|alloc| job.lets_start(alloc.alloc_id)).count();
+    assert_eq!((part.summary.state, lets_start(&part)), (JobState::Placing, 0));
+    let whole = part.with_placed(&[allocs[2].alloc_id]).unwrap();
+    assert_eq!((whole.summary.state, lets_start(&whole)), (JobState::Placed, 3));
+    assert_eq!(whole.cut_short("too late"), None);
+    let cut = part.cut_short("a node changed").unwrap();
+    assert_eq!((cut.summary.state, lets_start(&cut)), (JobState::Regrouping, 0));
+    assert_eq!(cut.with_placed(&[allocs[2].alloc_id]), None);
+    // A node is lost meanwhile: that is no loss of the job, because nothing has started.
+    let after = |job: &Job, alloc: &AllocSummary| {
+        job.after_end(alloc, &Ending::lost("gone"), &[], JobSet::Leaves, KEEP.into(), at(5))
+    };
+    let one_left = after(&part, &allocs[0]);
+    assert_eq!((one_left.summary.state, one_left.lost_count), (JobState::Regrouping, 0));
+    assert_eq!(after(&placing(1).0, &allocs[0]).summary.state, JobState::Queued);
 }
 
 /// A pack of the elements 0 to 9, whose alloc of this copy runs what is left.

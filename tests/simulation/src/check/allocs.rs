@@ -7,11 +7,9 @@ use super::{
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
-use aws_sdk_dynamodb::types::AttributeValue;
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::time::Span;
-use model::wire::AllocOrder;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Item, Row, Table, alloc_key, handle_key, job_key, node_key};
 
@@ -431,24 +429,29 @@ impl Check {
         }
     }
 
-    /// A job's members are placed in one transaction, each on its own node.
+    /// A job's members are each on their own node, and the job is placed when all of them are: so with one transaction, or with the
+    /// last of several.
     fn invariant_all_members_are_placed_at_once(&self, model: &Model, changes: &[Change], placed: &[&Item]) {
         let rule = "invariant_all_members_are_placed_at_once";
         let jobs = changes.iter().filter(|c| c.table == Table::Jobs);
         for job in jobs {
             let (Some(before), Some(after)) = (job.before.as_deref(), job.after.as_deref()) else { continue };
-            let nodes: BTreeSet<Option<NodeId>> = placed.iter().map(|a| node_id(a)).collect();
-            let members: BTreeSet<u32> = placed.iter().filter_map(|a| alloc_id(a)).map(|a| a.member).collect();
             let copies: BTreeMap<u32, u32> =
                 placed.iter().filter_map(|a| alloc_id(a)).map(|a| (a.copy, a.member)).collect();
             let n = usize::try_from(number(after, "nodes").unwrap_or(1)).unwrap_or(1);
             let right = match text(before, "state") {
-                Some("queued") => {
-                    placed.len() == n
-                        && nodes.len() == n
-                        && members.len() == n
-                        && copies.len() == n
+                Some(from @ ("queued" | "placing")) => {
+                    // An alloc of a queued job may still be stopping.
+                    let stopping = if from == "queued" { set(before) } else { BTreeSet::new() };
+                    let all: Vec<AllocId> = set(after).difference(&stopping).copied().collect();
+                    let on = all.iter().filter_map(|id| model.get(&alloc_key(*id)).and_then(|row| node_id(row)));
+                    let (on, members): (BTreeSet<NodeId>, BTreeSet<u32>) =
+                        (on.collect(), all.iter().map(|id| id.member).collect());
+                    on.len() == all.len()
+                        && members.len() == all.len()
+                        && copies.len() == placed.len()
                         && set(before).iter().all(|a| !copies.contains_key(&a.copy))
+                        && text(after, "state") == Some(if all.len() == n { "placed" } else { "placing" })
                 }
                 // A copy of an unknown alloc, for a job of one member that asks for replacements.
                 Some("placed") => {
@@ -522,76 +525,6 @@ impl Check {
         let asks = |name: &str| job.and_then(|j| text(j, name));
         if ["instance_type", "market"].iter().any(|name| asks(name).is_some() && asks(name) != text(after, name)) {
             self.broken(rule, format!("not what it asks for, {after:?}: {job:?}"));
-        }
-    }
-
-    /// Called when the process of an alloc starts.
-    pub fn started(&self, model: &Model, node: NodeId, order: &AllocOrder) {
-        self.invariant_no_gpu_has_two_allocs(node, order);
-        let id = order.alloc_id;
-        self.core.count("a process started");
-        self.invariant_a_node_is_told_what_was_submitted(model, order);
-        self.invariant_an_alloc_starts_once(model, node, id);
-        self.invariant_no_member_runs_twice_at_once(model, node, id);
-    }
-
-    /// The order that a node gets agrees with the alloc's job.
-    fn invariant_a_node_is_told_what_was_submitted(&self, model: &Model, order: &AllocOrder) {
-        let key = job_key(order.alloc_id.job_id);
-        let Some(job) = model.get(&key).cloned().filter(|_| !self.is_spoiled(&key)) else { return };
-        let list = |name: &str| -> Vec<String> {
-            let of = |v: &AttributeValue| v.as_s().cloned().unwrap_or_default();
-            super::row::said(&job, name)
-                .and_then(|l| l.as_l().ok())
-                .map(|l| l.iter().map(of).collect())
-                .unwrap_or_default()
-        };
-        let number = |name: &str| count(&job, name).unsigned_abs();
-        let right = list("command") == order.work.command
-            && list("caches") == order.work.caches
-            && (number("kill_timeout_s"), number("timeout_s"))
-                == (order.failure_policy.kill_timeout_s, order.work.timeout_s);
-        if !right {
-            self.broken("invariant_a_node_is_told_what_was_submitted", format!("{order:?} of {job:?}"));
-        }
-    }
-
-    /// The process of an alloc starts at most once, even if its node forgets it. A second attempt is another copy,
-    /// if the job allows one.
-    fn invariant_an_alloc_starts_once(&self, model: &Model, node: NodeId, id: AllocId) {
-        if !lock(&self.seen).started.insert(id) && !self.forgets_job(model, id.job_id) {
-            self.broken(
-                "invariant_an_alloc_starts_once",
-                format!("{id} on {node}: {:?}", model.get(&alloc_key(id)).cloned()),
-            );
-        }
-    }
-
-    /// No two copies of a member run at once, unless the control plane gave up one of them. A copy is given up if it is
-    /// unknown, lost, told to stop, or ended.
-    fn invariant_no_member_runs_twice_at_once(&self, model: &Model, node: NodeId, id: AllocId) {
-        let grounds: Vec<_> = lock(&self.seen).by_node.iter().map(|(n, g)| (*n, g.clone())).collect();
-        for (other_node, ground) in grounds {
-            let running: Vec<AllocId> = lock(&ground).running.iter().copied().collect();
-            for other in running {
-                let same_member = (other.job_id, other.member) == (id.job_id, id.member);
-                if !same_member || (other == id && other_node == node) {
-                    continue;
-                }
-                let row = model.get(&alloc_key(other)).cloned();
-                let given_up = row.as_deref().is_none_or(|r| !is_wanted(r)) && other != id;
-                let mine = model.get(&alloc_key(id)).cloned();
-                let mine_given_up = mine.as_deref().is_none_or(|r| !is_wanted(r));
-                // One alloc on two nodes: its first placement was forgotten, however long ago. The first node ends as an orphan.
-                let submitted_at = model.get(&job_key(id.job_id)).and_then(|job| time(job, "submitted_at"));
-                let is_forgotten = other == id && self.was_restored_since(submitted_at);
-                if !given_up && !mine_given_up && !is_forgotten && !self.forgets_job(model, id.job_id) {
-                    self.broken(
-                        "invariant_no_member_runs_twice_at_once",
-                        format!("{id} starts on {node} while {other} runs on {other_node}: {row:?}"),
-                    );
-                }
-            }
         }
     }
 }

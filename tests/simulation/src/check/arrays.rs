@@ -36,7 +36,7 @@ fn limit(job: &Item) -> Option<usize> {
 }
 
 fn is_there(job: &Item) -> bool {
-    matches!(text(job, "state"), Some("placed" | "regrouping")) || !set(job).is_empty()
+    matches!(text(job, "state"), Some("placing" | "placed" | "regrouping")) || !set(job).is_empty()
 }
 
 /// The other jobs of its array that are there.

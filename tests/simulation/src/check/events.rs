@@ -26,9 +26,10 @@ const STATUSES: &[Rule] =
     &[("syncing", &["heartbeat"]), ("ready", &["ready"]), ("disconnected", &["disconnect"]), ("down", &["mark_down"])];
 
 const JOBS: &[Rule] = &[
+    ("placing", &["place"]),
     ("placed", &["place"]),
     ("queued", &["end_job", "requeue"]),
-    ("regrouping", &["end_job"]),
+    ("regrouping", &["end_job", "requeue"]),
     ("complete", &["end_job"]),
     ("failed", &["end_job"]),
     ("rejected", &["reject"]),

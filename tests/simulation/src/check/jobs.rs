@@ -73,6 +73,9 @@ impl Check {
                 _ => {}
             }
         }
+        if let Some(row) = after.filter(|row| text(row, "state") == Some("placed") && count(row, "nodes") > 1) {
+            lock(&self.seen).placed_together.extend(set(row));
+        }
         self.invariant_only_what_never_fits_is_rejected(model, before, after);
         self.invariant_a_job_runs_after_those_that_it_follows(model, before, after);
         self.invariant_a_job_ends_once(before, after);
@@ -88,6 +91,8 @@ impl Check {
                 self.core.count(match text(after, "state") {
                     Some("queued") => "a job went back to the queue",
                     Some("placed") => "a job became placed",
+                    Some("placing") => "a part of a job was placed",
+                    Some("regrouping") if text(before, "state") == Some("placing") => "a placing was cut short",
                     Some("regrouping") => "a job became regrouping",
                     Some("complete") => "a job became complete",
                     Some("failed") => "a job became failed",
@@ -106,7 +111,9 @@ impl Check {
         after: Option<&Item>,
     ) {
         let (Some(before), Some(after)) = (before, after) else { return };
-        if text(before, "state") != Some("queued") || !matches!(text(after, "state"), Some("queued" | "placed")) {
+        if text(before, "state") != Some("queued")
+            || !matches!(text(after, "state"), Some("queued" | "placing" | "placed"))
+        {
             return;
         }
         let left = followed(after);
@@ -165,7 +172,8 @@ impl Check {
             }
             let right = matches!(
                 (from, text(after, "state")),
-                (Some("queued"), Some("placed" | "cancelled" | "rejected"))
+                (Some("queued"), Some("placing" | "placed" | "cancelled" | "rejected"))
+                    | (Some("placing"), Some("placed" | "queued" | "regrouping" | "cancelled"))
                     | (Some("placed"), Some("queued" | "regrouping" | "complete" | "failed" | "cancelled"))
                     | (Some("regrouping"), Some("queued" | "cancelled"))
             ) || from == text(after, "state")
@@ -224,7 +232,7 @@ impl Check {
             // (The clocks of two functions may differ.)
             self.core.now() + super::SLACK < model::time::Time::from_ms(at)
         });
-        if to == Some("placed") && from == Some("queued") && early {
+        if matches!(to, Some("placing" | "placed")) && from == Some("queued") && early {
             self.broken(rule, format!("too early: {before:?} → {after:?}"));
         }
         let right = match (from, to) {

@@ -25,6 +25,7 @@ mod packs;
 mod retries;
 mod row;
 mod shutdown;
+mod starts;
 mod unreadable;
 
 use crate::caller::{Caller, Kind};
@@ -120,6 +121,8 @@ struct Seen {
     handles_changed_at: HashMap<NodeId, Time>,
     /// How many jobs have not ended.
     jobs: usize,
+    /// Allocs of jobs of several members, all of which were placed.
+    placed_together: HashSet<AllocId>,
     /// Allocs whose process was started.
     started: HashSet<AllocId>,
     /// The live allocs, each with its node.

@@ -19,6 +19,9 @@ const OUTPUT: &str = "out";
 /// How many jobs that arrived are remembered, so that others may follow them.
 const LATELY: usize = 20;
 
+/// With so many caches, one transaction takes one member.
+const CACHES_OF_A_PART: usize = 47;
+
 impl World {
     pub(super) async fn arrivals(self: Arc<Self>) {
         let core = &self.core;
@@ -227,6 +230,11 @@ impl World {
             // All nodes of the cluster at once.
             (spec.needs.nodes, spec.needs.vcpus, spec.needs.memory_mib) = (core.scenario.max(), 1, 0);
             spec.work.caches.clear();
+        }
+        if core.happens(Fault::MembersInParts) {
+            let members = core.of(Fault::MembersInParts, 2, 4);
+            spec.needs.nodes = spec.needs.nodes.max(u32::try_from(members).unwrap_or(2));
+            spec.work.caches = (0..CACHES_OF_A_PART).map(|n| format!("part{n}")).collect();
         }
         if core.maybe(0.01) {
             // No size has so many vCPUs.

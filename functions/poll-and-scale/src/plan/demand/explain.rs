@@ -50,8 +50,20 @@ pub(super) fn waiting(
             }
         }
     }
-    for job in view.seen.jobs.iter().filter(|job| job.state == JobState::Regrouping) {
-        explained.waits(job, &[Reason::RegroupingMembers {}]);
+    for job in &view.seen.jobs {
+        match job.state {
+            JobState::Placing => {
+                let (placed, of) = (job.allocs.len(), job.needs.nodes);
+                explained.waits(job, &[Reason::PlacedInPart { placed, of }]);
+            }
+            JobState::Regrouping => explained.waits(job, &[Reason::RegroupingMembers {}]),
+            JobState::Queued
+            | JobState::Placed
+            | JobState::Complete
+            | JobState::Failed
+            | JobState::Cancelled
+            | JobState::Rejected => {}
+        }
     }
 }
 

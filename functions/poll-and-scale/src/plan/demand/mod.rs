@@ -141,6 +141,7 @@ fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
                 wants.extend(copies_wanted(view, job).map(|original| Want::Copy { job, original }));
             }
             JobState::Queued
+            | JobState::Placing
             | JobState::Placed
             | JobState::Regrouping
             | JobState::Complete

@@ -1,0 +1,194 @@
+//! Placing the members of a job.
+//!
+//! Guarantees: all members are placed, each on a node of its own, or no member starts, wherever a run is killed
+//! (`docs/rules.md#members`).
+//! Does not: decide where.
+
+use crate::conditions::{change_handle, make_handle};
+use crate::db::{DbError, WriteError};
+use crate::rows::change;
+use crate::store::Store;
+use crate::transactions::{HandleRow, Retention, event_of, handle_row, ignore_conflict};
+use crate::write::Write;
+use model::events::Subject;
+use model::ids::{AllocId, NodeId};
+use model::reason::Reason;
+use model::time::Time;
+use model::{
+    ActionName, Alloc, ClientStatus, Handle, HandleKind, HandleState, Job, JobState, MAX_TRANSACTION_ITEMS, NodeRecord,
+    cache_handle,
+};
+
+/// What placing the members of a job adds to them and needs to know.
+pub struct Placing<'a> {
+    /// The unknown alloc that a copy is placed for.
+    pub replaces: Option<&'a Alloc>,
+    /// Adds to an alloc what the policy and other jobs say: where its whole output is to be stored, and what its inputs are.
+    pub complete: &'a (dyn Fn(&mut Alloc) + Sync),
+    pub keep: Retention,
+    pub now: Time,
+}
+
+/// Places these members of a job, each on a node of its own: all of them, or none. The nodes must take work and have the versions
+/// as read. Returns the nodes as written.
+///
+/// As many members as a transaction takes are placed by one. Of more members, each part is a transaction of its own, and the
+/// write of the last part makes the job `placed`: no member starts before. If a part fails, the job is `regrouping`: the
+/// members that are on nodes stop. If the run is killed between two parts, the job stays `placing`, and a later run does that.
+pub async fn place(
+    store: &Store,
+    job: &Job,
+    members: &[(u32, &NodeRecord)],
+    placing: &Placing<'_>,
+) -> Result<Vec<NodeRecord>, WriteError> {
+    let address = |node: &NodeRecord| node.life().and_then(|life| life.address.clone()).unwrap_or_default();
+    let hosts: Vec<String> = members.iter().filter(|_| members.len() > 1).map(|(_, node)| address(node)).collect();
+    let (mut job, mut written) = (job.clone(), Vec::new());
+    // Besides the members, a part writes the job, and an event or the alloc that is replaced.
+    for part in members.chunks((MAX_TRANSACTION_ITEMS - 2) / WRITES_OF_MEMBER.saturating_add(job.work.caches.len())) {
+        match place_part(store, &job, part, &hosts, placing).await {
+            Ok((after, nodes)) => {
+                job = after;
+                written.extend(nodes);
+            }
+            Err(error) => {
+                let message = format!("only {} of its {} members could be placed", written.len(), members.len());
+                if let Some(after) = job.cut_short(&message) {
+                    let reason = Reason::JobNow { state: after.summary.state, message: format!(": {message}") };
+                    let subject = Subject::Job(job.summary.job_id);
+                    let event = event_of(&subject, ActionName::EndJob, &reason, placing.keep, placing.now);
+                    // If somebody else has changed the job, that is enough: the job is not placed.
+                    ignore_conflict(store.transact(&[change(Some(&job), &after).0, event]).await)?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(written)
+}
+
+/// What placing a member writes, besides its caches: the node, the alloc and its handle.
+const WRITES_OF_MEMBER: usize = 3;
+
+/// Places these members in one transaction. Returns the job and the nodes as written.
+async fn place_part(
+    store: &Store,
+    job: &Job,
+    members: &[(u32, &NodeRecord)],
+    hosts: &[String],
+    placing: &Placing<'_>,
+) -> Result<(Job, Vec<NodeRecord>), WriteError> {
+    let Placing { replaces, complete, keep, now } = *placing;
+    let mut writes = Vec::new();
+    let mut nodes = Vec::new();
+    let mut placed = Vec::new();
+    for ((member, node), n) in members.iter().zip(0u32..) {
+        let id =
+            AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.tries.copies.saturating_add(n) };
+        let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
+        alloc.summary.replaces = replaces.map(Alloc::id);
+        complete(&mut alloc);
+        let node_after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+        let (write, node_after) = change(Some(*node), &node_after);
+        writes.push(write);
+        nodes.push(node_after);
+        let handles = handle_rows(store, &alloc, keep, now).await?;
+        writes.extend(handles);
+        writes.push(change(None, &alloc).0);
+        placed.push(id);
+    }
+    if let (Some(original), Some(copy)) = (replaces, placed.first()) {
+        // The original must still be unknown at the version read: if its node came back meanwhile, no copy is
+        // needed.
+        if original.summary.client != ClientStatus::Unknown {
+            return Err(WriteError::CONFLICT);
+        }
+        let mut after = original.clone();
+        after.summary.replaced_by = Some(*copy);
+        writes.push(change(Some(original), &after).0);
+    }
+    let job_after = job.with_placed(&placed).ok_or(WriteError::CONFLICT)?;
+    let (write, job_after) = change(Some(job), &Job { hosts: hosts.to_vec(), ..job_after });
+    writes.push(write);
+    if job_after.summary.state == JobState::Placing {
+        let reason = Reason::PlacedInPart { placed: job_after.summary.allocs.len(), of: job.summary.needs.nodes };
+        writes.push(event_of(&Subject::Job(job.summary.job_id), ActionName::Place, &reason, keep, now));
+    }
+    let done = store.transact(&writes).await;
+    if done.as_ref().is_err_and(WriteError::is_conflict) {
+        let on = members.iter().filter_map(|(_, node)| node.node_id());
+        skip_spent_ids(store, job, &placed, on).await?;
+    }
+    done.map(|()| (job_after, nodes))
+}
+
+/// Skips alloc ids that have rows already. After the tables are restored from backups of different moments, a
+/// handle or an alloc with the next id may exist although the job does not know of it. Without the skip, the
+/// job would wait until those rows are gone, and would hold up the jobs after it.
+async fn skip_spent_ids(
+    store: &Store,
+    job: &Job,
+    ids: &[AllocId],
+    on: impl Iterator<Item = NodeId>,
+) -> Result<(), WriteError> {
+    let same = store.job(job.summary.job_id).await?.is_some_and(|now| now.summary.version == job.summary.version);
+    for (id, node) in ids.iter().zip(on).take_while(|_| same) {
+        let is_taken = match handle_row(store, node, &id.to_string()).await? {
+            HandleRow::Is(handle) => handle.state != HandleState::Gone,
+            HandleRow::Absent => false,
+            HandleRow::Unreadable => true,
+        };
+        let spent = is_taken || has_row(store.alloc(*id).await)?;
+        if spent {
+            let mut after = job.clone();
+            let members = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+            after.summary.tries.copies = after.summary.tries.copies.saturating_add(members);
+            return store.apply(&change(Some(job), &after).0).await;
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is a row, also one that cannot be read.
+fn has_row(read: Result<Option<Alloc>, DbError>) -> Result<bool, DbError> {
+    match read {
+        Ok(row) => Ok(row.is_some()),
+        Err(DbError::Corrupt { .. }) => Ok(true),
+        Err(other) => Err(other),
+    }
+}
+
+async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
+    let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
+    let deadline = now + keep.creating;
+    let creating = |handle: String, kind, alloc_id| Handle {
+        alloc_id,
+        deadline_at: Some(deadline),
+        ..Handle::new(node_id, handle, kind, HandleState::Creating, seq, deadline)
+    };
+    let mut writes = vec![make_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
+    for cache in &alloc.work.caches {
+        let name = cache_handle(cache);
+        writes.push(match handle_row(store, node_id, &name).await? {
+            HandleRow::Absent | HandleRow::Is(Handle { state: HandleState::Gone, .. }) => {
+                make_handle(&creating(name, HandleKind::Volume, None))
+            }
+            // The cache is on the node or not: its row is not touched. Nobody destroys it while it cannot be read, and
+            // afterwards it counts as used.
+            HandleRow::Unreadable => continue,
+            HandleRow::Is(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
+                // The cache is used again, so its unused time starts again.
+                let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
+                let due_at = row.due_at.max(now + keep.creating);
+                change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
+            }
+            // Its node cannot destroy it. Otherwise the job would be placed here again and again.
+            HandleRow::Is(row) if row.is_stuck(now) => {
+                change_handle(&row, &Handle { due_at: deadline, ..row.used(None, seq, now) })
+            }
+            // The cache is being destroyed: the next run places the alloc.
+            HandleRow::Is(_) => return Err(WriteError::CONFLICT),
+        });
+    }
+    Ok(writes)
+}

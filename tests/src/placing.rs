@@ -1,0 +1,111 @@
+//! Placing the members of a job, on every database of the store's suite.
+
+use crate::store_tables::{Place, Tables, placing_at, spec};
+use model::fixtures::{self, at};
+use model::ids::AllocId;
+use model::{Handle, HandleState, JobSpec, JobState, Needs, NodeRecord, Work};
+use store::insert_handle;
+use store::placing::place;
+
+pub(crate) async fn is_all_or_nothing(db: Place<'_>) {
+    let tables = Tables::new(db).await;
+    let (a, b) = (tables.ready(0).await, tables.ready(1).await);
+    let job = tables
+        .job(
+            0,
+            JobSpec {
+                needs: Needs { nodes: 2, ..spec().needs },
+                work: Work { caches: vec!["data".into()], ..spec().work },
+                ..spec()
+            },
+        )
+        .await;
+    // One of the two nodes changes in between. Nothing is placed.
+    let held = b.with_intent(model::Intent::Hold, None, at(70)).unwrap();
+    let held = tables.store.write(Some(&b), &held, Vec::new()).await.unwrap();
+    let before = tables.all().await;
+    let members = [(0, &a), (1, &b)];
+    assert!(place(&tables.store, &job, &members, &placing_at(80)).await.unwrap_err().is_conflict());
+    assert_eq!(tables.all().await, before);
+    let resumed = held.with_intent(model::Intent::Run, None, at(81)).unwrap();
+    let b = tables.store.write(Some(&held), &resumed, Vec::new()).await.unwrap();
+    let members = [(0, &a), (1, &b)];
+    place(&tables.store, &job, &members, &placing_at(82)).await.unwrap();
+    let (nodes, jobs, handles) = tables.all().await;
+    let ids: Vec<AllocId> = jobs[0].summary.allocs.iter().copied().collect();
+    assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Placed, 2));
+    assert_eq!(ids.iter().map(|i| (i.member, i.copy)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
+    for (n, id) in ids.iter().enumerate() {
+        let life = nodes[n].life().unwrap();
+        assert_eq!(life.allocs.iter().collect::<Vec<_>>(), [id]);
+        let alloc = tables.store.alloc(*id).await.unwrap().unwrap();
+        assert_eq!((alloc.summary.node_id, alloc.summary.placed_seq), (life.node_id, life.seq));
+        let names: Vec<_> = handles.iter().filter(|h| h.node_id == life.node_id).map(|h| h.handle.clone()).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+        assert!(names.contains(&id.to_string()) && names.contains(&"cache:data".to_owned()));
+    }
+    assert_eq!(tables.store.live_allocs().await.unwrap().len(), 2);
+    // A caller that read the job as queued cannot place it again.
+    let (c, d) = (tables.ready(2).await, tables.ready(3).await);
+    let again = place(&tables.store, &job, &[(0, &c), (1, &d)], &placing_at(83)).await;
+    assert!(again.unwrap_err().is_conflict());
+}
+
+pub(crate) async fn of_many_members_is_all_or_nothing(db: Place<'_>) {
+    let tables = Tables::new(db).await;
+    // One transaction takes 32 members.
+    let nodes = ready_nodes(&tables, 40).await;
+    let spec_of = || JobSpec { needs: Needs { nodes: 40, ..spec().needs }, ..spec() };
+    let job = tables.job(0, spec_of()).await;
+    let members: Vec<(u32, &NodeRecord)> = (0..).zip(&nodes).collect();
+    // A node of the second part changes. The members of the first part are placed, and none of them may start.
+    let held = nodes[35].with_intent(model::Intent::Hold, None, at(70)).unwrap();
+    tables.store.write(Some(&nodes[35]), &held, Vec::new()).await.unwrap();
+    let cut = place(&tables.store, &job, &members, &placing_at(80)).await;
+    assert!(cut.unwrap_err().is_conflict());
+    let (_, jobs, _) = tables.all().await;
+    let allocs = &jobs[0].summary.allocs;
+    assert_eq!((jobs[0].summary.state, allocs.len(), jobs[0].lost_count), (JobState::Regrouping, 32, 0));
+    assert_eq!(jobs[0].reason.as_deref(), Some("only 32 of its 40 members could be placed"));
+    assert!(!allocs.iter().any(|id| jobs[0].lets_start(*id)));
+    // Nothing changes meanwhile.
+    let tables = Tables::new(db).await;
+    let nodes = ready_nodes(&tables, 40).await;
+    let job = tables.job(0, spec_of()).await;
+    let members: Vec<(u32, &NodeRecord)> = (0..).zip(&nodes).collect();
+    assert_eq!(place(&tables.store, &job, &members, &placing_at(80)).await.unwrap().len(), 40);
+    let (_, jobs, handles) = tables.all().await;
+    let allocs = &jobs[0].summary.allocs;
+    assert_eq!((jobs[0].summary.state, allocs.len(), handles.len()), (JobState::Placed, 40, 40));
+    assert_eq!((jobs[0].summary.tries.copies, jobs[0].hosts.len()), (40, 40));
+    assert!(allocs.iter().all(|id| id.copy == id.member && jobs[0].lets_start(*id)));
+}
+
+async fn ready_nodes(tables: &Tables, n: usize) -> Vec<NodeRecord> {
+    let mut nodes = Vec::new();
+    for slot in (0..).take(n) {
+        nodes.push(tables.ready(slot).await);
+    }
+    nodes
+}
+
+pub(crate) async fn skips_an_id_that_a_restore_left_traces_of(db: Place<'_>) {
+    let tables = Tables::new(db).await;
+    let node = tables.ready(0).await;
+    let job = tables.job(0, spec()).await;
+    // Before a restore, the same id ran on the same node.
+    let id = fixtures::alloc_id(0);
+    let node_id = node.node_id().unwrap();
+    let trace = Handle::new(node_id, id.to_string(), model::HandleKind::Container, HandleState::Live, 5, at(99_999));
+    tables.store.apply(&insert_handle(&trace)).await.unwrap();
+    let placed = place(&tables.store, &job, &[(0, &node)], &placing_at(80)).await;
+    assert!(placed.unwrap_err().is_conflict());
+    let (nodes, jobs, handles) = tables.all().await;
+    assert_eq!((nodes, handles), (vec![node.clone()], vec![trace.clone()]));
+    assert_eq!((jobs[0].summary.state, jobs[0].summary.tries.copies), (JobState::Queued, 1));
+    place(&tables.store, &jobs[0], &[(0, &node)], &placing_at(90)).await.unwrap();
+    let next = AllocId { copy: 1, ..id };
+    let (_, jobs, handles) = tables.all().await;
+    assert_eq!(jobs[0].summary.allocs.iter().collect::<Vec<_>>(), [&next]);
+    assert!(handles.contains(&trace) && handles.iter().any(|h| h.handle == next.to_string()));
+}
