@@ -65,11 +65,11 @@ PSEUDO = {
 # Each mode has the parameters of one way to deploy: as it comes, with other choices, and with everything of one's own.
 MODES = {
     "default": {"ClusterName": CLUSTER},
-    "chosen": {"ClusterName": CLUSTER, "Architecture": "x86_64", "DeletionProtection": "true", "HasDashboard": "false", "OutputS3": OUTPUT, "NodeRootDevice": "/dev/sda1"},
+    "chosen": {"ClusterName": CLUSTER, "Architecture": "x86_64", "DeletionProtection": "true", "HasDashboard": "true", "OutputS3": OUTPUT, "NodeRootDevice": "/dev/sda1"},
     "own": {
         "ClusterName": CLUSTER, "NodeRoleArn": ROLE, "LaunchTemplateArns": [TEMPLATE_ARN],
         "NodeVolumeKeyArn": KEY_ARN, "UrlConcurrency": 20, "VpcId": "vpc-0123", "AlarmEmail": "a@example.org",
-        "NotReadyNodesAlarm": 5, "JobEvents": "true",
+        "NotReadyNodesAlarm": 5, "JobEvents": "true", "HasDashboard": "true",
     },
 }  # fmt: skip
 
@@ -173,7 +173,7 @@ class Contract:
 
     tables: list[dict[str, Any]]
     functions: list[Function]
-    # The names of the metrics that each function emits, and their namespace.
+    # The names of the metrics that each function emits, their namespace, and the alarms of the signs.
     metrics: dict[str, Any]
     # The fields that the row of each ended job has for its event.
     job_event: list[str]
@@ -222,7 +222,7 @@ PARAMETERS = {
     "NotReadyNodesAlarm": (0, {"MinValue": 0}),
     "DeletionProtection": ("false", {"AllowedValues": ["true", "false"]}),
     "LogLevel": ("info", {"AllowedValues": ["error", "warn", "info", "debug"]}),
-    "HasDashboard": ("true", {"AllowedValues": ["true", "false"]}),
+    "HasDashboard": ("false", {"AllowedValues": ["true", "false"]}),
     "AlarmEmail": ("", {}),
     "JobEvents": ("false", {"AllowedValues": ["true", "false"]}),
     # What CloudWatch takes, up to five years.
@@ -270,7 +270,7 @@ TAGGED = dict.fromkeys(("instance", "network-interface", "spot-instances-request
 # Everything that may be there. By type: the names of the resources, where F is each function, and all properties that one may
 # have. What a name or a property must be is checked elsewhere; what is not here is a finding.
 PICTURE = {
-    "AWS::CloudWatch::Alarm": ("(F)(Errors|Throttles|Silent|Refused)|(SIGNS)|JobEventsLost", "AlarmActions AlarmDescription AlarmName ComparisonOperator DatapointsToAlarm Dimensions(Name Value) EvaluationPeriods MetricName Metrics(Expression Id MetricStat(Metric(Dimensions(Name Value) MetricName Namespace) Period Stat) ReturnData) Namespace OKActions Period Statistic Threshold TreatMissingData"),
+    "AWS::CloudWatch::Alarm": ("(F)(Errors|Throttles|Silent|Refused|Signs|MoreSigns)|NodesNotReady|JobEventsLost", "AlarmActions AlarmDescription AlarmName ComparisonOperator DatapointsToAlarm Dimensions(Name Value) EvaluationPeriods MetricName Metrics(Expression Id MetricStat(Metric(Dimensions(Name Value) MetricName Namespace) Period Stat) ReturnData) Namespace OKActions Period Statistic Threshold TreatMissingData"),
     "AWS::CloudWatch::Dashboard": ("Dashboard", "DashboardBody DashboardName"),
     "AWS::DynamoDB::Table": ("[A-Z][a-z]+Table", "AttributeDefinitions(AttributeName AttributeType) BillingMode DeletionProtectionEnabled GlobalSecondaryIndexes(IndexName KeySchema(AttributeName KeyType) Projection(NonKeyAttributes ProjectionType)) KeySchema(AttributeName KeyType) PointInTimeRecoverySpecification(PointInTimeRecoveryEnabled) StreamSpecification(StreamViewType) TableName TimeToLiveSpecification(AttributeName Enabled)"),
     "AWS::EC2::LaunchTemplate": ("NodeTemplate", "LaunchTemplateData(BlockDeviceMappings(DeviceName Ebs(DeleteOnTermination Encrypted KmsKeyId VolumeSize VolumeType)) IamInstanceProfile(Arn) ImageId InstanceInitiatedShutdownBehavior MetadataOptions(HttpEndpoint HttpPutResponseHopLimit HttpTokens) SecurityGroupIds) LaunchTemplateName"),
@@ -294,7 +294,7 @@ PICTURE = {
     "AWS::SNS::Topic": ("AlarmTopic", "TopicName"),
     "AWS::SQS::Queue": ("JobEventsLostQueue", "MessageRetentionPeriod QueueName SqsManagedSseEnabled"),
     "AWS::Scheduler::Schedule": ("(F)Schedule", "FlexibleTimeWindow(Mode) GroupName Name ScheduleExpression State Target(Arn RetryPolicy(MaximumEventAgeInSeconds MaximumRetryAttempts) RoleArn)"),
-    "AWS::Scheduler::ScheduleGroup": ("(Clean|Poll|Sweep)ScheduleGroup", "Name"),
+    "AWS::Scheduler::ScheduleGroup": ("SweepScheduleGroup", "Name"),
 }  # fmt: skip
 SECTIONS = {"AWSTemplateFormatVersion", "Conditions", "Description", "Metadata", "Outputs", "Parameters", "Resources", "Rules"}
 # Besides its type, its properties and its condition, a resource may have these.
@@ -305,48 +305,16 @@ STREAM_VIEWS = {"jobs": "NEW_AND_OLD_IMAGES", "allocs": "NEW_IMAGE"}
 
 # The metrics of Lambda that the dashboard uses.
 # https://docs.aws.amazon.com/lambda/latest/dg/monitoring-metrics-types.html
-LAMBDA_METRICS = ("ConcurrentExecutions", "Errors", "Invocations", "Throttles", "Url4xxCount")
+LAMBDA_METRICS = ("ConcurrentExecutions", "Duration", "Errors", "Invocations", "Throttles", "Url4xxCount")
 
 # A function counts as silent after five missed periods, as in the policy's watchdog.multiplier.
 SILENT_PERIODS = 5
 
 
-@dataclass(frozen=True)
-class Sign:
-    """An alarm on a metric of a function's runs."""
-
-    alarm: str
-    function: str
-    metric: str
-    period_s: int
-    # It goes off when so many of the last so many periods are at the threshold or above.
-    periods: tuple[int, int]
-    threshold: int
-
-
-# The alarms of the signs: the period in seconds, and how many of the last periods must be at the threshold or above. What is
-# usual for a short time must not raise an alarm, and what a brake holds for five minutes must.
-PERIODS = {
-    "BrakesHeld": (60, (2, 3)),
-    "InstancesAbsent": (300, (3, 3)),
-    "InstanceListEmpty": (60, (2, 3)),
-    "StartsFail": (300, (1, 1)),
-    "NodesNotReady": (300, (6, 6)),
-    "NodesSilent": (60, (5, 5)),
-    "RowsQuarantined": (300, (2, 2)),
-    "JobRowsQuarantined": (300, (2, 3)),
-    "HandleRowsQuarantined": (300, (2, 2)),
-    "JobsFail": (300, (3, 3)),
-    "Strangers": (300, (2, 2)),
-    "Orphans": (300, (2, 3)),
-    "FunctionsOverdue": (300, (2, 2)),
-}
-
-
-def signs(contract: "Contract") -> dict[str, Sign]:
-    """The alarms of the project's signs, by their names in the template."""
-    rows = [row for row in contract.metrics["alarms"] if row["id"] in PERIODS]
-    return {row["id"]: Sign(row["alarm"], row["function"], row["metric"], *PERIODS[row["id"]], row["at_least"]) for row in rows}
+# The alarms on wrong signs go off when a sign is wrong in so many of the last so many runs: of a function that runs each
+# minute, and of another one. What is usual for a short time must not raise them, and what a brake holds for five minutes must.
+WRONG_RUNS = (3, 5)
+WRONG_RARE_RUNS = (2, 3)
 
 
 # ---- Expand the template and work out its values -----------------------------------------------------------
@@ -716,12 +684,11 @@ def unknown_properties(node: Any, shape: dict[str, Any], way: str) -> Iterator[s
 def check_picture(expansion: dict[str, Any], resources: dict[str, Any], contract: Contract) -> Iterator[str]:
     """Nothing is there that `PICTURE` does not have."""
     functions = "|".join(f.logical_id for f in contract.functions)
-    signs = "|".join(PERIODS)
     for name in sorted(expansion.keys() - SECTIONS):
         yield f"{name}: not known to check.py: add it to SECTIONS, with its check, or take it away"
     for logical_id, resource in resources.items():
         names, shape = PICTURE.get(resource["Type"], ("", ""))
-        names = re.sub(r"\bF\b", functions, names).replace("SIGNS", signs)
+        names = re.sub(r"\bF\b", functions, names)
         if not re.fullmatch(names, logical_id):
             yield f"{logical_id}: a {resource['Type']} of this name is not in PICTURE of check.py"
             continue
@@ -804,6 +771,9 @@ def check_schedule(resources: dict[str, Any], wanted: Function) -> Iterator[str]
     if [s["ScheduleExpression"] for s in schedules] != [expected]:
         yield f"{wanted.logical_id}: schedule is {[s['ScheduleExpression'] for s in schedules]}, must be {expected}"
     for schedule in schedules:
+        group = f"{CLUSTER}-{wanted.name}" if wanted.routes else None
+        if schedule.get("GroupName") != group:
+            yield f"{wanted.logical_id}: schedule is in the group {schedule.get('GroupName')}, must be in {group}, whose runs {wanted.logical_id}Silent counts"
         if schedule.get("Name") != f"{CLUSTER}-{wanted.name}":
             yield f"{wanted.logical_id}: schedule {schedule.get('Name')}: a second cluster would use the same name"
         if schedule["Target"].get("RetryPolicy") != {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}:
@@ -1215,12 +1185,7 @@ def check_bucket(resources: dict[str, Any], arn: str) -> Iterator[str]:
 def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each alarm can go off, and has a receiver: on errors, throttles, refusals, silence, and what the runs found."""
     alarms = of_type(resources, "AWS::CloudWatch::Alarm")
-    expected = {name: sign_alarm(sign) for name, sign in signs(contract).items()}
-    for name in sorted(PERIODS.keys() ^ {row["id"] for row in contract.metrics["alarms"]}):
-        yield f"{name}: PERIODS and the signs of the project do not name the same alarms"
-    # Nodes boot one after the other in a growing fleet, so the most that were not ready in a period say nothing.
-    threshold = MODES[mode].get("NotReadyNodesAlarm", 0)
-    expected["NodesNotReady"] |= {"Statistic": "Minimum", "ComparisonOperator": "GreaterThanThreshold", "Threshold": threshold}
+    expected = {"NodesNotReady": not_ready(mode)}
     for wanted in contract.checked_functions():
         function = f"{CLUSTER}-{wanted.name}"
         expected[f"{wanted.logical_id}Errors"] = {"AlarmName": f"{function}-errors", **counts(function, "Errors", 2)}
@@ -1233,9 +1198,11 @@ def check_alarms(resources: dict[str, Any], contract: Contract, mode: str) -> It
             }  # fmt: skip
         if wanted.every_min is not None:
             expected[f"{wanted.logical_id}Silent"] = {"AlarmName": f"{function}-silent", **silence(function, wanted)}
-            yield from check_schedule_group(resources, wanted)
+            expected[f"{wanted.logical_id}Signs"] = {"AlarmName": f"{function}-signs", **wrong_signs(wanted, 1)}
+            expected[f"{wanted.logical_id}MoreSigns"] = {"AlarmName": f"{function}-more-signs", **wrong_signs(wanted, 2)}
     if has_job_events(mode):
         expected["JobEventsLost"] = LOST_EVENTS
+    yield from check_told(alarms, contract)
     topics = [f"arn:aws:sns:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:{t}" for t in of_type(resources, "AWS::SNS::Topic")]
     if [t.get("TopicName") for t in of_type(resources, "AWS::SNS::Topic").values()] != [f"{CLUSTER}-alarms"]:
         yield f"AlarmTopic: there must be one topic, {CLUSTER}-alarms"
@@ -1277,21 +1244,55 @@ LOST_EVENTS = {
 }
 
 
-def sign_alarm(sign: Sign) -> dict[str, Any]:
-    """An alarm that goes off when runs have found something for so many periods."""
-    enough, of = sign.periods
+def check_told(alarms: dict[str, Any], contract: Contract) -> Iterator[str]:
+    """Each sign that a function tells has its alarms, and whoever gets a mail learns where to look for which sign it is."""
+    by_name = {alarm.get("AlarmName"): alarm.get("AlarmDescription", "") for alarm in alarms.values()}
+    for told in contract.metrics["signs"]:
+        names = [told["alarm"]]
+        if told["alarm"].endswith("-signs"):
+            names.append(f"{told['alarm'].removesuffix('signs')}more-signs")
+        for name in (f"{CLUSTER}-{name}" for name in names):
+            if name not in by_name:
+                yield f"sign {told['sign']}: the alarm {name} is missing"
+            elif told["alarm"].endswith("-signs"):
+                for word in (f"`{told['sign']}`", "`nodekeeper status`", "SignsWrong"):
+                    if word not in by_name[name]:
+                        yield f"sign {told['sign']}: the description of {name} does not say {word}"
+
+
+def wrong_signs(function: Function, least: int) -> dict[str, Any]:
+    """An alarm that goes off when so many signs of a function are wrong in so many of its last runs."""
+    enough, of = WRONG_RUNS if function.every_min == 1 else WRONG_RARE_RUNS
     return {
-        "AlarmName": f"{CLUSTER}-{sign.alarm}",
         "Namespace": "nodekeeper",
-        "MetricName": sign.metric,
-        "Dimensions": [{"Name": "Cluster", "Value": CLUSTER}, {"Name": "Function", "Value": sign.function}],
+        "MetricName": "SignsWrong",
+        "Dimensions": [{"Name": "Cluster", "Value": CLUSTER}, {"Name": "Function", "Value": function.name}],
         "Statistic": "Maximum",
-        "Period": sign.period_s,
+        "Period": function.period_s,
         "EvaluationPeriods": of,
         "DatapointsToAlarm": enough,
-        "Threshold": sign.threshold,
+        "Threshold": least,
         "ComparisonOperator": "GreaterThanOrEqualToThreshold",
-        # An idle cluster emits nothing. Silence has an alarm of its own.
+        # A function without a wrong sign emits nothing. Silence has an alarm of its own.
+        "TreatMissingData": "notBreaching",
+    }
+
+
+def not_ready(mode: str) -> dict[str, Any]:
+    """An alarm that goes off when nodes are wanted and not ready for half an hour."""
+    return {
+        "AlarmName": f"{CLUSTER}-nodes-not-ready",
+        "Namespace": "nodekeeper",
+        "MetricName": "NodesNotReady",
+        "Dimensions": [{"Name": "Cluster", "Value": CLUSTER}, {"Name": "Function", "Value": "poll-and-scale"}],
+        # Nodes boot one after the other in a growing fleet, so the most that were not ready in a period say nothing.
+        "Statistic": "Minimum",
+        "Period": 300,
+        "EvaluationPeriods": 6,
+        "DatapointsToAlarm": 6,
+        "Threshold": MODES[mode].get("NotReadyNodesAlarm", 0),
+        "ComparisonOperator": "GreaterThanThreshold",
+        # An idle cluster emits nothing.
         "TreatMissingData": "notBreaching",
     }
 
@@ -1313,8 +1314,25 @@ def counts(function: str, metric: str, periods: int) -> dict[str, Any]:
 
 
 def silence(function: str, wanted: Function) -> dict[str, Any]:
-    """An alarm that goes off when the schedule has had no successful run for five periods."""
-    # Events and nodes invoke functions too. So invocations do not show whether a schedule works.
+    """An alarm that goes off when there was no run for five periods."""
+    return {
+        **(scheduled_runs(function) if wanted.routes else runs(function)),
+        "EvaluationPeriods": SILENT_PERIODS * (wanted.every_min or 0) * 60 // 300,
+        "Threshold": 1,
+        "ComparisonOperator": "LessThanThreshold",
+        # A function that never runs produces no data.
+        "TreatMissingData": "breaching",
+    }
+
+
+def runs(function: str) -> dict[str, Any]:
+    """Each invocation is a run. Errors have an alarm of their own."""
+    dimensions = [{"Name": "FunctionName", "Value": function}]
+    return {"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": dimensions, "Statistic": "Sum", "Period": 300}
+
+
+def scheduled_runs(function: str) -> dict[str, Any]:
+    """Nodes invoke the function too. So invocations do not show whether its schedule works."""
     # An attempt counts also if the function was not started, and then there may be no error of the function.
     parts = {
         "runs": ("AWS/Scheduler", "InvocationAttemptCount", "ScheduleGroup"),
@@ -1326,29 +1344,13 @@ def silence(function: str, wanted: Function) -> dict[str, Any]:
         dimensions = [{"Name": dimension, "Value": function}]
         metric_of = {"Namespace": namespace, "MetricName": metric, "Dimensions": dimensions}
         metrics.append({"Id": name, "ReturnData": False, "MetricStat": {"Metric": metric_of, "Period": 300, "Stat": "Sum"}})
-    return {
-        "Metrics": metrics,
-        "EvaluationPeriods": SILENT_PERIODS * (wanted.every_min or 0) * 60 // 300,
-        "Threshold": 1,
-        "ComparisonOperator": "LessThanThreshold",
-        # A function that never runs produces no data.
-        "TreatMissingData": "breaching",
-    }
-
-
-def check_schedule_group(resources: dict[str, Any], wanted: Function) -> Iterator[str]:
-    """The schedule whose runs the alarm for silence counts is in the group that it names."""
-    function = f"{CLUSTER}-{wanted.name}"
-    schedules = of_type(resources, "AWS::Scheduler::Schedule").values()
-    groups = [s.get("GroupName") for s in schedules if s["Target"]["Arn"].endswith(f":function:{function}")]
-    if groups != [function]:
-        yield f"{wanted.logical_id}Silent: reads the schedule group {function}, but the schedule is in {groups}"
+    return {"Metrics": metrics}
 
 
 def check_dashboard(resources: dict[str, Any], contract: Contract, mode: str) -> Iterator[str]:
     """Each graph shows a metric that something emits, and the dashboard shows all alarms."""
     dashboards = list(of_type(resources, "AWS::CloudWatch::Dashboard").values())
-    wanted = 0 if MODES[mode].get("HasDashboard") == "false" else 1
+    wanted = 1 if MODES[mode].get("HasDashboard") == "true" else 0
     if len(dashboards) != wanted:
         yield f"dashboard: {len(dashboards)} in {mode} mode, must be {wanted}"
     for dashboard in dashboards:

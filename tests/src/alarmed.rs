@@ -9,16 +9,19 @@ use runtime::answer::RunAnswer;
 use runtime::metrics;
 use serde_json::json;
 
-/// EC2 whose lists are empty.
-struct Blind;
+/// EC2 that lists nothing, or that takes every termination and carries out none.
+struct Odd<'a> {
+    world: &'a World,
+    lists: bool,
+}
 
 #[async_trait]
-impl Cloud for Blind {
+impl Cloud for Odd<'_> {
     async fn instances(&self) -> Result<Vec<Instance>, CloudError> {
-        Ok(Vec::new())
+        if self.lists { self.world.cloud.instances().await } else { Ok(Vec::new()) }
     }
-    async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
-        Ok(None)
+    async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
+        if self.lists { self.world.cloud.instance(instance_id).await } else { Ok(None) }
     }
     async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
         Err(LaunchError::Lost("it is away".into()))
@@ -42,7 +45,7 @@ impl World {
 async fn a_node_that_is_wanted_and_not_ready_is_counted_until_it_is_ready() {
     let mut world = World::new().await;
     let nothing = world.poll().await.unwrap();
-    assert_eq!(world.metric(&nothing, "Runs"), None, "an idle cluster pays for no metric");
+    assert_eq!(world.metric(&nothing, "Nodes"), None, "an idle cluster pays for no metric");
     world.submit(job(&["forever"])).await;
     let launches = world.poll().await.unwrap();
     assert_eq!(world.metric(&launches, "NodesNotReady"), Some(1));
@@ -53,36 +56,42 @@ async fn a_node_that_is_wanted_and_not_ready_is_counted_until_it_is_ready() {
     let works = world.poll().await.unwrap();
     assert_eq!((world.metric(&works, "Nodes"), world.metric(&works, "NodesNotReady")), (Some(1), Some(0)));
     // The list of EC2 becomes empty.
-    assert_eq!(world.metric(&works, "InstanceListEmpty"), Some(0));
-    for expected in [0, 1] {
-        let blind =
-            poll_and_scale::tick(&world.store, &Blind, &world.settings, &json!({}), world.clock()).await.unwrap();
-        assert_eq!(world.metric(&blind, "InstanceListEmpty"), Some(expected), "two runs must see it");
+    assert_eq!(world.metric(&works, "SignsWrong"), None, "all is well");
+    let blind = Odd { world: &world, lists: false };
+    for expected in [None, Some(1)] {
+        let run = poll_and_scale::tick(&world.store, &blind, &world.settings, &json!({}), world.clock()).await.unwrap();
+        assert_eq!(world.metric(&run, "SignsWrong"), expected, "two runs must see it: {:?}", run.wrong);
         world.pass(60);
     }
 }
 
 #[tokio::test]
-async fn orphans_are_counted_when_they_are_found() {
+async fn orphans_are_told_when_they_stay() {
     let world = World::new().await;
     let (node, offering) = (fixtures::node_id(3), fixtures::offering());
     let request = LaunchRequest::render(&world.settings, &world.policy, node, &offering);
     world.cloud.launch(&request, "token").await.unwrap();
-    let young = world.clean().await.unwrap();
-    assert_eq!(world.metric(&young, "Orphans"), Some(0));
     world.pass(world.policy.stale.orphan_after_s);
-    let old = world.clean().await.unwrap();
-    assert_eq!(world.metric(&old, "Orphans"), Some(1));
+    let deaf = Odd { world: &world, lists: true };
+    for expected in [None, Some(1)] {
+        let run = clean_stale_records::tick(&world.store, &deaf, &json!({}), world.clock()).await.unwrap();
+        assert_eq!(world.metric(&run, "SignsWrong"), expected, "one run terminates them: {:?}", run.wrong);
+        world.pass(300);
+    }
+    world.clean().await.unwrap();
     let after = world.clean().await.unwrap();
-    assert_eq!(world.metric(&after, "Orphans"), Some(0), "its termination is under way");
+    assert_eq!(world.metric(&after, "SignsWrong"), None, "its termination is under way");
 }
 
 #[tokio::test]
-async fn overdue_functions_are_counted_also_without_anything_else_to_see() {
+async fn overdue_functions_are_told_also_without_anything_else_to_see() {
     let world = World::new().await;
-    world.poll().await.unwrap();
     let sweep = async || sweep_dispatch::tick(&world.store, &json!({}), world.clock()).await.unwrap();
-    assert_eq!(world.metric(&sweep().await, "FunctionsOverdue"), None, "nothing is unusual");
+    assert_eq!(world.metric(&sweep().await, "SignsWrong"), Some(1), "the others have never run");
+    world.poll().await.unwrap();
+    world.clean().await.unwrap();
+    assert_eq!(world.metric(&sweep().await, "SignsWrong"), None, "all is well");
     world.pass(301);
-    assert_eq!(world.metric(&sweep().await, "FunctionsOverdue"), Some(1));
+    sweep().await;
+    assert_eq!(sweep().await.wrong, ["function"], "poll-and-scale is overdue");
 }

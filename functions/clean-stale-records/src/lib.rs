@@ -54,12 +54,12 @@ async fn run(store: &Store, cloud: &dyn Cloud, mode: Mode, clock: RunClock) -> R
     let now = clock.now();
     let plan = plan(&seen, now);
     let orphans = plan.actions.iter().filter(|p| matches!(p.action, Action::TerminateOrphan { .. })).count();
-    let measured = signs::measured(&CLEAN_STALE_RECORDS, &Facts::of_run(CLEAN_STALE_RECORDS, &seen, orphans, now));
+    let wrong = signs::wrong(CLEAN_STALE_RECORDS, &Facts::of_run(CLEAN_STALE_RECORDS, &seen, orphans, now));
     let (actions, ran) = if mode == Mode::DryRun {
         let plan = act::confirm(store, cloud, &seen, plan).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
         (act::act(Run::new(CLEAN_STALE_RECORDS, store, &seen, clock), cloud, &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).finding(measured))
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).telling(wrong))
 }

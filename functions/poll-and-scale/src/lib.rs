@@ -108,8 +108,8 @@ async fn run(
     let now = clock.now();
     let plan = plan(&seen, now);
     let next = signs::Next::Known(&plan.explained, plan.unready);
-    let measured = signs::measured(&POLL_AND_SCALE, &Facts { next, ..Facts::of_run(POLL_AND_SCALE, &seen, 0, now) });
-    let explained = plan.explained.answer();
+    let wrong = signs::wrong(POLL_AND_SCALE, &Facts { next, ..Facts::of_run(POLL_AND_SCALE, &seen, 0, now) });
+    let (explained, unready) = (plan.explained.answer(), plan.unready);
     let (actions, ran) = if mode == Mode::DryRun {
         let plan = act::confirm(store, cloud, &seen, plan, clock.now()).await?;
         (ActionAnswer::said(&plan), Ran::DryRun)
@@ -118,7 +118,7 @@ async fn run(
         (act::act(run, cloud, settings, &plan).await, Ran::Whole)
     };
     let answer = RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran);
-    Ok(answer.explaining(explained).finding(measured))
+    Ok(answer.explaining(explained, unready).telling(wrong))
 }
 
 /// Whose turn it is.

@@ -98,11 +98,11 @@ async fn run(store: &Store, mode: Mode, clock: RunClock) -> Result<RunAnswer, Ob
     let seen = observe(store, clock.now()).await?;
     let now = clock.now();
     let plan = plan(&seen, now);
-    let measured = signs::measured(&SWEEP_DISPATCH, &Facts::of_run(SWEEP_DISPATCH, &seen, 0, now));
+    let wrong = signs::wrong(SWEEP_DISPATCH, &Facts::of_run(SWEEP_DISPATCH, &seen, 0, now));
     let (actions, ran) = if mode == Mode::DryRun {
         (ActionAnswer::said(&plan), Ran::DryRun)
     } else {
         (act::act(Run::new(SWEEP_DISPATCH, store, &seen, clock), &plan).await, Ran::Whole)
     };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).finding(measured))
+    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).telling(wrong))
 }

@@ -163,9 +163,12 @@ pub struct RunAnswer {
     pub explained: ExplanationAnswer,
     #[serde(skip)]
     pub ran: Ran,
-    /// What the run found of the signs, by metric.
+    /// How many nodes are wanted and not ready. Only poll-and-scale says this.
     #[serde(skip)]
-    pub measured: BTreeMap<&'static str, u64>,
+    pub unready: u32,
+    /// The signs that the run tells, because they are wrong.
+    #[serde(skip)]
+    pub wrong: Vec<&'static str>,
 }
 
 /// How many actions have this outcome.
@@ -205,20 +208,21 @@ impl RunAnswer {
             duration_ms: clock.elapsed().as_ms(),
             explained: ExplanationAnswer::default(),
             ran,
-            measured: BTreeMap::new(),
+            unready: 0,
+            wrong: Vec::new(),
         }
     }
 
-    /// The answer with what the run did not do.
+    /// The answer with what the run did not do, and how many nodes are wanted and not ready.
     #[must_use]
-    pub fn explaining(self, explained: ExplanationAnswer) -> Self {
-        Self { explained, ..self }
+    pub fn explaining(self, explained: ExplanationAnswer, unready: u32) -> Self {
+        Self { explained, unready, ..self }
     }
 
-    /// The answer with what the run found of the signs, by metric.
+    /// The answer with the signs that the run tells.
     #[must_use]
-    pub fn finding(self, measured: BTreeMap<&'static str, u64>) -> Self {
-        Self { measured, ..self }
+    pub fn telling(self, wrong: Vec<&'static str>) -> Self {
+        Self { wrong, ..self }
     }
 
     /// The answer with the first rows of each list, as many as fit in about 1 MiB. Lambda fails an invocation whose

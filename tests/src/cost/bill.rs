@@ -8,7 +8,6 @@ use super::meter::Use;
 use crate::second_opinions::root;
 use model::functions::{CLEAN_STALE_RECORDS, Function, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::policy::{LONGEST_JITTER, Policy};
-use runtime::metrics;
 
 /// Prices in US dollars, on demand, in us-east-1, as AWS published them in 2025. Source: the pricing pages of AWS
 /// Lambda (arm64), Amazon DynamoDB, Amazon CloudWatch, Amazon EventBridge and Amazon SNS.
@@ -22,7 +21,6 @@ pub struct Prices {
     pub log_gb: f64,
     pub alarm_metric_month: f64,
     pub metric_month: f64,
-    pub dashboard_month: f64,
     pub scheduler_invocation: f64,
     pub mail: f64,
 }
@@ -37,7 +35,6 @@ pub const PRICES: Prices = Prices {
     log_gb: 0.50,
     alarm_metric_month: 0.10,
     metric_month: 0.30,
-    dashboard_month: 3.0,
     scheduler_invocation: 1.00 / 1e6,
     mail: 2.00 / 100_000.0,
 };
@@ -76,7 +73,7 @@ pub struct Load {
 /// A row of the bill, and its dollars in a month.
 pub type Bill = Vec<(&'static str, f64)>;
 
-/// What the template says of a cluster without job events.
+/// What the template says of a cluster without job events and without a dashboard, as it comes.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: String,
@@ -85,7 +82,8 @@ pub struct Template {
 impl Template {
     pub fn read() -> Self {
         let text = std::fs::read_to_string(root().join("infra/template.yaml")).unwrap();
-        let always = |block: &&str| !block.contains("\n    Condition: SendsJobEvents\n");
+        let is_chosen = |block: &str, condition| block.contains(&format!("\n    Condition: {condition}\n"));
+        let always = |block: &&str| !["SendsJobEvents", "MakesDashboard"].iter().any(|c| is_chosen(block, c));
         Self { text: text.split("\n\n").filter(always).collect::<Vec<_>>().join("\n\n") }
     }
 
@@ -179,27 +177,27 @@ impl Load {
 
     /// The bill of a month.
     pub fn bill(&self, seen: &Measured, template: &Template) -> Bill {
-        let run_lines = seen.metric_bytes + LOG_LINE_BYTES + 2.0 * LINE_OVERHEAD_BYTES;
+        // Without nodes there is nothing to measure, and nothing is billed.
+        let (metric_names, metric_bytes) =
+            if self.nodes > 0.0 { (seen.metrics, seen.metric_bytes + LINE_OVERHEAD_BYTES) } else { (0.0, 0.0) };
         let lines = if self.is_busy() { &seen.busy } else { &seen.idle };
         let run = |kind: Kind| {
+            // The other functions have metrics only if a sign is wrong.
+            let metric_bytes = if function(kind) == POLL_AND_SCALE { metric_bytes } else { 0.0 };
             template.lambda(function(kind), 1.0, run_ms(self.nodes))
                 + units(lines[&kind].at(self.nodes))
-                + run_lines / GB * PRICES.log_gb
+                + (LOG_LINE_BYTES + LINE_OVERHEAD_BYTES + metric_bytes) / GB * PRICES.log_gb
         };
         let scheduled = |kind: Kind| {
             let period_s = function(kind).period.unwrap().as_ms() as f64 / 1000.0;
             MONTH_S / period_s * (run(kind) + PRICES.scheduler_invocation)
         };
-        let metric_names: usize =
-            model::functions::scheduled().map(|(function, _)| metrics::names(function).count()).sum();
-        let fixed = template.alarm_metrics() as f64 * PRICES.alarm_metric_month + MAILS * PRICES.mail;
-        let dashboards = template.resources("AWS::CloudWatch::Dashboard") as f64 * PRICES.dashboard_month;
+        let alarms = template.alarm_metrics() as f64 * PRICES.alarm_metric_month + MAILS * PRICES.mail;
         let heartbeat = template.lambda(HEARTBEAT_INGEST, 1.0, HEARTBEAT_MS) + units(seen.heartbeat);
         let handles = template.lambda(SWEEP_DISPATCH, 1.0, HEARTBEAT_MS) + units(seen.handle_report);
         vec![
-            // Without nodes there is nothing to measure, and nothing is billed.
-            ("metrics", if self.nodes > 0.0 { metric_names as f64 * PRICES.metric_month } else { 0.0 }),
-            ("alarms and the dashboard", fixed + dashboards),
+            ("metrics", metric_names * PRICES.metric_month),
+            ("alarms", alarms),
             ("scheduled runs", RUNS.into_iter().map(scheduled).sum()),
             ("heartbeats", self.heartbeats() * heartbeat),
             ("handle reports", self.handle_reports() * handles),

@@ -4,7 +4,7 @@ use super::facts::{Facts, Level, Next, Raised};
 use super::say::{one_line, several, when};
 use crate::watchdog;
 use model::control::RunRow;
-use model::functions::{self, Function, HEARTBEAT_INGEST, SWEEP_DISPATCH};
+use model::functions::{self, Function, HEARTBEAT_INGEST};
 use model::time::Span;
 
 /// Clocks may differ so much.
@@ -79,15 +79,6 @@ pub(super) fn heartbeats(facts: &Facts<'_>) -> Vec<Raised> {
     } else {
         Raised::new(name, Level::Well, said, "")
     }]
-}
-
-/// How many functions do not work, as sweep-dispatch sees it: it needs DynamoDB alone, so it still tells of the functions that
-/// need EC2 when EC2 does not answer.
-pub(super) fn overdue_count(facts: &Facts<'_>) -> u64 {
-    // Lambda's own metrics tell of a function that never runs.
-    let has_run = |raised: &Raised| facts.control.runs.contains_key(&raised.what) && raised.what != SWEEP_DISPATCH.name;
-    let functions = scheduled(facts).into_iter().filter(has_run);
-    functions.chain(heartbeats(facts)).filter(|raised| raised.level == Level::Wrong).count() as u64
 }
 
 pub(super) fn plan(facts: &Facts<'_>) -> Vec<Raised> {

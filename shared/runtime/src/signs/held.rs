@@ -9,6 +9,9 @@ use model::limits::Limit;
 use model::{ActionName, BrakeKind};
 use store::Table;
 
+/// What to do about a row.
+const CORRECT: &str = "correct or delete it";
+
 /// The limits on launches: what each is about, since when and until when, and which jobs wait for it. The failed starts have
 /// a sign of their own. A quota that nobody waits for is no trouble.
 pub(super) fn limits(facts: &Facts<'_>) -> Vec<Raised> {
@@ -53,12 +56,6 @@ fn braked(facts: &Facts<'_>, kind: BrakeKind) -> Option<Raised> {
     Some(Raised::new(&ControlKey::Release(kind).to_string(), Level::Look, says, ""))
 }
 
-/// How much all brakes hold back.
-pub(super) fn held_count(facts: &Facts<'_>) -> u64 {
-    let brakes = BrakeKind::ALL.iter().map(|kind| facts.control.brake(*kind));
-    brakes.filter(|brake| brake.holds_back(facts.now)).map(|brake| brake.held().unwrap_or(0)).sum()
-}
-
 pub(super) fn caps(facts: &Facts<'_>) -> Vec<Raised> {
     let explained = facts.next.explained();
     explained
@@ -69,7 +66,6 @@ pub(super) fn caps(facts: &Facts<'_>) -> Vec<Raised> {
 }
 
 pub(super) fn rows(facts: &Facts<'_>) -> Vec<Raised> {
-    const TO_DO: &str = "correct or delete it";
     let mut raised: Vec<Raised> = Vec::new();
     // The entries of the control table are judged without the plan.
     let is_entry = |text: &str| text.contains("of table control");
@@ -83,18 +79,16 @@ pub(super) fn rows(facts: &Facts<'_>) -> Vec<Raised> {
         // The plan names most of them, but it cannot be made without EC2, and has no handles.
         let row = one_line(&row);
         if !raised.iter().any(|raised| raised.says.contains(&row)) {
-            raised.push(Raised::new("row", level, row, TO_DO));
+            raised.push(Raised::new("row", level, row, CORRECT));
         }
     }
     raised
 }
 
-/// How many rows a function counts: of one table that only it reads, or else all of them and the known entries of the control
-/// table. Newer code has written an entry whose key is not known, and a person need not do anything.
-pub(super) fn rows_count(facts: &Facts<'_>, table: Option<Table>) -> u64 {
-    let rows = facts.rows.iter().filter(|row| table.is_none() || row.table == table).count();
-    let entries = facts.control.unreadable.iter().filter(|entry| table.is_none() && entry.is_known).count();
-    (rows + entries) as u64
+/// The rows of a table that only one function reads.
+pub(super) fn rows_of(facts: &Facts<'_>, table: Table) -> Vec<Raised> {
+    let rows = facts.rows.iter().filter(|row| row.table == Some(table));
+    rows.map(|row| Raised::new("row", Level::Wrong, one_line(&row.what), CORRECT)).collect()
 }
 
 /// The warnings of the last hour. Of several equal ones, only the newest.

@@ -101,12 +101,7 @@ pub(super) fn silent(facts: &Facts<'_>) -> Vec<Raised> {
     vec![Raised::new("silent", level, says, to_do)]
 }
 
-pub(super) fn silent_count(facts: &Facts<'_>) -> u64 {
-    let (silent, level) = silent_nodes(facts);
-    if level == Level::Wrong { silent.len() as u64 } else { 0 }
-}
-
-pub(super) fn failed_starts(facts: &Facts<'_>) -> u64 {
+fn failed_starts(facts: &Facts<'_>) -> u64 {
     let starts = facts.control.failed_starts();
     let recent = starts.since_at().is_some_and(|at| facts.now.since(at) < STARTS_COUNT);
     if recent || starts.applies(facts.now) { starts.count() } else { 0 }
@@ -153,19 +148,12 @@ pub(super) fn booting(facts: &Facts<'_>) -> Vec<Raised> {
     at_most("booting", late.into_iter(), "nodekeeper nodes")
 }
 
-pub(super) fn unready_count(facts: &Facts<'_>) -> u64 {
-    if let Next::Known(_, unready) = facts.next { u64::from(unready) } else { 0 }
-}
-
 pub(super) fn unready(facts: &Facts<'_>) -> Vec<Raised> {
     let jobs =
         facts.jobs.iter().filter(|job| job.state == JobState::Queued && !job.follows()).map(|job| job.submitted_at);
     let nodes = facts.nodes.iter().filter_map(boots_since).map(|(since, _)| since);
     let waited = jobs.chain(nodes).min().map(|since| facts.now.since(since)).filter(|waited| *waited >= READY);
-    let (count, Some(waited)) = (unready_count(facts), waited) else { return Vec::new() };
-    if count == 0 {
-        return Vec::new();
-    }
+    let (Next::Known(_, count @ 1..), Some(waited)) = (facts.next, waited) else { return Vec::new() };
     let says = format!("{} wanted and not ready, and the longest wait is {}", several(count, "node"), rough(waited));
     vec![Raised::new("unready", Level::Look, says, "`nodekeeper plan` says what limits launches and which nodes boot")]
 }
@@ -201,15 +189,6 @@ pub(super) fn unlisted(facts: &Facts<'_>) -> Vec<Raised> {
     vec![Raised::new("instances", level, says, to_do)]
 }
 
-pub(super) fn unlisted_count(facts: &Facts<'_>) -> u64 {
-    unlisted_for(&facts.polled, facts.now).map_or(0, |_| facts.polled.unlisted)
-}
-
-pub(super) fn all_unlisted_count(facts: &Facts<'_>) -> u64 {
-    let found = &facts.polled;
-    u64::from(unlisted_for(found, facts.now).is_some() && found.unlisted == found.named)
-}
-
 pub(super) fn strangers(facts: &Facts<'_>) -> Vec<Raised> {
     let strangers = &facts.cleaned.strangers;
     if strangers.is_empty() {
@@ -222,14 +201,6 @@ pub(super) fn strangers(facts: &Facts<'_>) -> Vec<Raised> {
         named(strangers)
     );
     vec![Raised::new("strangers", Level::Wrong, says, "terminate it, or take the tag nodekeeper:cluster off it")]
-}
-
-pub(super) fn strangers_count(facts: &Facts<'_>) -> u64 {
-    facts.cleaned.strangers.len() as u64
-}
-
-pub(super) fn orphans_count(facts: &Facts<'_>) -> u64 {
-    facts.cleaned.orphans
 }
 
 pub(super) fn orphans(facts: &Facts<'_>) -> Vec<Raised> {

@@ -23,30 +23,22 @@ fn count(ended: &[Ended], state: JobState) -> usize {
     ended.iter().filter(|ended| ended.job.state == state).count()
 }
 
-/// How many of the jobs that ended last failed, and of how many. Rejected ones never ran.
-fn failures(facts: &Facts<'_>) -> (usize, usize) {
-    let failed = count(facts.ended, JobState::Failed);
-    (failed, failed + count(facts.ended, JobState::Complete))
-}
-
 fn newest(facts: &Facts<'_>, state: JobState) -> String {
     let newest = facts.ended.iter().find(|ended| ended.job.state == state);
     newest.map(|e| format!("{} {}", one_line(&name_of(&e.job)), when(e.at, facts.now))).unwrap_or_default()
 }
 
-const fn most_fail((failed, all): (usize, usize)) -> bool {
-    failed >= FAILED && failed * 2 > all
-}
-
 pub(super) fn failed(facts: &Facts<'_>) -> Vec<Raised> {
-    let (failed, all) = failures(facts);
+    // Rejected ones never ran.
+    let failed = count(facts.ended, JobState::Failed);
+    let all = failed + count(facts.ended, JobState::Complete);
     if failed == 0 {
         return Vec::new();
     }
     let of = if all == ENDED { format!("the last {all} jobs") } else { several(all, "job") };
     let says =
         format!("{failed} of {of} that ended within an hour failed, the newest: {}", newest(facts, JobState::Failed));
-    let (level, to_do) = if most_fail((failed, all)) {
+    let (level, to_do) = if failed >= FAILED && failed * 2 > all {
         (
             Level::Wrong,
             "`nodekeeper job ID` says why: what do they share, a command, an image, a node, a place to read from?",
@@ -55,11 +47,6 @@ pub(super) fn failed(facts: &Facts<'_>) -> Vec<Raised> {
         (Level::Look, "`nodekeeper job ID` says why")
     };
     vec![Raised::new("failed", level, says, to_do)]
-}
-
-pub(super) fn failing_count(facts: &Facts<'_>) -> u64 {
-    let (failed, all) = failures(facts);
-    if most_fail((failed, all)) { failed as u64 } else { 0 }
 }
 
 pub(super) fn rejected(facts: &Facts<'_>) -> Vec<Raised> {

@@ -4,10 +4,12 @@ mod rows;
 mod state;
 
 use super::*;
+use model::control::{ControlKey, EntryRow};
 use model::events::Subject;
-use model::fixtures::at;
+use model::fixtures::{self, at};
+use model::{BrakeKind, JobState};
 use rows::{Change, Look, ROWS, Well, Wrong};
-use state::{NOW, State};
+use state::{NOW, State, heard};
 use std::collections::BTreeSet;
 
 /// What a sign says of a state: how bad it is, and its words.
@@ -45,40 +47,61 @@ fn each_sign_has_a_row_and_says_nothing_when_all_is_well() {
     assert!(raised.len() <= 6, "`status` has few lines when all is well: {raised:?}");
 }
 
+/// The signs that a run of this function tells of the state after this change.
+fn told(function: Function, change: Change) -> Vec<&'static str> {
+    let mut state = State::well();
+    change(&mut state);
+    wrong(function, &state.facts())
+}
+
+/// A row of this table that nobody uses.
+fn bad_row(table: Table) -> BadRow {
+    BadRow { table: Some(table), what: "a row cannot be read".into() }
+}
+
+const TELLERS: [Function; 3] = [POLL_AND_SCALE, CLEAN_STALE_RECORDS, SWEEP_DISPATCH];
+
 #[test]
-fn an_alarm_goes_off_only_with_its_sign() {
-    for sign in SIGNS {
-        for alarm in sign.alarms {
-            for row in ROWS {
-                for change in [row.raised, row.before, row.ended] {
-                    let mut state = State::well();
-                    change(&mut state);
-                    let facts = state.facts();
-                    let rings = (alarm.count)(&facts) >= alarm.at_least;
-                    // heartbeats and functions share a metric. Nodes may be unready for half an hour.
-                    let raised = SIGNS.iter().filter(|other| {
-                        other.name == sign.name || (sign.name == "function" && other.name == "heartbeats")
-                    });
-                    let is_said = raised.flat_map(|sign| (sign.raise)(&facts)).any(|one| one.level > Well);
-                    assert!(!rings || is_said || sign.name == "unready", "{alarm:?} without {}", sign.name);
-                }
-            }
+fn a_sign_is_told_when_it_is_wrong_and_never_else() {
+    for row in ROWS {
+        let sign = SIGNS.iter().find(|sign| sign.name == row.sign).unwrap();
+        let is_run = |teller: &Teller| matches!(teller, Teller::Run(..));
+        for change in [row.raised, row.before, row.ended] {
+            let is_told = TELLERS.iter().any(|function| told(*function, change).contains(&sign.name));
+            let is_wrong = said(sign, change).0 == Wrong;
+            assert_eq!(is_told, is_wrong && sign.told_by.iter().any(is_run), "{}: {:?}", row.sign, row.words);
         }
     }
 }
 
 #[test]
-fn a_sign_with_an_alarm_rings_when_it_is_wrong() {
-    for row in ROWS.iter().filter(|row| row.level == Wrong) {
-        let sign = SIGNS.iter().find(|sign| sign.name == row.sign).unwrap();
-        let mut state = State::well();
-        (row.raised)(&mut state);
-        // Each function counts the rows of its tables, and this state has no table.
-        let exempt = row.sign == "row"
-            || state.control.runs.len() < 3
-            || state.run(SWEEP_DISPATCH).last_success_at < Some(at(NOW - 300));
-        let rings = sign.alarms.iter().any(|alarm| (alarm.count)(&state.facts()) >= alarm.at_least);
-        assert!(rings || sign.alarms.is_empty() || exempt, "{}: {:?}", row.sign, row.words);
+fn what_had_an_alarm_when_each_number_had_one_still_has_one() {
+    const TOLD: &[(&str, Function, Change)] = &[
+        ("function", SWEEP_DISPATCH, |s| s.run(POLL_AND_SCALE).last_success_at = Some(at(NOW - 301))),
+        ("function", SWEEP_DISPATCH, |s| s.run(CLEAN_STALE_RECORDS).last_success_at = Some(at(NOW - 1501))),
+        ("heartbeats", SWEEP_DISPATCH, |s| s.control.remove(&ControlKey::Ingest)),
+        ("silent", POLL_AND_SCALE, |s| s.nodes = vec![heard(0, 121), heard(1, 121)]),
+        ("boot_failures", POLL_AND_SCALE, |s| s.entry("boot_failures", 9, |row| EntryRow { count: Some(2), ..row })),
+        ("instances", POLL_AND_SCALE, |s| s.polled(3, 2, 900)),
+        ("instances", POLL_AND_SCALE, |s| s.polled(3, 3, 45)),
+        ("strangers", CLEAN_STALE_RECORDS, |s| s.cleaned(1, 0, 0)),
+        ("orphans", CLEAN_STALE_RECORDS, |s| s.cleaned(0, 1, 2)),
+        ("brake", POLL_AND_SCALE, |s| {
+            s.control.put(fixtures::held(BrakeKind::Orphans, "clean-stale-records", vec!["i-1".into()], at(NOW - 1)));
+        }),
+        ("row", POLL_AND_SCALE, |s| s.rows = vec![bad_row(Table::Nodes)]),
+        ("row", CLEAN_STALE_RECORDS, |s| s.rows = vec![bad_row(Table::Jobs)]),
+        ("row", SWEEP_DISPATCH, |s| s.rows = vec![bad_row(Table::Handles)]),
+        ("failed", CLEAN_STALE_RECORDS, |s| s.ended(JobState::Failed, 3, 60)),
+    ];
+    for (sign, function, change) in TOLD {
+        assert_eq!(told(*function, *change), [*sign], "{}", function.name);
+    }
+    let not_ready: Vec<&Sign> =
+        SIGNS.iter().filter(|sign| sign.told_by.iter().any(|t| matches!(t, Teller::NotReady))).collect();
+    assert_eq!(not_ready.iter().map(|sign| sign.name).collect::<Vec<_>>(), ["unready"]);
+    for function in TELLERS {
+        assert!(told(function, |_| ()).is_empty(), "an idle cluster tells nothing");
     }
 }
 
@@ -96,7 +119,7 @@ fn a_warning_says_nothing_of_what_is_wrong_already() {
 #[test]
 fn the_page_for_operators_has_the_table_of_signs() {
     let page = include_str!("../../../../../docs/operate.md");
-    let alarms = |sign: &Sign| sign.alarms.iter().map(|a| format!("`…-{}`", a.name)).collect::<Vec<_>>().join(", ");
+    let alarms = |sign: &Sign| sign.told_by.iter().map(|t| format!("`…-{}`", t.alarm())).collect::<Vec<_>>().join(", ");
     let line = |s: &Sign| format!("| `{}` | {} | {} | {} |", s.name, s.raised_by, s.ends, alarms(s));
     let lines: Vec<String> = SIGNS.iter().map(line).collect();
     let table = lines.join("\n");
@@ -107,13 +130,4 @@ fn the_page_for_operators_has_the_table_of_signs() {
 fn names_are_said_once() {
     let names: BTreeSet<&str> = SIGNS.iter().map(|sign| sign.name).collect();
     assert_eq!(names.len(), SIGNS.len());
-    let ids: BTreeSet<&str> = alarms().map(|alarm| alarm.id).collect();
-    assert_eq!(ids.len(), alarms().count());
-}
-
-#[test]
-fn failed_starts_alone_make_no_run_worth_a_metric() {
-    let told = |metric: &'static str| must_be_told(&BTreeMap::from([(metric, 3)]));
-    assert!(told("Orphans") && told("RowsQuarantined") && !told("FailedStarts"));
-    assert!(!must_be_told(&BTreeMap::from([("Orphans", 0)])));
 }
