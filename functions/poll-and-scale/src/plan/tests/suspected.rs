@@ -377,10 +377,10 @@ fn a_row_that_contradicts_the_contract_is_named_and_not_used() {
     );
     assert_eq!(state(vec![node.clone(), node.clone()], vec![job.clone()]), ["warn slot#0", "launch slot#1 small"]);
     let none = JobSummary { needs: Needs { nodes: 0, ..job.needs.clone() }, ..job.clone() };
-    let many = JobSummary { needs: Needs { nodes: 25, ..job.needs.clone() }, ..job.clone() };
+    let many = JobSummary { needs: Needs { nodes: 257, ..job.needs.clone() }, ..job.clone() };
     let idle = [format!("warn job#{}", job.job_id), "set_idle slot#0".to_owned()];
     assert_eq!(state(vec![node.clone()], vec![none]), idle);
-    assert_eq!(state(vec![node.clone()], vec![many]), idle, "more members than one transaction can place");
+    assert_eq!(state(vec![node.clone()], vec![many]), idle, "more members than a job may have");
     assert_eq!(state(vec![node], vec![job.clone(), job]), idle);
 }
 
