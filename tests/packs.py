@@ -2,7 +2,7 @@
 """Packs on a `nodekeeper local`: many elements in few allocs, with machines that are killed meanwhile.
 
     packs.py               1,000 elements, which ends in a minute
-    packs.py --elements N  the same with N; --against also runs them with GNU parallel, if it is there, and prints both
+    packs.py --elements N  the same with N
 
 It needs the programs in target/debug. Every check prints a line. The first one that fails ends it with exit code 1.
 """
@@ -10,7 +10,6 @@ It needs the programs in target/debug. Every check prints a line. The first one 
 import argparse
 import json
 import random
-import shutil
 import subprocess
 import time
 
@@ -54,19 +53,6 @@ def each_once(elements):
         check("one that does not exist is refused", failed.returncode == 1 and "has the element" in failed.stderr, failed)
 
 
-def speed(elements):
-    """What an element costs beside its command: `true`."""
-    with Local("--tick-s", "1", "--min-nodes", "1") as local:
-        local.run("run", "--", "true")
-        began = time.monotonic()
-        local.run("submit", "--wait", "--name", "true", "--count", str(elements), "--pack", "1000", "--", "true")
-        print(f"{elements} elements: {(time.monotonic() - began) * 1000 / elements:.2f} ms each, from submit to the end")
-    if shutil.which("parallel"):
-        began = time.monotonic()
-        subprocess.run(["parallel", "-j1", "true", "#", ":::"] + [str(n) for n in range(elements)], check=True)
-        print(f"GNU parallel: {(time.monotonic() - began) * 1000 / elements:.2f} ms each")
-
-
 def refusals():
     with Local("--tick-s", "1") as local:
         for options, why in (
@@ -82,11 +68,7 @@ def refusals():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--elements", type=int, default=1000)
-    parser.add_argument("--against", action="store_true")
     args = parser.parse_args()
-    if args.against:
-        speed(args.elements)
-        return
     refusals()
     each_once(args.elements)
 

@@ -76,6 +76,7 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<(Job
         uid,
         gid,
         groups,
+        ulimits: task.order.work.ulimits.clone(),
         sandbox: isolation.map(|isolation| Sandbox {
             mounts: None,
             cgroup: isolation.cgroup.clone(),

@@ -14,9 +14,10 @@ use crate::memory_file::{as_stdin_bytes, in_memory};
 use crate::program;
 use model::EndCause;
 use model::time::Time;
+use model::ulimits::{Ulimit, Ulimits};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::statfs::{FsType, statfs};
 use nix::unistd::{Gid, Uid};
@@ -49,6 +50,8 @@ pub struct JobStart {
     pub gid: u32,
     /// The supplementary groups.
     pub groups: Vec<u32>,
+    /// The limits of single resources.
+    pub ulimits: Ulimits,
     /// What else restricts the command; `None` for a user that the operator named.
     pub sandbox: Option<Sandbox>,
     /// The elements for each of which the command runs; `None`: it runs once.
@@ -147,8 +150,29 @@ pub fn restrict(start: &JobStart, join: impl FnOnce() -> io::Result<()>) -> io::
         // The group is the alloc's own, or a cache's: its members may write.
         umask(Mode::from_bits_truncate(0o002));
     }
+    // Before the user changes: only root may raise a hard limit.
+    set_limits(&start.ulimits)?;
     become_user(start.uid, start.gid, &start.groups).map_err(|e| failed("become the job's user", &e))?;
     keyrings::deny().map_err(|e| failed("deny the keyrings", &e))
+}
+
+fn set_limits(ulimits: &Ulimits) -> io::Result<()> {
+    for (name, limit) in ulimits {
+        let resource = match name.as_str() {
+            "core" => Resource::RLIMIT_CORE,
+            "fsize" => Resource::RLIMIT_FSIZE,
+            "memlock" => Resource::RLIMIT_MEMLOCK,
+            "msgqueue" => Resource::RLIMIT_MSGQUEUE,
+            "nofile" => Resource::RLIMIT_NOFILE,
+            "stack" => Resource::RLIMIT_STACK,
+            _ => return Err(io::Error::other(format!("cannot limit {name}: it is not a resource"))),
+        };
+        let what = format!("set the limit {name}={limit}");
+        let Ulimit { soft, hard } = limit.parse().map_err(|why| failed(&what, &io::Error::other(why)))?;
+        let [soft, hard] = [soft, hard].map(|limit| limit.unwrap_or(RLIM_INFINITY));
+        setrlimit(resource, soft, hard).map_err(|e| failed(&what, &e.into()))?;
+    }
+    Ok(())
 }
 
 fn failed(what: &str, error: &io::Error) -> io::Error {

@@ -233,6 +233,7 @@ impl ContainerRuntime {
             options.push(("--pids-limit", sandbox.max_tasks.to_string()));
             options.push(("--cpu-shares", u64::from(order.needs.vcpus).saturating_mul(SHARES_PER_VCPU).to_string()));
         }
+        options.extend(order.work.ulimits.iter().map(|(name, limit)| ("--ulimit", format!("{name}={limit}"))));
         for name in FOR_COMMAND {
             let path = spec.alloc_dir.join(name);
             if path.exists() {
@@ -418,6 +419,7 @@ mod tests {
     fn a_container_gets_its_options_before_the_image_and_its_command_after_it() {
         let mut order = order(0, 1);
         (order.work.image, order.needs.memory_mib) = (Some("busybox".into()), 64);
+        order.work.ulimits = [("nofile".to_owned(), "64:128".to_owned())].into();
         let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let invocation = invocation(&order, &env).unwrap();
         assert!(invocation.env.is_empty(), "the variable is the container's, not docker's");
@@ -430,6 +432,7 @@ mod tests {
             "--volume /data/caches/m2-repo:/caches/m2-repo".to_owned(),
             "--user 20000:20000 --group-add 30001 --cap-drop ALL --security-opt no-new-privileges".to_owned(),
             "--pids-limit 99 --cpu-shares 1024".to_owned(),
+            "--ulimit nofile=64:128".to_owned(),
             "--env-file /proc/self/fd/".to_owned(),
         ] {
             assert!(args.contains(&want), "{want} in {args}");

@@ -1,7 +1,7 @@
 //! How commands are run: one file for each runtime, and the list of them.
 //!
 //! A job with an image runs in a container, and one without as a process of the machine. A new runtime is a new file beside this
-//! one, and its entry in [`RuntimeKind::ALL`].
+//! one, and its entry in [`RuntimeKind::OF_CONTAINERS`].
 //! Guarantees: no other file of the agent compares runtimes; all of them call [`Runtime`].
 //! Does not: supervise (`supervisor` does).
 

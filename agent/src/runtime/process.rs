@@ -45,7 +45,9 @@ impl Runtime for ProcessRuntime {
         let command = &spec.order.work.command;
         let (program, args) = command.split_first().ok_or(LaunchError::NoCommand)?;
         let elements = ElementsStart::of(spec.order);
-        let own = elements.is_some().then(JobUser::of_this_process);
+        // The helper also runs elements, and sets limits.
+        let needs_helper = elements.is_some() || !spec.order.work.ulimits.is_empty();
+        let own = needs_helper.then(JobUser::of_this_process);
         let Some(user) = spec.user.or(own.as_ref()) else {
             let (program, args) = (PathBuf::from(program), args.to_vec());
             let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(LaunchError::PassEnvironment)?;
@@ -58,6 +60,7 @@ impl Runtime for ProcessRuntime {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),
+            ulimits: spec.order.work.ulimits.clone(),
             sandbox: spec.sandbox.cloned(),
             elements,
         };

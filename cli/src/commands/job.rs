@@ -99,6 +99,8 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
     rows.field("image", work.image.as_ref());
     rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
+    let ulimits: Vec<String> = work.ulimits.iter().map(|(name, limit)| format!("{name}={limit}")).collect();
+    rows.field("ulimits", (!ulimits.is_empty()).then(|| ulimits.join(", ")));
     for (n, (name, source)) in work.inputs.iter().enumerate() {
         rows.field(if n == 0 { "inputs" } else { "" }, Some(format!("{name} from {source}")));
     }

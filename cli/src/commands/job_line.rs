@@ -81,6 +81,7 @@ const FIELDS: &[(&str, Form)] = &[
     ("stop_signal", Form::Text),
     ("timeout", Form::Measured("timeout_s", amounts::seconds)),
     ("timeout_s", Form::Whole),
+    ("ulimits", Form::TextTable),
     ("vcpus", Form::Whole),
 ];
 
@@ -364,6 +365,7 @@ mod tests {
                 inputs: [("a".into(), "s3://data/a".parse().unwrap())].into(),
                 outputs: vec!["b=s3://data/b".parse().unwrap()],
                 keep_failed: true,
+                ulimits: [("nofile".into(), "1:2".into())].into(),
                 pack: None,
             },
             failure_policy: FailurePolicy {

@@ -72,13 +72,17 @@ struct WorkOptions {
     role: Option<String>,
     /// A variable with a secret, which the node reads with the role of the job: the ARN of a secret of Secrets Manager or of a
     /// parameter, or the name of a parameter, such as /db/password. #FIELD at the end takes a field of a secret in JSON
-    #[arg(long = "secret", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = placed)]
+    #[arg(long = "secret", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = named)]
     secrets: Vec<(String, String)>,
     /// The same as a file that only the job can read; the variable holds its path
-    #[arg(long = "secret-file", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = placed)]
+    #[arg(long = "secret-file", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = named)]
     secret_files: Vec<(String, String)>,
     #[command(flatten)]
     files: FileOptions,
+    /// A limit of one resource of its processes: nofile=65536, or with a soft and a hard limit memlock=0:-1; -1 is none. May be
+    /// given several times
+    #[arg(long = "ulimit", value_name = "NAME=LIMIT", action = ArgAction::Append, value_parser = named)]
+    ulimits: Vec<(String, String)>,
     /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
     #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout: u64,
@@ -247,6 +251,7 @@ impl JobOptions {
                 image: work.image.clone(),
                 caches: work.caches.clone(),
                 timeout_s: work.timeout,
+                ulimits: work.ulimits.iter().cloned().collect(),
                 role: work.role.clone(),
                 secrets: work.secrets.iter().cloned().collect(),
                 secret_files: work.secret_files.iter().cloned().collect(),
@@ -270,9 +275,9 @@ impl JobOptions {
     }
 }
 
-fn placed(text: &str) -> Result<(String, String), String> {
-    let (name, place) = text.split_once('=').ok_or("it must be NAME=PLACE")?;
-    Ok((name.to_owned(), place.to_owned()))
+fn named(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {

@@ -2,7 +2,7 @@
 //!
 //! The functions run here in this process, as they are deployed (`functions`), with an embedded DynamoDB and a stand-in for
 //! EC2 ([`ec2_stand_in`]). Its instances are real agent processes ([`machines`]) that run real jobs. A page shows everything
-//! live ([`page`]).
+//! live (`page`).
 //!
 //! Guarantees: every process that it starts ends with it, daemons started by jobs included; it
 //! writes below one directory only; it listens on the loopback address
@@ -25,7 +25,7 @@
 //! | `wake` | the schedules of functions that run elsewhere |
 //! | `triggers` | what AWS does with the tables' streams |
 //! | [`machines`], `processes` | agents, and every process that belongs to one |
-//! | [`page`] | the page and the machines' metadata service |
+//! | `page` | the page and the machines' metadata service |
 //! | `demo` | the demonstration and its checks |
 
 mod access;

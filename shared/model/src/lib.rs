@@ -79,6 +79,7 @@ pub mod summary;
 mod text_form;
 pub mod time;
 pub mod tries;
+pub mod ulimits;
 pub mod usage;
 pub mod wire;
 pub mod work;

@@ -11,6 +11,7 @@ use crate::elements::Pack;
 use crate::files::{self, Inputs, Output};
 use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
+use crate::ulimits::{self, Ulimits};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +45,9 @@ pub struct Work {
     pub caches: Vec<String>,
     /// How long the alloc may run, in seconds; 0 for no limit.
     pub timeout_s: u64,
+    /// Limits of single resources.
+    #[serde(skip_serializing_if = "Ulimits::is_empty")]
+    pub ulimits: Ulimits,
     /// The role that the job takes in AWS, by its name; `None` for no rights there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
@@ -96,6 +100,7 @@ impl Work {
             });
         }
         self.check_caches(mistakes);
+        ulimits::check(&self.ulimits, mistakes);
         self.check_rights(env, mistakes);
         self.check_pack(mistakes);
         files::check(&self.inputs, &self.outputs, self.role.is_some(), mistakes);
@@ -143,6 +148,7 @@ impl Work {
         self.check_size(env, mistakes);
         mistakes.require(self.image.as_deref().is_none_or(is_image_reference), || "its image is no reference".into());
         self.check_caches(mistakes);
+        ulimits::check(&self.ulimits, mistakes);
         self.check_pack(mistakes);
     }
 

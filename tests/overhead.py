@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""What nodekeeper itself adds to a job, beside other programs in the same run: times, ratios, and how they grow.
+
+    overhead.py                 all parts, with small numbers: some ten minutes
+    overhead.py starts 500      from submit to start on a node that is up, and from an end to the next start, with the default times
+    overhead.py elements 10000  what an element of a pack costs beside its command, which does nothing
+    overhead.py jobs 1000       the same of a job of its own
+    overhead.py seats 20000     what a list costs with so many jobs that wait and so many that ended, and with a tenth of them
+
+Beside nodekeeper run GNU parallel and HyperQueue (`pip install hyperqueue`), as far as they are there. Machines are noisy: compare the
+ratios of one run, and not the times of two. It uses target/release if `cargo build --release` was made, and otherwise target/debug,
+and says which. `--floor` ends with exit code 1 if a ratio or an exponent is far above what it was when this was written.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import local_stack
+from local_stack import ROOT, Local
+
+RELEASE = ROOT / "target/release/nodekeeper"
+# The highest ratio to GNU parallel, and the highest exponent of growth, which `--floor` accepts.
+MOST_OF_AN_ELEMENT = 8.0
+MOST_GROWTH = 0.9
+POLICY = """
+[nodes]
+max = {nodes}
+min = {nodes}
+[[size]]
+name = "small"
+instance_type = "m7a.large"
+vcpus = 2
+memory_mib = 8192
+price_per_hour = 0.1
+[launch]
+template = "lt-0123456789abcdef0"
+"""
+found = []
+
+
+@contextlib.contextmanager
+def fleet(nodes, tick_s):
+    """A local system with so many nodes of two vCPUs, which are up."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as policy:
+        policy.write(POLICY.format(nodes=nodes))
+        policy.flush()
+        with Local("--tick-s", str(tick_s), "--policy", policy.name) as local:
+            if nodes:
+                local.until("the nodes are up", "api/nodes", lambda seen: sum(n["state"] == "ready" for n in seen["rows"]) == nodes)
+            yield local
+
+
+def line(what, value, unit, note=""):
+    print(f"{what:<58}{value:>10.3f} {unit:<4} {note}", flush=True)
+
+
+def below(what, value, most):
+    if value > most:
+        found.append(f"{what}: {value:.2f}, at most {most}")
+
+
+def quantiles(what, seconds):
+    seconds.sort()
+    for q in (0.5, 0.9, 0.99):
+        line(f"{what}, {q:.0%} within", seconds[min(len(seconds) - 1, int(q * len(seconds)))], "s", f"of {len(seconds)}")
+
+
+def printed_at(local, job):
+    """When the command of a job ran, by its own word: it does nothing else."""
+    row = json.loads(local.run("job", job, "--json").stdout)
+    return float(row["all_allocs"][0]["log_tail"]), row["submitted_at"] / 1000
+
+
+def starts(count):
+    """On a node that is up: jobs that come some seconds after the end of the one before, and a queue of jobs."""
+    says = ["--", "date", "+%s.%N"]
+    with fleet(1, 60) as local:
+        started = []
+        for n in range(count):
+            time.sleep(0.1 + n % 7)
+            local.run("submit", "--wait", "--name", f"alone-{n}", *says)
+            began, submitted = printed_at(local, f"alone-{n}")
+            started.append(began - submitted)
+        quantiles("submit to start", started)
+        local.run("submit", "--wait", "--name", "next", "--count", str(count), "--exclusive", *says)
+        rows = json.loads(local.run("jobs", "--all", "--name", "next", "--json", "--limit", str(count)).stdout)
+        began = sorted(printed_at(local, row["job_id"])[0] for row in rows)
+        quantiles("end to next start", [after - before for before, after in zip(began, began[1:], strict=False)])
+
+
+def each_ms(count, *command, env=None):
+    began = time.monotonic()
+    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return (time.monotonic() - began) * 1000 / count
+
+
+def hyperqueue_ms(count):
+    from hyperqueue import Job, LocalCluster
+    from hyperqueue.cluster import WorkerConfig
+    with LocalCluster() as cluster:
+        cluster.start_worker(WorkerConfig(cores=2))
+        client, job = cluster.client(), Job()
+        for _ in range(count):
+            job.program(["true"], stdout=None, stderr=None)
+        began = time.monotonic()
+        client.wait_for_jobs([client.submit(job)])
+        return (time.monotonic() - began) * 1000 / count
+
+
+def beside(count):
+    """What other programs need for so many commands that do nothing, in ms each."""
+    times = {}
+    if shutil.which("parallel"):
+        times["GNU parallel"] = each_ms(count, "parallel", "-j2", "true", "#", ":::", *map(str, range(count)))
+    try:
+        times["HyperQueue"] = hyperqueue_ms(count)
+    except ImportError as missing:
+        print(f"left out: HyperQueue ({missing})", flush=True)
+    for what, ms in times.items():
+        line(f"{what}: {count} times `true`", ms, "ms", "each")
+    return times
+
+
+def compared(what, ms, others):
+    line(what, ms, "ms", "each; " + ", ".join(f"{ms / other:.1f} × {name}" for name, other in others.items()))
+
+
+def elements(count):
+    others = beside(count)
+    with fleet(1, 1) as local:
+        command = [local_stack.PROGRAM, "submit", "--wait", "--count", str(count), "--pack", "1000", "--at-once", "2", "--vcpus", "2", "--", "true"]
+        ms = each_ms(count, *command, env=local.environment())
+    compared(f"packs: {count} elements", ms, others)
+    if "GNU parallel" in others:
+        below("an element, as a multiple of GNU parallel", ms / others["GNU parallel"], MOST_OF_AN_ELEMENT)
+
+
+def jobs(count):
+    others = beside(count)
+    with fleet(2, 1) as local:
+        ms = each_ms(count, local_stack.PROGRAM, "submit", "--wait", "--count", str(count), "--", "true", env=local.environment())
+    compared(f"jobs: {count}", ms, others)
+
+
+def seats(count):
+    """Lists and views with a tenth of the jobs, and with all: the exponent says how they grow."""
+    times = {}
+    for n in (count // 10, count):
+        with fleet(0, 60) as local, tempfile.TemporaryDirectory() as work:
+            def timed(what, *words, ok=(0,)):
+                began = time.monotonic()
+                said = local.run(*words)
+                assert said.returncode in ok, said
+                times.setdefault(what, []).append(time.monotonic() - began)
+
+            def named(name):
+                lines = pathlib.Path(work, name)
+                lines.write_text("".join(json.dumps({"name": f"{name}-{i}", "command": ["true"]}) + "\n" for i in range(n)))
+                return str(lines)
+
+            timed("submit --file, of all", "submit", "--file", named("ended"))
+            timed("cancel, of all", "cancel", "--yes", "--name", "ended-*")
+            local.run("submit", "--file", named("waits"))
+            timed("jobs", "jobs")
+            timed("jobs --state cancelled", "jobs", "--state", "cancelled")
+            timed("job NAME", "job", f"waits-{n // 2}")
+            timed("history NAME", "history", f"ended-{n // 2}")
+            timed("status", "status", ok=(0, 1))
+            timed("cost", "cost")
+            timed("plan", "plan")
+            began = time.monotonic()
+            local.get("api/overview")
+            times.setdefault("page, first view", []).append(time.monotonic() - began)
+    for what, (few, all_of_them) in times.items():
+        growth = math.log10(max(all_of_them, 0.001) / max(few, 0.001))
+        line(f"{what}, {count} jobs", all_of_them, "s", f"{few:.3f} s with {count // 10}: exponent {growth:.2f}")
+        if not what.endswith("of all"):
+            below(f"growth of {what}", growth, MOST_GROWTH)
+
+
+def main():
+    parts = {"starts": (starts, 20), "elements": (elements, 5000), "jobs": (jobs, 300), "seats": (seats, 5000)}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="?", choices=parts)
+    parser.add_argument("count", nargs="?", type=int)
+    parser.add_argument("--floor", action="store_true", help="fail if a ratio or an exponent is far above the usual")
+    given = parser.parse_args()
+    if RELEASE.exists():
+        local_stack.PROGRAM = RELEASE
+    print(f"with {local_stack.PROGRAM.relative_to(ROOT)}, on {os.cpu_count()} cores", flush=True)
+    for name, (part, usual) in parts.items():
+        if given.part in (None, name):
+            part(given.count or usual)
+    if given.floor and found:
+        raise SystemExit("above the floor: " + "; ".join(found))
+
+
+if __name__ == "__main__":
+    main()
