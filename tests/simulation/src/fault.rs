@@ -220,6 +220,8 @@ faults! {
     GpuSick = 0.0,
     /// a job that arrives has several members, and names so many caches that one transaction places only one of them (`--fault`)
     MembersInParts = 0.0,
+    /// a job that arrives has a role, and a node asks for the credentials of an alloc, its own or another one's (`--fault`)
+    RoleWanted = 0.0,
 }
 
 impl Fault {

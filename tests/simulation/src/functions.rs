@@ -1,4 +1,4 @@
-//! The four functions as the world runs them: killed, late, twice, several at once, and with different clocks. Also
+//! The five functions as the world runs them: killed, late, twice, several at once, and with different clocks. Also
 //! the network between the functions and the nodes.
 //!
 //! Guarantees: the product's own code runs; a request that is delivered late or twice has exactly the bytes that
@@ -8,12 +8,16 @@ use crate::caller::{Caller, Kind};
 use crate::check::{Check, Watch};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Seen};
+use async_trait::async_trait;
+use grant_credentials::Grants;
+use grant_credentials::sts::{AssumeRole, Sts, StsError};
 use heartbeat_ingest::Ingest;
 use model::auth::NodeKey;
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchSettings;
 use model::rng::Rng;
 use model::time::{Span, Time};
+use model::wire::JobCredentials;
 use runtime::answer::Ran;
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
@@ -36,6 +40,24 @@ struct Process<T> {
     skew: Span,
 }
 
+/// STS, which gives every role at once.
+#[derive(Debug)]
+struct AnyRole;
+
+#[async_trait]
+impl Sts for AnyRole {
+    async fn assume(&self, request: &AssumeRole, lasts: Span) -> Result<JobCredentials, StsError> {
+        Ok(JobCredentials {
+            access_key_id: request.session.clone(),
+            secret_access_key: String::new(),
+            session_token: String::new(),
+            // Nobody here uses them.
+            expires_at: Time::from_ms(0) + lasts,
+            role_arn: request.role_arn.clone(),
+        })
+    }
+}
+
 #[derive(Default)]
 struct Network {
     cut: BTreeMap<NodeId, Time>,
@@ -56,6 +78,7 @@ pub struct Functions {
     key: NodeKey,
     ingests: Vec<Process<Ingest>>,
     sweeps: Vec<Process<Sweep>>,
+    grants: Grants,
     network: Mutex<Network>,
     callers: AtomicU64,
     last_said: Mutex<Vec<String>>,
@@ -87,6 +110,7 @@ impl Functions {
             })
             .collect();
         Arc::new(Self {
+            grants: Grants::new(store.clone(), Arc::new(AnyRole), credentials, cluster.clone()),
             core: Arc::clone(core),
             check: Arc::clone(check),
             store,
@@ -255,21 +279,25 @@ impl Functions {
 
     async fn answer(&self, kind: Kind, event: &Value) -> Option<Value> {
         let n = usize::try_from(self.core.between(0, PROCESSES as i64 - 1)).unwrap_or(0);
-        let to_sweep = matches!(kind, Kind::Node { what: "handles", .. });
+        let to = if let Kind::Node { what, .. } = &kind { *what } else { "" };
         let stale = Check::is_overtaken(&self.check.tables(), &kind);
         let caller = self.caller(kind);
         // Boxed: these futures are large, and the code around them moves them several times.
         let work = async {
-            if to_sweep {
-                let process = self.sweeps.get(n)?;
-                let clock = RunClock::new(self.core.now() + process.skew, None, Duration::from_secs(25));
-                match Box::pin(process.function.handle(event.clone(), clock)).await.ok()? {
-                    Reply::Http(answer) => Some(answer),
-                    Reply::Run(_) => None,
+            match to {
+                "handles" => {
+                    let process = self.sweeps.get(n)?;
+                    let clock = RunClock::new(self.core.now() + process.skew, None, Duration::from_secs(25));
+                    match Box::pin(process.function.handle(event.clone(), clock)).await.ok()? {
+                        Reply::Http(answer) => Some(answer),
+                        Reply::Run(_) => None,
+                    }
                 }
-            } else {
-                let process = self.ingests.get(n)?;
-                Some(Box::pin(process.function.handle(event, self.core.now() + process.skew)).await)
+                "credentials" => Some(Box::pin(self.grants.handle(event, self.core.now())).await),
+                _ => {
+                    let process = self.ingests.get(n)?;
+                    Some(Box::pin(process.function.handle(event, self.core.now() + process.skew)).await)
+                }
             }
         };
         let work = async { self.until_stopped(work).await.flatten() };

@@ -37,6 +37,8 @@ pub const SITUATIONS: &[&str] = &[
     "a job was placed",
     "a job was submitted",
     "a part of a job was placed",
+    "credentials were given",
+    "credentials were refused",
     "a placing was cut short",
     "a job went back to the queue",
     "a batch was cut short",

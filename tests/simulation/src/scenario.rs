@@ -421,6 +421,7 @@ fn policy_changes(dice: &mut Xoshiro256PlusPlus) -> BTreeMap<&'static str, Value
         ("size", limited_sizes(dice, spot)),
     ]);
     changes.insert("retry", json!({"pause_s": 10, "most_s": 60}));
+    changes.insert("jobs", json!({"roles": ["arn:aws:iam::000000000000:role/job"]}));
     changes.extend(launch_and_shutdown(dice));
     changes.extend(heartbeat_and_sweep(dice, ttl));
     changes

@@ -1,6 +1,6 @@
 //! The invariants of processes that start on the machines.
 
-use super::{Check, count, is_wanted, time};
+use super::{Check, count, is_ended, is_final, is_wanted, node_id, text, time};
 use crate::core::lock;
 use crate::database::Model;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -38,6 +38,21 @@ impl Check {
                 == (order.failure_policy.kill_timeout_s, order.work.timeout_s);
         if !right {
             self.broken("invariant_a_node_is_told_what_was_submitted", format!("{order:?} of {job:?}"));
+        }
+    }
+
+    /// Whether this alloc is live on this node, and its job wants it.
+    pub fn is_wanted_on(&self, model: &Model, id: AllocId, node: NodeId) -> bool {
+        let alloc = model.get(&alloc_key(id)).filter(|row| node_id(row) == Some(node) && !is_final(row));
+        let is_told = alloc.is_none_or(|row| text(row, "desired") == Some("stop"));
+        !is_told && model.get(&job_key(id.job_id)).is_some_and(|job| !is_ended(job))
+    }
+
+    /// A node gets credentials only of a job that runs there and is wanted: when it asked, or when it was answered.
+    pub fn invariant_credentials_are_of_what_runs_there(&self, model: &Model, before: bool, id: AllocId, node: NodeId) {
+        if !before && !self.is_wanted_on(model, id, node) && !self.forgets_job(model, id.job_id) {
+            let row = model.get(&alloc_key(id)).cloned();
+            self.broken("invariant_credentials_are_of_what_runs_there", format!("{node} got those of {id}: {row:?}"));
         }
     }
 

@@ -6,8 +6,8 @@ use model::HandleKind;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{
-    AllocReportAnswer, AllocUpdate, ErrorCode, HandleReport, HandleReportAnswer, Heartbeat, HeartbeatAnswer,
-    ReportedHandle,
+    AllocReportAnswer, AllocUpdate, CredentialsRequest, ErrorCode, HandleReport, HandleReportAnswer, Heartbeat,
+    HeartbeatAnswer, JobCredentials, ReportedHandle,
 };
 use nodekeeper_agent::protocol::{HandleList, HandleRound};
 use serde::Serialize;
@@ -154,6 +154,28 @@ impl Machine {
                 }
             }
             Answer::Nothing => self.report_at = self.later(1, 20),
+        }
+    }
+
+    /// Asks for the credentials of an alloc: of one that it knows, or of one that is another node's.
+    pub(super) async fn ask_for_credentials(&mut self) {
+        if !self.core.happens(Fault::RoleWanted) {
+            return;
+        }
+        let node = self.file.node_id;
+        let own = self.protocol.durable.allocs.keys().next().copied();
+        let other = self.check.somebody_elses(node);
+        let wanted = if self.core.of(Fault::RoleWanted, 0, 2) == 0 { other } else { own.or(other) };
+        let (Some(alloc_id), Some(incarnation)) = (wanted, self.protocol.durable.incarnation.clone()) else { return };
+        let before = self.check.is_wanted_on(&self.check.tables(), alloc_id, node);
+        let asked = CredentialsRequest { incarnation, alloc_id };
+        match self.post::<JobCredentials>("credentials", &asked).await {
+            Answer::Told(_) => {
+                self.core.count("credentials were given");
+                self.check.invariant_credentials_are_of_what_runs_there(&self.check.tables(), before, alloc_id, node);
+            }
+            Answer::Refused(_) => self.core.count("credentials were refused"),
+            Answer::Nothing => {}
         }
     }
 

@@ -177,6 +177,7 @@ impl Machine {
                 }
                 self.settle();
                 self.work();
+                self.ask_for_credentials().await;
             }
             if self.core.now() >= self.report_at && self.has_report() {
                 self.report().await;

@@ -231,6 +231,9 @@ impl World {
             (spec.needs.nodes, spec.needs.vcpus, spec.needs.memory_mib) = (core.scenario.max(), 1, 0);
             spec.work.caches.clear();
         }
+        if core.happens(Fault::RoleWanted) {
+            spec.work.role = Some("job".to_owned());
+        }
         if core.happens(Fault::MembersInParts) {
             let members = core.of(Fault::MembersInParts, 2, 4);
             spec.needs.nodes = spec.needs.nodes.max(u32::try_from(members).unwrap_or(2));
