@@ -8,7 +8,7 @@ use model::events::Event;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::money::Usd;
 use model::time::Time;
-use model::{ActionName, JobState};
+use model::{ActionName, JobState, Life};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -100,8 +100,7 @@ impl EventDigest {
     }
 
     fn step(&mut self, slot: &str, action: ActionName, event: &Event, at: Time) -> bool {
-        let Ok(slot) = slot.parse::<u32>().map(Slot::new) else { return true };
-        let Ok(slot) = slot else { return true };
+        let Some(slot) = slot.parse().ok().and_then(|number| Slot::new(number).ok()) else { return true };
         let step = match action {
             ActionName::Launch => Step::Launch(text(event, "size").map(str::to_owned)),
             ActionName::Abandon => Step::Abandon,
@@ -237,6 +236,19 @@ impl Latest {
 }
 
 impl Ended {
+    /// What a record says about a life, as the event of its end will say it.
+    pub(super) fn of_life(life: &Life) -> Self {
+        let offering = &life.offering;
+        Self {
+            node_id: life.node_id,
+            size: offering.size.clone(),
+            instance_type: offering.instance_type.clone(),
+            market: offering.market.to_string(),
+            price: offering.price_per_hour,
+            from: life.assigned_at,
+        }
+    }
+
     fn of(event: &Event) -> Option<Self> {
         Some(Self {
             node_id: id(event, "node_id")?,

@@ -35,7 +35,7 @@ impl Series {
         for life in &past.lives {
             let segments = life.segments(past.uses_of(life), from, past.to);
             for segment in &segments {
-                if let Some((_, counts)) = nodes.get_mut(segment.phase.place()) {
+                if let Some((_, counts)) = nodes.iter_mut().find(|(phase, _)| *phase == segment.phase) {
                     grid.add(counts, segment.from, segment.to, 1.0);
                 }
             }

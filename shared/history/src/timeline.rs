@@ -32,17 +32,6 @@ pub enum Phase {
 impl Phase {
     /// Every phase, in the order in which people look for them.
     pub const ALL: [Self; 5] = [Self::Working, Self::Idle, Self::Booting, Self::Silent, Self::Going];
-
-    /// Its place in [`Phase::ALL`].
-    pub(crate) const fn place(self) -> usize {
-        match self {
-            Self::Working => 0,
-            Self::Idle => 1,
-            Self::Booting => 2,
-            Self::Silent => 3,
-            Self::Going => 4,
-        }
-    }
 }
 
 /// One life of a slot.
@@ -90,18 +79,16 @@ impl NodeLifetime {
 
     fn ends(&mut self, at: Time, ended: Option<Ended>) {
         if let Some(ended) = ended {
-            self.node_id = Some(ended.node_id);
-            self.size = Some(ended.size);
-            self.instance_type = Some(ended.instance_type);
-            self.market = Some(ended.market);
-            self.price = Some(ended.price);
-            self.starts(ended.from);
+            self.is(ended);
         }
         self.to = Some(at.max(self.from));
     }
 
-    fn starts(&mut self, from: Time) {
-        self.from = from;
+    /// Takes over what is known of the life.
+    fn is(&mut self, known: Ended) {
+        let Ended { node_id, size, instance_type, market, price, from } = known;
+        (self.node_id, self.size, self.instance_type) = (Some(node_id), Some(size), Some(instance_type));
+        (self.market, self.price, self.from) = (Some(market), Some(price), from);
         if let Some(first) = self.phases.first_mut() {
             first.0 = from;
         }
@@ -193,12 +180,7 @@ pub(super) fn of(
                 });
                 let mut known =
                     last.take().unwrap_or_else(|| NodeLifetime::begin(*slot, life.assigned_at, None, prices));
-                known.node_id = Some(life.node_id);
-                known.size = Some(life.offering.size.clone());
-                known.instance_type = Some(life.offering.instance_type.clone());
-                known.market = Some(life.offering.market.to_string());
-                known.price = Some(life.offering.price_per_hour);
-                known.starts(life.assigned_at);
+                known.is(Ended::of_life(life));
                 as_recorded(&mut known, record);
                 lives.push(known);
             }

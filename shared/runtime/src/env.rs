@@ -68,19 +68,13 @@ impl<L: Fn(&str) -> Option<String>> Reader<L> {
     }
 
     fn cluster(&mut self) -> Option<ClusterName> {
-        match self.value("NODEKEEPER_CLUSTER").map(|c| c.parse::<ClusterName>()) {
-            Some(Ok(cluster)) => Some(cluster),
-            Some(Err(e)) => {
-                self.wrong.push(format!("NODEKEEPER_CLUSTER is wrong: {e}"));
-                None
-            }
-            None => {
-                self.wrong.push(
-                    "NODEKEEPER_CLUSTER is not set: it names the deployment, its tables and its instances".into(),
-                );
-                None
-            }
-        }
+        let wrong = match self.value("NODEKEEPER_CLUSTER").map(|c| c.parse::<ClusterName>()) {
+            Some(Ok(cluster)) => return Some(cluster),
+            Some(Err(e)) => format!("NODEKEEPER_CLUSTER is wrong: {e}"),
+            None => "NODEKEEPER_CLUSTER is not set: it names the deployment, its tables and its instances".to_owned(),
+        };
+        self.wrong.push(wrong);
+        None
     }
 
     fn credentials(&mut self) -> Credentials {
@@ -107,21 +101,17 @@ impl<L: Fn(&str) -> Option<String>> Reader<L> {
     }
 
     fn url(&mut self, name: &str) -> String {
-        match self.value(name) {
-            Some(url) if url.starts_with("http://") || url.starts_with("https://") => {
-                url.trim_end_matches('/').to_owned()
-            }
-            Some(url) => {
+        let url = self.value(name);
+        match &url {
+            Some(url) if !url.starts_with("http://") && !url.starts_with("https://") => {
                 self.wrong.push(format!("{name} is {url:?}: it must begin with https:// or http://"));
-                String::new()
             }
-            None => {
-                if self.needs.urls {
-                    self.wrong.push(format!("{name} is not set: a node gets it when it is launched"));
-                }
-                String::new()
+            None if self.needs.urls => {
+                self.wrong.push(format!("{name} is not set: a node gets it when it is launched"))
             }
+            Some(_) | None => {}
         }
+        url.unwrap_or_default().trim_end_matches('/').to_owned()
     }
 }
 
