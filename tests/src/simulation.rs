@@ -114,7 +114,7 @@ worlds! {
         ["a pack was submitted", "a pack was complete", "a pack went on with what was left"];
     members_in_parts: [1, 2, 12], "--small --hours 2 --fault MembersInParts=0.3 --fault Killed=0.03",
         ["a part of a job was placed", "a placing was cut short"];
-    roles: [1, 2, 3], "--small --hours 1 --fault RoleWanted=0.6", ["credentials were given", "credentials were refused"];
+    roles: [1, 2, 15], "--small --hours 1 --fault RoleWanted=0.6", ["credentials were given", "credentials were refused"];
     one_handle_at_a_time: [1, 2, 3], "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3",
         ["a node had more to destroy than it may at once"];
     /// The excuses of a restore end an hour after it: then every invariant holds again for what began before.
