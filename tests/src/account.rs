@@ -306,7 +306,11 @@ impl Inside {
         let name = format!("ec2:{action}");
         match action {
             // Calls that list have no resource.
-            "DescribeInstances" => vec![(name, "*".into(), json!({}))],
+            "DescribeInstances"
+            | "DescribeInstanceTypes"
+            | "DescribeInstanceTypeOfferings"
+            | "DescribeSpotPriceHistory"
+            | "DescribeSubnets" => vec![(name, "*".into(), json!({}))],
             "TerminateInstances" | "GetConsoleOutput" => {
                 let mut checks = Vec::new();
                 for id in form.list("InstanceId") {

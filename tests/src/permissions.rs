@@ -31,11 +31,6 @@ const WORLDS: &[(&str, &[u64])] = &[
 const RARE: &[(&str, &str, &str)] = &[
     (
         "clean-stale-records",
-        "dynamodb:BatchWriteItem events",
-        "old_reads::many_orphans_are_terminated_in_one_call_and_an_instance_that_has_a_record_is_not",
-    ),
-    (
-        "clean-stale-records",
         "dynamodb:BatchGetItem jobs",
         "beside::a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node",
     ),
