@@ -311,8 +311,9 @@ LAMBDA_METRICS = ("ConcurrentExecutions", "Duration", "Errors", "Invocations", "
 SILENT_PERIODS = 5
 
 
-# The alarms on wrong signs go off when a sign is wrong in so many of the last so many runs: of a function that runs each
-# minute, and of another one. What is usual for a short time must not raise them, and what a brake holds for five minutes must.
+# How many of the last runs must find a sign wrong before its alarm rings, as (wrong runs, last runs). The first pair is for a function
+# that runs each minute, the second for one that runs more rarely. What lasts for a moment must not ring, and a brake that holds for
+# five minutes must.
 WRONG_RUNS = (3, 5)
 WRONG_RARE_RUNS = (2, 3)
 

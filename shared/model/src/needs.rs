@@ -10,8 +10,8 @@ use crate::machine::{Capacity, MachineNeed};
 use crate::mistakes::Mistakes;
 use serde::{Deserialize, Serialize};
 
-/// The most nodes one job may ask for at once. Each end of a member is a write of the job's row, which takes them one after the
-/// other.
+/// The most nodes that one job may ask for at once. The end of each member writes the row of the job, and DynamoDB makes these
+/// writes one after the other.
 pub const MAX_NODES: u32 = 256;
 /// Far more than any machine has, and small enough that sums cannot overflow.
 const MAX_MIB_OR_GIB: u64 = 1 << 32;

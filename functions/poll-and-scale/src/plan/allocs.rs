@@ -67,8 +67,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
 }
 
-/// Whether the run that placed the members of this job in parts was killed meanwhile. No run lasts longer than a period, and
-/// if it does, the write of its next part finds another version of the job.
+/// Whether the run that places the members of this job in parts has ended too early. A run lasts less than a period. If one lasts
+/// longer, its next write fails, because the version of the job has changed.
 fn is_cut_short(view: &View<'_>, job: &JobSummary) -> bool {
     let placed_at = || view.allocs_of(job.job_id).iter().map(|alloc| alloc.placed_at).max();
     job.state == JobState::Placing && placed_at().is_some_and(|at| view.now.since(at) >= Span::from_s(PERIOD_S))

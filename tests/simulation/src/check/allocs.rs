@@ -429,8 +429,7 @@ impl Check {
         }
     }
 
-    /// A job's members are each on their own node, and the job is placed when all of them are: so with one transaction, or with the
-    /// last of several.
+    /// Each member of a job has a node of its own. The job is placed by the transaction that places its last member.
     fn invariant_all_members_are_placed_at_once(&self, model: &Model, changes: &[Change], placed: &[&Item]) {
         let rule = "invariant_all_members_are_placed_at_once";
         let jobs = changes.iter().filter(|c| c.table == Table::Jobs);
