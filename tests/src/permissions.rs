@@ -41,12 +41,15 @@ const RARE: &[(&str, &str, &str)] = &[
     ),
     // A member of a cleaned node whose copy lives: no world makes it, and the transaction that ends an alloc can.
     ("clean-stale-records", "dynamodb:ConditionCheckItem allocs", "the type of the transaction: `count_member`"),
+    // A handle that an operator keeps, or whose alloc failed, and that was due before the alloc ended.
+    ("clean-stale-records", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
     ("clean-stale-records", "ec2:DescribeInstanceTypeOfferings", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeInstanceTypes", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeSpotPriceHistory", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeSubnets", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "pricing:GetProducts", "offers::what_ec2_offers_is_read_in_pages"),
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem jobs", "permissions::a_lost_row_needs_only_what_the_roles_allow"),
+    ("heartbeat-ingest", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
     ("grant-credentials", "dynamodb:BatchGetItem control", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem allocs", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem jobs", "rights::the_function_makes_the_calls_that_its_role_allows"),
@@ -55,11 +58,6 @@ const RARE: &[(&str, &str, &str)] = &[
     ("grant-credentials", "sts:TagSession", "rights::a_role_is_assumed_as_sts_expects"),
     ("heartbeat-ingest", "dynamodb:PutItem output", "output::a_node_writes_pieces_only_for_readers_on_its_own_record"),
     ("heartbeat-ingest", "dynamodb:Query output", "output::a_node_writes_pieces_only_for_readers_on_its_own_record"),
-    (
-        "poll-and-scale",
-        "dynamodb:BatchGetItem jobs",
-        "beside::a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node",
-    ),
 ];
 
 /// The calls that the functions make in these worlds.

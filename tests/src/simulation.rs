@@ -108,7 +108,7 @@ worlds! {
         ["an alloc got GPUs beside another one", "an alloc lacked GPUs"];
     a_part_of_the_queue_is_read: [1, 2, 3], "--small --hours 1 --queue-rows 4", [];
     rows_unreadable: [1, 2, 3], "--small --hours 1 --fault RowUnreadable=0.3", ["RowUnreadable"];
-    another_scheduler_demands: [1, 2, 3], "--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5", ["ControllerWants"];
+    another_scheduler_demands: [1, 2, 12], "--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5", ["ControllerWants"];
     arrays: [1, 2, 3], "--small --hours 1 --fault ArrayArrives=0.3", ["an array was submitted", "an array had room", "an array was full"];
     packs: [1, 2, 3], "--small --hours 2 --fault PackArrives=0.5",
         ["a pack was submitted", "a pack was complete", "a pack went on with what was left"];
@@ -187,7 +187,7 @@ fn nightly_a_thousand_nodes_are_asked_for_within_seconds() {
     for (case, batches, changes, least, most_s, most_calls) in [
         ("one call a node", false, &[][..], 300, 600.0, 1000),
         ("batches", true, &[], 1000, 15.0, 12),
-        ("a third of the batches is cut short", true, &[(Fault::BatchCutShort, 0.33)], 800, 900.0, 400),
+        ("a third of the batches is cut short", true, &[(Fault::BatchCutShort, 0.33)], 600, 900.0, 400),
         ("a fifth of the runs is killed", true, &[(Fault::Killed, 0.2)], 1000, 300.0, 60),
     ] {
         let mut scenario = Scenario::burst(1, 1000);

@@ -274,8 +274,8 @@ impl Check {
     }
 
     /// No node is launched for a job while enough nodes of the same kind are booting. Enough means as many nodes as
-    /// members are queued and copies are wanted. (Counts only nodes that the run saw and that are too young to have
-    /// failed.)
+    /// members are queued and copies are wanted, and as many more as demand sets want: a set may be given a node that was
+    /// launched for a job. (Counts only nodes that the run saw and that are too young to have failed.)
     fn invariant_what_boots_is_counted(&self, caller: &Caller, model: &Model, after: &Item) {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         let market = model.get(&job).and_then(|job| text(job, "market"));
@@ -290,12 +290,13 @@ impl Check {
         let of_kind = |row: &&Row| alike(row, after) && market.is_none_or(|m| text(row, "market") == Some(m));
         let booting = model.rows(Table::Nodes).filter(boots).filter(of_kind).count();
         let since = self.core.now() - INDEX;
-        let (queued, copies) = {
+        let (queued, copies, sets) = {
             let seen = lock(&self.seen);
-            (seen.queued.since(since), seen.unknown.since(since))
+            (seen.queued.since(since), seen.unknown.since(since), seen.sets.since(since))
         };
-        if booting >= queued.max(1) + copies {
-            let what = format!("{booting} boot, {queued} members queued, {copies} copies: {after:?}");
+        if booting >= queued.max(1) + copies + sets {
+            let what =
+                format!("{booting} boot, {queued} members queued, {copies} copies, {sets} wanted by sets: {after:?}");
             self.broken("invariant_what_boots_is_counted", what);
         }
     }
