@@ -8,49 +8,18 @@ It needs the programs in target/debug. Every check prints a line. The first one 
 
 import json
 import os
-import pathlib
-import shutil
 import subprocess
-import tempfile
 
+from local_podman import Podman, can_run
 from local_stack import PROGRAM, Local, check, wait_until
 
 IMAGE = "localhost/nodekeeper-inside:1"
-# What podman needs on any machine: also on one with version 1 of control groups, and with a low limit of open files.
-CONTAINERS = """[containers]
-default_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-tmp_dir = "DIR/run"
-"""
-STORAGE = '[storage]\ndriver = "vfs"\ngraphroot = "DIR/storage"\nrunroot = "DIR/run-storage"\n'
-
-
-def has_podman():
-    programs = ("podman", "runc", "catatonit", "busybox")
-    missing = [name for name in programs if not shutil.which(name)] + (["root"] if os.geteuid() else [])
-    if missing:
-        print(f"left out: containers need {', '.join(missing)}", flush=True)
-    return not missing
 
 
 def in_containers():
     """Jobs with and without an image on one machine, by the podman of this computer."""
-    with tempfile.TemporaryDirectory(prefix="nodekeeper-podman-") as name:
-        directory = pathlib.Path(name)
-        for file, text in (("containers.conf", CONTAINERS), ("storage.conf", STORAGE)):
-            (directory / file).write_text(text.replace("DIR", name), encoding="utf-8")
-        os.environ["CONTAINERS_CONF"], os.environ["CONTAINERS_STORAGE_CONF"] = f"{name}/containers.conf", f"{name}/storage.conf"
-        for part in ("bin", "tmp", "etc"):
-            (directory / "image" / part).mkdir(parents=True)
-        shutil.copy(shutil.which("busybox"), directory / "image/bin/busybox")
-        for applet in ("sh", "cat", "id", "sleep"):
-            (directory / "image/bin" / applet).symlink_to("busybox")
-        (directory / "image/etc/image").write_text("of the image\n", encoding="utf-8")
-        subprocess.run(["tar", "-C", directory / "image", "-cf", directory / "image.tar", "."], check=True)
-        subprocess.run(["podman", "import", directory / "image.tar", IMAGE], check=True, capture_output=True)
+    with Podman() as podman:
+        podman.make_image(IMAGE, "of the image")
         with Local("--tick-s", "1") as local:
             local.run("submit", "--name", "boxed", "--image", IMAGE, "--", "sleep", "600")
             plain = local.run("run", "--quiet", "--", "sh", "-c", "cat /etc/image 2>/dev/null || echo no image")
@@ -62,13 +31,13 @@ def in_containers():
                   ran.returncode == 7 and ran.stdout.startswith("of the image\n") and "\n0\n" not in ran.stdout, ran)
             local.run("cancel", "boxed")
             wait_until("it has ended", lambda: {alloc["client"] for alloc in boxed()} <= {"failed", "complete"})
-            left = subprocess.run(["podman", "ps", "--all", "--quiet"], capture_output=True, text=True, check=True).stdout
+            left = podman.run("ps", "--all", "--quiet")
             check("and nothing of it is left", left == "", left)
 
 
 def main():
     as_processes()
-    if has_podman():
+    if can_run():
         in_containers()
 
 

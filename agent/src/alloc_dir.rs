@@ -14,6 +14,9 @@
 //!                   elements    how the elements of a pack ended
 //!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
+//!                   image       the digest of its image
+//!                   used        what the command used so far
+//!                   registry/   what its supervisor logs in to the registry with, while it pulls the image
 //!                   exit.json   how the alloc ended: created once
 //!                   container   its container could not be removed, and may still run
 //!                   reserve     disk space for exit.json, while the command runs
@@ -31,6 +34,7 @@ use crate::protocol::Holder;
 use crate::rights::{CredentialsSource, SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::RuntimeKind;
 use model::ids::{AllocId, NodeId};
+use model::image::ImageDigest;
 use model::time::Time;
 use model::wire::AllocOrder;
 use model::{EndCause, StoredOutput, Usage};
@@ -166,6 +170,33 @@ impl AllocDir {
         self.0.join("elements")
     }
 
+    /// What the command used so far, as its supervisor wrote it down last.
+    pub fn used(&self) -> Option<Usage> {
+        self.read("used").ok().flatten()
+    }
+
+    /// Writes down what the command used so far. A reader sees the old or the new; a crash may lose both.
+    pub fn write_used(&self, usage: &Usage) -> io::Result<()> {
+        let new = self.0.join("used.new");
+        fs::write(&new, to_json(usage)?)?;
+        fs::rename(new, self.0.join("used"))
+    }
+
+    /// The bytes that the image of the alloc is, if that is known.
+    pub fn image_digest(&self) -> Option<ImageDigest> {
+        fs::read_to_string(self.0.join("image")).ok()?.parse().ok()
+    }
+
+    /// Writes down which bytes the image of the alloc is.
+    pub fn write_image_digest(&self, digest: &ImageDigest) -> io::Result<()> {
+        atomic_file::replace(&self.0.join("image"), digest.to_string().as_bytes())
+    }
+
+    /// The directory of what logs in to the registry.
+    pub fn registry(&self) -> PathBuf {
+        self.0.join("registry")
+    }
+
     /// The output of the command.
     pub fn output_files(&self) -> OutputFiles {
         OutputFiles::at(self.0.clone())
@@ -220,7 +251,13 @@ impl AllocDir {
     /// Removes the token and the secrets of the job.
     pub fn forget_rights(&self) -> io::Result<()> {
         remove_tree(&self.0.join(SECRETS_DIR))?;
+        self.forget_login()?;
         absent_is_fine(fs::remove_file(self.0.join(TOKEN_FILE)))
+    }
+
+    /// Removes what logged in to a registry.
+    pub fn forget_login(&self) -> io::Result<()> {
+        remove_tree(&self.registry())
     }
 
     /// The content of `task.json`; `None` if there is no such file.

@@ -1,4 +1,4 @@
-//! What a command gets before it starts, beside its directories: its rights and its inputs; and what is kept afterwards.
+//! What a command gets before it starts, beside its directories: its rights, its image and its inputs; and what is kept afterwards.
 //!
 //! Guarantees: a command starts with all of it or not at all; a stop that comes meanwhile ends the alloc before its command
 //! starts.
@@ -6,6 +6,7 @@
 
 use crate::alloc_dir::{AllocDir, AllocTask};
 use crate::client::Clock;
+use crate::image;
 use crate::isolation::JobUser;
 use crate::job_files::{FilesSource, JobFiles};
 use crate::rights::keys::JobRole;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the order to stop is looked for while inputs are fetched.
+/// How often the order to stop is looked for while image and inputs are fetched.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What `main` passes to a supervisor.
@@ -49,15 +50,21 @@ pub struct Provided {
     pub role: Option<JobRole>,
 }
 
-/// Gives a command its rights and its inputs.
+/// Gives a command its rights, its image and its inputs.
 pub async fn provide(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Provided, EndCause> {
     let provided = rights(task, dir, context).await?;
+    or_stopped(image::provide(task, dir, &context.endpoints, provided.role.as_ref()), dir).await?;
     let Some(source) = task.files.as_ref().filter(|_| !task.order.work.inputs.is_empty()) else { return Ok(provided) };
     let cannot = |e: io::Error| EndCause::NotStarted { why: format!("cannot find out who runs the command: {e}") };
     let user = user(task).map_err(cannot)?;
     let files = files(task, dir, context, source, provided.role.clone());
+    or_stopped(files.place(user.as_ref()), dir).await.map(|()| provided)
+}
+
+/// Does this, unless the alloc is to stop before it is done.
+async fn or_stopped(step: impl Future<Output = Result<(), EndCause>>, dir: &AllocDir) -> Result<(), EndCause> {
     tokio::select! {
-        placed = files.place(user.as_ref()) => placed.map(|()| provided),
+        done = step => done,
         why = stopped(dir) => Err(EndCause::Stopped { why: format!("{why} before it was started"), code: None }),
     }
 }

@@ -5,9 +5,8 @@
 
 use crate::guard;
 use crate::node_state::NodeState;
-use crate::protocol::{Node, Seen, Work};
+use crate::protocol::{Node, Progress, Seen, Work};
 use crate::runner::Runner;
-use model::elements::Told;
 use model::ids::AllocId;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -40,9 +39,14 @@ pub async fn run_once(state: &NodeState, runner: &mut Runner) {
     for id in state.read(Node::unfinished) {
         match runner.observe(id).await {
             Ok(seen) => {
-                let told = (seen == Seen::Running).then(|| runner.progress.look(id, Instant::now())).flatten();
+                let is_running = seen == Seen::Running;
+                let reader = &mut runner.progress;
+                let progress = state.read(|n| {
+                    let alloc = n.durable.allocs.get(&id).filter(|_| is_running)?;
+                    reader.look(&alloc.order, Instant::now())
+                });
                 apply(state, id, seen);
-                tell(state, id, told);
+                tell(state, id, progress);
             }
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }
@@ -76,10 +80,10 @@ fn apply(state: &NodeState, id: AllocId, seen: Seen) {
     }
 }
 
-/// Tells what the elements of an alloc did so far.
-fn tell(state: &NodeState, id: AllocId, told: Option<Told>) {
-    let Some(told) = told.filter(|told| state.read(|n| n.has_news(id, told))) else { return };
-    if state.update_or_log(|n| n.observe_elements(id, told)).is_some() {
+/// Tells what an alloc did so far.
+fn tell(state: &NodeState, id: AllocId, progress: Option<Progress>) {
+    let Some(progress) = progress.filter(|progress| state.read(|n| n.has_news(id, progress))) else { return };
+    if state.update_or_log(|n| n.observe_progress(id, progress)).is_some() {
         state.allocs_changed.notify_one();
     }
 }

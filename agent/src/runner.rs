@@ -15,6 +15,7 @@ use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
 use crate::job_files::FilesSource;
 use crate::output_files::output_tail;
 use crate::process_table;
+use crate::progress::ProgressReader;
 use crate::protocol::{Ended, Gpu, Lacking, Seen, assign};
 use crate::rights::CredentialsPort;
 use crate::runtime::{LaunchError, RuntimeKind};
@@ -87,8 +88,8 @@ pub struct Runner {
     /// The GPUs of the machine.
     gpus: Vec<Gpu>,
     fitness: Fitness,
-    /// What the elements of packs did so far.
-    pub progress: elements::Progress,
+    /// What allocs that run did so far.
+    pub progress: ProgressReader,
 }
 
 /// Why an alloc cannot be started.
@@ -121,7 +122,7 @@ impl Runner {
             last_uid: None,
             gpus: Vec::new(),
             fitness: Fitness::default(),
-            progress: elements::Progress::new(data.allocs()),
+            progress: ProgressReader::new(data.allocs()),
         }
     }
 
@@ -444,15 +445,14 @@ impl Runner {
         };
         let exit = ExitRecord::of(cause);
         // If the supervisor has written its exit record in the meantime, that record stays.
-        if let Err(error) = dir.write_exit_record(&exit) {
-            if let Some(exit) = dir.exit_record()? {
-                return Ok(ended(dir, exit));
-            }
-            tracing::error!(alloc_id = %id, %error, "cannot write the exit record");
-            self.unwritten.insert(id, exit.clone());
+        let written = dir.write_exit_record(&exit);
+        if let Some(exit) = dir.exit_record()? {
             return Ok(ended(dir, exit));
         }
-        Ok(dir.exit_record()?.map_or(Seen::Running, |exit| ended(dir, exit)))
+        let Err(error) = written else { return Ok(Seen::Running) };
+        tracing::error!(alloc_id = %id, %error, "cannot write the exit record");
+        self.unwritten.insert(id, exit.clone());
+        Ok(ended(dir, exit))
     }
 
     /// Kills an alloc that did not stop in time.
@@ -480,8 +480,7 @@ impl Runner {
         self.unwritten.retain(|id, _| known(*id));
         self.attempts.retain(|id, _| known(*id));
         self.progress.forget_all_but(&known);
-        // Reaps supervisors here too: one may run for a moment after it wrote its exit record, when its alloc is no
-        // longer observed.
+        // Reaps supervisors here too: one may outlive its exit record, and its alloc is then no longer observed.
         self.children.retain(|_, child| !matches!(child.try_wait(), Ok(Some(_))));
     }
 }
@@ -492,7 +491,8 @@ fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     // Without the file, its elements run again.
     let elements = elements::told(&dir.elements()).unwrap_or_default();
     let ExitRecord { cause, usage, kept, .. } = exit;
-    Seen::Ended(Box::new(Ended { cause, log_tail, tail_switches, usage, kept, elements }))
+    let end = Ended { cause, log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
+    Seen::Ended(Box::new(end))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
 use crate::atomic_file::Spare;
 use crate::capture::{Capture, Printers};
 use crate::elements::ElementsLog;
+use crate::image;
 use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
 use crate::memory;
@@ -221,9 +222,11 @@ fn start_command(
     env.extend(stop_at(task, (context.clock)()).filter(|_| pack.is_none()));
     let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
     let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
+    let image = image::reference(task, dir);
     let invocation = task.runtime.invocation(&CommandSpec {
         node_id: task.node_id,
         order: &task.order,
+        image: image.as_deref(),
         work_dir: &dir.work(),
         caches: &task.caches,
         alloc_dir: dir.path(),
@@ -392,7 +395,7 @@ async fn supervise(
                 let found = process_table::descendants(own_pid);
                 reap_adopted_children(&found, own_pid, group);
                 let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
-                meter.sample(&pids, Instant::now());
+                meter.look(&pids, dir, Instant::now());
                 if let Some(over) = over_memory_limit(task, &pids).or_else(|| lost_output(capture)) {
                     reason.get_or_insert(over);
                     kill_all(task, own_pid, group);

@@ -8,12 +8,16 @@
 //! Does not: see a process that ended without being waited for, memory between two looks, or what a container uses: docker's
 //! daemon runs that. Shared pages count once for each process where there is no group, so the memory is never too low.
 
+use crate::alloc_dir::AllocDir;
 use crate::process_table::memory_kib;
 use model::Usage;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// How often it is said what a command used so far.
+const NEWS: Duration = Duration::from_secs(30);
 
 /// A command that has just begun is still the program that starts it.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
@@ -30,21 +34,46 @@ pub(crate) struct Meter {
     ran: Option<Duration>,
     /// The most memory so far.
     memory_kib: Option<u64>,
+    news_at: Instant,
 }
 
 impl Meter {
     /// Begins with the command. `group` is the control group of the alloc, if it has one.
     pub(crate) fn new(group: Option<&Path>, now: Instant) -> Self {
-        Self { group: group.map(Path::to_owned), began: now, ran: None, memory_kib: None }
+        Self { group: group.map(Path::to_owned), began: now, ran: None, memory_kib: None, news_at: now + NEWS }
     }
 
-    /// Looks at the memory now. `pids` are the processes of the alloc.
-    pub(crate) fn sample(&mut self, pids: &[i32], now: Instant) {
+    /// Looks at what the processes of the alloc in `dir` use now. Now and then this is written down, for the agent to tell.
+    pub(crate) fn look(&mut self, pids: &[i32], dir: &AllocDir, now: Instant) {
+        self.sample(pids, now);
+        if let Some(usage) = self.news(pids, now)
+            && let Err(error) = dir.write_used(&usage)
+        {
+            tracing::warn!(%error, "cannot write down what the command used so far");
+        }
+    }
+
+    /// Looks at the memory now.
+    fn sample(&mut self, pids: &[i32], now: Instant) {
         if now.duration_since(self.began) < FIRST_LOOK {
             return;
         }
         let of_group = self.group.as_deref().and_then(group_memory_kib);
         self.memory_kib = self.memory_kib.max(of_group.or_else(|| processes_kib(pids)));
+    }
+
+    /// What was used so far, each half a minute.
+    fn news(&mut self, pids: &[i32], now: Instant) -> Option<Usage> {
+        if now < self.news_at {
+            return None;
+        }
+        self.news_at = now + NEWS;
+        let mut usage = self.usage_in(Path::new("/proc/self"), now.duration_since(self.began))?;
+        if self.group.is_none() {
+            let of_living: u64 = pids.iter().map(|pid| cpu_ms_of(&stat_of(*pid)).unwrap_or(0)).sum();
+            usage.cpu_ms = usage.cpu_ms.saturating_add(of_living);
+        }
+        Some(usage)
     }
 
     /// The command has ended.
@@ -59,10 +88,10 @@ impl Meter {
 
     /// What was used, when nothing of the alloc runs any more and its group is still there. `None` if nobody can tell.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        self.usage_in(Path::new("/proc/self"))
+        self.usage_in(Path::new("/proc/self"), self.ran?)
     }
 
-    fn usage_in(&self, own: &Path) -> Option<Usage> {
+    fn usage_in(&self, own: &Path, ran: Duration) -> Option<Usage> {
         let text = |path: &Path| fs::read_to_string(path).ok();
         let group = self.group.as_deref();
         let of_group = group.and_then(|group| group_cpu_ms(&text(&group.join("cpu.stat"))?));
@@ -72,7 +101,7 @@ impl Meter {
         let io = group.and_then(|group| group_io(&text(&group.join("io.stat"))?));
         let io = io.or_else(|| children_io(&text(&own.join("io"))?));
         Some(Usage {
-            ran_ms: u64::try_from(self.ran?.as_millis()).ok()?,
+            ran_ms: u64::try_from(ran.as_millis()).ok()?,
             cpu_ms,
             memory_mib: self.memory_kib.or_else(peak).map(|kib| kib.div_ceil(1024)),
             read_bytes: io.map(|(read, _)| read),
@@ -118,12 +147,25 @@ fn group_io(stat: &str) -> Option<(u64, u64)> {
     Some((sum("rbytes=")?, sum("wbytes=")?))
 }
 
+fn stat_of(pid: i32) -> String {
+    fs::read(format!("/proc/{pid}/stat")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
 /// The CPU time of the children that this process has waited for, and of theirs.
 fn children_cpu_ms(stat: &str) -> Option<u64> {
+    ticks_ms(stat, 13, 2)
+}
+
+/// The CPU time of this process, and of the children that it has waited for, and of theirs.
+fn cpu_ms_of(stat: &str) -> Option<u64> {
+    ticks_ms(stat, 11, 4)
+}
+
+/// The sum of so many fields behind the name of the process.
+fn ticks_ms(stat: &str, first: usize, count: usize) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_ascii_whitespace().skip(13).map(number);
-    let ticks = times.next()??.saturating_add(times.next()??);
-    Some(ticks.saturating_mul(MS_PER_TICK))
+    let times: Vec<u64> = fields.split_ascii_whitespace().skip(first).take(count).map(number).collect::<Option<_>>()?;
+    (times.len() == count).then(|| times.into_iter().fold(0, u64::saturating_add).saturating_mul(MS_PER_TICK))
 }
 
 /// What this process and the children that it has waited for have read and written.
@@ -149,7 +191,7 @@ mod tests {
         let mut meter = Meter::new(group, now);
         meter.sample(&[], now + FIRST_LOOK);
         meter.end(now + Duration::from_secs(3));
-        meter.usage_in(own)
+        meter.usage_in(own, meter.ran?)
     }
 
     #[test]
@@ -191,6 +233,22 @@ mod tests {
             assert_eq!(children_cpu_ms(bad), None, "{bad}");
         }
         assert_eq!((children_io(IO), children_io("read_bytes: 1")), (Some((4096, 8192)), None));
+    }
+
+    #[test]
+    fn what_was_used_so_far_is_said_each_half_a_minute() {
+        let own = std::process::id() as i32;
+        let mut meter = Meter::new(None, Instant::now());
+        let at = |meter: &Meter, s: u64| meter.began + Duration::from_secs(s);
+        assert_eq!(meter.news(&[own], at(&meter, 29)), None);
+        let news = meter.news(&[own], at(&meter, 31)).unwrap();
+        assert_eq!(news.ran_ms, 31_000, "it still runs");
+        let of_own = cpu_ms_of(&stat_of(own)).unwrap();
+        assert!(news.cpu_ms <= 2 * of_own + 1000, "{news:?}, {of_own}");
+        assert_eq!(meter.news(&[own], at(&meter, 60)), None);
+        assert!(meter.news(&[own], at(&meter, 61)).is_some());
+        assert_eq!(meter.usage(), None, "the end is not known yet");
+        assert_eq!((cpu_ms_of(STAT), children_cpu_ms(STAT)), (Some(1650), Some(1540)));
     }
 
     #[test]

@@ -193,6 +193,7 @@ impl Node {
             usage: None,
             kept: Vec::new(),
             elements: Default::default(),
+            image_digest: None,
         };
         self.protocol.observe(order.alloc_id, Seen::Ended(Box::new(ended)));
     }

@@ -112,6 +112,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
         usage: None,
         kept: Vec::new(),
         elements: Default::default(),
+        image_digest: None,
     };
     let replaced = look.alloc(original).await.unwrap().unwrap();
     let ReportOutcome::Changed(back) = replaced.reported(&update, node, now) else {

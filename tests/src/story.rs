@@ -74,6 +74,7 @@ impl World {
                     usage: None,
                     kept: Vec::new(),
                     elements: Default::default(),
+                    image_digest: None,
                 };
                 node.protocol.observe(alloc, Seen::Ended(Box::new(ended)));
             }

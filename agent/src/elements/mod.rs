@@ -4,7 +4,6 @@
 //! run       the process of the job's user that starts the elements
 //! frames    what that process says to the supervisor, on its standard output
 //! log       the file that says how elements ended, and how much each has printed
-//! progress  what the agent tells of them while the alloc runs
 //! ```
 //!
 //! Guarantees: an element is started at most once in an alloc, in the order of the numbers; what one printed stands together in the output of the
@@ -13,9 +12,7 @@
 
 pub mod frames;
 mod log;
-mod progress;
 pub mod run;
 
 pub use log::ElementsLog;
 pub(crate) use log::told;
-pub use progress::Progress;

@@ -10,6 +10,7 @@ use crate::protocol::handles::{HandleList, HandleRound, SettledHandles};
 use crate::protocol::orders::{self, Applied, OrderList};
 use model::elements::Told;
 use model::ids::AllocId;
+use model::image::ImageDigest;
 use model::output::Switches;
 use model::time::Time;
 use model::wire::{
@@ -56,6 +57,19 @@ pub struct Ended {
     pub kept: Vec<StoredOutput>,
     /// What its elements did, if it is of a pack.
     pub elements: Told,
+    /// The bytes that its image was.
+    pub image_digest: Option<ImageDigest>,
+}
+
+/// What an alloc that runs did so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// What its elements did, if it is of a pack.
+    pub elements: Told,
+    /// What its processes used, if that is known.
+    pub usage: Option<Usage>,
+    /// The bytes that its image is.
+    pub image_digest: Option<ImageDigest>,
 }
 
 /// Why a node takes no work.
@@ -125,9 +139,9 @@ pub struct Node {
     seen: BTreeMap<AllocId, Seen>,
     /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
     delivered: BTreeMap<AllocId, ClientStatus>,
-    /// What the elements of packs that run did so far, and what of it the control plane certainly knows.
-    elements: BTreeMap<AllocId, Told>,
-    delivered_elements: BTreeMap<AllocId, Told>,
+    /// What allocs that run did so far, and what of it the control plane certainly knows.
+    progress: BTreeMap<AllocId, Progress>,
+    delivered_progress: BTreeMap<AllocId, Progress>,
     /// Allocs whose update was neither taken nor refused, because their row cannot be read now. They are reported again after
     /// the next heartbeat.
     untaken: BTreeSet<AllocId>,
@@ -150,8 +164,8 @@ impl Node {
             handle_turn: 0,
             seen: BTreeMap::new(),
             delivered: BTreeMap::new(),
-            elements: BTreeMap::new(),
-            delivered_elements: BTreeMap::new(),
+            progress: BTreeMap::new(),
+            delivered_progress: BTreeMap::new(),
             untaken: BTreeSet::new(),
             complete_due: true,
             in_flight: None,
@@ -203,7 +217,7 @@ impl Node {
         self.settled_handles = None;
         self.in_flight = None;
         self.delivered.clear();
-        self.delivered_elements.clear();
+        self.delivered_progress.clear();
         self.complete_due = true;
     }
 
@@ -265,15 +279,16 @@ impl Node {
         true
     }
 
-    /// Whether these elements of an alloc are news.
-    pub fn has_news(&self, id: AllocId, told: &Told) -> bool {
-        self.durable.allocs.contains_key(&id) && !told.is_empty() && self.elements.get(&id) != Some(told)
+    /// Whether this progress of an alloc is news.
+    pub fn has_news(&self, id: AllocId, progress: &Progress) -> bool {
+        let known = self.progress.get(&id);
+        self.durable.allocs.contains_key(&id) && *progress != Progress::default() && known != Some(progress)
     }
 
-    /// Notes what the elements of an alloc that runs did so far.
-    pub fn observe_elements(&mut self, id: AllocId, told: Told) {
-        if self.has_news(id, &told) {
-            self.elements.insert(id, told);
+    /// Notes what an alloc that runs did so far.
+    pub fn observe_progress(&mut self, id: AllocId, progress: Progress) {
+        if self.has_news(id, &progress) {
+            self.progress.insert(id, progress);
         }
     }
 
@@ -337,7 +352,7 @@ impl Node {
     fn to_report(&self) -> impl Iterator<Item = AllocId> {
         let changed = |id: &AllocId| {
             self.delivered_status(*id) != self.seen(*id).client()
-                || self.elements.get(id).is_some_and(|told| self.delivered_elements.get(id) != Some(told))
+                || self.progress.get(id).is_some_and(|known| self.delivered_progress.get(id) != Some(known))
         };
         let reported = |a: &LocalAlloc| !a.dropped || a.relisted;
         let listed =
@@ -363,9 +378,11 @@ impl Node {
             usage: None,
             kept: Vec::new(),
             elements: Told::default(),
+            image_digest: None,
         };
-        if let Some(told) = self.elements.get(&alloc_id).filter(|_| has_room) {
-            update.elements = told.clone();
+        if let Some(progress) = self.progress.get(&alloc_id).filter(|_| has_room) {
+            Progress { elements: update.elements, usage: update.usage, image_digest: update.image_digest } =
+                progress.clone();
         }
         if let Seen::Ended(end) = seen {
             let mut end = (**end).clone();
@@ -373,6 +390,7 @@ impl Node {
             (update.cause, update.log_tail, update.tail_switches) =
                 (Some(end.cause.clipped()), end.log_tail, end.tail_switches);
             (update.usage, update.kept, update.elements) = (end.usage, end.kept, end.elements);
+            update.image_digest = end.image_digest;
         }
         update
     }
@@ -392,8 +410,10 @@ impl Node {
         let acknowledged: BTreeSet<AllocId> = answer.accepted.iter().copied().chain(refused).collect();
         for update in &report.allocs {
             self.delivered.insert(update.alloc_id, update.client);
-            if !update.elements.is_empty() {
-                self.delivered_elements.insert(update.alloc_id, update.elements.clone());
+            let AllocUpdate { elements, usage, image_digest, .. } = update.clone();
+            let progress = Progress { elements, usage, image_digest };
+            if progress != Progress::default() {
+                self.delivered_progress.insert(update.alloc_id, progress);
             }
             if !acknowledged.contains(&update.alloc_id) {
                 self.untaken.insert(update.alloc_id);
@@ -481,8 +501,8 @@ impl Node {
         self.durable.allocs.remove(&id);
         self.seen.remove(&id);
         self.delivered.remove(&id);
-        self.elements.remove(&id);
-        self.delivered_elements.remove(&id);
+        self.progress.remove(&id);
+        self.delivered_progress.remove(&id);
     }
 }
 

@@ -51,6 +51,7 @@ fn ended(code: i32) -> Seen {
         usage: None,
         kept: Vec::new(),
         elements: Default::default(),
+        image_digest: None,
     }))
 }
 
@@ -259,6 +260,7 @@ fn many_long_log_tails_fit_in_one_body() {
                 usage: None,
                 kept: Vec::new(),
                 elements: Default::default(),
+                image_digest: None,
             })),
         );
     }

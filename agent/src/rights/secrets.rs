@@ -10,7 +10,6 @@ use super::{SECRETS_DIR, write_for};
 use crate::isolation::JobUser;
 use crate::runtime::interface::Environment;
 use crate::signer::{Signed, signature};
-use aws_credential_types::Credentials;
 use jiff::Timestamp;
 use model::EndCause;
 use model::error_chain::error_chain;
@@ -42,37 +41,39 @@ pub struct Reader<'a> {
 impl Reader<'_> {
     /// The values of all secrets of the job, by their places. `is_stopped` says whether the alloc is to stop meanwhile.
     pub async fn read(&self, work: &Work, is_stopped: impl Fn() -> bool) -> Result<BTreeMap<String, String>, EndCause> {
-        let deadline = Instant::now() + PATIENCE;
         let mut values = BTreeMap::new();
         for (name, place) in work.all_secrets() {
-            if values.contains_key(place) {
-                continue;
+            if !values.contains_key(place) {
+                let value = self.value(&format!("the secret {name}"), place, &is_stopped).await?;
+                values.insert(place.clone(), value);
             }
-            let value = loop {
-                match self.one(place).await {
-                    Ok(value) => break value,
-                    Err(Failure::Final(why)) => {
-                        return Err(EndCause::Rejected { why: format!("the secret {name} cannot be read: {why}") });
-                    }
-                    Err(Failure::Passing(why)) if is_stopped() || Instant::now() > deadline => {
-                        return Err(EndCause::Lost { why: format!("the secret {name} could not be read: {why}") });
-                    }
-                    Err(Failure::Passing(why)) => tracing::warn!(name, why, "a secret cannot be read yet"),
-                }
-                tokio::time::sleep(RETRY).await;
-            };
-            values.insert(place.clone(), value);
         }
         Ok(values)
     }
 
+    /// The value of the secret at this place. `what` names it in an error.
+    pub async fn value(&self, what: &str, place: &str, is_stopped: impl Fn() -> bool) -> Result<String, EndCause> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.one(place).await {
+                Ok(value) => return Ok(value),
+                Err(Failure::Passing(why)) if !is_stopped() && Instant::now() <= deadline => {
+                    tracing::warn!(what, why, "a secret cannot be read yet");
+                }
+                Err(failure) => return Err(failure.about(&format!("{what} cannot be read"))),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
     async fn one(&self, place: &str) -> Result<String, Failure> {
         let place: SecretPlace = place.parse().map_err(|e| Failure::Final(format!("its place {e}")))?;
-        let http = client()?;
-        let credentials = self.role.credentials(&http).await?;
         let region = place.region.as_deref().or(self.role.source.region.as_deref());
         let region = region.ok_or_else(|| Failure::Final("the region is not known: give the ARN".to_owned()))?;
-        let text = self.call(&http, &credentials, &place, region).await?;
+        let call = call_for(&place);
+        let answer = self.call(region, &call).await?;
+        let found = ["/SecretString", "/Parameter/Value"].iter().find_map(|path| answer.pointer(path)?.as_str());
+        let text = found.map(str::to_owned).ok_or_else(|| Failure::Final("it is no text".to_owned()))?;
         match &place.field {
             None => Ok(text),
             Some(field) => match serde_json::from_str::<Value>(&text) {
@@ -86,29 +87,19 @@ impl Reader<'_> {
         }
     }
 
-    async fn call(
-        &self,
-        http: &reqwest::Client,
-        credentials: &Credentials,
-        place: &SecretPlace,
-        region: &str,
-    ) -> Result<String, Failure> {
-        let (service, variable, target, body) = match place.service {
-            SecretService::SecretsManager => {
-                ("secretsmanager", "SECRETS_MANAGER", "secretsmanager.GetSecretValue", json!({"SecretId": place.id}))
-            }
-            SecretService::ParameterStore => {
-                ("ssm", "SSM", "AmazonSSM.GetParameter", json!({"Name": place.id, "WithDecryption": true}))
-            }
-        };
+    /// The answer to a call in this region.
+    pub(crate) async fn call(&self, region: &str, call: &Call) -> Result<Value, Failure> {
+        let http = client()?;
+        let credentials = self.role.credentials(&http).await?;
+        let Call { host, service, variable, target, body } = call;
         let endpoint = self.endpoints.get(&format!("AWS_ENDPOINT_URL_{variable}"));
         let endpoint = endpoint.or_else(|| self.endpoints.get("AWS_ENDPOINT_URL")).cloned();
-        let url = endpoint.unwrap_or_else(|| format!("https://{service}.{region}.{}", suffix(region)));
+        let url = endpoint.unwrap_or_else(|| format!("https://{host}.{region}.{}", suffix(region)));
         let url = format!("{}/", url.trim_end_matches('/'));
         let body = body.to_string().into_bytes();
-        let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
+        let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", *target)];
         let at = Timestamp::from_millisecond((self.role.clock)().as_ms()).unwrap_or(Timestamp::UNIX_EPOCH);
-        let signed = Signed { credentials, region, service, url: &url, headers: &headers, body: &body };
+        let signed = Signed { credentials: &credentials, region, service, url: &url, headers: &headers, body: &body };
         let signature = signature(&signed, at).map_err(Failure::Passing)?;
         let mut request = http.post(&url);
         for (name, value) in headers {
@@ -123,9 +114,39 @@ impl Reader<'_> {
         if !status.is_success() {
             return Err(refusal(status, &bytes));
         }
-        let answer: Value = serde_json::from_slice(&bytes).map_err(|e| Failure::Passing(e.to_string()))?;
-        let found = ["/SecretString", "/Parameter/Value"].iter().find_map(|path| answer.pointer(path)?.as_str());
-        found.map(str::to_owned).ok_or_else(|| Failure::Final("it is no text".to_owned()))
+        serde_json::from_slice(&bytes).map_err(|e| Failure::Passing(e.to_string()))
+    }
+}
+
+/// A call of a service of AWS that speaks JSON.
+pub(crate) struct Call {
+    /// The first part of its host.
+    pub host: &'static str,
+    /// Its name in signatures.
+    pub service: &'static str,
+    /// The end of the variable that stands in place of its address: `AWS_ENDPOINT_URL_…`.
+    pub variable: &'static str,
+    pub target: &'static str,
+    pub body: Value,
+}
+
+/// The call that reads the secret at this place.
+fn call_for(place: &SecretPlace) -> Call {
+    match place.service {
+        SecretService::SecretsManager => Call {
+            host: "secretsmanager",
+            service: "secretsmanager",
+            variable: "SECRETS_MANAGER",
+            target: "secretsmanager.GetSecretValue",
+            body: json!({"SecretId": place.id}),
+        },
+        SecretService::ParameterStore => Call {
+            host: "ssm",
+            service: "ssm",
+            variable: "SSM",
+            target: "AmazonSSM.GetParameter",
+            body: json!({"Name": place.id, "WithDecryption": true}),
+        },
     }
 }
 

@@ -5,7 +5,7 @@
 //! standard input as a process would; nothing that a job says is read as an option; no value of a variable is on a command
 //! line, where every user of the machine could read it. A container whose alloc has a user runs as that user of the machine,
 //! without capabilities, and never gets new privileges.
-//! Does not: pull, build or clean images, or speak to a daemon itself.
+//! Does not: build images, decide which are pulled or removed (`image` does), or speak to a daemon itself.
 
 use crate::isolation::JobUser;
 use crate::memory_file::{as_stdin_bytes, inherited};
@@ -15,8 +15,8 @@ use crate::runtime::interface::{
 };
 use model::container_env::{Passing, passing};
 use model::ids::AllocId;
+use model::image::is_image_reference;
 use model::wire::AllocOrder;
-use model::work::is_image_reference;
 use model::{EndCause, Signal};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -46,6 +46,9 @@ const SHARES_PER_VCPU: u64 = 1024;
 /// The longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The longest time that an image may take to come.
+const PULL_TIMEOUT: Duration = Duration::from_secs(3600);
+
 /// The client's own exit code when it could not run the container.
 const CLIENT_FAILED: i32 = 125;
 /// The exit codes if the program of the command cannot be run, or is not in the image.
@@ -64,6 +67,11 @@ pub(super) struct ContainerRuntime {
     gpus: fn(&[String]) -> Vec<String>,
     /// How a list is asked for the label with the node id.
     node_id: &'static str,
+    /// How an image is asked for the digest of its own manifest. It is left out where a registry gave the image another one: that
+    /// is of the list of the image for all architectures.
+    own_digest: &'static str,
+    /// The command line that pulls an image, with this directory of a login.
+    pull: fn(&Path) -> Vec<String>,
 }
 
 pub(super) static DOCKER: ContainerRuntime = ContainerRuntime {
@@ -74,6 +82,8 @@ pub(super) static DOCKER: ContainerRuntime = ContainerRuntime {
         vec!["--gpus".to_owned(), format!("\"device={}\"", uuids.join(","))]
     },
     node_id: r#"{{.Label "nodekeeper.node-id"}}"#,
+    own_digest: "",
+    pull: |login| vec!["--config".to_owned(), login.display().to_string(), "pull".to_owned()],
 };
 
 pub(super) static PODMAN: ContainerRuntime = ContainerRuntime {
@@ -83,6 +93,11 @@ pub(super) static PODMAN: ContainerRuntime = ContainerRuntime {
     // The names that NVIDIA's container toolkit gives them.
     gpus: |uuids| uuids.iter().flat_map(|uuid| ["--device".to_owned(), format!("nvidia.com/gpu={uuid}")]).collect(),
     node_id: r#"{{index .Labels "nodekeeper.node-id"}}"#,
+    own_digest: "{{.Digest}}",
+    pull: |login| {
+        let file = login.join("config.json").display().to_string();
+        vec!["pull".to_owned(), "--authfile".to_owned(), file]
+    },
 };
 
 impl Runtime for ContainerRuntime {
@@ -109,8 +124,40 @@ impl Runtime for ContainerRuntime {
         PathBuf::from(ALLOC_PATH)
     }
 
+    fn digests<'a>(&'a self, image: &'a str) -> IoFuture<'a, Vec<String>> {
+        Box::pin(async move {
+            let format = format!("{}\n{{{{range .RepoDigests}}}}{{{{println .}}}}{{{{end}}}}", self.own_digest);
+            let out = self.call(&["image", "inspect", "--format", &format, "--", image], TIMEOUT).await?;
+            let mut lines = out.lines().map(str::trim);
+            let own = lines.next().unwrap_or_default().to_owned();
+            let (all, lists): (Vec<_>, Vec<_>) = lines
+                .filter(|line| !line.is_empty())
+                .map(str::to_owned)
+                .partition(|line| !own.is_empty() && line.ends_with(&own));
+            Ok(if lists.is_empty() { all } else { lists })
+        })
+    }
+
+    fn pull<'a>(&'a self, image: &'a str, login: Option<&'a Path>) -> IoFuture<'a, ()> {
+        Box::pin(async move {
+            let mut args = login.map_or_else(|| vec!["pull".to_owned()], self.pull);
+            args.extend(["--quiet".to_owned(), "--".to_owned(), image.to_owned()]);
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            self.call(&args, PULL_TIMEOUT).await.map(drop)
+        })
+    }
+
+    fn is_refused(&self, words: &str) -> bool {
+        let lower = words.to_ascii_lowercase();
+        IMAGE_REFUSED.iter().any(|words| lower.contains(words))
+    }
+
+    fn remove_image<'a>(&'a self, image: &'a str) -> IoFuture<'a, ()> {
+        Box::pin(async move { self.call(&["image", "rm", "--", image], TIMEOUT).await.map(drop) })
+    }
+
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
-        let image = spec.order.work.image.as_deref().ok_or(LaunchError::OtherRuntime)?;
+        let image = spec.image.ok_or(LaunchError::OtherRuntime)?;
         if !is_image_reference(image) {
             return Err(LaunchError::InvalidImage(image.to_owned()));
         }
@@ -215,6 +262,8 @@ impl ContainerRuntime {
             // Its user ids are the machine's: the rule that keeps jobs from the metadata is about them.
             ("--userns", "host".to_owned()),
             ("--env-file", env_file.to_owned()),
+            // It was pulled before, with the login of the job.
+            ("--pull", "never".to_owned()),
         ];
         if order.needs.memory_mib > 0 {
             options.push(("--memory", format!("{}m", order.needs.memory_mib)));
@@ -283,8 +332,6 @@ impl ContainerRuntime {
         let lower = line.to_ascii_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
         match code {
-            // What the registry says of this image is not the node's fault, and another node hears the same.
-            CLIENT_FAILED if has(IMAGE_REFUSED) => Some(EndCause::Lost { why }),
             CLIENT_FAILED => Some(EndCause::NotStarted { why }),
             NO_PROGRAM if has(&["executable file", "no such file"]) => Some(EndCause::NotFound { program }),
             CANNOT_RUN if has(&["exec: ", "executable"]) => Some(EndCause::NotExecutable { program }),
@@ -401,6 +448,7 @@ mod tests {
         let sandbox = Sandbox { mounts: None, cgroup: None, max_tasks: 99 };
         runtime.invocation(&CommandSpec {
             alloc_dir: Path::new("/a"),
+            image: order.work.image.as_deref(),
             node_id: node_id(),
             order,
             work_dir: Path::new("/d/allocs/a/work"),
@@ -486,16 +534,23 @@ mod tests {
         };
         let own = |code, output: &str| kind(code, output, false, false);
         for (output, want) in [
-            ("docker: the registry answers 429: too many requests", "not_started"),
             ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "not_started"),
             ("pulling\ndocker: no space left on device.\nSee 'docker run --help'.", "not_started"),
             ("", "not_started"),
-            ("docker: Error response from daemon: manifest for a:b not found: manifest unknown.", "lost"),
-            ("docker: Error response from daemon: pull access denied for x, repository does not exist", "lost"),
-            ("Error: short-name \"x\" did not resolve to an alias and no unqualified-search registries", "lost"),
             ("Error: crun: cannot open cgroup", "not_started"),
         ] {
             assert_eq!(own(125, output).as_deref(), Some(want), "{output}");
+        }
+        for (words, is_refused) in [
+            ("Error response from daemon: manifest for a:b not found: manifest unknown.", true),
+            ("Error response from daemon: pull access denied for x, repository does not exist", true),
+            ("Error: short-name \"x\" did not resolve to an alias and no unqualified-search registries", true),
+            ("unable to retrieve auth token: invalid username/password: unauthorized", true),
+            ("the registry answers 429: too many requests", false),
+            ("no space left on device", false),
+            ("", false),
+        ] {
+            assert_eq!(DOCKER.is_refused(words), is_refused, "{words}");
         }
         let oci = "docker: Error response from daemon: OCI runtime create failed: exec: \"x\": ";
         assert_eq!(own(127, &format!("{oci}executable file not found in $PATH")).as_deref(), Some("not_found"));

@@ -34,8 +34,10 @@ pub const HOSTS_FILE: &str = "hosts";
 pub struct CommandSpec<'a> {
     /// The node that runs the command. Containers are labelled with this id.
     pub node_id: NodeId,
-    /// The order of the control plane, with the command, the image and the memory limit.
+    /// The order of the control plane, with the command and the memory limit.
     pub order: &'a AllocOrder,
+    /// The image of its container.
+    pub image: Option<&'a str>,
     /// Where the command runs.
     pub work_dir: &'a Path,
     /// Name and directory of each cache.
@@ -169,6 +171,26 @@ pub trait Runtime: Debug + Send + Sync {
     /// Where the command finds its token, its secrets and its hosts, which are in the directory `on_node` on the node.
     fn alloc_path(&self, on_node: &Path) -> PathBuf {
         on_node.to_owned()
+    }
+
+    /// What registries call this image (`NAME@DIGEST`), which may be none. An error if the machine does not have the image.
+    fn digests<'a>(&'a self, _image: &'a str) -> IoFuture<'a, Vec<String>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    /// Pulls this image. `login` is a directory with docker's `config.json`.
+    fn pull<'a>(&'a self, _image: &'a str, _login: Option<&'a Path>) -> IoFuture<'a, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Whether these words of a pull that failed are a registry's refusal.
+    fn is_refused(&self, _words: &str) -> bool {
+        false
+    }
+
+    /// Removes an image that no container uses.
+    fn remove_image<'a>(&'a self, _image: &'a str) -> IoFuture<'a, ()> {
+        Box::pin(ready(Ok(())))
     }
 
     /// How this command is started.

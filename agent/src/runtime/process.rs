@@ -97,6 +97,7 @@ mod tests {
             alloc_dir: Path::new("/a"),
             node_id: node_id(),
             order,
+            image: None,
             work_dir: Path::new("/a/work"),
             caches: &[],
             gpus: &[],

@@ -97,7 +97,11 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("command", Some(show::command(&work.command)));
     let env: Vec<String> = job.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
-    rows.field("image", work.image.as_ref());
+    let image = work.image.as_ref().map(|image| match &work.image_digest {
+        Some(digest) => format!("{image} ({digest})"),
+        None => image.clone(),
+    });
+    rows.field("image", image);
     rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
     let ulimits: Vec<String> = work.ulimits.iter().map(|(name, limit)| format!("{name}={limit}")).collect();
     rows.field("ulimits", (!ulimits.is_empty()).then(|| ulimits.join(", ")));

@@ -66,6 +66,7 @@ const FIELDS: &[(&str, Form)] = &[
     ("pack", Form::Pack),
     ("priority", Form::Whole),
     ("reconcile", Form::Reconcile),
+    ("registry_login", Form::Text),
     ("replace", Form::Flag),
     ("require", Form::Texts),
     ("retry", Form::Texts),
@@ -98,6 +99,7 @@ const STATE: &[&str] = &[
     "expires_at",
     "failed_count",
     "finished_at",
+    "image_digest",
     "job_id",
     "lost_count",
     "queue",
@@ -357,6 +359,8 @@ mod tests {
             work: Work {
                 command: vec!["a".into(), "b".into()],
                 image: Some("alpine".into()),
+                image_digest: None,
+                registry_login: Some("/login".into()),
                 caches: vec!["c".into()],
                 timeout_s: 9,
                 role: Some("reader".into()),
@@ -389,6 +393,7 @@ mod tests {
         let mut ran = job.with_placed(&[alloc.id()]).unwrap();
         (ran.reason, ran.finished_at, ran.expires_at) = (Some("why".into()), Some(at(9)), Some(9));
         ran.summary.done = [0].into();
+        ran.work.image_digest = format!("sha256:{}", "0".repeat(64)).parse().ok();
         let mut shown = show::flat(&ran).unwrap();
         shown["all_allocs"] = serde_json::json!([alloc]);
         shown["waits_because"] = "it runs".into();

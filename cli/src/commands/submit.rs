@@ -47,7 +47,7 @@ struct NeedsOptions {
     /// Share nodes with no other job
     #[arg(long)]
     exclusive: bool,
-    /// The number of members, from 1 to 24: they start together, each on its own node
+    /// The number of members, from 1 to 256: they start together, each on its own node
     #[arg(long, default_value_t = Needs::DEFAULT.nodes)]
     nodes: u32,
 }
@@ -58,6 +58,10 @@ struct WorkOptions {
     /// Run it in a container of this image; without one, it is a process of the node
     #[arg(long)]
     image: Option<String>,
+    /// The place of a secret (see --secret) that logs in to the registry of the image: USER:PASSWORD, or JSON with username and
+    /// password. An image of Amazon ECR needs none: the role of the job logs in
+    #[arg(long, value_name = "PLACE")]
+    registry_login: Option<String>,
     /// A cache: a named volume that stays on the node after the job ends; may be given several times
     #[arg(long = "cache", value_name = "NAME", action = ArgAction::Append)]
     caches: Vec<String>,
@@ -249,6 +253,7 @@ impl JobOptions {
             work: Work {
                 command: command.to_vec(),
                 image: work.image.clone(),
+                registry_login: work.registry_login.clone(),
                 caches: work.caches.clone(),
                 timeout_s: work.timeout,
                 ulimits: work.ulimits.iter().cloned().collect(),

@@ -10,6 +10,7 @@ use crate::console::show;
 use history::{History, NodeLifetime, Segment};
 use model::events::{Event, Subject};
 use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::image::ImageDigest;
 use model::stored::S3Place;
 use model::time::Time;
 use model::{Alloc, Desired, EndCause, Job, NodeRecord, StoredOutput, Usage};
@@ -29,6 +30,8 @@ pub(crate) struct JobDetail {
     pub(crate) env_names: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) image_digest: Option<ImageDigest>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) caches: Vec<String>,
     pub(crate) timeout_s: u64,
@@ -94,6 +97,7 @@ impl JobDetail {
             whole_command: show::command(&work.command),
             env_names: job.env.keys().cloned().collect(),
             image: work.image.clone(),
+            image_digest: work.image_digest.clone(),
             caches: work.caches.clone(),
             timeout_s: work.timeout_s,
             exclusive: job.summary.needs.exclusive,

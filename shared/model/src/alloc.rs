@@ -11,6 +11,7 @@ use crate::end_cause::{EndCause, Ending};
 use crate::enums::{ClientStatus, Desired};
 use crate::files::{self, StoredOutput};
 use crate::ids::{AllocId, NodeId};
+use crate::image::ImageDigest;
 use crate::job::Job;
 use crate::needs::MAX_NODES;
 use crate::node::{NodeRecord, Version};
@@ -49,7 +50,7 @@ pub struct Alloc {
     /// Which bytes of `log_tail` are standard error.
     #[serde(default, skip_serializing_if = "Switches::is_empty")]
     pub tail_switches: Switches,
-    /// What its processes used, as its node says.
+    /// What its processes used, as its node says; while it runs, so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// What is kept of its work directory.
@@ -58,6 +59,9 @@ pub struct Alloc {
     /// What the elements of a pack did so far.
     #[serde(default, skip_serializing_if = "Told::is_empty")]
     pub elements: Told,
+    /// The bytes that its image is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<ImageDigest>,
     /// When the alloc became final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -122,6 +126,7 @@ impl Alloc {
             usage: None,
             kept: Vec::new(),
             elements: Told::default(),
+            image_digest: None,
             finished_at: None,
             expires_at: None,
         })
@@ -163,7 +168,8 @@ impl Alloc {
                         let usage = update.usage.and_then(Usage::possible);
                         let elements = self.told(update);
                         let cause = self.cause_of(cause.clone().clipped(), &elements);
-                        let ending = Ending { cause, log_tail, tail_switches, usage, kept, elements };
+                        let image_digest = self.digest_of(update);
+                        let ending = Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest };
                         ReportOutcome::Ends(Box::new(ending))
                     }
                 },
@@ -173,18 +179,15 @@ impl Alloc {
             // If a node reports an unknown alloc again, the alloc is still on that node. The alloc counts as running,
             // even if the report says `pending`.
             ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Known,
-            ClientStatus::Running
-                if self.summary.client == ClientStatus::Running && self.told(update) == self.elements =>
-            {
-                ReportOutcome::Known
-            }
             ClientStatus::Pending | ClientStatus::Running => {
                 let mut new = self.clone();
                 new.elements = self.told(update);
+                new.usage = update.usage.and_then(Usage::possible).or(self.usage);
+                new.image_digest = self.digest_of(update);
                 new.summary.client = ClientStatus::Running;
                 new.summary.unknown_since_at = None;
                 new.summary.started_at = new.summary.started_at.or(Some(now));
-                ReportOutcome::Changed(Box::new(new))
+                if new == *self { ReportOutcome::Known } else { ReportOutcome::Changed(Box::new(new)) }
             }
         }
     }
@@ -207,11 +210,18 @@ impl Alloc {
         self.work.pack.as_ref().map_or_else(Told::default, |pack| self.elements.then(&update.elements, &pack.elements))
     }
 
-    /// This end, with all that was told of the elements of the alloc.
-    pub fn with_elements(&self, ending: &Ending) -> Ending {
+    /// The bytes that its image is, after this report. What was told first stays.
+    fn digest_of(&self, update: &AllocUpdate) -> Option<ImageDigest> {
+        let told = update.image_digest.clone().filter(|_| self.work.image.is_some());
+        self.image_digest.clone().or(told)
+    }
+
+    /// This end, with all that was told of the alloc while it ran.
+    pub fn with_told(&self, ending: &Ending) -> Ending {
         let pack = self.work.pack.as_ref();
         let elements = pack.map_or_else(Told::default, |p| self.elements.then(&ending.elements, &p.elements));
-        Ending { elements, ..ending.clone() }
+        let image_digest = self.image_digest.clone().or_else(|| ending.image_digest.clone());
+        Ending { elements, image_digest, usage: ending.usage.or(self.usage), ..ending.clone() }
     }
 
     /// The cause of the end of a pack. It has run to its end only if each element has a result; otherwise what is left of it is lost.
@@ -242,9 +252,9 @@ impl Alloc {
         new.exit_code = ending.cause.exit_code();
         new.log_tail = ending.log_tail.clone().filter(|t| !t.is_empty());
         new.tail_switches = ending.tail_switches.clone();
-        new.usage = ending.usage;
         new.kept = ending.kept.clone();
-        new.elements = self.with_elements(ending).elements;
+        Ending { elements: new.elements, image_digest: new.image_digest, usage: new.usage, .. } =
+            self.with_told(ending);
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
         new
@@ -353,6 +363,7 @@ mod tests {
             usage: None,
             kept: Vec::new(),
             elements: Told::default(),
+            image_digest: None,
         }
     }
 
@@ -483,6 +494,28 @@ mod tests {
         ] {
             assert_eq!(told(lie.clone()), None, "{lie}");
         }
+    }
+
+    #[test]
+    fn what_is_told_while_it_runs_changes_it_once_and_outlives_its_node() {
+        let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64)).parse().ok();
+        let used = |cpu_ms| Usage { ran_ms: 9, cpu_ms, memory_mib: None, read_bytes: None, written_bytes: None };
+        let mut alloc = running();
+        alloc.work.image = Some("alpine".into());
+        let tell = |alloc: &Alloc, usage, image_digest| {
+            let update = AllocUpdate { usage, image_digest, ..says(ClientStatus::Running) };
+            alloc.reported(&update, alloc.summary.node_id, at(5))
+        };
+        let ReportOutcome::Changed(told) = tell(&alloc, Some(used(7)), digest(1)) else { panic!("nothing new") };
+        assert_eq!((told.usage, &told.image_digest), (Some(used(7)), &digest(1)));
+        assert_eq!(tell(&told, Some(used(7)), digest(1)), ReportOutcome::Known);
+        assert_eq!(tell(&told, None, None), ReportOutcome::Known, "an agent that has just started knows less");
+        let ReportOutcome::Changed(later) = tell(&told, Some(used(8)), digest(2)) else { panic!("nothing new") };
+        assert_eq!((later.usage, &later.image_digest), (Some(used(8)), &digest(1)), "what was told first stays");
+        let lost = later.end(&Ending::lost("gone"), Span::from_s(1), at(6));
+        assert_eq!((lost.usage, lost.image_digest), (Some(used(8)), digest(1)));
+        let ReportOutcome::Changed(process) = tell(&running(), Some(used(7)), digest(1)) else { panic!("nothing new") };
+        assert_eq!(process.image_digest, None, "it has no image");
     }
 
     #[test]

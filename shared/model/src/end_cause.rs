@@ -7,6 +7,7 @@
 use crate::elements::Told;
 use crate::enums::ClientStatus;
 use crate::files::StoredOutput;
+use crate::image::ImageDigest;
 use crate::output::Switches;
 use crate::signals;
 use crate::usage::Usage;
@@ -249,6 +250,8 @@ pub struct Ending {
     pub kept: Vec<StoredOutput>,
     /// What its elements did, if it is of a pack.
     pub elements: Told,
+    /// The bytes that its image was.
+    pub image_digest: Option<ImageDigest>,
 }
 
 impl Ending {
@@ -261,6 +264,7 @@ impl Ending {
             usage: None,
             kept: Vec::new(),
             elements: Told::default(),
+            image_digest: None,
         }
     }
 

@@ -52,6 +52,7 @@ pub mod fixtures;
 pub mod functions;
 pub mod handle;
 pub mod ids;
+pub mod image;
 mod instance;
 pub mod job;
 pub mod launch;

@@ -93,8 +93,8 @@ impl JobSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::is_image_reference;
     use crate::machine::MachineNeed;
-    use crate::work::is_image_reference;
 
     #[test]
     fn an_image_cannot_be_an_option_of_docker() {

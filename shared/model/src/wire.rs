@@ -12,6 +12,7 @@ use crate::enums::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
 use crate::failure_policy::FailurePolicy;
 use crate::files::StoredOutput;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
+use crate::image::{self, ImageDigest};
 use crate::needs::Needs;
 use crate::output::{Switches, Then};
 use crate::stored::S3Place;
@@ -328,7 +329,8 @@ pub struct AllocUpdate {
     /// Which bytes of `log_tail` are standard error.
     #[serde(default, skip_serializing_if = "Switches::is_empty")]
     pub tail_switches: Switches,
-    /// What the processes of an ended alloc used. What is not a measurement is none: it costs the alloc nothing else.
+    /// What the processes of the alloc used; while it runs, so far. What is not a measurement is none: it costs the alloc nothing
+    /// else.
     #[serde(default, deserialize_with = "usage::lenient", skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// What is kept of the work directory of an ended alloc.
@@ -337,6 +339,9 @@ pub struct AllocUpdate {
     /// What the elements of a pack did so far.
     #[serde(default, skip_serializing_if = "Told::is_empty")]
     pub elements: Told,
+    /// The bytes that its image is.
+    #[serde(default, deserialize_with = "image::lenient", skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<ImageDigest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

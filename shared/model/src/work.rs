@@ -9,6 +9,7 @@
 use crate::container_env::{Passing, passing};
 use crate::elements::Pack;
 use crate::files::{self, Inputs, Output};
+use crate::image::{ImageDigest, is_image_reference};
 use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
 use crate::ulimits::{self, Ulimits};
@@ -27,8 +28,6 @@ pub const MAX_COMMAND_BYTES: usize = 16 * 1024;
 /// The variable of a job that holds the standard input of its command, in base64. The agent takes it out of the environment.
 /// So an input has the bounds of the environment, and whoever may not see environments does not see it.
 pub const INPUT_VARIABLE: &str = "NODEKEEPER_STDIN";
-/// The longest image reference, in bytes.
-const MAX_IMAGE_BYTES: usize = 255;
 
 /// What is run, copied from the job to each of its allocs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +39,13 @@ pub struct Work {
     /// The image of its container; `None` for a process of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// The bytes that the image was when the job first got it: each later try runs the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<ImageDigest>,
+    /// The place of the secret that logs in to the registry of the image: `USER:PASSWORD`, or JSON with `username` and
+    /// `password`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registry_login: Option<String>,
     /// Named volumes that outlive the alloc.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub caches: Vec<String>,
@@ -127,10 +133,17 @@ impl Work {
                 format!("--role {} must be the name of a role: 1 to 64 letters, digits and +=,.@_-", shown(role))
             });
         }
-        let (has_secrets, has_role) = (self.all_secrets().next().is_some(), self.role.is_some());
+        let has_role = self.role.is_some();
+        let has_secrets = self.all_secrets().next().is_some() || self.registry_login.is_some();
         mistakes.require(has_role || !has_secrets, || {
             "a secret is read with the role of the job: give --role NAME, a role that the policy lists in jobs.roles".into()
         });
+        if let Some(place) = &self.registry_login {
+            mistakes.require(self.image.is_some(), || "--registry-login is for a job with --image".into());
+            if let Err(e) = place.parse::<SecretPlace>() {
+                mistakes.require(false, || format!("--registry-login {e}; it is {}", shown(place)));
+            }
+        }
         for (name, place) in self.all_secrets() {
             mistakes.require(is_variable(name), || format!("{} is not a name for a variable", shown(name)));
             if let Err(e) = place.parse::<SecretPlace>() {
@@ -168,6 +181,7 @@ impl Work {
     fn check_size(&self, env: &Environment, mistakes: &mut Mistakes) {
         let bytes = self.command.iter().map(String::len).sum::<usize>()
             + env.iter().chain(self.all_secrets()).map(|(k, v)| k.len() + v.len()).sum::<usize>()
+            + self.registry_login.as_ref().map_or(0, String::len)
             + files::bytes_in_row(&self.inputs, &self.outputs);
         mistakes.require(bytes <= MAX_COMMAND_BYTES, || {
             format!(
@@ -194,15 +208,4 @@ impl Work {
 
 fn is_variable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
-}
-
-/// Whether this is an image reference. A text that begins with `-` is refused: docker and podman would take it for an option.
-pub fn is_image_reference(image: &str) -> bool {
-    let begins = |c: char| c.is_ascii_alphanumeric();
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':' | '@');
-    image.len() <= MAX_IMAGE_BYTES
-        && image.starts_with(begins)
-        && image.chars().all(allowed)
-        && !image.contains("..")
-        && !image.contains("//")
 }

@@ -214,6 +214,7 @@ const ALLOCS_WITHOUT_ENV: &[&str] = &[
     "expires_at",
     "failure_policy",
     "finished_at",
+    "image_digest",
     "kept",
     "live_node",
     "log_tail",

@@ -206,8 +206,8 @@ async fn count_member(
         return Err(copy.into());
     }
     let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
-    // What an alloc told of its elements before it was lost counts too.
-    let ending = alloc.with_elements(ending);
+    // What an alloc told before it was lost counts too.
+    let ending = alloc.with_told(ending);
     let after = job.after_end(&alloc.summary, &ending, &summaries, set, keep.of_jobs(), now);
     let mut writes = vec![change(Some(&job), &after).0];
     writes.extend(others.iter().filter(|o| counts_for(&o.summary, id)).map(unchanged));

@@ -258,6 +258,7 @@ impl Fleet {
                         usage: None,
                         kept: Vec::new(),
                         elements: Default::default(),
+                        image_digest: None,
                     };
                     node.protocol.observe(alloc, Seen::Ended(Box::new(ended)));
                     f.report(id, node).await;

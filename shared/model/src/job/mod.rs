@@ -240,6 +240,9 @@ impl Job {
         if set == JobSet::Leaves {
             new.summary.allocs.remove(&id);
         }
+        if new.work.image_digest.is_none() {
+            new.work.image_digest.clone_from(&ending.image_digest);
+        }
         let news = new.take_elements(ending, set);
         if new.end_with_its_elements(now) {
             new.expire_if_empty(times.keep, now);

@@ -127,6 +127,7 @@ impl Machine {
                     usage: None,
                     kept: Vec::new(),
                     elements: Default::default(),
+                    image_digest: None,
                 };
                 report.allocs.push(lie);
             }

@@ -96,5 +96,6 @@ pub(super) fn ended(cause: EndCause) -> Ended {
         usage: None,
         kept: Vec::new(),
         elements: Default::default(),
+        image_digest: None,
     }
 }

@@ -19,7 +19,7 @@ use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
 use nodekeeper_agent::protocol::{
-    Durable, Ended, Gpu, Holder, Identity, Lacking, LocalAlloc, Node as Protocol, Seen, Work, assign,
+    Durable, Ended, Gpu, Holder, Identity, Lacking, LocalAlloc, Node as Protocol, Progress, Seen, Work, assign,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -428,7 +428,7 @@ impl Machine {
         for (id, process) in &self.processes {
             let told = process.told(*id, now);
             self.check.elements_ran(*id, &told);
-            self.protocol.observe_elements(*id, told);
+            self.protocol.observe_progress(*id, Progress { elements: told, ..Progress::default() });
         }
         let refuses = self.refuses_until.is_some_and(|until| now < until) && !self.core.is_healed();
         self.protocol.refuses.metadata = refuses.then(|| "jobs reach the instance metadata".to_owned());

@@ -1,0 +1,274 @@
+//! The image of a container, before its command starts: pulled if the node does not have it, and pinned to its digest.
+//!
+//! The digest that the first try of a job finds is told to the control plane, and each later try runs these bytes, whatever the
+//! tag names by then. An image that was only made on the node (`localhost/…`, or without a registry's digest) is not pinned.
+//!
+//! Guarantees: what logs in to a registry is in a file for root only, and only while the image is pulled; what the registry
+//! refuses is told apart from a node that cannot pull; if the disk is full, images that the agent pulled and no container uses
+//! go before the pull is given up.
+//! Does not: ask a registry about an image that the node has. So whoever may run jobs on a node may run its images, as with
+//! docker.
+//! Source: "Using Amazon ECR with the AWS CLI: private registry authentication", Amazon ECR User Guide.
+
+use crate::alloc_dir::{AllocDir, AllocTask};
+use crate::rights::keys::{Failure, JobRole};
+use crate::rights::secrets::{Call, Reader};
+use crate::runtime::{Environment, RuntimeKind};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use model::EndCause;
+use model::image::{DEFAULT_REGISTRY, ImageDigest, is_image_reference, pinned, registry};
+use serde_json::{Value, json};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use tokio::time::{Instant, sleep};
+
+/// How long a pull may fail, before the alloc is given up.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The wait before it is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+/// The name of docker's own registry in the files of docker.
+const DOCKER_HUB: &str = "https://index.docker.io/v1/";
+
+/// The image that the command of this task runs in, as its runtime is to be told; `None` if it runs in none.
+pub fn reference(task: &AllocTask, dir: &AllocDir) -> Option<String> {
+    let image = task.order.work.image.as_deref()?;
+    let digest = task.order.work.image_digest.clone().or_else(|| dir.image_digest());
+    Some(digest.map_or_else(|| image.to_owned(), |digest| pinned(image, &digest)))
+}
+
+/// Makes sure that the node has the image of the task, and writes down which bytes it is.
+pub async fn provide(
+    task: &AllocTask,
+    dir: &AllocDir,
+    endpoints: &Environment,
+    role: Option<&JobRole>,
+) -> Result<(), EndCause> {
+    let work = &task.order.work;
+    // What is no reference is refused before anything is started.
+    let Some(image) = work.image.as_deref().filter(|image| is_image_reference(image)) else { return Ok(()) };
+    let Some(reference) = reference(task, dir) else { return Ok(()) };
+    let pulled = Pulled(dir.path().ancestors().nth(2).unwrap_or(dir.path()).join("images"));
+    let mut found = task.runtime.digests(&reference).await;
+    if found.is_err() {
+        let login = Login { work_login: work.registry_login.as_deref(), image, dir, endpoints, role };
+        let denied = login.write().await?;
+        let result = pull(task.runtime, &reference, dir, &pulled, denied.as_deref()).await;
+        let forgotten = dir.forget_login();
+        result?;
+        forgotten.map_err(|e| not_started(format!("cannot remove what logged in to the registry: {e}")))?;
+        found = task.runtime.digests(&reference).await;
+    }
+    pulled.use_now(&reference);
+    let digest = work.image_digest.clone().or_else(|| digest_of(image, &found.unwrap_or_default()));
+    let Some(digest) = digest else { return Ok(()) };
+    dir.write_image_digest(&digest).map_err(|e| not_started(format!("cannot write down the image: {e}")))
+}
+
+fn not_started(why: String) -> EndCause {
+    EndCause::NotStarted { why }
+}
+
+/// The digest that the registry of this image gave it, among what a runtime knows (`NAME@DIGEST`).
+fn digest_of(image: &str, known: &[String]) -> Option<ImageDigest> {
+    let last = |name: &str| name.rsplit('/').next().unwrap_or_default().split([':', '@']).next().map(str::to_owned);
+    let is_same = |name: &str| registry(name) == registry(image) && last(name) == last(image);
+    let found = known.iter().filter_map(|text| text.split_once('@')).find(|(name, _)| is_same(name));
+    found.filter(|(name, _)| registry(name) != "localhost").and_then(|(_, digest)| digest.parse().ok())
+}
+
+async fn pull(
+    runtime: RuntimeKind,
+    reference: &str,
+    dir: &AllocDir,
+    pulled: &Pulled,
+    denied: Option<&str>,
+) -> Result<(), EndCause> {
+    let login = dir.registry();
+    let login = login.exists().then_some(login.as_path());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let error = match runtime.pull(reference, login).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error.to_string(),
+        };
+        let hint = denied.map_or_else(String::new, |why| format!(" (nor with the role of the job: {why})"));
+        let why = format!("the image {reference} cannot be pulled: {}{hint}", error.trim());
+        if runtime.is_refused(&error) {
+            // Another node hears the same.
+            return Err(EndCause::Lost { why });
+        }
+        if error.contains("no space left on device") && pulled.remove_oldest(runtime).await {
+            continue;
+        }
+        if Instant::now() > deadline {
+            return Err(not_started(why));
+        }
+        tracing::warn!(reference, error, "the image cannot be pulled yet");
+        sleep(RETRY).await;
+    }
+}
+
+/// What logs in to the registry of an image.
+struct Login<'a> {
+    /// Where the secret is that logs in.
+    work_login: Option<&'a str>,
+    image: &'a str,
+    dir: &'a AllocDir,
+    /// `AWS_ENDPOINT_URL` and the like.
+    endpoints: &'a Environment,
+    role: Option<&'a JobRole>,
+}
+
+impl Login<'_> {
+    /// Writes the file that docker and podman log in with, if there is a login. Returns why Amazon ECR gave none to the role of the
+    /// job: the node may have another way in.
+    async fn write(&self) -> Result<Option<String>, EndCause> {
+        let Some(role) = self.role else { return Ok(None) };
+        let reader = Reader { role, endpoints: self.endpoints };
+        let is_stopped = || self.dir.stop_reason().is_some();
+        let auth = match (self.work_login, ecr_region(self.image)) {
+            (Some(place), _) => {
+                let what = "the login to the registry";
+                let secret = reader.value(what, place, is_stopped).await?;
+                let login = login_of(&secret).ok_or_else(|| EndCause::Rejected {
+                    why: format!("{what} must be USER:PASSWORD, or JSON with username and password"),
+                })?;
+                BASE64_STANDARD.encode(login)
+            }
+            (None, Some(region)) => match ecr_token(&reader, region).await {
+                Ok(token) => token,
+                Err(Failure::Final(why)) => return Ok(Some(why)),
+                Err(failure) => return Err(failure.about("Amazon ECR gives no login")),
+            },
+            (None, None) => return Ok(None),
+        };
+        let host = registry(self.image);
+        let entry = json!({"auth": auth});
+        let mut auths = json!({host: entry});
+        if host == DEFAULT_REGISTRY {
+            auths = json!({host: entry, DOCKER_HUB: entry});
+        }
+        let written = write_login(&self.dir.registry(), &json!({"auths": auths}));
+        written.map_err(|e| not_started(format!("cannot write down the login to the registry: {e}")))?;
+        Ok(None)
+    }
+}
+
+fn write_login(dir: &Path, config: &Value) -> io::Result<()> {
+    use std::io::Write;
+    fs::DirBuilder::new().mode(0o700).create(dir)?;
+    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(dir.join("config.json"))?;
+    file.write_all(config.to_string().as_bytes())
+}
+
+/// `USER:PASSWORD` of a secret.
+fn login_of(secret: &str) -> Option<String> {
+    if let Ok(Value::Object(fields)) = serde_json::from_str(secret) {
+        let text = |name: &str| fields.get(name)?.as_str();
+        return Some(format!("{}:{}", text("username")?, text("password")?));
+    }
+    let secret = secret.trim();
+    secret.split_once(':').filter(|(user, _)| !user.is_empty()).map(|_| secret.to_owned())
+}
+
+/// The region of an image of Amazon ECR: `ACCOUNT.dkr.ecr.REGION.amazonaws.com/…`.
+fn ecr_region(image: &str) -> Option<&str> {
+    let (account, rest) = registry(image).split_once(".dkr.ecr.")?;
+    let is_account = account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit());
+    let (region, host) = rest.split_once('.')?;
+    (is_account && host.starts_with("amazonaws.com")).then_some(region)
+}
+
+/// What logs in to Amazon ECR with the role of the job: `USER:PASSWORD` in base64.
+async fn ecr_token(reader: &Reader<'_>, region: &str) -> Result<String, Failure> {
+    let call = Call {
+        host: "api.ecr",
+        service: "ecr",
+        variable: "ECR",
+        target: "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken",
+        body: json!({}),
+    };
+    let answer = reader.call(region, &call).await?;
+    let token = answer.pointer("/authorizationData/0/authorizationToken").and_then(Value::as_str);
+    token.map(str::to_owned).ok_or_else(|| Failure::Passing("Amazon ECR answered without a token".to_owned()))
+}
+
+/// The images that the agent pulled: a file for each, as old as its last use.
+struct Pulled(PathBuf);
+
+impl Pulled {
+    fn use_now(&self, reference: &str) {
+        let file = self.0.join(model::auth::hex(reference.as_bytes()));
+        if let Err(error) = fs::create_dir_all(&self.0).and_then(|()| fs::write(file, reference)) {
+            tracing::warn!(%error, "it is not written down that the image was used");
+        }
+    }
+
+    /// Removes the image that was used longest ago and that no container uses. `false` if there is none.
+    async fn remove_oldest(&self, runtime: RuntimeKind) -> bool {
+        let used_at = |path: &PathBuf| fs::metadata(path).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut files: Vec<_> = fs::read_dir(&self.0).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        files.sort_by_key(used_at);
+        for file in files {
+            let reference = fs::read_to_string(&file).unwrap_or_default();
+            match runtime.remove_image(&reference).await {
+                Ok(()) => {
+                    tracing::info!(reference, "the image was removed to make room");
+                    return fs::remove_file(file).is_ok();
+                }
+                Err(error) => tracing::info!(reference, %error, "the image stays"),
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_of_the_registry_counts() {
+        let one = format!("sha256:{}", "1".repeat(64));
+        let known = |name: &str| vec![format!("{name}@{one}")];
+        let found = |image: &str, known: &[String]| digest_of(image, known).map(|digest| digest.to_string());
+        for (image, name) in [
+            ("alpine:3", "alpine"),
+            ("alpine", "docker.io/library/alpine"),
+            ("localhost:5000/team/app:1", "localhost:5000/team/app"),
+            ("ghcr.io/team/app@sha256:0", "ghcr.io/team/app"),
+        ] {
+            assert_eq!(found(image, &known(name)), Some(one.clone()), "{image}");
+        }
+        for (image, name) in [("localhost/app:1", "localhost/app"), ("alpine", "ghcr.io/alpine"), ("a", "b")] {
+            assert_eq!(found(image, &known(name)), None, "{image}: it is not of its registry");
+        }
+    }
+
+    #[test]
+    fn a_login_is_a_pair_or_a_secret_of_rds_form() {
+        for (secret, login) in [
+            ("me:pa:ss\n", Some("me:pa:ss")),
+            (r#"{"username": "me", "password": "pa:ss", "more": 1}"#, Some("me:pa:ss")),
+            (r#"{"username": "me"}"#, None),
+            ("nothing", None),
+            (":x", None),
+        ] {
+            assert_eq!(login_of(secret).as_deref(), login, "{secret}");
+        }
+    }
+
+    #[test]
+    fn an_image_of_amazon_ecr_names_its_region() {
+        assert_eq!(ecr_region("123456789012.dkr.ecr.eu-west-1.amazonaws.com/app:1"), Some("eu-west-1"));
+        for other in
+            ["public.ecr.aws/app", "x.dkr.ecr.eu-west-1.amazonaws.com/app", "alpine", "123456789012.dkr.ecr.a.b/c"]
+        {
+            assert_eq!(ecr_region(other), None, "{other}");
+        }
+    }
+}

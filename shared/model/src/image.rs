@@ -1,0 +1,108 @@
+//! The image of a container: its reference, and the digest of the bytes that a job runs.
+//!
+//! Guarantees: a reference can be no option of docker or podman; with a digest, a reference names the same bytes for ever.
+//! Does not: speak to a registry; the agent does.
+//! Source: "Content Digests", Docker Distribution; "Digests", OCI Image Format Specification.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest image reference, in bytes.
+const MAX_IMAGE_BYTES: usize = 255;
+
+/// The registry of a reference that names none.
+pub const DEFAULT_REGISTRY: &str = "docker.io";
+
+/// Whether this is an image reference. A text that begins with `-` is refused: docker and podman would take it for an option.
+pub fn is_image_reference(image: &str) -> bool {
+    let begins = |c: char| c.is_ascii_alphanumeric();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':' | '@');
+    image.len() <= MAX_IMAGE_BYTES
+        && image.starts_with(begins)
+        && image.chars().all(allowed)
+        && !image.contains("..")
+        && !image.contains("//")
+}
+
+/// The registry of an image: what is before the first `/`, if that can be a host.
+pub fn registry(image: &str) -> &str {
+    let is_host = |first: &str| first.contains(['.', ':']) || first == "localhost";
+    image.split_once('/').map(|(first, _)| first).filter(|first| is_host(first)).unwrap_or(DEFAULT_REGISTRY)
+}
+
+/// The reference of an image with this digest, in place of its tag.
+pub fn pinned(image: &str, digest: &ImageDigest) -> String {
+    let name = image.split('@').next().unwrap_or(image);
+    let after_folders = name.rfind('/').map_or(0, |at| at + 1);
+    let tag = name.get(after_folders..).and_then(|last| last.find(':'));
+    let name = tag.and_then(|at| name.get(..after_folders + at)).unwrap_or(name);
+    format!("{name}@{digest}")
+}
+
+/// `sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ImageDigest(String);
+
+/// The text is not the digest of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the digest of an image is sha256: and 64 hexadecimal digits")]
+pub struct BadImageDigest;
+
+impl FromStr for ImageDigest {
+    type Err = BadImageDigest;
+
+    fn from_str(text: &str) -> Result<Self, BadImageDigest> {
+        let is_hex = |hex: &str| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        text.strip_prefix("sha256:").filter(|hex| is_hex(hex)).map(|_| Self(text.to_owned())).ok_or(BadImageDigest)
+    }
+}
+
+impl fmt::Display for ImageDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for ImageDigest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for ImageDigest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Reads what a node says. Anything that is no digest is none.
+pub(crate) fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ImageDigest>, D::Error> {
+    Ok(serde_json::Value::deserialize(from)?.as_str().and_then(|text| text.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_takes_the_place_of_a_tag() {
+        let digest: ImageDigest = format!("sha256:{}", "0a".repeat(32)).parse().unwrap();
+        for (image, name, host) in [
+            ("alpine", "alpine", "docker.io"),
+            ("alpine:3.20", "alpine", "docker.io"),
+            ("team/app:1", "team/app", "docker.io"),
+            ("localhost:5000/app", "localhost:5000/app", "localhost:5000"),
+            ("localhost/app:1", "localhost/app", "localhost"),
+            ("registry.example.com:443/team/app:1.2", "registry.example.com:443/team/app", "registry.example.com:443"),
+            ("ghcr.io/team/app@sha256:00", "ghcr.io/team/app", "ghcr.io"),
+        ] {
+            assert_eq!(pinned(image, &digest), format!("{name}@{digest}"));
+            assert_eq!(registry(image), host, "{image}");
+            assert!(is_image_reference(&pinned(image, &digest)), "{image}");
+        }
+        for wrong in ["", "sha256:", "sha256:0A", &format!("sha512:{}", "0".repeat(64)), &"0".repeat(64)] {
+            assert_eq!(wrong.parse::<ImageDigest>(), Err(BadImageDigest), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Images of jobs on a `nodekeeper local`, from a registry that wants a login: Debian's docker-registry.
+
+    images.py
+
+It needs the programs in target/debug. Every check prints a line. The first one that fails ends it with exit code 1.
+"""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+
+from local_podman import Podman, can_run
+from local_stack import Local, check, wait_until
+
+# `htpasswd -nbB me secret`
+LOGIN = "me:secret"
+PASSWORDS = "me:$2y$05$WhjlowxOlcnvy9adSsBYLOpFR1dcMiGKx8fJ/KRl3uFyyjJOI1hwi\n"
+CONFIG = """version: 0.1
+storage: {filesystem: {rootdirectory: DIR/registry}}
+http: {addr: "HOST"}
+auth: {htpasswd: {realm: test, path: DIR/passwords}}
+"""
+
+
+def start_registry(podman):
+    """A registry in the directory of this podman, and its host."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{probe.getsockname()[1]}"
+    (podman.dir / "passwords").write_text(PASSWORDS, encoding="utf-8")
+    (podman.dir / "registry.yml").write_text(CONFIG.replace("DIR", str(podman.dir)).replace("HOST", host), encoding="utf-8")
+    insecure = f'unqualified-search-registries = []\n[[registry]]\nlocation = "{host}"\ninsecure = true\n'
+    (podman.dir / "registries.conf").write_text(insecure, encoding="utf-8")
+    os.environ["CONTAINERS_REGISTRIES_CONF"] = f"{podman.dir}/registries.conf"
+    with open(podman.dir / "registry.log", "wb") as log:
+        process = subprocess.Popen(["docker-registry", "serve", podman.dir / "registry.yml"], stdout=log, stderr=log)
+
+    def answers():
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", int(host.split(":")[1]))) == 0
+
+    wait_until("the registry answers", answers)
+    return process, host
+
+
+def push(podman, image, says):
+    """The tag names an image that says this. The machine keeps no copy of it."""
+    podman.make_image(image, says)
+    file = podman.dir / "digest"
+    podman.run("push", "--creds", LOGIN, "--digestfile", str(file), image)
+    podman.run("image", "rm", "--force", image)
+    return file.read_text(encoding="utf-8").strip()
+
+
+def job(local, name):
+    return json.loads(local.run("job", name, "--json").stdout)
+
+
+def tried(podman, host):
+    image = f"{host}/team/app:1"
+    first = push(podman, image, "the first")
+    with Local("--tick-s", "1") as local:
+        secrets = {"/registry/login": json.dumps({"username": "me", "password": "secret"}), "/registry/wrong": "me:wrong"}
+        pathlib.Path(f"{local.dir.name}/stack/secrets.json").write_text(json.dumps(secrets), encoding="utf-8")
+        options = ["--image", image, "--retry-lost", "0"]
+        login = ["--role", "local-job", "--registry-login"]
+
+        for what, more in (("without a login", []), ("with a wrong one", [*login, "/registry/wrong"])):
+            ran = local.run("run", *options, *more, "--", "true")
+            check(f"{what}, the job is told what the registry said",
+                  ran.returncode != 0 and "cannot be pulled" in ran.stderr and "unauthorized" in ran.stderr, ran)
+        absent = local.run("run", "--retry-lost", "0", "--image", f"{host}/team/absent:1", *login, "/registry/login", "--", "true")
+        check("an image that is not there is told", "manifest unknown" in absent.stderr or "name unknown" in absent.stderr, absent)
+        nodes = json.loads(local.run("nodes", "--json").stdout)
+        check("no node is to blame for that", not any(node.get("refuses") for node in nodes), nodes)
+
+        # It fails once, when the tag has moved.
+        script = "cat /etc/image; until test -e go; do sleep 0.1; done; exit 75"
+        local.run("submit", "--name", "pinned", *options, *login, "/registry/login", "--retry", "exit:75=again*1,pause=1s",
+                  "--timeout", "10m", "--", "sh", "-c", script)
+        allocs = lambda: job(local, "pinned").get("all_allocs", [])
+        wait_until("it runs", lambda: [alloc["client"] for alloc in allocs()] == ["running"])
+        wait_until("while it runs, its alloc knows the bytes of its image", lambda: allocs()[0].get("image_digest") == first)
+        second = push(podman, image, "the second")
+        check("the tag names other bytes now", second != first)
+        local.run("exec", "pinned", "--", "sh", "-c", "echo > go")
+        wait_until("it runs again", lambda: sorted(alloc["client"] for alloc in allocs()) == ["failed", "running"])
+        check("the job keeps the bytes of its first try", job(local, "pinned")["image_digest"] == first, job(local, "pinned"))
+        again = local.run("exec", "pinned", "--", "cat", "/etc/image")
+        check("so the second try runs them too", again.stdout == "the first\n", again)
+        shown = local.run("job", "pinned").stdout
+        check("`job` shows them", f"{image} ({first})" in shown, shown)
+        fresh = local.run("run", "--quiet", *options, *login, "/registry/login", "--", "cat", "/etc/image")
+        check("a new job gets what the tag names now", fresh.stdout == "the second\n", fresh)
+
+        left = [str(path) for path in pathlib.Path(local.dir.name).rglob("config.json")]
+        check("no login is left on a machine", not left, left)
+        lists = local.run("jobs", "--all", "--json").stdout + local.run("history", "cluster", "--json").stdout
+        logs = "".join(path.read_text(errors="replace") for path in pathlib.Path(f"{local.dir.name}/stack/logs").glob("*.log"))
+        check("and none is in a list, an event or a log", '"secret"' not in lists + logs and LOGIN not in lists + logs)
+        local.run("cancel", "pinned")
+        wait_until("it has ended", lambda: {alloc["client"] for alloc in allocs()} == {"failed"})
+
+
+def main():
+    if can_run("docker-registry"):
+        with Podman() as podman:
+            registry, host = start_registry(podman)
+            try:
+                tried(podman, host)
+            finally:
+                registry.kill()
+                registry.wait()
+
+
+if __name__ == "__main__":
+    main()
