@@ -74,6 +74,29 @@ pub fn descendants(root: i32) -> Vec<ProcessEntry> {
     found
 }
 
+/// [`descendants`], by a way that costs nothing for other processes. While processes end, one may be left out: look again where
+/// none may be.
+pub fn descendants_now(root: i32) -> Vec<ProcessEntry> {
+    // A kernel without CONFIG_PROC_CHILDREN does not have the file.
+    let Ok(mut left) = children(root) else { return descendants(root) };
+    let mut found = Vec::new();
+    while let Some(pid) = left.pop() {
+        found.extend(read(pid));
+        left.extend(children(pid).unwrap_or_default());
+    }
+    found
+}
+
+/// The children of all threads of this process.
+fn children(pid: i32) -> io::Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let listed = fs::read_to_string(thread?.path().join("children"))?;
+        found.extend(listed.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    Ok(found)
+}
+
 /// Whether the process with this pid and start time still runs. If the entry in `/proc` cannot be read (no memory or no
 /// file handles left), the process counts as running. A missing or unusable entry counts as ended.
 pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
@@ -181,6 +204,23 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_alive(pid, start_ticks));
+    }
+
+    #[test]
+    fn the_children_of_a_process_and_theirs_are_found_both_ways() {
+        let script = "sleep 60 & (sleep 60; true) & wait";
+        let mut child = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let pid = child.id() as i32;
+        let pids = |found: Vec<ProcessEntry>| found.iter().map(|p| p.pid).collect::<BTreeSet<_>>();
+        while pids(descendants(pid)).len() < 3 {
+            std::thread::yield_now();
+        }
+        let found = pids(descendants(pid));
+        assert_eq!(pids(descendants_now(pid)), found);
+        assert!(pids(descendants_now(std::process::id() as i32)).is_superset(&found));
+        assert_eq!(descendants_now(i32::MAX), []);
+        found.into_iter().for_each(|pid| send(pid, Signal::SIGKILL));
+        child.wait().unwrap();
     }
 
     #[test]

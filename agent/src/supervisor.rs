@@ -392,7 +392,7 @@ async fn supervise(
                 None
             }
             _ = check.tick() => {
-                let found = process_table::descendants(own_pid);
+                let found = process_table::descendants_now(own_pid);
                 reap_adopted_children(&found, own_pid, group);
                 let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
                 meter.look(&pids, dir, Instant::now());

@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 const FIRST: u32 = 1_879_048_192;
 /// The ids of one local system, of 4,096 that may run at once.
 const PER_SYSTEM: u32 = 65_536;
-/// The user ids of one machine, and as many group ids for its caches.
-const PER_MACHINE: u32 = 32;
+/// The user ids of one machine: two fewer jobs run there at once.
+const USERS: u32 = 224;
+/// The group ids of the caches of one machine.
+const GROUPS: u32 = 32;
 
 /// How the jobs of local machines run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,12 +56,12 @@ impl JobIsolation {
         if let Self::None(_) = self {
             return vec!["--unisolated".to_owned()];
         }
-        let machines = PER_SYSTEM / (2 * PER_MACHINE);
+        let machines = PER_SYSTEM / (USERS + GROUPS);
         let system = std::process::id() % (i32::MAX as u32 - FIRST).div_ceil(PER_SYSTEM);
-        let first = FIRST + system * PER_SYSTEM + (number % machines) * 2 * PER_MACHINE;
-        let range = |first: u32| format!("{first}-{}", first + PER_MACHINE - 1);
+        let first = FIRST + system * PER_SYSTEM + (number % machines) * (USERS + GROUPS);
+        let range = |first: u32, count: u32| format!("{first}-{}", first + count - 1);
         // The local metadata service has no credentials.
-        ["--job-uids", &range(first), "--cache-gids", &range(first + PER_MACHINE), "--allow-metadata"]
+        ["--job-uids", &range(first, USERS), "--cache-gids", &range(first + USERS, GROUPS), "--allow-metadata"]
             .map(str::to_owned)
             .into()
     }
@@ -87,7 +89,7 @@ mod tests {
 
     #[test]
     fn two_machines_have_no_id_in_common() {
-        let options = [0, 1, 1023].map(|n| JobIsolation::OwnIds.agent_options(n));
+        let options = [0, 1, 255].map(|n| JobIsolation::OwnIds.agent_options(n));
         let range = |text: &str| {
             let (first, last) = text.split_once('-').unwrap();
             (first.parse::<u32>().unwrap(), last.parse::<u32>().unwrap())
@@ -99,6 +101,6 @@ mod tests {
         );
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|pair| pair[0].1 < pair[1].0), "{ranges:?}");
-        assert!(ranges.iter().all(|(first, last)| *first >= FIRST && *last <= i32::MAX as u32 && last - first == 31));
+        assert!(ranges.iter().all(|(first, last)| *first >= FIRST && *last <= i32::MAX as u32 && last - first >= 31));
     }
 }
