@@ -3,8 +3,8 @@
 //! The digest that the first try of a job finds is told to the control plane, and each later try runs these bytes, whatever the
 //! tag names by then. An image that was only made on the node (`localhost/…`, or without a registry's digest) is not pinned.
 //!
-//! Guarantees: what logs in to a registry is in a file for root only, and only while the image is pulled; what the registry
-//! refuses is told apart from a node that cannot pull; if the disk is full, images that the agent pulled and no container uses
+//! Guarantees: what logs in to a registry is in a file for root only, and only while the image is pulled; a registry that refuses
+//! or does not answer is told apart from a node that cannot pull; if the disk is full, images that the agent pulled and no container uses
 //! go before the pull is given up.
 //! Does not: ask a registry about an image that the node has. So whoever may run jobs on a node may run its images, as with
 //! docker.
@@ -13,7 +13,7 @@
 use crate::alloc_dir::{AllocDir, AllocTask};
 use crate::rights::keys::{Failure, JobRole};
 use crate::rights::secrets::{Call, Reader};
-use crate::runtime::{Environment, RuntimeKind};
+use crate::runtime::{Environment, PullFault, RuntimeKind};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::EndCause;
@@ -96,20 +96,23 @@ async fn pull(
             Err(error) => error.to_string(),
         };
         let hint = denied.map_or_else(String::new, |why| format!(" (nor with the role of the job: {why})"));
-        let why = format!("the image {reference} cannot be pulled: {}{hint}", error.trim());
-        if runtime.is_refused(&error) {
-            // Another node hears the same.
-            return Err(EndCause::Lost { why });
-        }
+        let why = format!("the image {reference} cannot be pulled: {}{hint}", last_error(&error));
+        let fault = runtime.fault(&error);
         if error.contains("no space left on device") && pulled.remove_oldest(runtime).await {
             continue;
         }
-        if Instant::now() > deadline {
-            return Err(not_started(why));
+        if fault == PullFault::Refused || Instant::now() > deadline {
+            // Another node hears the same, also while a registry is away.
+            return Err(if fault == PullFault::Machine { not_started(why) } else { EndCause::Lost { why } });
         }
         tracing::warn!(reference, error, "the image cannot be pulled yet");
         sleep(RETRY).await;
     }
+}
+
+/// The last error among what a client printed, without its warnings.
+fn last_error(printed: &str) -> &str {
+    printed.rfind("Error: ").and_then(|at| printed.get(at + "Error: ".len()..)).unwrap_or(printed).trim()
 }
 
 /// What logs in to the registry of an image.
@@ -247,6 +250,13 @@ mod tests {
         for (image, name) in [("localhost/app:1", "localhost/app"), ("alpine", "ghcr.io/alpine"), ("a", "b")] {
             assert_eq!(found(image, &known(name)), None, "{image}: it is not of its registry");
         }
+    }
+
+    #[test]
+    fn of_what_a_client_prints_its_last_error_is_told() {
+        let printed = "podman pull failed (exit status: 125): level=warning msg=\"Failed, retrying in 1s\"\nError: manifest unknown\n";
+        assert_eq!(last_error(printed), "manifest unknown");
+        assert_eq!(last_error("docker pull did not end\n"), "docker pull did not end");
     }
 
     #[test]

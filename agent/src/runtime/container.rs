@@ -11,7 +11,8 @@ use crate::isolation::JobUser;
 use crate::memory_file::{as_stdin_bytes, inherited};
 use crate::rights::{SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
-    CommandSpec, Container, Environment, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
+    CommandSpec, Container, Environment, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process, PullFault, Runtime,
+    StopRequest,
 };
 use model::container_env::{Passing, passing};
 use model::ids::AllocId;
@@ -147,9 +148,14 @@ impl Runtime for ContainerRuntime {
         })
     }
 
-    fn is_refused(&self, words: &str) -> bool {
+    fn fault(&self, words: &str) -> PullFault {
         let lower = words.to_ascii_lowercase();
-        IMAGE_REFUSED.iter().any(|words| lower.contains(words))
+        let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+        match () {
+            () if has(IMAGE_REFUSED) => PullFault::Refused,
+            () if has(MACHINE_FAILED) => PullFault::Machine,
+            () => PullFault::Registry,
+        }
     }
 
     fn remove_image<'a>(&'a self, image: &'a str) -> IoFuture<'a, ()> {
@@ -406,7 +412,19 @@ const IMAGE_REFUSED: &[&str] = &[
     "unauthorized",
     "short-name",
     "invalid reference format",
+    "invalid image name",
     "name unknown",
+];
+
+/// What the clients say if the machine is to blame.
+const MACHINE_FAILED: &[&str] = &[
+    "cannot connect to the docker daemon",
+    "no space left on device",
+    "read-only file system",
+    "input/output error",
+    "no such file or directory",
+    "permission denied",
+    "cannot allocate memory",
 ];
 
 async fn call(program: &str, args: &[&str], timeout: Duration) -> io::Result<String> {
@@ -541,16 +559,23 @@ mod tests {
         ] {
             assert_eq!(own(125, output).as_deref(), Some(want), "{output}");
         }
-        for (words, is_refused) in [
-            ("Error response from daemon: manifest for a:b not found: manifest unknown.", true),
-            ("Error response from daemon: pull access denied for x, repository does not exist", true),
-            ("Error: short-name \"x\" did not resolve to an alias and no unqualified-search registries", true),
-            ("unable to retrieve auth token: invalid username/password: unauthorized", true),
-            ("the registry answers 429: too many requests", false),
-            ("no space left on device", false),
-            ("", false),
+        for (words, fault) in [
+            ("Error response from daemon: manifest for a:b not found: manifest unknown.", PullFault::Refused),
+            ("Error response from daemon: pull access denied for x, repository does not exist", PullFault::Refused),
+            (
+                "Error: short-name \"x\" did not resolve to an alias and no unqualified-search registries",
+                PullFault::Refused,
+            ),
+            ("unable to retrieve auth token: invalid username/password: unauthorized", PullFault::Refused),
+            ("the registry answers 429: too many requests", PullFault::Registry),
+            ("dial tcp: lookup registry-1.docker.io: i/o timeout", PullFault::Registry),
+            ("pinging container registry: connect: connection refused", PullFault::Registry),
+            ("", PullFault::Registry),
+            ("write /var/lib/docker/tmp/x: no space left on device", PullFault::Machine),
+            ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", PullFault::Machine),
+            ("No such file or directory (os error 2)", PullFault::Machine),
         ] {
-            assert_eq!(DOCKER.is_refused(words), is_refused, "{words}");
+            assert_eq!(DOCKER.fault(words), fault, "{words}");
         }
         let oci = "docker: Error response from daemon: OCI runtime create failed: exec: \"x\": ";
         assert_eq!(own(127, &format!("{oci}executable file not found in $PATH")).as_deref(), Some("not_found"));

@@ -143,6 +143,17 @@ pub struct StopRequest {
     pub signal: Option<Signal>,
 }
 
+/// Whose fault it is that an image could not be pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullFault {
+    /// The registry has no such image, or does not give it.
+    Refused,
+    /// The machine lacks room, or what pulls.
+    Machine,
+    /// The registry cannot be reached, or does not answer as it should.
+    Registry,
+}
+
 /// A container on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
@@ -183,9 +194,9 @@ pub trait Runtime: Debug + Send + Sync {
         Box::pin(ready(Ok(())))
     }
 
-    /// Whether these words of a pull that failed are a registry's refusal.
-    fn is_refused(&self, _words: &str) -> bool {
-        false
+    /// Whose fault it is that a pull failed with these words.
+    fn fault(&self, _words: &str) -> PullFault {
+        PullFault::Registry
     }
 
     /// Removes an image that no container uses.

@@ -12,7 +12,8 @@ mod process;
 
 pub use containers::{Containers, Wanted};
 pub use interface::{
-    CommandSpec, Container, Environment, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process, Runtime, StopRequest,
+    CommandSpec, Container, Environment, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process, PullFault, Runtime,
+    StopRequest,
 };
 
 use serde::de::Error as _;
