@@ -14,6 +14,7 @@ use crate::runtime::interface::{
     CommandSpec, Container, Environment, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process, PullFault, Runtime,
     StopRequest,
 };
+use crate::runtime::pulls;
 use model::container_env::{Passing, passing};
 use model::ids::AllocId;
 use model::image::is_image_reference;
@@ -149,13 +150,7 @@ impl Runtime for ContainerRuntime {
     }
 
     fn fault(&self, words: &str) -> PullFault {
-        let lower = words.to_ascii_lowercase();
-        let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-        match () {
-            () if has(IMAGE_REFUSED) => PullFault::Refused,
-            () if has(MACHINE_FAILED) => PullFault::Machine,
-            () => PullFault::Registry,
-        }
+        pulls::fault(words)
     }
 
     fn remove_image<'a>(&'a self, image: &'a str) -> IoFuture<'a, ()> {
@@ -400,33 +395,6 @@ async fn stop(program: &str, name: String, kill_timeout_s: u64) -> io::Result<()
     call(program, &["stop", "-t", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
 }
 
-/// What registries and the clients say if there is no such image, or if it may not be had.
-const IMAGE_REFUSED: &[&str] = &[
-    "manifest unknown",
-    "manifest for",
-    "no matching manifest",
-    "not found: manifest",
-    "repository does not exist",
-    "pull access denied",
-    "access to the resource is denied",
-    "unauthorized",
-    "short-name",
-    "invalid reference format",
-    "invalid image name",
-    "name unknown",
-];
-
-/// What the clients say if the machine is to blame.
-const MACHINE_FAILED: &[&str] = &[
-    "cannot connect to the docker daemon",
-    "no space left on device",
-    "read-only file system",
-    "input/output error",
-    "no such file or directory",
-    "permission denied",
-    "cannot allocate memory",
-];
-
 async fn call(program: &str, args: &[&str], timeout: Duration) -> io::Result<String> {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).kill_on_drop(true);
@@ -558,24 +526,6 @@ mod tests {
             ("Error: crun: cannot open cgroup", "not_started"),
         ] {
             assert_eq!(own(125, output).as_deref(), Some(want), "{output}");
-        }
-        for (words, fault) in [
-            ("Error response from daemon: manifest for a:b not found: manifest unknown.", PullFault::Refused),
-            ("Error response from daemon: pull access denied for x, repository does not exist", PullFault::Refused),
-            (
-                "Error: short-name \"x\" did not resolve to an alias and no unqualified-search registries",
-                PullFault::Refused,
-            ),
-            ("unable to retrieve auth token: invalid username/password: unauthorized", PullFault::Refused),
-            ("the registry answers 429: too many requests", PullFault::Registry),
-            ("dial tcp: lookup registry-1.docker.io: i/o timeout", PullFault::Registry),
-            ("pinging container registry: connect: connection refused", PullFault::Registry),
-            ("", PullFault::Registry),
-            ("write /var/lib/docker/tmp/x: no space left on device", PullFault::Machine),
-            ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", PullFault::Machine),
-            ("No such file or directory (os error 2)", PullFault::Machine),
-        ] {
-            assert_eq!(DOCKER.fault(words), fault, "{words}");
         }
         let oci = "docker: Error response from daemon: OCI runtime create failed: exec: \"x\": ";
         assert_eq!(own(127, &format!("{oci}executable file not found in $PATH")).as_deref(), Some("not_found"));

@@ -9,6 +9,7 @@ mod container;
 mod containers;
 pub(crate) mod interface;
 mod process;
+mod pulls;
 
 pub use containers::{Containers, Wanted};
 pub use interface::{

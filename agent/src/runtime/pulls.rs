@@ -1,0 +1,71 @@
+//! Whose fault it is that an image could not be pulled, by what docker and podman say.
+//!
+//! Guarantees: what is not known counts as the registry's fault, so no node loses its trust for it.
+//! Does not: pull.
+
+use crate::runtime::interface::PullFault;
+
+/// What registries and the clients say if there is no such image, or if it may not be had.
+const IMAGE_REFUSED: &[&str] = &[
+    "manifest unknown",
+    "manifest for",
+    "no matching manifest",
+    "not found: manifest",
+    "repository does not exist",
+    "pull access denied",
+    "access to the resource is denied",
+    "unauthorized",
+    "short-name",
+    "invalid reference format",
+    "invalid image name",
+    "name unknown",
+];
+
+/// What the clients say if the machine is to blame.
+const MACHINE_FAILED: &[&str] = &[
+    "cannot connect to the docker daemon",
+    "no space left on device",
+    "read-only file system",
+    "input/output error",
+    "no such file or directory",
+    "permission denied",
+    "cannot allocate memory",
+];
+
+/// Whose fault it is that a pull failed with these words.
+pub(super) fn fault(words: &str) -> PullFault {
+    let lower = words.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    match () {
+        () if has(IMAGE_REFUSED) => PullFault::Refused,
+        () if has(MACHINE_FAILED) => PullFault::Machine,
+        () => PullFault::Registry,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_that_refuses_or_is_away_is_told_from_a_machine_that_cannot_pull() {
+        for (words, whose) in [
+            ("Error response from daemon: manifest for a:b not found: manifest unknown.", PullFault::Refused),
+            ("Error response from daemon: pull access denied for x, repository does not exist", PullFault::Refused),
+            (
+                "Error: short-name \"x\" did not resolve to an alias and no unqualified-search registries",
+                PullFault::Refused,
+            ),
+            ("unable to retrieve auth token: invalid username/password: unauthorized", PullFault::Refused),
+            ("the registry answers 429: too many requests", PullFault::Registry),
+            ("dial tcp: lookup registry-1.docker.io: i/o timeout", PullFault::Registry),
+            ("pinging container registry: connect: connection refused", PullFault::Registry),
+            ("", PullFault::Registry),
+            ("write /var/lib/docker/tmp/x: no space left on device", PullFault::Machine),
+            ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", PullFault::Machine),
+            ("No such file or directory (os error 2)", PullFault::Machine),
+        ] {
+            assert_eq!(fault(words), whose, "{words}");
+        }
+    }
+}
