@@ -53,7 +53,10 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     // Before anything is written, every job is checked.
     let now = context.now();
     let checked = lines.iter().map(|line| Job::submit(Array::new(now, 0).job(0), line.spec.clone(), now));
-    let mistakes = lines.iter().zip(checked).filter_map(|(line, job)| Some((line.number, job.err()?.0.join("; "))));
+    let mistakes = lines
+        .iter()
+        .zip(checked)
+        .filter_map(|(line, job)| Some((line.number, job_line::about_fields(&job.err()?.0.join("; ")))));
     refuse(&shown, mistakes.collect())?;
     let cluster = context.cluster().await?;
     let (token, name) = digest(&bytes, &defaults, args)?;

@@ -112,6 +112,34 @@ const STATE: &[&str] = &[
     "waits_because",
 ];
 
+/// The options whose field has another name.
+const FIELDS_OF_OPTIONS: &[(&str, &str)] = &[
+    ("at-once", "pack.at_once"),
+    ("cache", "caches"),
+    ("in", "inputs"),
+    ("out", "outputs"),
+    ("out-failed", "keep_failed"),
+    ("secret", "secrets"),
+    ("secret-file", "secret_files"),
+    ("ulimit", "ulimits"),
+];
+
+/// What is said of a job, with the names of fields in place of those of options.
+pub(super) fn about_fields(said: &str) -> String {
+    let mut parts = said.split("--");
+    let mut about = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(part.len());
+        let (option, rest) = part.split_at(end);
+        let named = FIELDS_OF_OPTIONS.iter().find(|(known, _)| *known == option);
+        let field = named.map_or_else(|| option.replace('-', "_"), |(_, field)| (*field).to_owned());
+        let is_field = named.is_some() || FIELDS.iter().any(|(known, _)| *known == field);
+        about.push_str(&if is_field { field } else { format!("--{option}") });
+        about.push_str(rest);
+    }
+    about
+}
+
 /// The jobs that a line follows, as it names them, each with how it must end.
 pub(super) type Follows = Vec<(String, AfterEnd)>;
 
@@ -332,6 +360,19 @@ mod tests {
         assert_eq!(pack(r#"{"elements": "0-9,12"}"#), Ok(Some(Pack { elements, at_once: 1 })));
         for bad in ["3", r#"{"elements": "9-0"}"#, "{}", r#"{"elements": 3}"#] {
             assert!(pack(bad).is_err_and(|e| e.contains("pack")), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_a_line_names_its_field() {
+        for (said, about) in [
+            ("--nodes must be 1 to 256, it is 0", "nodes must be 1 to 256, it is 0"),
+            ("--gpu-type and --gpu-memory say nothing", "gpu_type and gpu_memory say nothing"),
+            ("--ulimit \"x\"; give --role NAME", "ulimits \"x\"; give role NAME"),
+            ("--at-once must be 1", "pack.at_once must be 1"),
+            ("--no-such stays, as does a -- b", "--no-such stays, as does a -- b"),
+        ] {
+            assert_eq!(about_fields(said), about);
         }
     }
 

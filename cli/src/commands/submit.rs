@@ -151,6 +151,7 @@ pub(super) struct JobOptions {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(group = clap::ArgGroup::new("elements").args(["count", "array"]))]
 pub struct SubmitArgs {
     #[command(flatten)]
     pub(super) job: JobOptions,
@@ -163,7 +164,7 @@ pub struct SubmitArgs {
     array: Option<Numbers>,
     /// Run so many elements of the array in one alloc, one after the other, instead of each as a job of its own: for commands that take
     /// seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element
-    #[arg(long, value_name = "N", conflicts_with = "file", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACK)))]
+    #[arg(long, value_name = "N", requires = "elements", conflicts_with = "file", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACK)))]
     pack: Option<u32>,
     /// How many elements of a pack run at the same time: they share what the job needs
     #[arg(long, value_name = "N", requires = "pack", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_AT_ONCE)))]

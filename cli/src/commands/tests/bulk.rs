@@ -166,7 +166,7 @@ async fn a_file_with_a_mistake_submits_nothing() {
     let before = world.rows().await;
     for (text, says) in [
         ("{\"command\": \"a\"}\n{\"comand\": \"b\"}", "line 2: \"comand\" is not a field of a job"),
-        ("{\"command\": \"a\"}\n{\"command\": \"b\", \"priority\": 9999}", "line 2: --priority must be 0 to 1000"),
+        ("{\"command\": \"a\"}\n{\"command\": \"b\", \"priority\": 9999}", "line 2: priority must be 0 to 1000"),
         ("{\"name\": \"no command\"}", "line 1: it has no command"),
         ("", "standard input has no job"),
     ] {
