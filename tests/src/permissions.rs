@@ -50,6 +50,7 @@ const RARE: &[(&str, &str, &str)] = &[
     ("clean-stale-records", "pricing:GetProducts", "offers::what_ec2_offers_is_read_in_pages"),
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem jobs", "permissions::a_lost_row_needs_only_what_the_roles_allow"),
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
+    ("poll-and-scale", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
     ("grant-credentials", "dynamodb:BatchGetItem control", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem allocs", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem jobs", "rights::the_function_makes_the_calls_that_its_role_allows"),

@@ -473,7 +473,8 @@ async fn nightly_commands_are_allowed_what_their_policy_says() {
         let words: Vec<String> = line.iter().map(word).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let result = fleet.operate(&fleet.account.role(policy), &words).await;
-        let refused = fleet.account.refused();
+        // A command that was refused leaves calls behind that come to nothing later.
+        let refused: Vec<_> = fleet.account.refused().into_iter().filter(|(role, _)| role == policy).collect();
         assert_eq!(
             (result.is_ok(), refused.is_empty()),
             (*allowed, *allowed),
