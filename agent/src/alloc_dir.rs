@@ -182,12 +182,12 @@ impl AllocDir {
         fs::rename(new, self.0.join("used"))
     }
 
-    /// The bytes that the image of the alloc is, if that is known.
+    /// The digest of the image of the alloc, if it is known.
     pub fn image_digest(&self) -> Option<ImageDigest> {
         fs::read_to_string(self.0.join("image")).ok()?.parse().ok()
     }
 
-    /// Writes down which bytes the image of the alloc is.
+    /// Writes down the digest of the image of the alloc.
     pub fn write_image_digest(&self, digest: &ImageDigest) -> io::Result<()> {
         atomic_file::replace(&self.0.join("image"), digest.to_string().as_bytes())
     }

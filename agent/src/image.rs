@@ -40,7 +40,7 @@ pub fn reference(task: &AllocTask, dir: &AllocDir) -> Option<String> {
     Some(digest.map_or_else(|| image.to_owned(), |digest| pinned(image, &digest)))
 }
 
-/// Makes sure that the node has the image of the task, and writes down which bytes it is.
+/// Makes sure that the node has the image of the task, and writes down its digest.
 pub async fn provide(
     task: &AllocTask,
     dir: &AllocDir,
@@ -72,7 +72,7 @@ fn not_started(why: String) -> EndCause {
     EndCause::NotStarted { why }
 }
 
-/// The digest that the registry of this image gave it, among what a runtime knows (`NAME@DIGEST`).
+/// The digest of this image in its registry. `known` is what a runtime knows (`NAME@DIGEST`).
 fn digest_of(image: &str, known: &[String]) -> Option<ImageDigest> {
     let last = |name: &str| name.rsplit('/').next().unwrap_or_default().split([':', '@']).next().map(str::to_owned);
     let is_same = |name: &str| registry(name) == registry(image) && last(name) == last(image);
@@ -127,8 +127,8 @@ struct Login<'a> {
 }
 
 impl Login<'_> {
-    /// Writes the file that docker and podman log in with, if there is a login. Returns why Amazon ECR gave none to the role of the
-    /// job: the node may have another way in.
+    /// Writes the file that docker and podman log in with, if the job has a login. If Amazon ECR refuses the role of the job, there is
+    /// no file, and the answer is the reason of the refusal: the pull may still succeed by another login of the node.
     async fn write(&self) -> Result<Option<String>, EndCause> {
         let Some(role) = self.role else { return Ok(None) };
         let reader = Reader { role, endpoints: self.endpoints };
@@ -250,6 +250,26 @@ mod tests {
         for (image, name) in [("localhost/app:1", "localhost/app"), ("alpine", "ghcr.io/alpine"), ("a", "b")] {
             assert_eq!(found(image, &known(name)), None, "{image}: it is not of its registry");
         }
+    }
+
+    #[tokio::test]
+    async fn the_image_that_was_used_longest_ago_makes_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let pulled = Pulled(dir.path().join("images"));
+        for (image, s) in [("new", 30), ("old", 10), ("between", 20)] {
+            pulled.use_now(image);
+            let file = fs::File::options().write(true).open(pulled.0.join(model::auth::hex(image.as_bytes()))).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(s)).unwrap();
+        }
+        let left = || {
+            let files = fs::read_dir(&pulled.0).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+            files.collect::<std::collections::BTreeSet<_>>()
+        };
+        // The runtime of processes removes any image.
+        assert!(pulled.remove_oldest(RuntimeKind::PROCESS).await);
+        assert_eq!(left(), ["between", "new"].map(str::to_owned).into());
+        assert!(pulled.remove_oldest(RuntimeKind::PROCESS).await && pulled.remove_oldest(RuntimeKind::PROCESS).await);
+        assert!(!pulled.remove_oldest(RuntimeKind::PROCESS).await, "there is none");
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub async fn provide(task: &AllocTask, dir: &AllocDir, context: &SupervisorConte
     or_stopped(files.place(user.as_ref()), dir).await.map(|()| provided)
 }
 
-/// Does this, unless the alloc is to stop before it is done.
+/// Carries out this step. An order to stop ends it early.
 async fn or_stopped(step: impl Future<Output = Result<(), EndCause>>, dir: &AllocDir) -> Result<(), EndCause> {
     tokio::select! {
         done = step => done,

@@ -88,7 +88,7 @@ pub struct Runner {
     /// The GPUs of the machine.
     gpus: Vec<Gpu>,
     fitness: Fitness,
-    /// What allocs that run did so far.
+    /// Reads the progress of running allocs.
     pub progress: ProgressReader,
 }
 

@@ -57,18 +57,18 @@ pub struct Ended {
     pub kept: Vec<StoredOutput>,
     /// What its elements did, if it is of a pack.
     pub elements: Told,
-    /// The bytes that its image was.
+    /// The digest of its image.
     pub image_digest: Option<ImageDigest>,
 }
 
-/// What an alloc that runs did so far.
+/// The progress of a running alloc.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// What its elements did, if it is of a pack.
     pub elements: Told,
     /// What its processes used, if that is known.
     pub usage: Option<Usage>,
-    /// The bytes that its image is.
+    /// The digest of its image.
     pub image_digest: Option<ImageDigest>,
 }
 
@@ -139,7 +139,7 @@ pub struct Node {
     seen: BTreeMap<AllocId, Seen>,
     /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
     delivered: BTreeMap<AllocId, ClientStatus>,
-    /// What allocs that run did so far, and what of it the control plane certainly knows.
+    /// The progress of running allocs, and the part of it that the control plane certainly knows.
     progress: BTreeMap<AllocId, Progress>,
     delivered_progress: BTreeMap<AllocId, Progress>,
     /// Allocs whose update was neither taken nor refused, because their row cannot be read now. They are reported again after
@@ -285,7 +285,7 @@ impl Node {
         self.durable.allocs.contains_key(&id) && *progress != Progress::default() && known != Some(progress)
     }
 
-    /// Notes what an alloc that runs did so far.
+    /// Notes the progress of a running alloc.
     pub fn observe_progress(&mut self, id: AllocId, progress: Progress) {
         if self.has_news(id, &progress) {
             self.progress.insert(id, progress);

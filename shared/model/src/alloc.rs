@@ -59,7 +59,7 @@ pub struct Alloc {
     /// What the elements of a pack did so far.
     #[serde(default, skip_serializing_if = "Told::is_empty")]
     pub elements: Told,
-    /// The bytes that its image is.
+    /// The digest of its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<ImageDigest>,
     /// When the alloc became final.
@@ -210,7 +210,7 @@ impl Alloc {
         self.work.pack.as_ref().map_or_else(Told::default, |pack| self.elements.then(&update.elements, &pack.elements))
     }
 
-    /// The bytes that its image is, after this report. What was told first stays.
+    /// The digest of its image after this report. The first digest that the node told stays.
     fn digest_of(&self, update: &AllocUpdate) -> Option<ImageDigest> {
         let told = update.image_digest.clone().filter(|_| self.work.image.is_some());
         self.image_digest.clone().or(told)

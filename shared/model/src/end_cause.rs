@@ -250,7 +250,7 @@ pub struct Ending {
     pub kept: Vec<StoredOutput>,
     /// What its elements did, if it is of a pack.
     pub elements: Told,
-    /// The bytes that its image was.
+    /// The digest of its image.
     pub image_digest: Option<ImageDigest>,
 }
 

@@ -13,7 +13,7 @@ pub type Ulimits = BTreeMap<String, String>;
 /// The resources, by docker's names. The number of tasks is limited for each node.
 pub const RESOURCES: [&str; 6] = ["core", "fsize", "memlock", "msgqueue", "nofile", "stack"];
 
-/// A limit; `None` for none.
+/// A limit of a resource. `None` means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ulimit {
     pub soft: Option<u64>,

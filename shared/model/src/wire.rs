@@ -339,7 +339,7 @@ pub struct AllocUpdate {
     /// What the elements of a pack did so far.
     #[serde(default, skip_serializing_if = "Told::is_empty")]
     pub elements: Told,
-    /// The bytes that its image is.
+    /// The digest of its image.
     #[serde(default, deserialize_with = "image::lenient", skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<ImageDigest>,
 }

@@ -39,7 +39,7 @@ pub struct Work {
     /// The image of its container; `None` for a process of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// The bytes that the image was when the job first got it: each later try runs the same.
+    /// The digest of the image at the first try. Each later try runs the image with this digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<ImageDigest>,
     /// The place of the secret that logs in to the registry of the image: `USER:PASSWORD`, or JSON with `username` and

@@ -94,6 +94,22 @@ fn a_job_says_what_its_last_try_used() {
 }
 
 #[test]
+fn the_first_digest_of_its_image_stays_with_the_job() {
+    let (mut job, allocs) = placed(1, 0, 3);
+    job.work.image = Some("alpine".into());
+    let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64)).parse().ok();
+    let lost = |job: &Job, image_digest| {
+        let ending = Ending { image_digest, ..Ending::lost("gone") };
+        job.after_end(&allocs[0], &ending, &[], JobSet::Leaves, KEEP.into(), at(5))
+    };
+    assert_eq!(lost(&job, None).work.image_digest, None, "its node did not get so far");
+    let pinned = lost(&job, digest(1));
+    assert_eq!(pinned.work.image_digest, digest(1));
+    let again = pinned.with_placed(&[allocs[0].alloc_id]).unwrap();
+    assert_eq!(lost(&again, digest(2)).work.image_digest, digest(1));
+}
+
+#[test]
 fn what_its_node_could_not_start_is_no_failure_of_a_job_and_costs_no_retry() {
     let (mut job, allocs) = placed(1, 0, 0);
     let times = JobTimes { keep: KEEP, pause: Span::from_s(10), most: Span::from_s(60) };

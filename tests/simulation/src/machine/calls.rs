@@ -158,7 +158,7 @@ impl Machine {
         }
     }
 
-    /// Asks for the credentials of an alloc: of one that it knows, or of one that is another node's.
+    /// Asks for the credentials of an alloc: one of its own, or one of another node.
     pub(super) async fn ask_for_credentials(&mut self) {
         if !self.core.happens(Fault::RoleWanted) {
             return;
