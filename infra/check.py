@@ -1053,7 +1053,7 @@ def check_grant(
     equals = condition.get("StringEquals", {})
     if "*" in action:
         yield f"{role}: {action}: name each action"
-    if "*" in granted and not action.startswith("ec2:Describe") and action != "pricing:GetProducts":
+    if "*" in granted and not action.startswith("ec2:Describe") and action not in ("pricing:GetProducts", "servicequotas:ListServiceQuotas"):
         yield f"{role}: {action} on *: name the resources"
     if service == "dynamodb" and not all(r.startswith(own_tables) for r in granted):
         yield f"{role}: {action}: on more than the cluster's own tables and indexes"

@@ -4,11 +4,12 @@ use crate::second_opinions::free_url;
 use crate::world::aws;
 use cloud::Ec2;
 use ec2_stand_in::{Ec2Settings, Faults, Gpus, InstanceType, NoMachines, Subnet};
-use model::Arch;
 use model::catalogue::{self, Offers, TypeFacts};
 use model::cloud::CloudError;
 use model::money::Usd;
+use model::quotas::quota_of;
 use model::time::Time;
+use model::{Arch, Market};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -138,6 +139,17 @@ async fn what_is_not_offered_or_cannot_be_read_is_left_out() {
 }
 
 #[tokio::test]
+async fn quotas_are_those_of_vcpus() {
+    let (stand_in, ec2) = region(Ec2Settings { page_size: 3, ..two_zones() }).await;
+    assert_eq!(ec2.quotas().await.unwrap(), BTreeMap::new(), "nothing limits the stand-in");
+    stand_in.set_faults(Faults { max_vcpus: Some(64), max_spot_vcpus: Some(0), ..Faults::default() });
+    let quotas = ec2.quotas().await.unwrap();
+    let of = |market, name| quotas.get(&quota_of(market, name)).copied();
+    assert_eq!((of(Market::OnDemand, "m7i.large"), of(Market::Spot, "g5.xlarge")), (Some(64), Some(0)), "{quotas:?}");
+    assert_eq!(quotas.len(), 20);
+}
+
+#[tokio::test]
 async fn an_unknown_subnet_is_left_out() {
     let (stand_in, ec2) = region(two_zones()).await;
     let subnet = |zone: &str, free| catalogue::Subnet { zone: zone.into(), free };
@@ -164,22 +176,24 @@ async fn a_refused_call_is_an_error() {
         "GetProducts",
         "DescribeSpotPriceHistory",
         "DescribeSubnets",
+        "ListServiceQuotas",
     ] {
         // The second page, if there is one.
         let on_call = if action == "DescribeSubnets" { 1 } else { 2 };
         let fail = json!({"action": action, "on_call": on_call, "code": "UnauthorizedOperation", "status": 403, "message": "no"});
-        stand_in.set_faults(serde_json::from_value(json!({ "fail": [fail] })).unwrap());
+        stand_in.set_faults(serde_json::from_value(json!({ "fail": [fail], "max_vcpus": 8 })).unwrap());
         let error = match action {
             "DescribeInstanceTypes" => ec2.types(&all).await.map(drop),
             "DescribeInstanceTypeOfferings" => ec2.zones(&all).await.map(drop),
             "GetProducts" => ec2.prices(&named).await.map(drop),
             "DescribeSpotPriceHistory" => ec2.spot_prices(&named).await.map(drop),
+            "ListServiceQuotas" => ec2.quotas().await.map(drop),
             _ => ec2.subnets(&set(["subnet-a"])).await.map(drop),
         };
         let refused = matches!(&error, Err(CloudError::Refused { operation, code, .. })
             if *operation == action && code == "UnauthorizedOperation");
         assert!(refused, "{action}: {error:?}");
-        assert_eq!(stand_in.faults(), Faults::default(), "{action}: the call was made");
+        assert_eq!(stand_in.faults().fail, [], "{action}: the call was made");
     }
 }
 
@@ -198,6 +212,7 @@ async fn garbage_is_an_error() {
         ec2.prices(&named).await.map(drop),
         ec2.spot_prices(&named).await.map(drop),
         ec2.subnets(&named).await.map(drop),
+        ec2.quotas().await.map(drop),
     ];
     for error in errors {
         assert!(matches!(&error, Err(CloudError::Unreachable { .. })), "{error:?}");

@@ -48,6 +48,7 @@ const RARE: &[(&str, &str, &str)] = &[
     ("clean-stale-records", "ec2:DescribeSpotPriceHistory", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeSubnets", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "pricing:GetProducts", "offers::what_ec2_offers_is_read_in_pages"),
+    ("clean-stale-records", "servicequotas:ListServiceQuotas", "offers::what_ec2_offers_is_read_in_pages"),
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem jobs", "permissions::a_lost_row_needs_only_what_the_roles_allow"),
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
     ("poll-and-scale", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),

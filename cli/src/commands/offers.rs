@@ -1,6 +1,7 @@
 //! What EC2 offers for a policy that was just stored.
 //!
-//! Guarantees: the functions know at once what the sizes of several instance types mean, if EC2 can be asked from here.
+//! Guarantees: the functions know at once what the sizes of several instance types mean and what the account may have, if EC2
+//! can be asked from here.
 //! Does not: fail if it cannot. clean-stale-records asks in its next run.
 
 use crate::console::{Cluster, Context, show};
@@ -17,16 +18,15 @@ pub(super) fn price(usd: Usd) -> String {
 pub(super) async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
     let control = cluster.store.control().await?;
     let (policy, _) = control.checked_policy()?;
-    if policy.several.is_empty() {
-        return Ok(());
-    }
     const LATER: &str = "clean-stale-records asks EC2 in its next run";
     let Some(offers) = cluster.cloud.offers() else {
-        writeln!(context.err, "what EC2 offers is not known from here: {LATER}")?;
+        if !policy.several.is_empty() {
+            writeln!(context.err, "what EC2 offers is not known from here: {LATER}")?;
+        }
         return Ok(());
     };
     let now = context.now();
-    let due = policy.catalogue.due(&policy.parts_wanted(), &policy.catalogue_wanted().unwrap_or_default(), now);
+    let due = policy.catalogue.due(&policy.parts_wanted(), &policy.catalogue_wanted(), now);
     if !due.is_empty() {
         let read = catalogue::read(offers, &policy, &policy.catalogue, &due, now).await;
         if let Err(error) = catalogue::keep(&cluster.store, &control, &read).await {

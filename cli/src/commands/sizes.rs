@@ -1,6 +1,6 @@
-//! `sizes`: which machines the sizes of a policy mean today, and at which prices.
+//! `sizes`: which machines the sizes of a policy mean today, at which prices, and how much of the account's quotas is used.
 //!
-//! Guarantees: a price is one that AWS told; what is not known is shown as unknown.
+//! Guarantees: a price or a quota is one that AWS told; what is not known is shown as unknown, or left out.
 //! Does not: store anything, or say which machine the next launch takes. The plan does, with what EC2 refuses meanwhile.
 
 use super::offers::price;
@@ -10,6 +10,7 @@ use crate::console::{Cluster, Context, Outcome};
 use clap::Args;
 use model::catalogue::{Catalogue, Offers, Part, TypeFacts};
 use model::policy::{Fallback, Policy, SeveralTypes, Size};
+use model::quotas::{self, QuotaUse, quota_of};
 use model::time::Time;
 use model::{Market, Usd};
 use runtime::catalogue;
@@ -61,6 +62,21 @@ struct Row {
     differs: Option<&'static str>,
 }
 
+impl Row {
+    /// Whether a machine of the row may count against the quota of this name. A size may be bought on either market.
+    fn counts_against(&self, quota: &str) -> bool {
+        [Market::OnDemand, Market::Spot].into_iter().any(|market| quota_of(market, &self.instance_type) == quota)
+    }
+}
+
+/// What the command shows.
+#[derive(Serialize)]
+struct Shown {
+    sizes: Vec<Row>,
+    /// The quotas that the sizes count against, as far as they are known.
+    quotas: Vec<QuotaUse>,
+}
+
 pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     let control = cluster.store.control().await?;
@@ -77,10 +93,13 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
         compare_typed(&mut rows, &policy, &catalogue);
     }
     rows.sort_by(|a, b| order(a).cmp(&order(b)));
+    let mut quotas = quotas::used(&catalogue.quotas, &cluster.store.nodes().await?);
+    quotas.retain(|quota| rows.iter().any(|row| row.counts_against(&quota.quota)));
+    let shown = Shown { sizes: rows, quotas };
     if args.json {
-        show::json(context.out, &rows)?;
+        show::json(context.out, &shown)?;
     } else {
-        print(context, &rows)?;
+        print(context, &shown)?;
     }
     let faults = catalogue::faults(&policy.with_catalogue(catalogue), now);
     for fault in &faults {
@@ -102,7 +121,7 @@ async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Ca
     let typed = policy.size.iter().filter(|size| size.offered.is_none());
     all.several.extend(typed.map(SeveralTypes::only));
     let read = catalogue::read(offers, &all, &Catalogue::default(), &Part::ALL, now).await;
-    Ok(Catalogue { wanted: policy.catalogue_wanted().unwrap_or_default(), ..read })
+    Ok(Catalogue { wanted: policy.catalogue_wanted(), ..read })
 }
 
 /// The machines of each size by a catalogue.
@@ -203,7 +222,7 @@ fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) {
     }
 }
 
-fn print(context: &mut Context<'_>, rows: &[Row]) -> anyhow::Result<()> {
+fn print(context: &mut Context<'_>, shown: &Shown) -> anyhow::Result<()> {
     let heads =
         ["", "SIZE", "TYPE", "ARCH", "VCPUS", "MEMORY", "GPUS", "MARKET", "PRICE/H", "ON DEMAND", "ZONES", "NOTES"];
     let cells = |row: &Row| {
@@ -234,6 +253,11 @@ fn print(context: &mut Context<'_>, rows: &[Row]) -> anyhow::Result<()> {
             row.notes.join("; "),
         ]
     };
-    Rows::of(&heads, rows.iter().map(cells)).print(context.out)?;
+    Rows::of(&heads, shown.sizes.iter().map(cells)).print(context.out)?;
+    if !shown.quotas.is_empty() {
+        writeln!(context.out)?;
+        let cells = |of: &QuotaUse| [of.quota.clone(), of.used_vcpus.to_string(), of.vcpus.to_string()];
+        Rows::of(&["QUOTA", "VCPUS USED", "OF"], shown.quotas.iter().map(cells)).print(context.out)?;
+    }
     Ok(())
 }

@@ -97,14 +97,17 @@ impl Access {
         programs_only(router.layer(from_fn_with_state(self.signatures(service, refusal), Signatures::check)))
     }
 
-    /// EC2's API, which is the price list's too: each request must be signed for the service that it is meant for.
+    /// EC2's API, which is that of the price list and of Service Quotas too: each request must be signed for the service that
+    /// it is meant for.
     pub(super) fn signed_for_ec2(&self, router: Router) -> Router {
         let ec2 = self.signatures("ec2", Ec2::unsigned);
+        let quotas = self.signatures("servicequotas", Ec2::unsigned_json);
         // The price list has its endpoint in one region.
-        let prices = Signatures { region: PRICES_REGION, ..self.signatures("pricing", Ec2::unsigned_for_prices) };
+        let prices = Signatures { region: PRICES_REGION, ..self.signatures("pricing", Ec2::unsigned_json) };
         let check = move |request: Request, next: Next| {
-            let is_for_ec2 = Ec2::service(request.headers()) == ec2.service;
-            Signatures::check(State(if is_for_ec2 { ec2.clone() } else { prices.clone() }), request, next)
+            let service = Ec2::service(request.headers());
+            let meant = [&ec2, &quotas].into_iter().find(|known| known.service == service).unwrap_or(&prices);
+            Signatures::check(State(meant.clone()), request, next)
         };
         programs_only(router.layer(from_fn(check)))
     }
@@ -168,7 +171,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[tokio::test]
-    async fn ec2_and_the_price_list_answer_requests_that_are_signed_for_them() {
+    async fn ec2_the_price_list_and_service_quotas_answer_requests_that_are_signed_for_them() {
         let (access, other) = (Access::of_test(), Access::of_test());
         let ec2 = Ec2::new(Ec2Settings::default(), Arc::clone(&access.clock), Arc::new(NoMachines));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -178,12 +181,12 @@ mod tests {
         let names = BTreeSet::from(["m7i.large".to_owned()]);
         for (access, allowed) in [(access, true), (other, false)] {
             let cloud = cloud::Ec2::connect(&access.sdk_config(at), "c".parse().unwrap());
-            let (types, prices) = (cloud.types(&names).await, cloud.prices(&names).await);
-            assert_eq!((types.is_ok(), prices.is_ok()), (allowed, allowed), "{types:?} {prices:?}");
-            if let (Err(types), Err(prices)) = (types, prices) {
-                for error in [types.to_string(), prices.to_string()] {
-                    assert!(error.contains("AuthFailure"), "{error}");
-                }
+            let types = cloud.types(&names).await.map(|_| ());
+            let (prices, quotas) = (cloud.prices(&names).await.map(|_| ()), cloud.quotas().await.map(|_| ()));
+            for answer in [types, prices, quotas] {
+                assert_eq!(answer.is_ok(), allowed, "{answer:?}");
+                let error = answer.err().map(|error| error.to_string());
+                assert!(error.is_none_or(|error| error.contains("AuthFailure")));
             }
         }
     }

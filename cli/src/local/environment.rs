@@ -28,6 +28,7 @@ pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, access: &A
         ("AWS_ENDPOINT_URL_DYNAMODB", format!("http://{}", places.dynamo)),
         ("AWS_ENDPOINT_URL_EC2", format!("http://{}", places.ec2)),
         ("AWS_ENDPOINT_URL_PRICING", format!("http://{}", places.ec2)),
+        ("AWS_ENDPOINT_URL_SERVICE_QUOTAS", format!("http://{}", places.ec2)),
         ("AWS_REGION", REGION.to_owned()),
         ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
     ];

@@ -1,4 +1,4 @@
-//! EC2 and the price list through the AWS SDK: the only crate that knows their APIs.
+//! EC2, the price list and Service Quotas through the AWS SDK: the only crate that knows their APIs.
 //!
 //! Guarantees: a list is complete or an error; a launch is one call, which the SDK does not retry and which
 //! ends before the launch claim does; errors are typed by what the caller must do.
@@ -9,6 +9,7 @@ pub mod by_id;
 mod calls;
 mod offers;
 mod price_list;
+mod quotas;
 mod refusal;
 
 pub use price_list::PRICES_REGION;
@@ -61,6 +62,8 @@ pub struct Ec2 {
     cluster: ClusterName,
     /// `None` if no region is configured.
     prices: Option<PriceList>,
+    /// `None` if no region is configured.
+    quotas: Option<aws_sdk_servicequotas::Client>,
 }
 
 impl fmt::Debug for Ec2 {
@@ -72,12 +75,13 @@ impl fmt::Debug for Ec2 {
 impl Ec2 {
     /// The instances of this cluster, with a client of this configuration.
     pub fn connect(aws: &SdkConfig, cluster: ClusterName) -> Self {
-        Self { prices: PriceList::connect(aws), ..Self::new(Client::new(aws), cluster) }
+        let quotas = aws.region().map(|_| aws_sdk_servicequotas::Client::new(aws));
+        Self { prices: PriceList::connect(aws), quotas, ..Self::new(Client::new(aws), cluster) }
     }
 
-    /// The instances of this cluster, reached through this client. It has no prices on demand.
+    /// The instances of this cluster, reached through this client. It has no prices on demand, and no quotas.
     pub const fn new(client: Client, cluster: ClusterName) -> Self {
-        Self { client, cluster, prices: None }
+        Self { client, cluster, prices: None, quotas: None }
     }
 }
 

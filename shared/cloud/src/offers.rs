@@ -1,4 +1,4 @@
-//! What EC2 offers: types, zones, spot prices and subnets. Prices on demand are in the price list.
+//! What EC2 offers: types, zones, spot prices and subnets. Prices on demand are in the price list, and quotas in Service Quotas.
 //!
 //! Guarantees: a list has all pages, or is an error; what EC2 does not say in a form that can be read is left out.
 //! Does not: choose types, or keep what it reads.
@@ -6,7 +6,7 @@
 
 use crate::calls::{AT_ONCE, FILTER_VALUES, cloud_error};
 use crate::price_list::{GET_PRODUCTS, usd};
-use crate::{Ec2, by_id};
+use crate::{Ec2, by_id, quotas};
 use async_trait::async_trait;
 use aws_sdk_ec2::primitives::DateTime;
 use aws_sdk_ec2::types::{Filter, GpuDeviceInfo, InstanceType, InstanceTypeInfo, LocationType, SpotPrice};
@@ -117,10 +117,7 @@ impl Offers for Ec2 {
     async fn prices(&self, types: &BTreeSet<String>) -> Result<BTreeMap<String, Usd>, CloudError> {
         match &self.prices {
             Some(prices) => prices.prices(types).await,
-            None => Err(CloudError::Unreachable {
-                operation: GET_PRODUCTS,
-                detail: "no region is configured, so no prices can be asked for".into(),
-            }),
+            None => Err(no_region(GET_PRODUCTS)),
         }
     }
 
@@ -164,6 +161,17 @@ impl Offers for Ec2 {
         }
         Ok(found)
     }
+
+    async fn quotas(&self) -> Result<BTreeMap<String, u64>, CloudError> {
+        match &self.quotas {
+            Some(client) => quotas::read(client).await,
+            None => Err(no_region(quotas::LIST)),
+        }
+    }
+}
+
+fn no_region(operation: &'static str) -> CloudError {
+    CloudError::Unreachable { operation, detail: "no region is configured, so nothing can be asked".into() }
 }
 
 /// Whether EC2 does not know a subnet of the call, or what it is called cannot be an id.

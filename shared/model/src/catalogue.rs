@@ -1,5 +1,5 @@
 //! The catalogue: what EC2 offers for the sizes of the policy that name several instance types, at which prices, and
-//! where.
+//! where; and what the account may have.
 //!
 //! | part | read anew after | from |
 //! | --- | --- | --- |
@@ -7,6 +7,7 @@
 //! | prices on demand | a day | the public price list |
 //! | spot prices | an hour | DescribeSpotPriceHistory |
 //! | subnets: zone and free addresses | five minutes | DescribeSubnets |
+//! | quotas of vCPUs | an hour | ListServiceQuotas |
 //!
 //! Guarantees: a price is one that AWS told; a price that is not known is absent, and nothing is bought at it. A part
 //! that cannot be read stays as it was, and the catalogue says since when and why.
@@ -89,17 +90,18 @@ pub enum Part {
     Prices,
     SpotPrices,
     Subnets,
+    Quotas,
 }
 
 impl Part {
     /// Every part, in the order in which they are read.
-    pub const ALL: [Self; 4] = [Self::Types, Self::Prices, Self::SpotPrices, Self::Subnets];
+    pub const ALL: [Self; 5] = [Self::Types, Self::Prices, Self::SpotPrices, Self::Subnets, Self::Quotas];
 
     /// After how long the part is read anew.
     pub const fn keeps(self) -> Span {
         match self {
             Self::Types | Self::Prices => Span::from_s(86_400),
-            Self::SpotPrices => Span::from_s(3_600),
+            Self::SpotPrices | Self::Quotas => Span::from_s(3_600),
             Self::Subnets => Span::from_s(300),
         }
     }
@@ -112,6 +114,7 @@ impl fmt::Display for Part {
             Self::Prices => "prices on demand",
             Self::SpotPrices => "spot prices",
             Self::Subnets => "subnets",
+            Self::Quotas => "quotas",
         })
     }
 }
@@ -139,6 +142,9 @@ pub struct Catalogue {
     pub types: BTreeMap<String, Offered>,
     /// The subnets of the policy.
     pub subnets: BTreeMap<String, Subnet>,
+    /// How many vCPUs the account may have, by the quota's name in Service Quotas.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub quotas: BTreeMap<String, u64>,
     pub parts: BTreeMap<Part, PartState>,
     /// What the catalogue was made for: see [`crate::policy::Policy::catalogue_wanted`].
     pub wanted: String,
@@ -216,4 +222,6 @@ pub trait Offers: Send + Sync {
     ) -> Result<BTreeMap<String, BTreeMap<String, Usd>>, CloudError>;
     /// These subnets: their zones and how many addresses are free. A subnet that EC2 does not know is left out.
     async fn subnets(&self, ids: &BTreeSet<String>) -> Result<BTreeMap<String, Subnet>, CloudError>;
+    /// The quotas of vCPUs of the account in the region: see [`crate::quotas`].
+    async fn quotas(&self) -> Result<BTreeMap<String, u64>, CloudError>;
 }

@@ -159,6 +159,10 @@ impl Offers for FixedOffers {
         let known = |id: &String| Some((id.clone(), self.of.subnets.get(id)?.clone()));
         Ok(ids.iter().filter_map(known).collect())
     }
+    async fn quotas(&self) -> Result<BTreeMap<String, u64>, CloudError> {
+        self.say(|_, _| ())?;
+        Ok(self.of.quotas.clone())
+    }
 }
 
 /// A current type with x86_64 processors: so many vCPUs and GiB, in the zones of these prices, in micro-dollars; on demand it

@@ -2,10 +2,14 @@
 //!
 //! Guarantees: every instance type has a group. A family that is in no group of the table is a group of its own, so that a
 //! quota of a new family stops no other one.
-//! Does not: know how high a quota is, or which other quotas an account has.
+//! Does not: know how high a quota is (the catalogue does), which other quotas an account has, or how much of a quota the
+//! other instances of the account use.
 //! Source: EC2 User Guide, "Amazon EC2 instance type quotas" and "Quotas for Spot Instance requests".
 
 use crate::enums::Market;
+use crate::node::NodeRecord;
+use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The families of each group, and the group's name in Service Quotas.
 const GROUPS: &[(&str, &str, &[&str])] = &[
@@ -37,9 +41,60 @@ pub fn quota_name(market: Market, group: &str) -> String {
     }
 }
 
+/// The name in Service Quotas of the quota that machines of this type count against.
+pub fn quota_of(market: Market, instance_type: &str) -> String {
+    quota_name(market, group_of(instance_type))
+}
+
+/// The names of the quotas of a market.
+pub fn names(market: Market) -> impl Iterator<Item = String> {
+    GROUPS.iter().map(move |(group, ..)| quota_name(market, group))
+}
+
+/// Whether this is the name of a quota of vCPUs that the table knows.
+pub fn is_of_vcpus(name: &str) -> bool {
+    names(Market::OnDemand).chain(names(Market::Spot)).any(|known| known == name)
+}
+
+/// How much of a quota the nodes of a cluster use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QuotaUse {
+    /// Its name in Service Quotas.
+    pub quota: String,
+    /// The vCPUs of the cluster's nodes.
+    pub used_vcpus: u64,
+    /// The vCPUs that the account may have.
+    pub vcpus: u64,
+}
+
+impl QuotaUse {
+    /// Whether nine tenths or more are used.
+    pub const fn is_nearly_used(&self) -> bool {
+        self.used_vcpus > 0 && self.used_vcpus.saturating_mul(10) >= self.vcpus.saturating_mul(9)
+    }
+}
+
+/// How much these records use of each of these quotas, by the name.
+pub fn used(quotas: &BTreeMap<String, u64>, records: &[NodeRecord]) -> Vec<QuotaUse> {
+    let mut used: BTreeMap<(Market, &str), u64> = BTreeMap::new();
+    for offering in records.iter().filter_map(|record| Some(&record.life()?.offering)) {
+        let vcpus = used.entry((offering.market, group_of(&offering.instance_type))).or_default();
+        *vcpus = vcpus.saturating_add(offering.capacity.vcpus.into());
+    }
+    let used: BTreeMap<String, u64> =
+        used.into_iter().map(|((market, group), vcpus)| (quota_name(market, group), vcpus)).collect();
+    let of = |(quota, vcpus): (&String, &u64)| QuotaUse {
+        quota: quota.clone(),
+        used_vcpus: used.get(quota).copied().unwrap_or(0),
+        vcpus: *vcpus,
+    };
+    quotas.iter().map(of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{assigned, slot};
 
     #[test]
     fn families_that_share_a_quota_are_one_group() {
@@ -66,5 +121,33 @@ mod tests {
             "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"
         );
         assert_eq!(quota_name(Market::Spot, "quantum"), "All quantum Spot Instance Requests");
+    }
+
+    #[test]
+    fn the_nodes_of_a_group_and_market_use_its_quota() {
+        let quotas = [("standard", 8), ("g_vt", 0)].map(|(group, vcpus)| (quota_name(Market::OnDemand, group), vcpus));
+        let spot = (quota_name(Market::Spot, "standard"), 100);
+        let quotas: BTreeMap<String, u64> = quotas.into_iter().chain([spot]).collect();
+        assert!(quotas.keys().all(|name| is_of_vcpus(name)) && !is_of_vcpus("EC2-VPC Elastic IPs"));
+        let vcpus = u64::from(assigned(0).life().unwrap().offering.capacity.vcpus);
+        let cleaned = assigned(2).clean(crate::fixtures::at(1), "gone").unwrap();
+        let used = used(&quotas, &[assigned(0), assigned(1), cleaned]);
+        let shown: Vec<(&str, u64)> = used.iter().map(|u| (u.quota.as_str(), u.used_vcpus)).collect();
+        assert_eq!(
+            shown,
+            [
+                ("All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", 0),
+                ("Running On-Demand G and VT instances", 0),
+                ("Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", 2 * vcpus),
+            ],
+            "slot {} is free",
+            slot(2)
+        );
+        for (used_vcpus, vcpus, is_nearly_used) in
+            [(0, 0, false), (0, 9, false), (8, 9, false), (9, 10, true), (11, 10, true)]
+        {
+            let quota = QuotaUse { quota: String::new(), used_vcpus, vcpus };
+            assert_eq!(quota.is_nearly_used(), is_nearly_used, "{quota:?}");
+        }
     }
 }

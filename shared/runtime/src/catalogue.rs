@@ -1,13 +1,15 @@
-//! Reading the catalogue: what EC2 offers for the sizes of several instance types.
+//! Reading the catalogue: what EC2 offers for the sizes of several instance types, and what the account may have.
 //!
 //! Guarantees: a part that cannot be read stays as it was, with the error; the catalogue has only types that a size of the
 //! policy takes, at most [`MAX_TYPES`], the smallest first.
 //! Does not: decide when it is read ([`Catalogue::due`] does), or choose what is bought (the plan does).
 
+use model::Market;
 use model::catalogue::{Catalogue, CatalogueRow, MAX_TYPES, Offered, Offers, Part, TypeFacts};
 use model::cloud::CloudError;
 use model::control::{Control, ControlKey};
-use model::policy::Policy;
+use model::policy::{Fallback, Policy, Size};
+use model::quotas::quota_of;
 use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Store, WriteError};
@@ -19,7 +21,7 @@ const MAX_ERROR_CHARS: usize = 300;
 /// asked for the types that were found.
 pub async fn read(offers: &dyn Offers, policy: &Policy, before: &Catalogue, parts: &[Part], now: Time) -> Catalogue {
     let mut catalogue = before.clone();
-    let wanted = policy.catalogue_wanted().unwrap_or_default();
+    let wanted = policy.catalogue_wanted();
     if catalogue.wanted != wanted {
         // What is known stays until it is read anew, but no part counts as read for this policy.
         catalogue.parts.clear();
@@ -66,6 +68,7 @@ async fn read_part(
         }
         Part::Prices | Part::SpotPrices => {}
         Part::Subnets => catalogue.subnets = offers.subnets(&policy.launch.subnets.iter().cloned().collect()).await?,
+        Part::Quotas => catalogue.quotas = offers.quotas().await?,
     }
     Ok(())
 }
@@ -111,11 +114,10 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
         // Twice as old as it should ever be.
         let is_old = age.is_some_and(|age| age >= part.keeps() + part.keeps());
         let read = age.map_or_else(|| "were never read".to_owned(), |age| format!("were last read {age} ago"));
+        let is_needed = !matches!(part, Part::Subnets | Part::Quotas);
         match state.error {
-            Some(error) => {
-                add(age.is_none() && part != Part::Subnets, format!("the {part} cannot be read, and {read}: {error}"))
-            }
-            None if age.is_none() && part == Part::Subnets => {}
+            Some(error) => add(age.is_none() && is_needed, format!("the {part} cannot be read, and {read}: {error}")),
+            None if age.is_none() && !is_needed => {}
             None if age.is_none() => {
                 add(false, format!("the {part} {read}: clean-stale-records reads them in its next run"))
             }
@@ -137,6 +139,11 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
             );
         }
     }
+    for size in &policy.size {
+        if let Some(too_small) = too_small_quota(policy, size) {
+            add(true, too_small);
+        }
+    }
     if catalogue.left_out > 0 {
         add(
             false,
@@ -150,6 +157,29 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
         add(true, format!("EC2 does not know subnet {id}: correct launch.subnets"));
     }
     faults
+}
+
+/// What to say of a size if no quota has room for one machine of it. A new account has no room for GPUs at all.
+fn too_small_quota(policy: &Policy, size: &Size) -> Option<String> {
+    let markets = match (size.market, size.fallback) {
+        (Market::Spot, Fallback::OnDemand) => vec![Market::Spot, Market::OnDemand],
+        (market, _) => vec![market],
+    };
+    let mut says = None;
+    for market in markets {
+        let quota = quota_of(market, &size.instance_type);
+        let room = *policy.catalogue.quotas.get(&quota)?;
+        if room >= u64::from(size.capacity.vcpus) {
+            return None;
+        }
+        says.get_or_insert_with(|| {
+            format!(
+                "size {}: {} has {} vCPUs, and the account may have {room} by the quota {quota:?}: ask for more in Service Quotas",
+                size.name, size.instance_type, size.capacity.vcpus
+            )
+        });
+    }
+    says
 }
 
 /// Stores a catalogue in place of the one of this control table.
@@ -186,7 +216,7 @@ mod tests {
     }
 
     async fn all(told: &FixedOffers, policy: &Policy, before: &Catalogue, now: i64) -> (Catalogue, Vec<Part>) {
-        let wanted = policy.catalogue_wanted().unwrap();
+        let wanted = policy.catalogue_wanted();
         let due = before.due(&policy.parts_wanted(), &wanted, at(now));
         (read(told, policy, before, &due, at(now)).await, due)
     }
@@ -208,7 +238,7 @@ mod tests {
             (0, &[][..]),
             (299, &[]),
             (300, &[Part::Subnets]),
-            (3600, &[Part::SpotPrices, Part::Subnets]),
+            (3600, &[Part::SpotPrices, Part::Subnets, Part::Quotas]),
             (86_400, &Part::ALL),
             (-10, &Part::ALL),
         ] {

@@ -53,12 +53,13 @@ fn who(command: &Command) -> Option<&'static str> {
 const OF_LOGS: [&str; 2] = ["dynamodb:UpdateItem nodes", "s3:GetObject"];
 
 /// What an operator may ask of EC2's offers. The trait `Cloud` has none of it, so [`NotingCloud`] does not see it.
-const OFFERS: [&str; 5] = [
+const OFFERS: [&str; 6] = [
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
     "pricing:GetProducts",
+    "servicequotas:ListServiceQuotas",
 ];
 
 /// What the ended job keeps.
@@ -122,6 +123,7 @@ impl Cloud for NotingCloud {
             "ec2:DescribeSpotPriceHistory",
             "ec2:DescribeSubnets",
             "pricing:GetProducts",
+            "servicequotas:ListServiceQuotas",
         ] {
             self.0.lock().unwrap().insert(call.to_owned());
         }

@@ -1,9 +1,10 @@
 //! Tests of `sizes`, and of what `policy set` asks EC2.
 
 use super::*;
-use model::Usd;
 use model::catalogue::{Catalogue, Subnet};
 use model::fixtures::offered;
+use model::quotas::quota_of;
+use model::{Market, Usd};
 use serde_json::Value;
 
 /// Three types in two zones.
@@ -79,11 +80,30 @@ async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
     assert!(said.contains("EC2 does not have this type here"), "{said}");
     // What the functions know is as it was.
     let known = world.run(&["sizes", "--stored", "--json"]).await.done();
-    let rows: Vec<Value> = serde_json::from_str(&known).unwrap();
+    let known_to_them: Value = serde_json::from_str(&known).unwrap();
+    let rows = known_to_them["sizes"].as_array().unwrap();
     let any: Vec<&str> =
         rows.iter().filter(|row| row["size"] == "any").filter_map(|row| row["instance_type"].as_str()).collect();
     assert_eq!(any, ["m7a.large", "m6i.large", "m7a.xlarge"], "{known}");
     assert_eq!(rows[0]["spot"], serde_json::json!({"a": 0.04, "b": 0.03}));
+}
+
+#[tokio::test]
+async fn sizes_shows_the_quotas_of_its_machines_and_what_is_used_of_them() {
+    let (dir, mut offers) = (tempfile::tempdir().unwrap(), shop());
+    let [standard, gpus] = ["m7a.large", "g5.xlarge"].map(|name| quota_of(Market::Spot, name));
+    offers.of.quotas = [(standard.clone(), 64), (gpus, 0)].into();
+    let world = world(offers).await;
+    world.run(&["policy", "set", &file(&dir, "p.toml", SEVERAL)]).await.done();
+    let said = world.run(&["sizes"]).await.done();
+    assert!(lines(&said).contains(&"QUOTA VCPUS USED OF".split_whitespace().collect()), "{said}");
+    assert!(said.lines().any(|line| line.starts_with(&standard) && line.trim_end().ends_with("64")), "{said}");
+    let json: Value = serde_json::from_str(&world.run(&["sizes", "--json"]).await.done()).unwrap();
+    assert_eq!(
+        json["quotas"],
+        serde_json::json!([{"quota": standard, "used_vcpus": 0, "vcpus": 64}]),
+        "no size has GPUs"
+    );
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ pub(crate) enum ApiError {
     InstanceTypeUnknown(String),
     /// An error of the price list, which has codes of its own.
     #[error("{message}")]
-    PriceList { code: &'static str, message: String },
+    Json { code: &'static str, message: String },
     #[error("The specified launch template, with template ID {0}, does not exist.")]
     TemplateIdNotFound(String),
     #[error("The specified launch template, with template name {0}, does not exist.")]
@@ -112,7 +112,7 @@ impl ApiError {
             Self::SubnetNotFound(_) => (400, "InvalidSubnetID.NotFound"),
             Self::NoFreeAddresses(_) => (400, "InsufficientFreeAddressesInSubnet"),
             Self::InstanceTypeUnknown(_) => (400, "InvalidInstanceType"),
-            Self::PriceList { code, .. } => (400, code),
+            Self::Json { code, .. } => (400, code),
             Self::TemplateIdNotFound(_) => (400, "InvalidLaunchTemplateId.NotFound"),
             Self::TemplateNameNotFound(_) => (400, "InvalidLaunchTemplateName.NotFoundException"),
             Self::TemplateVersionNotFound { .. } => (400, "InvalidLaunchTemplateId.VersionNotFound"),

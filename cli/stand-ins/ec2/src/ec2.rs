@@ -112,12 +112,12 @@ impl Ec2 {
     }
 
     /// Answers one request to the price list; the text is the request id.
-    pub(crate) fn answer_price_list(&self, headers: &HeaderMap, body: &[u8]) -> (String, Result<Value, ApiError>) {
+    pub(crate) fn answer_json(&self, headers: &HeaderMap, body: &[u8]) -> (String, Result<Value, ApiError>) {
         let (now, params) = ((self.clock)(), Params::default());
         self.change(|world| {
             let request_id = world.fresh_id("", self.settings.seed);
             let mut call = Call { settings: &self.settings, params: &params, world, now, console: None };
-            (request_id, call.price_list(headers, body))
+            (request_id, call.json(headers, body))
         })
     }
 

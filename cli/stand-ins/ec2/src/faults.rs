@@ -26,6 +26,9 @@ pub struct Faults {
     /// The quota of spot instances: `MaxSpotInstanceCountExceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_spot_instances: Option<u32>,
+    /// The quota of spot vCPUs: `MaxSpotInstanceCountExceeded`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_spot_vcpus: Option<u32>,
     /// This many of the next calls, of any action, answer `RequestLimitExceeded`.
     pub throttle_calls: u32,
     /// This many of the next successful calls of RunInstances and CreateFleet launch, but their answer is lost.

@@ -20,7 +20,7 @@ use crate::api_error::ApiError;
 use crate::ec2::Ec2;
 use crate::faults::Faults;
 use crate::instance::Instance;
-use crate::price_list;
+use crate::json_services;
 use crate::wire::{Params, Xml};
 
 /// The largest accepted body: far larger than any valid call, and small enough to keep in memory.
@@ -55,7 +55,7 @@ impl Ec2 {
         self.api().merge(self.controls())
     }
 
-    /// EC2's API at `/`, and the price list: requests that name their operation in a header are for it.
+    /// EC2's API at `/`, and the price list and Service Quotas: requests that name their operation in a header are for these.
     pub fn api(self: &Arc<Self>) -> Router {
         Router::new().route("/", get(api).post(api)).with_state(Arc::clone(self))
     }
@@ -65,14 +65,14 @@ impl Ec2 {
         refused("-", &ApiError::Unsigned(why.to_owned()))
     }
 
-    /// The error of the price list for a request whose signature it refuses.
-    pub fn unsigned_for_prices(why: &str) -> Response {
-        refused_price_list("-", &ApiError::Unsigned(why.to_owned()))
+    /// The error of the price list and of Service Quotas for a request whose signature they refuse.
+    pub fn unsigned_json(why: &str) -> Response {
+        refused_json("-", &ApiError::Unsigned(why.to_owned()))
     }
 
     /// The name in signatures of the service that a request with these headers is for.
     pub fn service(headers: &HeaderMap) -> &'static str {
-        if price_list::is_meant(headers) { "pricing" } else { "ec2" }
+        json_services::service(headers).unwrap_or("ec2")
     }
 
     /// The stand-in's own paths, below `/_stand-in`.
@@ -90,8 +90,8 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
     let in_url = request.uri().query().unwrap_or_default().to_owned();
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await;
-    if price_list::is_meant(&parts.headers) {
-        return prices(&ec2, &parts.headers, &body.unwrap_or_default());
+    if json_services::service(&parts.headers).is_some() {
+        return answer_in_json(&ec2, &parts.headers, &body.unwrap_or_default());
     }
     let (request_id, answer) = match body {
         Ok(body) => {
@@ -116,15 +116,15 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
     }
 }
 
-/// The JSON protocol of the price list. A body that is too large counts as an empty one, which is refused.
-fn prices(ec2: &Ec2, headers: &HeaderMap, body: &[u8]) -> Response {
-    match ec2.answer_price_list(headers, body) {
+/// The JSON protocol. A body that is too large counts as an empty one, which is refused.
+fn answer_in_json(ec2: &Ec2, headers: &HeaderMap, body: &[u8]) -> Response {
+    match ec2.answer_json(headers, body) {
         (request_id, Ok(answer)) => json_response(StatusCode::OK, &request_id, &answer),
-        (request_id, Err(error)) => refused_price_list(&request_id, &error),
+        (request_id, Err(error)) => refused_json(&request_id, &error),
     }
 }
 
-fn refused_price_list(request_id: &str, error: &ApiError) -> Response {
+fn refused_json(request_id: &str, error: &ApiError) -> Response {
     let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     json_response(status, request_id, &json!({ "__type": error.code(), "Message": error.to_string() }))
 }

@@ -5,7 +5,6 @@
 //! Source: "GetProducts", AWS Billing and Cost Management API Reference; "Reading the service price list files", AWS Billing
 //! User Guide.
 
-use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,18 +14,10 @@ use crate::call::Call;
 use crate::catalogue;
 use crate::settings::InstanceType;
 
-/// The header by which clients of JSON services name the operation.
-const TARGET: &str = "x-amz-target";
-const GET_PRODUCTS: &str = "AWSPriceListService.GetProducts";
 /// "The maximum number of results to return": from 1 to 100.
 const MAX_RESULTS: usize = 100;
 /// AWS's code of the terms on demand.
 const ON_DEMAND: &str = "JRTCKXETXF";
-
-/// Whether a request is for the price list, and not for EC2.
-pub(crate) fn is_meant(headers: &HeaderMap) -> bool {
-    headers.contains_key(TARGET)
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -48,15 +39,9 @@ struct Filter {
 }
 
 impl Call<'_> {
-    /// The answer to a request with these headers.
-    pub(crate) fn price_list(&mut self, headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
-        let target = headers.get(TARGET).and_then(|target| target.to_str().ok()).unwrap_or_default();
-        if target != GET_PRODUCTS {
-            let message = target.chars().take(100).collect();
-            return Err(ApiError::PriceList { code: "UnknownOperationException", message });
-        }
+    pub(crate) fn get_products(&mut self, body: &[u8]) -> Result<Value, ApiError> {
         self.world.faults.fail_call("GetProducts", self.params)?;
-        let invalid = |message| ApiError::PriceList { code: "InvalidParameterException", message };
+        let invalid = |message| ApiError::Json { code: "InvalidParameterException", message };
         let asked: Asked =
             serde_json::from_slice(body).map_err(|e| invalid(format!("the request is not valid: {e}")))?;
         if let Some(filter) = asked.filters.iter().find(|f| f.kind != "TERM_MATCH") {
@@ -81,7 +66,7 @@ impl Call<'_> {
         (asked.service_code.as_str(), &asked.filters).hash(&mut hasher);
         let page = self.page(products, size, asked.next_token.as_deref(), hasher.finish());
         let (page, next) =
-            page.map_err(|e| ApiError::PriceList { code: "InvalidNextTokenException", message: e.to_string() })?;
+            page.map_err(|e| ApiError::Json { code: "InvalidNextTokenException", message: e.to_string() })?;
         let texts: Vec<String> = page.iter().map(Value::to_string).collect();
         let mut answer = json!({ "FormatVersion": "aws_v1", "PriceList": texts });
         if let (Some(token), Some(fields)) = (next, answer.as_object_mut()) {

@@ -119,6 +119,10 @@ impl Call<'_> {
                 if let Some(most) = faults.max_spot_instances {
                     limit(most.saturating_sub(used(|_| 1)), ApiError::MaxSpotInstanceCountExceeded)?;
                 }
+                if let Some(most) = faults.max_spot_vcpus {
+                    let left = most.saturating_sub(used(|i| i.vcpus)) / launch.vcpus.max(1);
+                    limit(left, ApiError::MaxSpotInstanceCountExceeded)?;
+                }
             }
         }
         if launch.subnet.addresses.is_some() {

@@ -237,8 +237,7 @@ fn over(seen: &Observation, now: Time, plan: &mut Plan) {
 
 /// Reads the parts of the catalogue that are due.
 fn read_offers(seen: &Observation, now: Time, plan: &mut Plan) {
-    let Some(wanted) = seen.policy.catalogue_wanted() else { return };
-    let due = seen.policy.catalogue.due(&seen.policy.parts_wanted(), &wanted, now);
+    let due = seen.policy.catalogue.due(&seen.policy.parts_wanted(), &seen.policy.catalogue_wanted(), now);
     if !due.is_empty() {
         let parts = due.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         plan.add_quietly(Action::ReadOffers(due), Reason::OffersAreOld { parts });

@@ -28,8 +28,7 @@ impl Policy {
     /// Whether sizes may lack instance types because the catalogue does not have everything that the policy wants.
     pub fn waits_for_catalogue(&self) -> bool {
         let is_read = |part| self.catalogue.parts.get(&part).is_some_and(|state| state.read_at.is_some());
-        let has_all = self.catalogue.wanted == self.catalogue_wanted().unwrap_or_default()
-            && self.parts_wanted().into_iter().all(is_read);
+        let has_all = self.catalogue.wanted == self.catalogue_wanted() && self.parts_needed().into_iter().all(is_read);
         !self.several.is_empty() && !has_all
     }
 
@@ -37,10 +36,15 @@ impl Policy {
     pub fn catalogue_lacks(&self) -> String {
         let error = |part: &Part| Some(format!(": {part}: {}", self.catalogue.parts.get(part)?.error.as_ref()?));
         let next = || ": clean-stale-records asks EC2 in its next run".to_owned();
-        self.parts_wanted().iter().find_map(error).unwrap_or_else(next)
+        self.parts_needed().iter().find_map(error).unwrap_or_else(next)
     }
 
-    /// The parts of the catalogue that the policy needs.
+    /// The parts of the catalogue without which nothing is bought: EC2 itself refuses what exceeds a quota.
+    fn parts_needed(&self) -> Vec<Part> {
+        self.parts_wanted().into_iter().filter(|part| *part != Part::Quotas).collect()
+    }
+
+    /// The parts of the catalogue that are of use for the policy.
     pub fn parts_wanted(&self) -> Vec<Part> {
         let is_wanted = |part: &Part| match part {
             Part::Types => !self.several.is_empty(),
@@ -49,18 +53,15 @@ impl Policy {
             }
             Part::SpotPrices => self.several.iter().any(|s| s.market == Market::Spot),
             Part::Subnets => !self.launch.subnets.is_empty(),
+            Part::Quotas => true,
         };
         Part::ALL.into_iter().filter(is_wanted).collect()
     }
 
     /// What a catalogue of this policy has to have, as a text: with another text, a catalogue is one of another policy.
-    /// `None`: the policy needs no catalogue.
-    pub fn catalogue_wanted(&self) -> Option<String> {
-        if self.several.is_empty() && self.launch.subnets.is_empty() {
-            return None;
-        }
+    pub fn catalogue_wanted(&self) -> String {
         let of_sizes: Vec<_> = self.several.iter().map(|s| (&s.name, s.kind.arch, &s.requirements)).collect();
-        serde_json::to_string(&(of_sizes, &self.launch.subnets)).ok()
+        serde_json::to_string(&(of_sizes, &self.launch.subnets)).unwrap_or_default()
     }
 
     /// How many nodes are kept up at this time.

@@ -6,6 +6,7 @@ use crate::catalogue;
 use crate::observation::RECENT;
 use model::control::ControlKey;
 use model::limits::Limit;
+use model::quotas::{self, QuotaUse};
 use model::{ActionName, BrakeKind};
 use store::Table;
 
@@ -36,6 +37,16 @@ pub(super) fn offers(facts: &Facts<'_>) -> Vec<Raised> {
     let level = |is_wrong| if is_wrong { Level::Wrong } else { Level::Look };
     let faults = catalogue::faults(&facts.policy, facts.now);
     faults.iter().map(|fault| Raised::new("offers", level(fault.is_wrong), one_line(&fault.says), "")).collect()
+}
+
+/// Quotas of vCPUs that are nearly used, before EC2 refuses a launch for them.
+pub(super) fn quotas(facts: &Facts<'_>) -> Vec<Raised> {
+    let used = quotas::used(&facts.policy.catalogue.quotas, facts.nodes);
+    let raise = |quota: &QuotaUse| {
+        let says = format!("{} of {} vCPUs are used by this cluster", quota.used_vcpus, quota.vcpus);
+        Raised::new(&quota.quota, Level::Look, says, "ask for more in Service Quotas, or lower nodes.max")
+    };
+    used.iter().filter(|quota| quota.is_nearly_used()).map(raise).collect()
 }
 
 /// What the brakes hold back, and their releases.

@@ -186,9 +186,16 @@ pub const SIGNS: &[Sign] = &[
     },
     Sign {
         name: "offers",
-        raised_by: "no instance type has what a size needs, EC2 does not know a subnet, or what EC2 offers could never be read; look: it could not be read again, or is twice as old as it should be",
+        raised_by: "no instance type has what a size needs, no quota has room for one machine of a size, EC2 does not know a subnet, or what EC2 offers could never be read; look: it could not be read again, or is twice as old as it should be",
         ends: "when EC2 answers, or with another policy",
         raise: held::offers,
+        told_by: &[],
+    },
+    Sign {
+        name: "quota",
+        raised_by: "look: nine tenths of a quota of vCPUs are used by the nodes of this cluster",
+        ends: "with fewer nodes, or when clean-stale-records reads a higher quota",
+        raise: held::quotas,
         told_by: &[],
     },
     Sign {

@@ -165,7 +165,7 @@ async fn one_unknown_subnet_fails_the_call() {
 
 const GET_PRODUCTS: &str = "AWSPriceListService.GetProducts";
 
-async fn prices(bench: &Bench, target: &str, body: &str) -> (u16, Value) {
+async fn json_call(bench: &Bench, target: &str, body: &str) -> (u16, Value) {
     let head = format!("POST / HTTP/1.1\r\nx-amz-target: {target}\r\nx-rest:");
     let reply = bench.exchange(&head, body.as_bytes()).await.unwrap();
     (reply.status, serde_json::from_str(&reply.body).unwrap())
@@ -180,7 +180,7 @@ async fn the_price_list_has_prices_on_demand_in_pages() {
     let mut asked = json!({ "ServiceCode": "AmazonEC2", "Filters": filters, "MaxResults": 2 });
     let (mut seen, mut sizes) = (Vec::new(), Vec::new());
     loop {
-        let (status, page) = prices(&bench, GET_PRODUCTS, &asked.to_string()).await;
+        let (status, page) = json_call(&bench, GET_PRODUCTS, &asked.to_string()).await;
         assert_eq!(status, 200, "{page}");
         let products = page["PriceList"].as_array().unwrap();
         sizes.push(products.len());
@@ -201,14 +201,14 @@ async fn the_price_list_has_prices_on_demand_in_pages() {
     assert_eq!(seen, names.map(|name| (json!(name), json!("0.1000000000"))), "b1.large is not in the list");
     assert_eq!(sizes, [2, 1]);
     asked = json!({ "ServiceCode": "AmazonEC2", "MaxResults": 3 });
-    let full = prices(&bench, GET_PRODUCTS, &asked.to_string()).await.1;
+    let full = json_call(&bench, GET_PRODUCTS, &asked.to_string()).await.1;
     assert_eq!(
         (full["PriceList"].as_array().unwrap().len(), full.get("NextToken")),
         (3, None),
         "a last page that is full"
     );
     let windows = json!({ "ServiceCode": "AmazonEC2", "Filters": [filter("operatingSystem", "Windows")] });
-    assert_eq!(prices(&bench, GET_PRODUCTS, &windows.to_string()).await.1["PriceList"], json!([]));
+    assert_eq!(json_call(&bench, GET_PRODUCTS, &windows.to_string()).await.1["PriceList"], json!([]));
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn the_price_list_refuses_what_it_cannot_read() {
         (GET_PRODUCTS, r#"{"ServiceCode": "AmazonEC2", "NextToken": "x"}"#, "InvalidNextTokenException"),
         ("AWSPriceListService.DescribeServices", "{}", "UnknownOperationException"),
     ] {
-        let (status, answer) = prices(&bench, target, body).await;
+        let (status, answer) = json_call(&bench, target, body).await;
         assert_eq!((status, &answer["__type"]), (400, &json!(code)), "{target} {body}");
     }
     let fail = FailCall {
@@ -241,6 +241,36 @@ async fn the_price_list_refuses_what_it_cannot_read() {
     };
     bench.ec2.set_faults(Faults { fail: vec![fail], ..Faults::default() });
     let asked = r#"{"ServiceCode": "AmazonEC2"}"#;
-    assert_eq!(prices(&bench, GET_PRODUCTS, asked).await.1["__type"], "ThrottlingException");
-    assert_eq!(prices(&bench, GET_PRODUCTS, asked).await.0, 200);
+    assert_eq!(json_call(&bench, GET_PRODUCTS, asked).await.1["__type"], "ThrottlingException");
+    assert_eq!(json_call(&bench, GET_PRODUCTS, asked).await.0, 200);
+}
+
+#[tokio::test]
+async fn the_quotas_are_those_that_the_faults_set() {
+    const LIST: &str = "ServiceQuotasV20190624.ListServiceQuotas";
+    let bench = Bench::new(few_types()).await;
+    let none = json_call(&bench, LIST, r#"{"ServiceCode": "ec2"}"#).await;
+    assert_eq!(none, (200, json!({ "Quotas": [] })), "there is no limit");
+    bench.ec2.set_faults(Faults { max_vcpus: Some(11), max_spot_vcpus: Some(0), ..Faults::default() });
+    let (mut asked, mut seen) = (json!({ "ServiceCode": "ec2", "MaxResults": 7 }), Vec::new());
+    loop {
+        let (_, page) = json_call(&bench, LIST, &asked.to_string()).await;
+        seen.extend(page["Quotas"].as_array().unwrap().iter().map(|q| (q["QuotaName"].clone(), q["Value"].clone())));
+        match page.get("NextToken") {
+            Some(token) => asked["NextToken"] = token.clone(),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 20);
+    assert!(seen.contains(&(json!("Running On-Demand G and VT instances"), json!(11.0))), "{seen:?}");
+    assert!(seen.contains(&(json!("All P Spot Instance Requests"), json!(0.0))), "{seen:?}");
+    for (body, code) in [
+        ("[", "IllegalArgumentException"),
+        (r#"{"ServiceCode": "ec2", "MaxResults": 0}"#, "IllegalArgumentException"),
+        (r#"{"ServiceCode": "s3"}"#, "NoSuchResourceException"),
+        (r#"{"ServiceCode": "ec2", "NextToken": "x"}"#, "InvalidPaginationTokenException"),
+    ] {
+        let (status, answer) = json_call(&bench, LIST, body).await;
+        assert_eq!((status, &answer["__type"]), (400, &json!(code)), "{body}");
+    }
 }

@@ -32,8 +32,8 @@ fn catalogue(policy: &Policy, types: &[Type<'_>], free: u32) -> Catalogue {
         types: types.iter().map(|of| (of.0.to_owned(), offered(of))).collect(),
         subnets: subnets.collect(),
         parts: Part::ALL.into_iter().map(|part| (part, read.clone())).collect(),
-        wanted: policy.catalogue_wanted().unwrap(),
-        left_out: 0,
+        wanted: policy.catalogue_wanted(),
+        ..Catalogue::default()
     }
 }
 

@@ -512,6 +512,20 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.offers(|_| ()),
     ),
     row(
+        ("offers", Wrong),
+        |s| s.quota(7),
+        &["size large: m7a.2xlarge has 8 vCPUs, and the account may have 7 by", "ask for more in Service Quotas"],
+        (|s| s.quota(8), Well),
+        |s| s.quota(8),
+    ),
+    row(
+        ("quota", Look),
+        |s| four_nodes_and_a_quota(s, 8),
+        &["instances 8 of 8 vCPUs are used by this cluster: ask for more"],
+        (|s| four_nodes_and_a_quota(s, 9), Well),
+        |s| s.nodes.truncate(3),
+    ),
+    row(
         ("demand", Look),
         |s| s.explained.sets = vec![set(1)],
         &["demand set ci: 1 of 3 ready, 1 to come", "nodes.max"],
@@ -540,6 +554,11 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.warned(&Subject::Cluster, 3601),
     ),
 ];
+
+fn four_nodes_and_a_quota(state: &mut State, vcpus: u64) {
+    state.nodes = (0..4).map(|n| heard(n, 10)).collect();
+    state.quota(vcpus);
+}
 
 fn part(catalogue: &mut Catalogue, part: Part) -> &mut PartState {
     catalogue.parts.entry(part).or_default()

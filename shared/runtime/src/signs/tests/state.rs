@@ -10,10 +10,12 @@ use model::explain::Explanation;
 use model::fixtures::{self, at, job, ready};
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
 use model::policy::{Policy, example_json};
+use model::quotas::quota_of;
 use model::rng::Rng;
 use model::time::Span;
 use model::{
-    ActionName, AllocSummary, Arch, Handle, JobState, JobSummary, NodeRecord, NodeState, Usd, Version, functions,
+    ActionName, AllocSummary, Arch, Handle, JobState, JobSummary, Market, NodeRecord, NodeState, Usd, Version,
+    functions,
 };
 use serde_json::json;
 use store::Ended;
@@ -87,7 +89,7 @@ impl State {
         let policy = Policy::from_json(&document).unwrap();
         let facts = TypeFacts { vcpus: 2, arch: [Arch::X86_64].into(), is_current: true, ..TypeFacts::default() };
         let (zones, spot) = (["a".to_owned()].into(), [("a".to_owned(), Usd::from_micros(3))].into());
-        let mut catalogue = Catalogue { wanted: policy.catalogue_wanted().unwrap(), ..Catalogue::default() };
+        let mut catalogue = Catalogue { wanted: policy.catalogue_wanted(), ..Catalogue::default() };
         catalogue.types.insert("m7a.large".into(), Offered { facts, zones, spot, ..Offered::default() });
         catalogue.subnets.insert("subnet-1".into(), Subnet { zone: "a".into(), free: 9 });
         for part in Part::ALL {
@@ -97,6 +99,12 @@ impl State {
         let row = PolicyRow::new(&policy);
         self.control.policy = Some(PolicyRow { version: Version::UNWRITTEN.next(), ..row });
         self.control.catalogue = Some(CatalogueRow::new(&catalogue));
+    }
+
+    /// A quota of so many vCPUs for the sizes of the policy.
+    pub(super) fn quota(&mut self, vcpus: u64) {
+        let quotas = [(quota_of(Market::OnDemand, "m7a.large"), vcpus)].into();
+        self.control.catalogue = Some(CatalogueRow::new(&Catalogue { quotas, ..Catalogue::default() }));
     }
 
     pub(super) fn run(&mut self, function: Function) -> &mut RunRow {
