@@ -111,10 +111,8 @@ impl LaunchRequest {
             heartbeat_url: settings.heartbeat_url.clone(),
             sweep_url: settings.sweep_url.clone(),
         };
-        // EC2 says in its answer which zone it chose; the request does not ask for one.
-        let offering = Offering { zone: None, ..offering.clone() };
         Self {
-            offering,
+            offering: offering.clone(),
             tags,
             user_data: user_data(&file, &policy.launch.user_data),
             count,
@@ -122,9 +120,11 @@ impl LaunchRequest {
         }
     }
 
-    /// A digest of the whole request. If a change of the policy changes the request, the digest changes too.
+    /// A digest of the whole request. If a change of the policy changes the request, the digest changes too. The zone is what
+    /// is known of the subnet, and no part of the request.
     pub fn digest(&self) -> String {
-        let json = serde_json::to_vec(self).unwrap_or_default();
+        let offering = Offering { zone: None, ..self.offering.clone() };
+        let json = serde_json::to_vec(&Self { offering, ..self.clone() }).unwrap_or_default();
         hex(Sha256::digest(json).get(..8).unwrap_or_default())
     }
 }

@@ -72,8 +72,7 @@ impl Scope {
     /// The part of this offering that a refusal with this reach is about.
     pub fn of(reach: Reach, offering: &Offering) -> Self {
         let Offering { size, instance_type, market, subnet_id, zone, template, template_version, .. } = offering;
-        // A subnet's zone is not known before an instance has shown it.
-        let place = subnet_id.as_deref().or(zone.as_deref()).unwrap_or("any");
+        let subnet = subnet_id.as_deref();
         let of = match reach {
             Reach::Account => String::new(),
             Reach::Market => market.to_string(),
@@ -88,8 +87,12 @@ impl Scope {
                 Some(version) => format!("{template}:{version}"),
                 None => template.clone(),
             },
-            Reach::Offering => format!("{market}#{instance_type}#{place}"),
-            Reach::Request => format!("{market}#{size}#{place}"),
+            // EC2 has capacity by zone: all subnets of a zone are short together.
+            Reach::Offering => {
+                let place = zone.as_deref().or(subnet).unwrap_or("any");
+                format!("{market}#{instance_type}#{place}")
+            }
+            Reach::Request => format!("{market}#{size}#{}", subnet.unwrap_or("any")),
         };
         Self { reach, of }
     }
@@ -195,6 +198,15 @@ mod tests {
             assert_eq!(scope.to_string().parse(), Ok(scope));
         }
         assert!("nonsense#x".parse::<Scope>().is_err());
+    }
+
+    #[test]
+    fn the_subnets_of_a_zone_are_short_together() {
+        let at = |subnet: &str, zone: &str| Offering { zone: Some(zone.into()), ..in_subnet(subnet) };
+        let short = Scope::of(Reach::Offering, &at("subnet-a", "z1"));
+        assert!(short.covers(&at("subnet-b", "z1")) && !short.covers(&at("subnet-c", "z2")), "{short}");
+        let unknown = Scope::of(Reach::Offering, &in_subnet("subnet-a"));
+        assert!(!unknown.covers(&in_subnet("subnet-b")), "their zones are not known");
     }
 
     #[test]

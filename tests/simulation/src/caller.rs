@@ -330,8 +330,8 @@ impl Caller {
 
 /// The part of an offering that a refusal with this reach is about, as in a control key.
 fn part(reach: Reach, offering: &Offering) -> String {
-    let Offering { market, instance_type, size, template, .. } = offering;
-    let place = offering.subnet_id.as_deref().unwrap_or("any");
+    let Offering { market, instance_type, size, template, zone, .. } = offering;
+    let subnet = offering.subnet_id.as_deref().unwrap_or("any");
     match (reach, &offering.subnet_id) {
         (Reach::Account, _) => "account".to_owned(),
         (Reach::Market, _) => format!("market#{market}"),
@@ -343,8 +343,8 @@ fn part(reach: Reach, offering: &Offering) -> String {
             Some(version) => format!("template#{template}:{version}"),
             None => format!("template#{template}"),
         },
-        (Reach::Offering, _) => format!("offering#{market}#{instance_type}#{place}"),
-        (Reach::Request, _) => format!("request#{market}#{size}#{place}"),
+        (Reach::Offering, _) => format!("offering#{market}#{instance_type}#{}", zone.as_deref().unwrap_or(subnet)),
+        (Reach::Request, _) => format!("request#{market}#{size}#{subnet}"),
     }
 }
 

@@ -22,8 +22,9 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut pools: BTreeMap<ControlKey, (Offering, Vec<Time>)> = BTreeMap::new();
     for (_, life) in view.lives().filter(|(_, life)| life.offering.market == Market::Spot) {
         let Some(by) = life.interrupt_at else { continue };
-        // Without subnets in the policy, a launch does not say in which zone it is.
-        let zone = life.offering.zone.clone().filter(|_| life.offering.subnet_id.is_some());
+        // The zone as a launch of this run knows it, and not as the instance showed it: both must name the same pool.
+        let subnet = life.offering.subnet_id.as_deref();
+        let zone = subnet.and_then(|id| view.seen.policy.catalogue.zone_of(id)).map(str::to_owned);
         let offering = Offering { zone, ..life.offering.clone() };
         pools.entry(ControlKey::shortage_of(&offering)).or_insert_with(|| (offering, Vec::new())).1.push(by);
     }
