@@ -61,8 +61,8 @@ pub(super) async fn list_with(
     pause: impl AsyncFn() -> bool,
 ) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
-    let look = async |now: Time, page: &mut Page| look(&cluster, args, now, page).await;
-    if args.watch { watch::repeat(context, look, pause).await } else { watch::once(context, look).await }
+    let write = async |now: Time, page: &mut Page| write_page(&cluster, args, now, page).await;
+    if args.watch { watch::repeat(context, write, pause).await } else { watch::once(context, write).await }
 }
 
 /// A job of the list.
@@ -194,7 +194,7 @@ impl Listed {
     }
 }
 
-async fn look(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
+async fn write_page(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
     let Found { mut jobs, cut, next } = find(cluster, args, now, page).await?;
     let cut = if jobs.len() > args.limit && !args.queue { Cut::More } else { cut };
     // With `--queue`, the jobs that run are shown behind those that wait.

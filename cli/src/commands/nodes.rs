@@ -72,11 +72,11 @@ pub(super) async fn list_with(
     pause: impl AsyncFn() -> bool,
 ) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
-    let look = async |now: Time, page: &mut Page| look(&cluster, args, now, page).await;
-    if args.watch { watch::repeat(context, look, pause).await } else { watch::once(context, look).await }
+    let write = async |now: Time, page: &mut Page| write_page(&cluster, args, now, page).await;
+    if args.watch { watch::repeat(context, write, pause).await } else { watch::once(context, write).await }
 }
 
-async fn look(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
+async fn write_page(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
     let Page { out, err, colours } = page;
     let present = Present::read(&cluster.store, cluster.cloud.as_ref(), COUNTED, now).await?;
     show::unreadable(err, &present.bad_nodes)?;

@@ -108,7 +108,7 @@ impl<'a> OutputStream<'a> {
 
     /// Prints what is new. Returns whether there is nothing more to print now: no alloc of the member is left.
     pub(super) async fn poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
-        match self.try_look(context, job).await {
+        match self.try_poll(context, job).await {
             // A stream may last for hours.
             Err(error) if is_of_tables(&error) && self.failed_looks < FAILED_LOOKS => {
                 self.failed_looks += 1;
@@ -121,7 +121,7 @@ impl<'a> OutputStream<'a> {
         }
     }
 
-    async fn try_look(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
+    async fn try_poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
         loop {
             let Some(reader) = &mut self.reader else {
                 match self.open(context, job).await? {

@@ -30,12 +30,12 @@ pub(super) async fn lists(views: Arc<Views>, mut asked: watch::Receiver<RefreshR
     let mut last = None;
     loop {
         let again = asked.borrow_and_update().again;
-        let told = match look(&views, &mut last).await {
+        let update = match refresh(&views, &mut last).await {
             Ok(seen) => seen.map(|seen| Update::Snapshot(Arc::new(seen))),
             Err(error) => Some(Update::Failed(error.to_string())),
         };
-        if let Some(told) = told
-            && news.send(told).await.is_err()
+        if let Some(update) = update
+            && news.send(update).await.is_err()
         {
             return;
         }
@@ -51,7 +51,7 @@ async fn pause(views: &Views) {
 }
 
 /// The lists, if they are not those that were seen last.
-async fn look(views: &Views, last: &mut Option<(Arc<Live>, Arc<Stored>)>) -> Result<Option<Snapshot>, DbError> {
+async fn refresh(views: &Views, last: &mut Option<(Arc<Live>, Arc<Stored>)>) -> Result<Option<Snapshot>, DbError> {
     let before = last.take();
     let (live, stored) = (views.live().await?, views.stored().await?);
     let is_same = |(l, s): &(Arc<Live>, Arc<Stored>)| Arc::ptr_eq(l, &live) && Arc::ptr_eq(s, &stored);

@@ -113,8 +113,12 @@ pub(super) const fn unwritten() -> Version {
 impl EntryRow {
     /// A row that was never written.
     pub fn new(key: &ControlKey) -> Self {
+        Self::named(key.to_string())
+    }
+
+    const fn named(key: String) -> Self {
         Self {
-            key: key.to_string(),
+            key,
             version: Version::UNWRITTEN,
             until_at: None,
             since_at: None,
@@ -132,21 +136,7 @@ impl EntryRow {
 
     /// Whether the row says nothing: it was never written, or a wrong clock wrote what it said.
     pub fn is_blank(&self) -> bool {
-        let blank = Self {
-            key: self.key.clone(),
-            version: self.version,
-            until_at: None,
-            since_at: None,
-            before_at: None,
-            wait_s: None,
-            count: None,
-            policy_version: None,
-            message: None,
-            parts: BTreeMap::new(),
-            unreadable: BTreeSet::new(),
-            need: None,
-            revision: None,
-        };
+        let blank = Self { version: self.version, ..Self::named(self.key.clone()) };
         *self == blank
     }
 
