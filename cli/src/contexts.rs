@@ -64,6 +64,9 @@ pub struct Settings {
     pub endpoint: Option<String>,
 }
 
+/// The variables that name another endpoint than AWS.
+const ENDPOINTS: [&str; 3] = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_EC2"];
+
 /// What the command line and the environment say.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
@@ -110,6 +113,23 @@ impl Given {
         self.resolve().map(|(_, for_sdk)| for_sdk)
     }
 
+    /// Refuses what the SDK reads from the environment and cannot use: it would say so in its own words for each call.
+    fn check_for_sdk(&self) -> Result<(), Usage> {
+        let is_url =
+            |url: &str| ["http://", "https://"].iter().any(|begin| url.len() > begin.len() && url.starts_with(begin));
+        for name in ENDPOINTS {
+            if let Some(value) = self.var(name).filter(|value| !is_url(value)) {
+                return Err(Usage(format!("{name} is {value:?}, and no URL: it must begin with http:// or https://")));
+            }
+        }
+        for name in ["AWS_REGION", "AWS_DEFAULT_REGION"] {
+            if self.env.get(name).is_some_and(String::is_empty) {
+                return Err(Usage(format!("{name} is empty: give it a region, or unset it")));
+            }
+        }
+        Ok(())
+    }
+
     fn resolve(&self) -> anyhow::Result<(Settings, Settings)> {
         let file = self.file()?;
         let context = |name: Option<&String>| name.map_or(Ok(Settings::default()), |name| file.named(name).cloned());
@@ -126,10 +146,10 @@ impl Given {
             None => named.cluster.clone().or_else(|| current.cluster.clone()),
         };
         let cluster = self.cluster.clone().or(cluster);
+        self.check_for_sdk()?;
         let (region, told_region) = pick(|s| &s.region, &["AWS_REGION", "AWS_DEFAULT_REGION"]);
         let (profile, told_profile) = pick(|s| &s.profile, &["AWS_PROFILE"]);
-        let endpoints = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_EC2"];
-        let (endpoint, told_endpoint) = pick(|s| &s.endpoint, &endpoints);
+        let (endpoint, told_endpoint) = pick(|s| &s.endpoint, &ENDPOINTS);
         let told =
             Settings { cluster: cluster.clone(), region: told_region, profile: told_profile, endpoint: told_endpoint };
         Ok((Settings { cluster, region, profile, endpoint }, told))
@@ -300,6 +320,20 @@ mod tests {
         );
         let unknown = Given { context: Some("x".into()), ..env };
         assert!(unknown.settings().unwrap_err().is::<Usage>());
+    }
+
+    #[test]
+    fn what_the_sdk_cannot_use_is_refused_in_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, value, says) in [
+            ("AWS_ENDPOINT_URL_DYNAMODB", "notaurl", "no URL: it must begin with http://"),
+            ("AWS_ENDPOINT_URL", "http://", "no URL"),
+            ("AWS_REGION", "", "AWS_REGION is empty: give it a region, or unset it"),
+        ] {
+            let error = given(&dir, FILE, &[(name, value)]).settings().unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        given(&dir, FILE, &[("AWS_ENDPOINT_URL", ""), ("AWS_ENDPOINT_URL_EC2", "https://ec2")]).settings().unwrap();
     }
 
     #[test]

@@ -112,7 +112,7 @@ worlds! {
     arrays: [1, 2, 3], "--small --hours 1 --fault ArrayArrives=0.3", ["an array was submitted", "an array had room", "an array was full"];
     packs: [1, 2, 3], "--small --hours 2 --fault PackArrives=0.5",
         ["a pack was submitted", "a pack was complete", "a pack went on with what was left"];
-    members_in_parts: [1, 2, 12], "--small --hours 2 --fault MembersInParts=0.3 --fault Killed=0.03",
+    members_in_parts: [1, 2, 5], "--small --hours 2 --fault MembersInParts=0.3 --fault Killed=0.03",
         ["a part of a job was placed", "a placing was cut short"];
     roles: [1, 2, 15], "--small --hours 1 --fault RoleWanted=0.6", ["credentials were given", "credentials were refused"];
     one_handle_at_a_time: [1, 2, 3], "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3",

@@ -36,7 +36,7 @@ fn state(text: &str) -> Result<JobState, String> {
         other => other,
     };
     word.parse().map_err(|_| {
-        "it must be queued, placing, placed, regrouping, complete, failed, cancelled or rejected".to_owned()
+        "it must be queued (or pending), placing, placed (or running), regrouping, complete, failed, cancelled or rejected".to_owned()
     })
 }
 

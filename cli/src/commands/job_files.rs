@@ -273,6 +273,10 @@ fn upload(path: &Path, form: Form, digest: &Digest, archive: Option<TempPath>) -
 }
 
 fn file(path: &Path) -> io::Result<Upload> {
+    // A device or a pipe may have no end. Opening a pipe waits for whoever writes into it.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("it is neither a file nor a folder"));
+    }
     let mut file = File::open(path)?;
     let is_program = file.metadata()?.permissions().mode() & 0o111 != 0;
     upload(path, if is_program { Form::Program } else { Form::File }, &digest_of(&mut file)?, None)

@@ -154,13 +154,25 @@ async fn element_logs(
     let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
     let places = |alloc: &Alloc| Some((alloc.id(), alloc.elements.places.of(element)?));
     let last = allocs.iter().filter_map(places).max_by_key(|(id, _)| id.copy);
-    let Some((id, bytes)) = last else {
-        anyhow::bail!(
-            "nothing is known of element {element} yet: a node tells once in a minute which elements have ended"
-        );
+    let outcome = |of: Option<AllocId>| {
+        let allocs = allocs.iter().filter(|alloc| of.is_none_or(|id| alloc.id() == id));
+        let mut results = allocs.flat_map(|alloc| alloc.elements.results.iter());
+        results.find(|(_, elements)| elements.contains(element)).map(|(outcome, _)| outcome)
     };
-    let mut outcomes = allocs.iter().filter(|alloc| alloc.id() == id).flat_map(|alloc| alloc.elements.results.iter());
-    if let Some((outcome, _)) = outcomes.find(|(_, elements)| elements.contains(element)) {
+    let Some((id, bytes)) = last else {
+        anyhow::bail!(match outcome(None) {
+            Some(outcome) => format!(
+                "element {element} ended with {outcome}, and which part of the output is its own is not known: \
+                 `nodekeeper logs {}` prints all of it",
+                job.summary.job_id
+            ),
+            None if job.summary.state.is_ended() => format!("element {element} did not run to its end"),
+            None => format!(
+                "nothing is known of element {element} yet: a node tells once in a minute which elements have ended"
+            ),
+        });
+    };
+    if let Some(outcome) = outcome(Some(id)) {
         writeln!(context.err, "== element {element} of {id}: {outcome}")?;
     }
     let others = job_allocs_except(cluster, &job, id).await?;

@@ -42,6 +42,8 @@ const BY_MESSAGE: &[(&str, &str, Meaning)] = &[
     ("UnauthorizedOperation", ":volume/", Limits(Refused, Request)),
     // A policy may allow some types, or some tags.
     ("UnauthorizedOperation", ":instance/", Limits(Refused, Request)),
+    // A policy of the organization forbids something of this call. It may allow other calls.
+    ("UnauthorizedOperation", "explicit deny", Limits(Refused, Request)),
     // An image that belongs to somebody else.
     ("AuthFailure", "image", Limits(Refused, Template)),
     // A product of the marketplace that the account has not subscribed to.

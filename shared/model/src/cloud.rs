@@ -25,7 +25,7 @@ pub enum LaunchError {
     #[error("its instance is terminated already: {0}")]
     Spent(String),
     /// It is not known whether EC2 launched an instance: the same call with the same token may be repeated.
-    #[error("the answer was lost: {0}")]
+    #[error("EC2 did not say whether it launched: {0}")]
     Lost(String),
 }
 

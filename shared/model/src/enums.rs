@@ -275,6 +275,8 @@ string_enum! {
         Refused = "refused",
         /// The same request stays wrong until a person mends something.
         Wrong = "wrong",
+        /// EC2 did not say whether it launched.
+        Unanswered = "unanswered",
     }
 }
 

@@ -44,6 +44,10 @@ const THROTTLED_S: i64 = 5;
 const THROTTLED_CONTINUES_S: i64 = 120;
 /// The first wait after EC2 did not accept something, in seconds: what is new may not be known everywhere yet.
 const REFUSED_S: i64 = 30;
+/// The first and the longest wait after a launch whose answer EC2 did not give, in seconds. The call is repeated with its
+/// token after the first wait, because its claim lasts as long.
+const UNANSWERED_S: i64 = 60;
+const LONGEST_UNANSWERED_S: i64 = 900;
 /// The first pause after failed starts, in seconds.
 const FAILED_STARTS_PAUSE_S: i64 = 60;
 
@@ -75,7 +79,12 @@ impl Limit {
 
     /// Whether the limit seldom ends without a person.
     pub const fn needs_a_person(&self) -> bool {
-        !matches!(self, Self::Refused(Class::Short | Class::Throttled, ..))
+        !matches!(self, Self::Refused(Class::Short | Class::Throttled | Class::Unanswered, ..))
+    }
+
+    /// Whether EC2 did not say of two launches, one after the other, whether it launched.
+    pub fn is_unanswered_again(&self) -> bool {
+        matches!(self, Self::Refused(Class::Unanswered, _, row) if row.wait_s.is_some_and(|wait| wait > UNANSWERED_S))
     }
 
     /// Whether a limit of the account is reached.
@@ -144,8 +153,8 @@ impl Limit {
                 "raise it in Service Quotas, or lower nodes.max; then `nodekeeper release launches` tries at once"
             }
             Self::Refused(Class::Refused | Class::Wrong, scope, _) if *scope == Scope::ACCOUNT => {
-                "correct the role, the credentials or the clock of poll-and-scale: see the message; then `nodekeeper release \
-                 launches` tries at once"
+                "the message says what to correct: the account, or the role, the credentials or the clock of poll-and-scale; \
+                 then `nodekeeper release launches` tries at once"
             }
             Self::Refused(Class::Refused | Class::Wrong, ..) => {
                 "correct the policy, or the launch template and then `nodekeeper release launches`"
@@ -154,7 +163,10 @@ impl Limit {
                 "see their console output in `nodekeeper history cluster`, and correct image or user data; then `nodekeeper \
                  release launches` tries at once"
             }
-            Self::Refused(Class::Short | Class::Throttled, ..) => "",
+            Self::Refused(Class::Short, scope, _) if matches!(scope.reach(), Reach::Subnet | Reach::Template) => {
+                "name more subnets in launch.subnets, or free addresses"
+            }
+            Self::Refused(Class::Short | Class::Throttled | Class::Unanswered, ..) => "",
         }
     }
 
@@ -174,12 +186,14 @@ impl fmt::Display for Limit {
             Self::Refused(Class::Short, scope, _) if scope.reach() == Reach::Subnet => {
                 write!(f, "EC2 is short of addresses in {scope:#}")
             }
+            Self::Refused(Class::Short, scope, _) if scope.reach() == Reach::Template => {
+                write!(f, "EC2 is short of addresses in the subnet of {scope:#}")
+            }
             Self::Refused(Class::Short, scope, _) => write!(f, "EC2 is short of {scope:#}"),
             Self::Refused(Class::Quota, scope, _) => write!(f, "{} is reached", scope.quota()),
             Self::Refused(Class::Throttled, ..) => f.write_str("EC2 throttles launches"),
-            Self::Refused(_, scope, _) if *scope == Scope::ACCOUNT => {
-                f.write_str("EC2 does not accept our credentials or permissions")
-            }
+            Self::Refused(Class::Unanswered, scope, _) => write!(f, "EC2 does not answer launches of {scope:#}"),
+            Self::Refused(_, scope, _) if *scope == Scope::ACCOUNT => f.write_str("EC2 refuses every launch"),
             Self::Refused(_, scope, _) => write!(f, "EC2 refuses launches with {scope:#}"),
             Self::FailedStarts(e) => write!(f, "{} starts failed in a row", e.count()),
         }
@@ -201,6 +215,7 @@ impl Terms {
             Class::Throttled => (THROTTLED_S, LONGEST_WAIT_S, THROTTLED_CONTINUES_S),
             Class::Refused => (REFUSED_S, LONGEST_WAIT_S, CONTINUES_S),
             Class::Wrong => (LONGEST_WAIT_S, LONGEST_WAIT_S, CONTINUES_S),
+            Class::Unanswered => (UNANSWERED_S, LONGEST_UNANSWERED_S, CONTINUES_S),
         };
         Self { first_s, longest_s, continues_s }
     }
@@ -257,7 +272,8 @@ impl Control {
         let (class, reach) = match error {
             LaunchError::Refused(refusal) => (refusal.class, refusal.reach),
             LaunchError::Throttled(_) => (Class::Throttled, Reach::Account),
-            LaunchError::Spent(_) | LaunchError::Lost(_) => return None,
+            LaunchError::Lost(_) => (Class::Unanswered, Reach::Offering),
+            LaunchError::Spent(_) => return None,
         };
         let scope = Scope::of(reach, offering);
         // Another policy may ask for something else. The account stays the same.
@@ -407,6 +423,20 @@ mod tests {
             assert_eq!((waited[0], *waited.last().unwrap()), (Some(first), Some(longest)), "{class}");
             assert!(waited.windows(2).all(|w| w[0] == Some(longest) || w[0] < w[1]), "{class}: {waited:?}");
         }
+    }
+
+    #[test]
+    fn an_answer_that_never_came_limits_its_offering_and_from_the_second_on_it_is_one_that_fails() {
+        let lost = LaunchError::Lost("InternalError: an internal error".into());
+        assert_eq!(waits(&lost, &[0, 60, 180, 420, 1000, 2000]), [60, 120, 240, 480, 900, 900].map(Some));
+        let limit = |refusals: &[(&LaunchError, i64)], s: i64| after(refusals).limits(at(s)).pop().unwrap();
+        let (once, twice) = (limit(&[(&lost, 0)], 1), limit(&[(&lost, 0), (&lost, 60)], 61));
+        assert_eq!((once.is_unanswered_again(), twice.is_unanswered_again()), (false, true));
+        assert!(
+            twice.covers(&offering()) && !twice.covers(&Offering { instance_type: "m7a.xlarge".into(), ..offering() })
+        );
+        assert_eq!(twice.to_string(), "EC2 does not answer launches of on_demand m7a.large any");
+        assert_eq!(twice.message(), Some("EC2 did not say whether it launched: InternalError: an internal error"));
     }
 
     #[test]

@@ -53,6 +53,7 @@ impl Class {
             Self::Throttled => "throttled",
             Self::Refused => "refused",
             Self::Wrong => "wrong request",
+            Self::Unanswered => "no answer",
         }
     }
 }

@@ -38,12 +38,7 @@ async fn each_limit_is_said_the_same_everywhere() {
         ("max = 4", "max = 1", None, "the 1 node that the maximum of size small allows is there"),
         ("max = 4", "", entry("limit#quota#account"), "launching pauses for 3 min: a limit of the account is reached"),
         ("max = 4", "", entry("limit#throttled#account"), "launching pauses for 3 min: EC2 throttles launches"),
-        (
-            "max = 4",
-            "",
-            entry("limit#refused#account"),
-            "launching pauses for 3 min: EC2 does not accept our credentials or permissions",
-        ),
+        ("max = 4", "", entry("limit#refused#account"), "launching pauses for 3 min: EC2 refuses every launch"),
         ("max = 4", "", failed, "launching pauses for 3 min: 12 starts failed in a row"),
         (
             "max = 4",

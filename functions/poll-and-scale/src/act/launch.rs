@@ -389,7 +389,10 @@ impl Acting<'_> {
         let change = seen.control.after_refusal(offering, error, &seen.policy, seen.policy_version, now);
         let Some(change) = change else { return };
         let key = change.key.clone();
-        if let ControlKey::Limit(_, scope) = &key {
+        // An answer that EC2 did not give says nothing about the other calls of this run.
+        if let ControlKey::Limit(class, scope) = &key
+            && *class != Class::Unanswered
+        {
             self.rate.refuse(scope.clone());
         }
         let written = match self.run.store.change_entry(&change).await {

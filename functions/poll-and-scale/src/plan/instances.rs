@@ -14,6 +14,7 @@ use model::action::EventPolicy;
 use model::brake::{Incident, Permit, Threshold};
 use model::cloud::{Instance, InstanceState};
 use model::events::Subject;
+use model::limits::Limit;
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{ABSENCE_CONFIRM, BrakeKind, Life, NodeRecord, NodeState, NodeStatus};
@@ -94,6 +95,10 @@ fn note_absence(plan: &mut Plan, record: &NodeRecord, life: &Life, since: Option
 
 /// An assigned record without an instance: the launch call is under way, or its answer was lost.
 fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
+    if view.limit_on(&life.offering).is_some_and(Limit::is_unanswered_again) {
+        // Its jobs go another way, if there is one. The record waits for the instance that EC2 may have launched.
+        view.lose(life.node_id);
+    }
     if life.launch_claim_until_at > view.now || !matches!(record.state, NodeState::Assigned(_)) {
         return;
     }

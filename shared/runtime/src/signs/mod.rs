@@ -179,7 +179,7 @@ pub const SIGNS: &[Sign] = &[
     },
     Sign {
         name: "limit",
-        raised_by: "EC2 refuses launches for a quota that jobs wait for, for our permissions, or because a part of the request is wrong; look: it throttles, is short of instances, or nobody waits for the quota",
+        raised_by: "EC2 refuses launches for a quota that jobs wait for, for our permissions, or because a part of the request is wrong; look: it throttles, is short of instances, does not say whether it launched, or nobody waits for the quota",
         ends: "after the time that it says, with the next version of the policy, or with `nodekeeper release launches`",
         raise: held::limits,
         told_by: &[],

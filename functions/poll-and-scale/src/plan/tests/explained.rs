@@ -93,7 +93,7 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
         ),
         (
             busy(json!({})).entry(ControlKey::Limit(Class::Refused, Scope::ACCOUNT), 160),
-            "launching pauses for 1 min: EC2 does not accept our credentials or permissions",
+            "launching pauses for 1 min: EC2 refuses every launch",
         ),
         (busy(json!({})).entry(ControlKey::FailedStarts, 160), "launching pauses for 1 min: 0 starts failed in a row"),
         (
@@ -107,6 +107,29 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
         assert_eq!(given.limits(at(100)), [why]);
         assert_eq!(given.count(at(100), "launch"), 0, "{why}");
     }
+}
+
+#[test]
+fn after_a_second_launch_without_an_answer_the_job_goes_another_way() {
+    let sizes = json!([
+        {"name": "small", "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1},
+        {"name": "other", "instance_type": "c7a.large", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.2},
+    ]);
+    let launching = given(json!({"size": sizes})).node(fixtures::assigned(0)).job(5, whole);
+    let key = ControlKey::Limit(Class::Unanswered, Scope::of(Reach::Offering, &fixtures::offering()));
+    let limited = |wait_s| {
+        let mut given = launching.clone().entry(key.clone(), 260);
+        let row = EntryRow { until_at: Some(at(260)), wait_s: Some(wait_s), ..EntryRow::new(&key) };
+        given.seen.control.put(row);
+        given
+    };
+    assert_eq!(limited(60).count(at(200), "launch"), 0, "its own launch is repeated after the wait");
+    let again = limited(120);
+    assert_eq!(again.count(at(200), "launch"), 1);
+    assert_eq!(again.wanted(at(200)), [("other".to_owned(), 1)]);
+    assert_eq!(again.count(at(200), "relaunch"), 0);
+    assert_eq!(again.count(at(30), "launch"), 1, "also while the claim of the second call lasts");
+    assert_eq!(again.count(at(261), "launch"), 0, "the wait is over, and the launch is repeated");
 }
 
 #[test]
