@@ -30,7 +30,7 @@ use crate::rights;
 use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process, StopRequest};
 use crate::scratch;
 use crate::stops::{Step, Stops};
-use crate::usage::Meter;
+use crate::usage::{ContainerMeter, Meter};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::time::Time;
@@ -128,11 +128,14 @@ async fn work(
 ) -> (EndCause, Option<Capture>) {
     match start_command(task, dir, context, rights) {
         Ok((child, mut capture, process)) => {
+            let is_client = matches!(process, Process::Client(_));
+            // What the client uses is not what the command uses.
+            let container = is_client.then(|| ContainerMeter::start(task.runtime, task.order.alloc_id));
+            meter.begin(container, Instant::now());
             let cause = supervise(task, dir, child, (&capture, meter), term).await;
-            if matches!(process, Process::Client(_)) {
-                // What the client said is judged. What it used is not what the command used.
+            if is_client {
+                // What the client said is judged.
                 capture.finish().await;
-                meter.forget();
             }
             let cause = judge(task, dir, cause, process).await;
             remove_container(dir).await;
