@@ -25,7 +25,7 @@ use crate::memory;
 use crate::output_files::output_tail;
 use crate::process_table::{self, ProcessEntry};
 use crate::program;
-use crate::provision::{Provided, SupervisorContext, keep, provide, user};
+use crate::provision::{Provided, SupervisorContext, keep, keep_partial, provide, user};
 use crate::rights;
 use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process, StopRequest};
 use crate::scratch;
@@ -132,7 +132,10 @@ async fn work(
             // What the client uses is not what the command uses.
             let container = is_client.then(|| ContainerMeter::start(task.runtime, task.order.alloc_id));
             meter.begin(container, Instant::now());
-            let cause = supervise(task, dir, child, (&capture, meter), term).await;
+            let cause = tokio::select! {
+                cause = supervise(task, dir, child, (&capture, meter), term) => cause,
+                never = keep_partial(task, dir, context) => never,
+            };
             if is_client {
                 // What the client said is judged.
                 capture.finish().await;
