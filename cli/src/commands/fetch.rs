@@ -17,7 +17,7 @@ use clap::Args;
 use files::{Digest, digest_of, unpack};
 use model::files::Form;
 use model::ids::AllocId;
-use model::{Alloc, ClientStatus, EndCause, Job, StoredOutput};
+use model::{Alloc, Job, StoredOutput};
 use s3::S3Error;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
     let given = show::one_line(&args.job);
     ensure!(!job.work.outputs.is_empty(), "job {given} keeps nothing: submit it with --out PATH");
     let allocs = cluster.store.allocs_of(&job).await?.rows;
-    let kept = if args.partial { partial(&cluster, allocs).await? } else { of_rows(&job, allocs) };
+    let kept = if args.partial { partial(&cluster, &job, allocs).await? } else { of_rows(&job, allocs) };
     let mut is_found = false;
     for Kept { alloc, outputs } in kept {
         let member = alloc.member;
@@ -85,45 +85,47 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
     }
     if !is_found {
         let (state, what) = (job.summary.state, if args.path == ALL { "outputs" } else { args.path.as_str() });
-        let hint = "`--partial` gets what a try had made that was lost with its node";
-        let (who, hint) = if args.partial { ("no lost try of it", String::new()) } else { ("it", format!("; {hint}")) };
+        if args.partial {
+            bail!("job {given} is {state}, and no try of it that was lost with its node has stored {what}");
+        }
         bail!(
-            "job {given} is {state} and {who} has stored no {what}: `nodekeeper job {given}` shows what it keeps{hint}"
+            "job {given} is {state} and has stored no {what}: `nodekeeper job {given}` shows what it keeps; `--partial` gets \
+             what a try had made that was lost with its node"
         );
     }
     Ok(Outcome::Done)
 }
 
-/// Whether the alloc was told to stop. Its end counts for no job, whatever its exit code is.
-const fn is_stopped(alloc: &Alloc) -> bool {
-    matches!(alloc.cause, Some(EndCause::Stopped { .. }))
-}
-
 /// By member, the alloc whose outputs count: that which is complete, or else the last one that stored some.
 fn of_rows(job: &Job, allocs: Vec<Alloc>) -> Vec<Kept> {
-    let counts = |alloc: &Alloc| !alloc.kept.is_empty() && (job.work.keep_failed || !is_stopped(alloc));
+    let counts = |alloc: &Alloc| !alloc.kept.is_empty() && (job.work.keep_failed || !alloc.was_stopped());
     let kept = allocs.into_iter().filter(counts);
-    let of_each = of_members(kept, |alloc| (alloc.summary.client == ClientStatus::Complete, alloc.id().copy));
+    let of_each = of_members(kept, |alloc| (alloc.has_succeeded(), alloc.id().copy));
     of_each.map(|alloc| Kept { alloc: alloc.id(), outputs: alloc.kept }).collect()
 }
 
 /// By member, what the last try had made that was not complete and stored something when its node went.
-async fn partial(cluster: &Cluster, mut allocs: Vec<Alloc>) -> anyhow::Result<Vec<Kept>> {
+async fn partial(cluster: &Cluster, job: &Job, mut allocs: Vec<Alloc>) -> anyhow::Result<Vec<Kept>> {
     allocs.sort_by_key(|alloc| Reverse(alloc.id().copy));
     let mut found: BTreeMap<u32, Kept> = BTreeMap::new();
-    for alloc in allocs.into_iter().filter(|a| is_stopped(a) || a.summary.client != ClientStatus::Complete) {
+    for alloc in allocs.into_iter().filter(|alloc| !alloc.has_succeeded()) {
         let (id, Some(place)) = (alloc.id(), &alloc.output_s3) else { continue };
         if found.contains_key(&id.member) {
             continue;
         }
-        if is_stopped(&alloc) && !alloc.kept.is_empty() {
+        if alloc.was_stopped() && !alloc.kept.is_empty() {
             found.insert(id.member, Kept { alloc: id, outputs: alloc.kept });
             continue;
         }
         match cluster.outputs.get(&place.partial(), MOST_PARTIAL).await {
             Ok((_, list)) => {
-                let outputs =
+                let list: Vec<StoredOutput> =
                     serde_json::from_slice(&list).with_context(|| format!("{} is no list", place.partial()))?;
+                // Any node may write there: nothing else becomes a path here.
+                let is_wanted = |stored: &StoredOutput| {
+                    stored.to.is_none() && job.work.outputs.iter().any(|output| output.path == stored.path)
+                };
+                let outputs = list.into_iter().filter(is_wanted).collect();
                 found.insert(id.member, Kept { alloc: id, outputs });
             }
             // Who may not list the bucket is denied what is not there.

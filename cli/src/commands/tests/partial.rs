@@ -65,7 +65,7 @@ async fn fetched(world: &World, job: &str, options: &[&str]) -> Result<String, S
 async fn what_the_last_lost_try_had_made_is_got_only_with_partial() {
     let (world, s3, job) = job_with(&[(lost(), &[]), (lost(), &[]), (lost(), &[])]).await;
     let refused = fetched(&world, &job, &["--partial"]).await.unwrap_err();
-    assert!(refused.contains("no lost try of it has stored no outputs"), "{refused}");
+    assert!(refused.contains("no try of it that was lost with its node has stored outputs"), "{refused}");
     leaves(&s3, 0, "older");
     leaves(&s3, 1, "newer");
     let refused = fetched(&world, &job, &[]).await.unwrap_err();
@@ -91,4 +91,18 @@ async fn what_a_try_kept_that_was_told_to_stop_is_not_taken_for_the_outputs_of_t
     let (world, _s3, job) = job_with(&[(stopped(0), &["so far"])]).await;
     assert!(fetched(&world, &job, &[]).await.is_err());
     assert_eq!(fetched(&world, &job, &["--partial"]).await.as_deref(), Ok("so far"));
+}
+
+#[tokio::test]
+async fn a_node_cannot_have_other_files_written_than_those_that_the_job_wants() {
+    let (world, s3, job) = job_with(&[(lost(), &[])]).await;
+    let evil = StoredOutput { path: "../evil".into(), ..stored(&s3, "evil") };
+    let elsewhere = StoredOutput { to: Some("s3://logs/other".parse().unwrap()), ..stored(&s3, "other") };
+    let list = serde_json::to_string(&[evil, elsewhere, stored(&s3, "wanted")]).unwrap();
+    s3.put_object("3/0-0/partial.json", &list);
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("in");
+    world.run(&["fetch", "--partial", &job, ".", &to.display().to_string()]).await.done();
+    assert_eq!(std::fs::read_to_string(to.join("f")).unwrap(), "wanted");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
