@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import tempfile
+import urllib.request
 
 from local_stack import PROGRAM, ROOT, Local, check, wait_until
 
@@ -110,8 +111,45 @@ def files_out(user):
     check("no link is followed", "is a link, which is not followed" in ran.stderr, ran.stderr)
     ran = user.run("run", "--out", "pipe", "--", "sh", "-c", line)
     check("a pipe is no output", "neither a file nor a folder" in ran.stderr, ran.stderr)
+    line = "mkdir d; mkfifo d/pipe; echo x > d/f; echo printed"
+    ran = user.run("run", "--quiet", "--name", "piped", "--out", "d", "--", "sh", "-c", line)
+    said = "nodekeeper: the output d is kept without its pipes, sockets and devices: pipe\n"
+    check("a pipe in a folder is left out, and the job's standard error says so",
+          (ran.returncode, ran.stdout, ran.stderr) == (0, "printed\n", said), ran)
+    check("with the rest of the folder", user.run("fetch", "piped", "d", "piped").returncode == 0 and user.read("piped/d/f") == "x\n")
     user.run("submit", "--name", "broke", "--wait", "--out", "log", "--out-failed", "--", "sh", "-c", "echo why > log; exit 3")
     check("outputs of a failed job are kept if asked", user.run("fetch", "broke").returncode == 0 and user.read("log") == "why\n")
+
+
+# The first try never ends, and does not stop when it is asked to.
+INTERRUPTED = """case $NODEKEEPER_ALLOC_ID in
+*.0.0) trap '' TERM; mkdir d; mkfifo d/pipe; echo half | tee ckpt d/f; while :; do sleep 0.1; done;;
+*) mkdir d; echo whole | tee ckpt d/f;;
+esac"""
+
+
+def interrupted(local, user):
+    """EC2 takes the instance away while the job runs. What it had made stays, and is not taken for its outputs."""
+    user.run("submit", "--name", "long", "--kill-timeout", "10m", "--out", "ckpt", "--out", "d", "--", "sh", "-c", INTERRUPTED)
+    job = lambda: json.loads(user.run("job", "long", "--json").stdout)
+    allocs = lambda: job().get("all_allocs", [])
+    wait_until("it runs and prints", lambda: user.run("logs", "long").stdout == "half\n")
+    user.fails("it has no outputs yet", "has stored no outputs", "fetch", "long", ".", "early")
+    node = next(node for node in json.loads(user.run("nodes", "--json").stdout) if node["node_id"] == allocs()[0]["node_id"])
+    ec2 = local.environment()["AWS_ENDPOINT_URL_EC2"]
+    event = f"{ec2}/_stand-in/instances/{node['instance_id']}/interrupt?warning_ms=15000"
+    urllib.request.urlopen(urllib.request.Request(event, method="POST"), timeout=30).close()
+    wait_until("the job is complete elsewhere", lambda: job()["state"] == "complete")
+    got = user.run("fetch", "--partial", "long", ".", "part")
+    check("what its first try had made is there", got.returncode == 0 and "as try" in got.stdout, got)
+    check("each of its outputs", (user.read("part/ckpt"), user.read("part/d/f")) == ("half\n", "half\n"))
+    got = user.run("fetch", "long", ".", "all")
+    check("its outputs are those of the try that is complete", (user.read("all/ckpt"), user.read("all/d/f")) == ("whole\n", "whole\n"), got)
+    first = min(allocs(), key=lambda alloc: alloc["alloc_id"])
+    wait_until("the first try is lost", lambda: min(allocs(), key=lambda alloc: alloc["alloc_id"])["client"] == "lost")
+    check("and its row keeps nothing", "kept" not in first, first)
+    printed = user.run("logs", first["alloc_id"])
+    check("`logs` has what it printed", printed.stdout == "half\n", printed)
 
 
 def followers(user):
@@ -156,6 +194,7 @@ def main():
         files_out(user)
         followers(user)
         is_fetched_once(user)
+        interrupted(local, user)
     # Isolated jobs may not reach the Python environment of the tests.
     with Local("--tick-s", "1", "--unisolated") as local, tempfile.TemporaryDirectory() as folder:
         own_places(local, User(local, folder))

@@ -59,6 +59,29 @@ def job(local, name):
     return json.loads(local.run("job", name, "--json").stdout)
 
 
+# 30 MB in the shell. Half of the time of a vCPU.
+BURNS = """x=$(busybox head -c 30000000 /dev/zero | busybox tr '\\0' x)
+until test -e stop; do busybox timeout 0.5 sh -c 'while :; do :; done'; sleep 0.5; done; echo ${#x}"""
+
+
+def is_used(usage, ran_s):
+    """What a job of these commands used in so many seconds."""
+    return usage and 0.2 < usage["cpu_ms"] / usage["ran_ms"] < 1 and usage["ran_ms"] > ran_s * 1000 and 28 <= usage["memory_mib"] < 100
+
+
+def shown_used(local):
+    """What a container uses is told while it runs, and when it has ended."""
+    allocs = lambda: job(local, "burns")["all_allocs"]
+    live = wait_until("a job in a container tells what it uses while it runs", lambda: allocs()[0].get("usage"))
+    check("half of a vCPU, and what its shell holds", allocs()[0]["client"] == "running" and is_used(live, 25), live)
+    local.run("exec", "burns", "--", "sh", "-c", "echo > stop")
+    wait_until("it ends", lambda: job(local, "burns")["state"] == "complete")
+    end = allocs()[0]["usage"]
+    check("at its end too, and more", is_used(end, 30) and end["cpu_ms"] > live["cpu_ms"] and end["ran_ms"] > live["ran_ms"], (live, end))
+    listed = local.run("jobs", "--usage", "--name", "burns").stdout
+    check("`jobs --usage` shows it", "burns" in listed and "MiB" in listed and " s" in listed, listed)
+
+
 def tried(podman, host):
     image = f"{host}/team/app:1"
     first = push(podman, image, "the first")
@@ -76,6 +99,9 @@ def tried(podman, host):
         check("an image that is not there is told", "manifest unknown" in absent.stderr or "name unknown" in absent.stderr, absent)
         nodes = json.loads(local.run("nodes", "--json").stdout)
         check("no node is to blame for that", not any(node.get("refuses") for node in nodes), nodes)
+
+        burns = local.run("submit", "--name", "burns", "--image", image, *login, "/registry/login", "--", "sh", "-c", BURNS)
+        check("a job that burns and holds is submitted", burns.returncode == 0, burns)
 
         # It fails once, when the tag has moved.
         script = "cat /etc/image; until test -e go; do sleep 0.1; done; exit 75"
@@ -101,6 +127,7 @@ def tried(podman, host):
         lists = local.run("jobs", "--all", "--json").stdout + local.run("history", "cluster", "--json").stdout
         logs = "".join(path.read_text(errors="replace") for path in pathlib.Path(f"{local.dir.name}/stack/logs").glob("*.log"))
         check("and none is in a list, an event or a log", '"secret"' not in lists + logs and LOGIN not in lists + logs)
+        shown_used(local)
         local.run("cancel", "pinned")
         wait_until("it has ended", lambda: {alloc["client"] for alloc in allocs()} == {"failed"})
 

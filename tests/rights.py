@@ -4,11 +4,12 @@
 The service that gives the credentials is tried with each wrong question in `tests/src/rights.rs`, and against moto's STS.
 """
 
+import concurrent.futures
 import json
 import pathlib
 import sys
 
-from local_stack import ROOT, Local, check, wait_until
+from local_stack import PROGRAM, ROOT, Local, check, wait_until
 
 # What the secrets of the local system are.
 SECRETS = {
@@ -21,6 +22,57 @@ import boto3, json
 arn = boto3.client('sts').get_caller_identity()['Arn']
 value = boto3.client('ssm').get_parameter(Name='/db/password', WithDecryption=True)['Parameter']['Value']
 print(json.dumps([arn, value]))
+"""
+# A session of the job's role ends after so many seconds.
+SESSION_S = 12
+# It calls for two sessions and more, and tries the first session again when it has ended.
+RENEWS = """
+import boto3, botocore.exceptions, json, time
+session = boto3.Session()
+now = lambda: session.get_credentials().get_frozen_credentials()
+first, keys, until = now(), set(), time.time() + 26
+while time.time() < until:
+    session.client('sts').get_caller_identity()
+    keys.add(now().access_key)
+    time.sleep(1)
+old = dict(zip(('aws_access_key_id', 'aws_secret_access_key', 'aws_session_token'), first))
+try:
+    ended = boto3.client('sts', **old).get_caller_identity()
+except botocore.exceptions.ClientError as error:
+    ended = error.response['Error']['Code']
+print(json.dumps([len(keys), ended]))
+"""
+# A program with the SDK for Rust, which looks for credentials as every one does by default. Its requests go to this job, which
+# notes who signs them.
+RUST = r"""
+import http.server, json, os, re, subprocess, sys, threading, time, urllib.request
+signed = []
+class Tables(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_POST(self):
+        self.rfile.read(int(self.headers['content-length']))
+        signed.append(re.search('Credential=([^/]*)/', self.headers['authorization'])[1])
+        body = b'{"Items": [], "Count": 0, "ScannedCount": 0, "Responses": {}, "UnprocessedKeys": {}}'
+        self.send_response(200)
+        self.send_header('content-type', 'application/x-amz-json-1.0')
+        self.send_header('content-length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Tables)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+given = {name: value for name, value in os.environ.items() if not name.startswith('AWS_ENDPOINT')}
+assert not any(name in given for name in ('AWS_ACCESS_KEY_ID', 'AWS_PROFILE')), given
+url = f'http://127.0.0.1:{server.server_port}'
+token = open(given['AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE']).read()
+ask = urllib.request.Request(given['AWS_CONTAINER_CREDENTIALS_FULL_URI'], headers={'Authorization': token})
+first = json.load(urllib.request.urlopen(ask))['AccessKeyId']
+watch = subprocess.Popen([sys.argv[1], 'jobs', '--watch'], stdout=subprocess.DEVNULL, env={**given, 'AWS_ENDPOINT_URL': url, 'NODEKEEPER_CLUSTER': 'x'})
+time.sleep(26)
+watch.terminate()
+watch.wait()
+print(json.dumps([bool(signed) and signed[0] == first, len(set(signed))]))
 """
 # Another job tries everything that it can see of the first.
 STEAL = r"""
@@ -61,6 +113,15 @@ def boto3_finds_its_way(role):
         arn, value = json.loads(completes(local, "boto3 has the role of its job", *role, "--", str(PYTHON), "-c", WHO_AM_I))
         check("it is a session of the role, named after the alloc", arn.startswith("arn:aws:sts::000000000000:assumed-role/local-job/01"), arn)
         check("and reads a secret with it", value == "correct horse", value)
+        pathlib.Path(f"{local.dir.name}/stack/session-seconds").write_text(str(SESSION_S))
+        with concurrent.futures.ThreadPoolExecutor() as both:
+            python = both.submit(local.run, "run", "--quiet", *role, "--", str(PYTHON), "-c", RENEWS)
+            rust = both.submit(local.run, "run", "--quiet", *role, "--", str(PYTHON), "-c", RUST, str(PROGRAM))
+        sessions, ended = json.loads(python.result().stdout or "[0, 0]")
+        check("boto3 in a running job renews them before they end", sessions >= 3 and ended == "InvalidClientTokenId", python.result())
+        is_first, sessions = json.loads(rust.result().stdout or "[0, 0]")
+        check("the SDK for Rust in a job has the role of its job too", is_first, rust.result())
+        check("and renews them", sessions >= 3, rust.result())
 
 
 def main():

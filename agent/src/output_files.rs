@@ -9,7 +9,7 @@ use model::output::{Stream, Switches};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -81,6 +81,16 @@ impl OutputFiles {
         open_regular(&self.output())?.map_or(Ok(0), |file| file.metadata().map(|m| m.len()))
     }
 
+    /// Adds this text to the standard error of a command that prints no more.
+    pub fn add_to_stderr(&self, text: &str) -> io::Result<()> {
+        let (size, open) = (self.size()?, open_regular(&self.switches())?);
+        let switches = open.map_or(Ok(0), |file| file.metadata().map(|m| m.len() / SWITCH_BYTES))?;
+        if Stream::after(usize::try_from(switches).unwrap_or(usize::MAX)) == Stream::Out {
+            append(&self.switches(), &size.to_le_bytes())?;
+        }
+        append(&self.output(), text.as_bytes())
+    }
+
     /// These bytes of the output. They must be there.
     pub fn bytes_within(&self, from: u64, to: u64) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(to.saturating_sub(from)).map_err(io::Error::other)?];
@@ -118,6 +128,12 @@ impl OutputFiles {
     }
 }
 
+fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = File::options();
+    options.append(true).create(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+    options.open(path)?.write_all(bytes)
+}
+
 /// Opens a regular file; `None` if there is none. A symbolic link is an error.
 pub(crate) fn open_regular(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
@@ -151,6 +167,20 @@ pub fn output_tail(files: &OutputFiles, limit: usize) -> io::Result<(String, Swi
 mod tests {
     use super::*;
     use model::wire::MAX_LOG_TAIL_BYTES;
+
+    #[test]
+    fn what_is_added_is_standard_error_behind_all_that_was_printed() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = OutputFiles::at(dir.path().to_owned());
+        let all = || output_tail(&files, 100).unwrap();
+        files.add_to_stderr("a\n").unwrap();
+        assert_eq!(all(), ("a\n".to_owned(), Switches::new(vec![0])), "the command has printed nothing");
+        files.add_to_stderr("b\n").unwrap();
+        assert_eq!(all(), ("a\nb\n".to_owned(), Switches::new(vec![0])));
+        fs::remove_file(files.switches()).unwrap();
+        files.add_to_stderr("c\n").unwrap();
+        assert_eq!(all(), ("a\nb\nc\n".to_owned(), Switches::new(vec![4])), "after standard output");
+    }
 
     #[test]
     fn the_end_of_the_output_is_short_and_valid_text() {

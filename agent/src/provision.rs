@@ -14,7 +14,7 @@ use crate::rights::{self, secrets};
 use crate::runtime::Environment;
 use crate::s3_access::S3Environment;
 use model::time::Time;
-use model::{EndCause, StoredOutput};
+use model::{ClientStatus, EndCause, StoredOutput};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -112,6 +112,15 @@ fn files<'a>(
     }
 }
 
+/// While the command of the alloc runs, stores what it has made of its outputs when the node goes. Does not end.
+pub async fn keep_partial<T>(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> T {
+    if let Some(source) = task.files.as_ref().filter(|_| !task.order.work.outputs.is_empty()) {
+        let files = JobFiles { archive: dir.copy_of_output(), ..files(task, dir, context, source, None) };
+        files.store_partial_of_running(dir).await;
+    }
+    std::future::pending().await
+}
+
 /// Stores what is to be kept of an alloc that ends for this cause. Call this when no process of the alloc runs.
 pub async fn keep(
     task: &AllocTask,
@@ -123,7 +132,22 @@ pub async fn keep(
     let Some(source) = task.files.as_ref().filter(|_| !task.order.work.outputs.is_empty()) else {
         return (cause, Vec::new());
     };
-    files(task, dir, context, source, role).store(cause).await
+    let files = files(task, dir, context, source, role);
+    let mut notes = Vec::new();
+    let (cause, kept) = files.store(cause, |note| notes.push(note)).await;
+    for note in notes {
+        tracing::warn!("{note}");
+        // The last line of what failed says why it failed.
+        if cause.client() == ClientStatus::Complete
+            && let Err(error) = dir.output_files().add_to_stderr(&format!("nodekeeper: {note}\n"))
+        {
+            tracing::warn!(%error, "the job's output does not say so");
+        }
+    }
+    if cause.client() != ClientStatus::Complete {
+        files.store_partial_of_ended(dir).await;
+    }
+    (cause, kept)
 }
 
 /// Who runs the command; `None` for the agent's own user.

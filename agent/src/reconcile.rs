@@ -51,6 +51,12 @@ pub async fn run_once(state: &NodeState, runner: &mut Runner) {
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }
     }
+    // Before they are stopped: their ends store more then.
+    for id in state.read(Node::leaving) {
+        if let Err(error) = runner.dir(id).leave() {
+            tracing::warn!(alloc_id = %id, %error, "what the alloc has made so far is not stored");
+        }
+    }
     guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
     runner.know(state.read(|n| n.gpus.clone()));
     let refuses = state.read(|n| n.refuses.told().map(str::to_owned));

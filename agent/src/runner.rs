@@ -140,7 +140,7 @@ impl Runner {
         self.gpus = gpus;
     }
 
-    fn dir(&self, id: AllocId) -> AllocDir {
+    pub fn dir(&self, id: AllocId) -> AllocDir {
         AllocDir::of(&self.allocs, id)
     }
 

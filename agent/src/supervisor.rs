@@ -25,12 +25,12 @@ use crate::memory;
 use crate::output_files::output_tail;
 use crate::process_table::{self, ProcessEntry};
 use crate::program;
-use crate::provision::{Provided, SupervisorContext, keep, provide, user};
+use crate::provision::{Provided, SupervisorContext, keep, keep_partial, provide, user};
 use crate::rights;
 use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process, StopRequest};
 use crate::scratch;
 use crate::stops::{Step, Stops};
-use crate::usage::Meter;
+use crate::usage::{ContainerMeter, Meter};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::time::Time;
@@ -128,11 +128,17 @@ async fn work(
 ) -> (EndCause, Option<Capture>) {
     match start_command(task, dir, context, rights) {
         Ok((child, mut capture, process)) => {
-            let cause = supervise(task, dir, child, (&capture, meter), term).await;
-            if matches!(process, Process::Client(_)) {
-                // What the client said is judged. What it used is not what the command used.
+            let is_client = matches!(process, Process::Client(_));
+            // What the client uses is not what the command uses.
+            let container = is_client.then(|| ContainerMeter::start(task.runtime, task.order.alloc_id));
+            meter.begin(container, Instant::now());
+            let cause = tokio::select! {
+                cause = supervise(task, dir, child, (&capture, meter), term) => cause,
+                never = keep_partial(task, dir, context) => never,
+            };
+            if is_client {
+                // What the client said is judged.
                 capture.finish().await;
-                meter.forget();
             }
             let cause = judge(task, dir, cause, process).await;
             remove_container(dir).await;

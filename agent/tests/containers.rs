@@ -88,6 +88,23 @@ async fn a_container_has_the_user_the_variables_the_input_and_no_rights_or_files
 }
 
 #[tokio::test]
+async fn what_a_container_used_is_told_at_its_end_without_what_its_client_used() {
+    let Some((_podman, mut node)) = node_with_podman().await else { return };
+    // 30 MB in the shell, and two seconds of CPU time.
+    let script = "x=$(busybox head -c 30000000 /dev/zero | busybox tr '\\0' x)
+        busybox timeout 2 sh -c 'while :; do :; done'; echo ${#x}";
+    node.with(|p| p.order(vec![in_container(order(0, script)), in_container(order(1, "true"))]));
+    node.start(&["--containers", "podman"]);
+    let end = node.end_of(0).await;
+    assert_eq!((code(&end), printed(&end).trim_end().ends_with("30000000")), (Some(0), true), "{}", printed(&end));
+    let usage = end.usage.unwrap();
+    // At the last look it was half a second from its end.
+    assert!((1000..3500).contains(&usage.cpu_ms) && usage.ran_ms >= 2000, "{usage:?}");
+    assert!((28..80).contains(&usage.memory_mib.unwrap()), "{usage:?}");
+    assert_eq!(node.end_of(1).await.usage, None, "it ended before anybody could look");
+}
+
+#[tokio::test]
 async fn a_program_that_the_image_lacks_is_told_as_that_of_a_process() {
     let Some((_podman, mut node)) = node_with_podman().await else { return };
     let run = |copy, program: &str| {

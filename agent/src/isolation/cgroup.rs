@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where version 2 is mounted: alone, or beside version 1.
-const ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+pub const ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// The controllers that limit an alloc.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];

@@ -11,6 +11,7 @@
 pub mod cache;
 mod inputs;
 mod outputs;
+mod partial;
 
 use crate::client::Clock;
 use crate::imds::Imds;

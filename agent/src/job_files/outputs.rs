@@ -3,32 +3,43 @@
 //! This happens when none of its processes runs any more, and before its end is written down.
 
 use super::{JobFiles, patiently};
-use files::{Digest, Found, digest_of, open_beneath, pack_folder, walk};
+use files::{Digest, Found, LeftOut, digest_of, open_beneath, pack_folder, walk};
 use model::files::{Content, Form, MAX_CONTENT_BYTES, Output, StoredOutput};
 use model::stored::S3Place;
 use model::{ClientStatus, EndCause};
 use s3::{S3, S3Error};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// What is in the place of an output.
 #[derive(Debug)]
-struct Made {
+pub(super) struct Made {
     /// The path of what is stored.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// The folder that the archive at the path has; `None` for a file.
     folder: Option<File>,
-    content: Content,
+    pub(super) content: Content,
+    /// What of a folder is not stored.
+    left_out: LeftOut,
     _open: File,
+}
+
+/// How the bytes of a file that is an output are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// From the file: nobody writes it any more.
+    OfFile,
+    /// From a copy of it as it is now.
+    OfCopy,
 }
 
 impl JobFiles<'_> {
     /// Stores the outputs of a command that ended so, if they are to be kept. Returns how the alloc ends then: a command that
-    /// succeeded without what it should make has failed.
-    pub async fn store(&self, cause: EndCause) -> (EndCause, Vec<StoredOutput>) {
+    /// succeeded without what it should make has failed. Each output that is not kept whole is said to `say`.
+    pub async fn store(&self, cause: EndCause, mut say: impl FnMut(String)) -> (EndCause, Vec<StoredOutput>) {
         let work = &self.order.work;
         let has_succeeded = cause.client() == ClientStatus::Complete;
         let is_kept = has_succeeded || work.keep_failed && cause.is_of_the_command();
@@ -38,7 +49,12 @@ impl JobFiles<'_> {
         let mut stored = Vec::new();
         for output in &work.outputs {
             match self.one(output).await {
-                Ok(content) => stored.push(StoredOutput { path: output.path.clone(), content, to: output.to.clone() }),
+                Ok((content, left_out)) => {
+                    if !left_out.is_empty() {
+                        say(format!("the output {} is kept without {left_out}", output.path));
+                    }
+                    stored.push(StoredOutput { path: output.path.clone(), content, to: output.to.clone() });
+                }
                 Err(instead) if has_succeeded => return (instead, stored),
                 Err(why) => tracing::warn!(output = output.path, %why, "an output of a failed command is not kept"),
             }
@@ -46,10 +62,12 @@ impl JobFiles<'_> {
         (cause, stored)
     }
 
-    async fn one(&self, output: &Output) -> Result<Content, EndCause> {
+    async fn one(&self, output: &Output) -> Result<(Content, LeftOut), EndCause> {
         let no_output = |why: String| EndCause::NoOutput { path: output.path.clone(), why };
         let (work, path, archive) = (self.work.clone(), output.path.clone(), self.archive.clone());
-        let made = tokio::task::spawn_blocking(move || made(&work, &path, &archive)).await.map_err(io::Error::other);
+        let made = tokio::task::spawn_blocking(move || made(&work, &path, &archive, Reading::OfFile))
+            .await
+            .map_err(io::Error::other);
         let made = match made.and_then(|made| made) {
             Ok(Some(made)) => made,
             Ok(None) => return Err(no_output("it is not there".to_owned())),
@@ -67,7 +85,7 @@ impl JobFiles<'_> {
         {
             tracing::warn!(%error, "the archive of an output is left behind");
         }
-        is_stored.map(|()| made.content)
+        is_stored.map(|()| (made.content, made.left_out))
     }
 
     async fn put(&self, output: &Output, made: &Made, what: &str) -> Result<(), EndCause> {
@@ -127,13 +145,24 @@ fn in_proc(file: &File) -> PathBuf {
 }
 
 /// What is at this path in the work directory. A folder is packed.
-fn made(work: &Path, path: &str, archive: &Path) -> io::Result<Option<Made>> {
+pub(super) fn made(work: &Path, path: &str, archive: &Path, reading: Reading) -> io::Result<Option<Made>> {
     let Some(mut open) = open_beneath(work, path)? else { return Ok(None) };
     let metadata = open.metadata()?;
     let is_folder = metadata.is_dir();
-    let digest = match is_folder {
-        true => pack_folder(&open, File::create(archive)?)?.1,
-        false => digest_of(&mut open)?,
+    let mut left_out = LeftOut::default();
+    let digest = match (is_folder, reading) {
+        (true, _) => {
+            let packed = pack_folder(&open, File::create(archive)?)?;
+            left_out = packed.left_out;
+            packed.digest
+        }
+        (false, Reading::OfFile) => digest_of(&mut open)?,
+        (false, Reading::OfCopy) => {
+            let mut copy = File::options().read(true).write(true).create(true).truncate(true).open(archive)?;
+            io::copy(&mut (&open).take(metadata.len()), &mut copy)?;
+            copy.rewind()?;
+            digest_of(&mut copy)?
+        }
     };
     let form = match metadata.permissions().mode() & 0o111 {
         _ if is_folder => Form::Tree,
@@ -142,7 +171,8 @@ fn made(work: &Path, path: &str, archive: &Path) -> io::Result<Option<Made>> {
     };
     let Digest { sha256, bytes } = digest;
     let content = Content::new(form, &sha256, bytes).ok_or_else(|| io::Error::other("it has no digest"))?;
-    let path = if is_folder { archive.to_owned() } else { in_proc(&open) };
+    let is_copied = is_folder || reading == Reading::OfCopy;
+    let path = if is_copied { archive.to_owned() } else { in_proc(&open) };
     let folder = is_folder.then(|| open.try_clone()).transpose()?;
-    Ok(Some(Made { path, folder, content, _open: open }))
+    Ok(Some(Made { path, folder, content, left_out, _open: open }))
 }

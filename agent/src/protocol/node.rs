@@ -17,7 +17,7 @@ use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
     HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,
 };
-use model::{ClientStatus, EndCause, StoredOutput, Usage};
+use model::{ClientStatus, EndCause, Intent, StoredOutput, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,
@@ -128,6 +128,8 @@ pub struct Node {
     pub busy: Option<bool>,
     /// When EC2 will interrupt the instance; `None` if EC2 has announced no interruption.
     pub interrupt_at: Option<Time>,
+    /// What the operator wants of the node, by the last answer.
+    intent: Intent,
     /// Why the node takes no work.
     pub refuses: Refusals,
     /// The GPUs of the machine.
@@ -158,6 +160,7 @@ impl Node {
             durable,
             busy: None,
             interrupt_at: None,
+            intent: Intent::Run,
             refuses: Refusals { metadata: None, starts: None },
             gpus: Vec::new(),
             settled_handles: None,
@@ -203,6 +206,7 @@ impl Node {
             self.delivered.remove(&alloc_id);
         }
         self.complete_due |= answer.must_report;
+        self.intent = answer.intent;
         self.settled_handles.take_if(|_| answer.report_handles);
         // Gives up a report in flight with an older `as_of`, because it does not make the node ready, even if it was
         // accepted.
@@ -251,6 +255,15 @@ impl Node {
             (Seen::Pending, None) => Some(Work::Run(alloc.order.clone())),
         });
         todo.collect()
+    }
+
+    /// The allocs that run, make outputs and go with the node: EC2 takes it away, or they are told to stop because it is drained.
+    pub fn leaving(&self) -> Vec<AllocId> {
+        let is_drained = |alloc: &LocalAlloc| self.intent == Intent::Drain && alloc.stop_reason().is_some();
+        let goes = |alloc: &LocalAlloc| self.interrupt_at.is_some() || is_drained(alloc);
+        let makes = |alloc: &LocalAlloc| !alloc.order.work.outputs.is_empty();
+        let runs = self.durable.allocs.iter().filter(|(id, _)| *self.seen(**id) == Seen::Running);
+        runs.filter(|(_, alloc)| makes(alloc) && goes(alloc)).map(|(id, _)| *id).collect()
     }
 
     /// The state of an alloc when the agent last looked.

@@ -11,8 +11,8 @@ use crate::isolation::JobUser;
 use crate::memory_file::{as_stdin_bytes, inherited};
 use crate::rights::{SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
-    CommandSpec, Container, Environment, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process, PullFault, Runtime,
-    StopRequest,
+    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process,
+    PullFault, Runtime, StopRequest,
 };
 use crate::runtime::pulls;
 use model::container_env::{Passing, passing};
@@ -232,6 +232,16 @@ impl Runtime for ContainerRuntime {
         let options = if is_terminal { &["exec", "--interactive", "--tty"][..] } else { &["exec", "--interactive"] };
         let words = [self.program].into_iter().chain(options.iter().copied()).map(str::to_owned);
         Some(words.chain([alloc.to_string()]).chain(command.iter().cloned()).collect())
+    }
+
+    fn first_process(&self, alloc: AllocId) -> IoFuture<'_, Option<FirstProcess>> {
+        Box::pin(async move {
+            let said =
+                self.call(&["inspect", "--format", "{{.Id}} {{.State.Pid}}", &alloc.to_string()], TIMEOUT).await?;
+            let found = said.trim().split_once(' ');
+            let found = found.and_then(|(id, pid)| Some((id.to_owned(), pid.parse().ok().filter(|pid| *pid > 0)?)));
+            Ok(found.map(|(container, pid)| FirstProcess { pid, container }))
+        })
     }
 
     fn list<'a>(&'a self, allocs: &'a Path) -> IoFuture<'a, Vec<Container>> {

@@ -163,6 +163,15 @@ pub struct Container {
     pub label: String,
 }
 
+/// The first process of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstProcess {
+    /// Its pid, as whoever runs the container sees it.
+    pub pid: i32,
+    /// The id of the container.
+    pub container: String,
+}
+
 /// A way to run commands.
 pub trait Runtime: Debug + Send + Sync {
     /// The name of the runtime on the command line and in task files. It is stored on disk: never change it.
@@ -242,6 +251,11 @@ pub trait Runtime: Debug + Send + Sync {
     /// The command line that runs this command in the container of an alloc; `None` if its command is a process of the machine.
     fn inside(&self, _alloc: AllocId, _is_terminal: bool, _command: &[String]) -> Option<Vec<String>> {
         None
+    }
+
+    /// The first process of the container of an alloc; `None` if it does not run (yet).
+    fn first_process(&self, _alloc: AllocId) -> IoFuture<'_, Option<FirstProcess>> {
+        Box::pin(ready(Ok(None)))
     }
 
     /// Removes the container with this name, running or not. Succeeds if there is no such container.

@@ -43,6 +43,8 @@ pub struct ControlPlane {
     /// Answer every call with this status and body.
     pub refuse: Option<(u16, Value)>,
     pub next_heartbeat_s: f64,
+    /// Whether the operator drains the node.
+    pub drains: bool,
     /// When a node that has room asks for work, in seconds.
     pub soon_s: Option<f64>,
     pub beats: Vec<Heartbeat>,
@@ -144,7 +146,7 @@ impl ControlPlane {
         let must_report = std::mem::take(&mut self.must_report);
         let mut answer = json!({
             "status": "ready", "incarnation": self.incarnation(), "seq": self.seq,
-            "next_heartbeat_s": self.next_heartbeat_s, "intent": "run", "must_report": must_report,
+            "next_heartbeat_s": self.next_heartbeat_s, "intent": if self.drains { "drain" } else { "run" }, "must_report": must_report,
             "follows": self.follows,
         });
         if !self.reports.iter().any(|r| r.complete) {

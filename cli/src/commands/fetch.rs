@@ -1,5 +1,8 @@
 //! `fetch`: gets what a job left.
 //!
+//! What a job keeps is in its rows. What a try had made when its node went is below the place of the try's output, and only
+//! `--partial` gets it.
+//!
 //! Guarantees: what is written has the digest that the node reported; a file that is here already is replaced only if it is the
 //! same, or with `--force`; an archive writes nothing outside its folder.
 //! Does not: list a folder that a job stored at an `s3://` place of its own: the AWS CLI does.
@@ -13,7 +16,11 @@ use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use files::{Digest, digest_of, unpack};
 use model::files::Form;
-use model::{Alloc, ClientStatus, StoredOutput};
+use model::ids::AllocId;
+use model::{Alloc, Job, StoredOutput};
+use s3::S3Error;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Seek;
 use std::os::unix::fs::PermissionsExt;
@@ -22,6 +29,8 @@ use tempfile::NamedTempFile;
 
 /// The path that means every output.
 const ALL: &str = ".";
+/// The most bytes of a list of partial outputs: each of them is a name and a digest.
+const MOST_PARTIAL: u64 = 64 << 10;
 
 #[derive(Args, Clone, Debug)]
 pub struct FetchArgs {
@@ -39,6 +48,15 @@ pub struct FetchArgs {
     /// Replace files that are here
     #[arg(long)]
     force: bool,
+    /// What the last try had made that was lost with its node, in place of what the job keeps
+    #[arg(long)]
+    partial: bool,
+}
+
+/// What is fetched of a member.
+struct Kept {
+    alloc: AllocId,
+    outputs: Vec<StoredOutput>,
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::Result<Outcome> {
@@ -47,32 +65,75 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
     let job = cluster.store.job(job_id).await?.with_context(|| format!("job {job_id} is not stored"))?;
     let given = show::one_line(&args.job);
     ensure!(!job.work.outputs.is_empty(), "job {given} keeps nothing: submit it with --out PATH");
+    let allocs = cluster.store.allocs_of(&job).await?.rows;
+    let kept = if args.partial { partial(&cluster, &job, allocs).await? } else { of_rows(&job, allocs) };
     let mut is_found = false;
-    for alloc in with_outputs(cluster.store.allocs_of(&job).await?.rows) {
-        let member = alloc.id().member;
+    for Kept { alloc, outputs } in kept {
+        let member = alloc.member;
         if args.member.is_some_and(|wanted| wanted != member) {
             continue;
         }
         let is_apart = job.summary.needs.nodes > 1 && args.member.is_none();
         let dir = if is_apart { args.dir.join(format!("member-{member}")) } else { args.dir.clone() };
-        for output in alloc.kept.iter().filter(|output| args.path == ALL || args.path == output.path) {
+        for output in outputs.iter().filter(|output| args.path == ALL || args.path == output.path) {
             is_found = true;
             let to = dir.join(&output.path);
             fetch(&cluster, output, &to, args).await.with_context(|| format!("{} cannot be fetched", output.path))?;
-            writeln!(context.out, "{} ({})", to.display(), bytes_text(output.content.bytes))?;
+            let of = if args.partial { format!(", as try {alloc} had made it so far") } else { String::new() };
+            writeln!(context.out, "{} ({}{of})", to.display(), bytes_text(output.content.bytes))?;
         }
     }
     if !is_found {
         let (state, what) = (job.summary.state, if args.path == ALL { "outputs" } else { args.path.as_str() });
-        bail!("job {given} is {state} and has stored no {what}: `nodekeeper job {given}` shows what it keeps");
+        if args.partial {
+            bail!("job {given} is {state}, and no try of it that was lost with its node has stored {what}");
+        }
+        bail!(
+            "job {given} is {state} and has stored no {what}: `nodekeeper job {given}` shows what it keeps; `--partial` gets \
+             what a try had made that was lost with its node"
+        );
     }
     Ok(Outcome::Done)
 }
 
 /// By member, the alloc whose outputs count: that which is complete, or else the last one that stored some.
-fn with_outputs(allocs: Vec<Alloc>) -> impl Iterator<Item = Alloc> {
-    let kept = allocs.into_iter().filter(|alloc| !alloc.kept.is_empty());
-    of_members(kept, |alloc| (alloc.summary.client == ClientStatus::Complete, alloc.id().copy))
+fn of_rows(job: &Job, allocs: Vec<Alloc>) -> Vec<Kept> {
+    let counts = |alloc: &Alloc| !alloc.kept.is_empty() && (job.work.keep_failed || !alloc.was_stopped());
+    let kept = allocs.into_iter().filter(counts);
+    let of_each = of_members(kept, |alloc| (alloc.has_succeeded(), alloc.id().copy));
+    of_each.map(|alloc| Kept { alloc: alloc.id(), outputs: alloc.kept }).collect()
+}
+
+/// By member, what the last try had made that was not complete and stored something when its node went.
+async fn partial(cluster: &Cluster, job: &Job, mut allocs: Vec<Alloc>) -> anyhow::Result<Vec<Kept>> {
+    allocs.sort_by_key(|alloc| Reverse(alloc.id().copy));
+    let mut found: BTreeMap<u32, Kept> = BTreeMap::new();
+    for alloc in allocs.into_iter().filter(|alloc| !alloc.has_succeeded()) {
+        let (id, Some(place)) = (alloc.id(), &alloc.output_s3) else { continue };
+        if found.contains_key(&id.member) {
+            continue;
+        }
+        if alloc.was_stopped() && !alloc.kept.is_empty() {
+            found.insert(id.member, Kept { alloc: id, outputs: alloc.kept });
+            continue;
+        }
+        match cluster.outputs.get(&place.partial(), MOST_PARTIAL).await {
+            Ok((_, list)) => {
+                let list: Vec<StoredOutput> =
+                    serde_json::from_slice(&list).with_context(|| format!("{} is no list", place.partial()))?;
+                // Any node may write there: nothing else becomes a path here.
+                let is_wanted = |stored: &StoredOutput| {
+                    stored.to.is_none() && job.work.outputs.iter().any(|output| output.path == stored.path)
+                };
+                let outputs = list.into_iter().filter(is_wanted).collect();
+                found.insert(id.member, Kept { alloc: id, outputs });
+            }
+            // Who may not list the bucket is denied what is not there.
+            Err(S3Error::Absent | S3Error::Denied(_)) => {}
+            Err(error) => return Err(error).with_context(|| place.partial().to_string()),
+        }
+    }
+    Ok(found.into_values().collect())
 }
 
 async fn fetch(cluster: &Cluster, output: &StoredOutput, to: &Path, args: &FetchArgs) -> anyhow::Result<()> {

@@ -11,7 +11,7 @@ use crate::view::find::Finder;
 use crate::view::usage::bytes_text;
 use anyhow::{Context as _, bail};
 use clap::{ArgAction, Args};
-use files::{Digest, Digesting, TreeWriter, digest_of, pack_folder};
+use files::{Digest, Digesting, LeftOut, Packed, TreeWriter, digest_of, pack_folder};
 use ignore::WalkBuilder;
 use jiff::fmt::rfc2822::DateTimeParser;
 use model::files::{Content, Form, Inputs, MAX_CONTENT_BYTES, Output, Source, WORK_DIRECTORY, is_name};
@@ -76,6 +76,8 @@ struct Upload {
     shown: String,
     path: PathBuf,
     content: Content,
+    /// What of a folder the job does not get.
+    left_out: LeftOut,
     /// The archive of a folder. It is removed with this value.
     _archive: Option<TempPath>,
 }
@@ -202,6 +204,9 @@ impl Files {
         let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
         let now = context.now();
         for upload in &self.uploads {
+            if !upload.left_out.is_empty() {
+                writeln!(context.err, "nodekeeper: the job gets {} without {}", upload.shown, upload.left_out)?;
+            }
             let place = place_of(&policy, cluster, &upload.content)?;
             if is_there(cluster, &place, upload.content.bytes, now).await {
                 continue;
@@ -265,11 +270,11 @@ fn cannot_read(option: &str, path: &Path) -> String {
     format!("{option}: {} cannot be read", path.display())
 }
 
-fn upload(path: &Path, form: Form, digest: &Digest, archive: Option<TempPath>) -> io::Result<Upload> {
+fn upload(path: &Path, form: Form, digest: &Digest) -> io::Result<Upload> {
     let content = Content::new(form, &digest.sha256, digest.bytes);
     let content = content.ok_or_else(|| io::Error::other("it has no digest"))?;
-    let stored = archive.as_ref().map_or_else(|| path.to_owned(), |archive| archive.to_path_buf());
-    Ok(Upload { shown: path.display().to_string(), path: stored, content, _archive: archive })
+    let (shown, left_out) = (path.display().to_string(), LeftOut::default());
+    Ok(Upload { shown, path: path.to_owned(), content, left_out, _archive: None })
 }
 
 fn file(path: &Path) -> io::Result<Upload> {
@@ -279,17 +284,18 @@ fn file(path: &Path) -> io::Result<Upload> {
     }
     let mut file = File::open(path)?;
     let is_program = file.metadata()?.permissions().mode() & 0o111 != 0;
-    upload(path, if is_program { Form::Program } else { Form::File }, &digest_of(&mut file)?, None)
+    upload(path, if is_program { Form::Program } else { Form::File }, &digest_of(&mut file)?)
 }
 
-fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<(File, Digest)>) -> io::Result<Upload> {
+fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<Packed>) -> io::Result<Upload> {
     let (file, archive) = NamedTempFile::new()?.into_parts();
-    let (_, digest) = pack(path, file)?;
-    upload(path, Form::Tree, &digest, Some(archive))
+    let Packed { digest, left_out, .. } = pack(path, file)?;
+    let upload = upload(path, Form::Tree, &digest)?;
+    Ok(Upload { path: archive.to_path_buf(), left_out, _archive: Some(archive), ..upload })
 }
 
 /// Packs a folder without what its ignore files name.
-fn pack_unignored(dir: &Path, to: File) -> io::Result<(File, Digest)> {
+fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
     if !dir.is_dir() {
         return Err(io::Error::from(io::ErrorKind::NotADirectory));
     }
@@ -298,6 +304,7 @@ fn pack_unignored(dir: &Path, to: File) -> io::Result<(File, Digest)> {
     walk.filter_entry(|entry| !LEFT_OUT.iter().any(|name| entry.file_name() == *name));
     walk.sort_by_file_name(|a, b| a.cmp(b));
     let mut tree = TreeWriter::new(Digesting::new(BufWriter::new(to)));
+    let mut left_out = LeftOut::default();
     for entry in walk.build() {
         let entry = entry.map_err(io::Error::other)?;
         let Ok(name) = entry.path().strip_prefix(dir) else { continue };
@@ -310,10 +317,13 @@ fn pack_unignored(dir: &Path, to: File) -> io::Result<(File, Digest)> {
         } else if kind.is_file() {
             let file = File::open(entry.path())?;
             tree.file(name, mode, file.metadata()?.len(), file)?;
+        } else {
+            left_out.add(name);
         }
     }
     let (written, digest) = tree.finish()?.finish()?;
-    Ok((written.into_inner().map_err(io::IntoInnerError::into_error)?, digest))
+    let archive = written.into_inner().map_err(io::IntoInnerError::into_error)?;
+    Ok(Packed { archive, digest, left_out })
 }
 
 /// Says which file of this directory a command names and does not get. It may mean another one: so this is no error.
@@ -381,7 +391,9 @@ mod tests {
             write(name, text);
         }
         symlink("run.py", dir.path().join("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("data/socket")).unwrap();
         let packed = folder(dir.path(), pack_unignored).unwrap();
+        assert_eq!(packed.left_out.to_string(), "its pipes, sockets and devices: data/socket");
         let out = tempfile::tempdir().unwrap();
         files::unpack(&mut File::open(&packed.path).unwrap(), out.path()).unwrap();
         let mut found: Vec<String> = fs::read_dir(out.path())

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::Mode;
 use std::ffi::{CStr, CString, OsStr};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,6 +27,8 @@ pub enum Found {
     Folder,
     /// A link, and where it leads.
     Link(PathBuf),
+    /// A pipe, a socket or a device.
+    Special,
 }
 
 /// Opens what is at this path below a folder, without following a link. `None`: there is nothing.
@@ -53,7 +56,7 @@ fn open(folder: &impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     openat(folder, name, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-/// Goes through a folder in the order of the names, each folder before what is in it. Sockets, pipes and devices are left out.
+/// Goes through a folder in the order of the names, each folder before what is in it.
 pub fn walk(folder: &File, each: &mut impl FnMut(&Path, u32, Found) -> io::Result<()>) -> io::Result<()> {
     let mut open_folders = vec![Level::of(folder.try_clone()?.into(), PathBuf::new())?];
     while let Some(level) = open_folders.last_mut() {
@@ -68,8 +71,13 @@ pub fn walk(folder: &File, each: &mut impl FnMut(&Path, u32, Found) -> io::Resul
                 each(&path, 0o777, Found::Link(readlinkat(&level.folder, name.as_c_str())?.into()))?;
                 continue;
             }
-            // A socket, or a device that is not there. Or it went away.
-            Err(Errno::ENXIO | Errno::ENODEV | Errno::ENOENT) => continue,
+            // A socket, or a device that is not there.
+            Err(Errno::ENXIO | Errno::ENODEV) => {
+                each(&path, 0, Found::Special)?;
+                continue;
+            }
+            // It went away.
+            Err(Errno::ENOENT) => continue,
             Err(e) => return Err(io::Error::other(format!("{}: {e}", path.display()))),
         };
         let metadata = next.metadata()?;
@@ -82,6 +90,8 @@ pub fn walk(folder: &File, each: &mut impl FnMut(&Path, u32, Found) -> io::Resul
                 return Err(io::Error::other(format!("{} lies deeper than {MAX_DEPTH} folders", path.display())));
             }
             open_folders.push(Level::of(next.into(), path)?);
+        } else {
+            each(&path, mode, Found::Special)?;
         }
     }
     Ok(())
@@ -110,19 +120,65 @@ impl Level {
     }
 }
 
-/// Packs a folder into an archive, which is left at its beginning.
-pub fn pack_folder(folder: &File, to: File) -> io::Result<(File, Digest)> {
+/// What of a folder is in no archive: pipes, sockets and devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    first: Vec<PathBuf>,
+    more: usize,
+}
+
+impl LeftOut {
+    /// So many are named.
+    const NAMED: usize = 3;
+
+    pub fn add(&mut self, path: &Path) {
+        if self.first.len() < Self::NAMED {
+            self.first.push(path.to_owned());
+        } else {
+            self.more = self.more.saturating_add(1);
+        }
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.first.is_empty()
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> =
+            self.first.iter().map(|path| path.display().to_string().escape_debug().to_string()).collect();
+        write!(f, "its pipes, sockets and devices: {}", names.join(", "))?;
+        if self.more == 0 { Ok(()) } else { write!(f, " and {} more", self.more) }
+    }
+}
+
+/// A folder as an archive, which is left at its beginning.
+#[derive(Debug)]
+pub struct Packed {
+    pub archive: File,
+    pub digest: Digest,
+    pub left_out: LeftOut,
+}
+
+/// Packs a folder into an archive.
+pub fn pack_folder(folder: &File, to: File) -> io::Result<Packed> {
     let mut tree = TreeWriter::new(Digesting::new(BufWriter::new(to)));
+    let mut left_out = LeftOut::default();
     walk(folder, &mut |path, mode, found| match found {
         Found::Folder => tree.folder(path, mode),
         Found::Link(target) => tree.link(path, &target),
         Found::File(file) => tree.file(path, mode, file.metadata()?.len(), file),
+        Found::Special => {
+            left_out.add(path);
+            Ok(())
+        }
     })?;
     let (mut written, digest) = tree.finish()?.finish()?;
     written.flush()?;
     let mut archive = written.into_inner().map_err(io::IntoInnerError::into_error)?;
     archive.rewind()?;
-    Ok((archive, digest))
+    Ok(Packed { archive, digest, left_out })
 }
 
 #[cfg(test)]
@@ -131,6 +187,7 @@ mod tests {
     use crate::tree::unpack;
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn equal_folders_have_equal_archives_and_what_comes_out_is_what_went_in() {
@@ -142,15 +199,27 @@ mod tests {
             }
             symlink("a/f", dir.path().join("link")).unwrap();
             nix::unistd::mkfifo(&dir.path().join("pipe"), Mode::S_IRWXU).unwrap();
+            UnixListener::bind(dir.path().join("b/socket")).unwrap();
         }
         let pack = |dir: &Path| pack_folder(&File::open(dir).unwrap(), tempfile::tempfile().unwrap()).unwrap();
-        let ((mut archive, digest), (_, same)) = (pack(one.path()), pack(other.path()));
-        assert_eq!(digest, same);
+        let (Packed { mut archive, digest, left_out }, same) = (pack(one.path()), pack(other.path()));
+        assert_eq!((digest, &left_out), (same.digest, &same.left_out));
+        assert_eq!(left_out.to_string(), "its pipes, sockets and devices: b/socket, pipe");
         let out = tempfile::tempdir().unwrap();
         unpack(&mut archive, out.path()).unwrap();
         assert_eq!(fs::read_to_string(out.path().join("b/f")).unwrap(), "b");
         assert_eq!(fs::read_link(out.path().join("link")).unwrap(), Path::new("a/f"));
         assert!(!out.path().join("pipe").exists());
+    }
+
+    #[test]
+    fn of_many_that_are_left_out_three_are_named() {
+        let mut left_out = LeftOut::default();
+        assert!(left_out.is_empty());
+        for name in ["a", "b\n", "c", "d", "e"] {
+            left_out.add(Path::new(name));
+        }
+        assert_eq!(left_out.to_string(), "its pipes, sockets and devices: a, b\\n, c and 2 more");
     }
 
     #[test]

@@ -205,6 +205,16 @@ impl Alloc {
         }
     }
 
+    /// Whether the alloc was told to stop, and ended for that. Its end counts for no job, whatever its exit code is.
+    pub const fn was_stopped(&self) -> bool {
+        matches!(self.cause, Some(EndCause::Stopped { .. }))
+    }
+
+    /// Whether its outputs are those of its job.
+    pub fn has_succeeded(&self) -> bool {
+        self.summary.client == ClientStatus::Complete && !self.was_stopped()
+    }
+
     /// What is known of the elements after this report.
     fn told(&self, update: &AllocUpdate) -> Told {
         self.work.pack.as_ref().map_or_else(Told::default, |pack| self.elements.then(&update.elements, &pack.elements))
@@ -468,6 +478,22 @@ mod tests {
         }
         assert_eq!(told(done, &["b", "x", "a"]), Ok(vec!["a".to_owned(), "b".to_owned()]), "and no others");
         assert_eq!(told(EndCause::Exited { code: 1 }, &["b"]), Ok(vec!["b".to_owned()]));
+    }
+
+    #[test]
+    fn an_alloc_that_was_told_to_stop_has_no_outputs_of_its_job_whatever_its_exit_code_is() {
+        let ended = |cause: EndCause| running().end(&Ending::new(cause), Span::from_s(9), at(9));
+        let stopped = |code| EndCause::Stopped { why: String::new(), code: Some(code) };
+        for (cause, has_succeeded, was_stopped) in [
+            (EndCause::Exited { code: 0 }, true, false),
+            (EndCause::Exited { code: 1 }, false, false),
+            (stopped(0), false, true),
+            (stopped(1), false, true),
+        ] {
+            let alloc = ended(cause.clone());
+            assert_eq!((alloc.has_succeeded(), alloc.was_stopped()), (has_succeeded, was_stopped), "{cause:?}");
+        }
+        assert!(!running().has_succeeded());
     }
 
     #[test]

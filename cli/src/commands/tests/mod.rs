@@ -13,6 +13,7 @@ mod naming;
 mod nodes;
 mod output;
 mod output_store;
+mod partial;
 mod permissions;
 mod running;
 mod setting_up;

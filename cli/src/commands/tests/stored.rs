@@ -63,6 +63,18 @@ impl FakeS3 {
         model::Content::new(model::files::Form::File, &digest.sha256, digest.bytes).unwrap()
     }
 
+    /// Stores this object.
+    pub(super) fn put_object(&self, key: &str, text: &str) {
+        self.0.lock().unwrap().objects.insert(key.to_owned(), text.into());
+    }
+
+    /// Stores a file in its place in the bucket of the cluster.
+    pub(super) fn put_file(&self, text: &str) -> model::Content {
+        let content = self.put_content(text);
+        self.put_object(&format!("test/files/{}", content.sha256()), text);
+        content
+    }
+
     fn put_switches(&self, list: &str) {
         self.0.lock().unwrap().objects.insert(format!("{KEY}/000000.switches"), list.as_bytes().to_vec());
     }

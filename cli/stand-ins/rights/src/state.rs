@@ -7,6 +7,7 @@ use guard::sigv4::{self, Issued, Issuer, Scope, Signed};
 use model::time::Time;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,6 +49,13 @@ impl Rights {
         secrets: PathBuf,
     ) -> Self {
         Self { region, owner, clock, secrets, sessions: Mutex::default() }
+    }
+
+    /// How long a session lasts at most, in seconds, if the file `session-seconds` beside the secrets says so: somebody tries
+    /// whether a program renews its credentials. It is read with each request.
+    pub(crate) fn longest_s(&self) -> Option<i64> {
+        let text = fs::read_to_string(self.secrets.with_file_name("session-seconds")).ok()?;
+        text.trim().parse().ok().filter(|s| *s > 0)
     }
 
     /// The secret key of the owner or of a session that has not ended.

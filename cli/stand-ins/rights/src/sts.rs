@@ -56,6 +56,7 @@ fn assume_role(rights: &Rights, caller: &Issued, form: &BTreeMap<String, String>
     let Some(lasts) = lasts.filter(|s| LASTING_S.contains(s)) else {
         return refused("ValidationError", "DurationSeconds must be 900 to 3600");
     };
+    let lasts = rights.longest_s().map_or(lasts, |most| lasts.min(most));
     let now = (rights.clock)();
     let id = format!("ASIA{}", random(8).to_ascii_uppercase());
     let issued = Issued {

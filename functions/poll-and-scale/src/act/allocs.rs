@@ -8,7 +8,7 @@ use super::acting::Acting;
 use model::files::Inputs;
 use model::ids::{AllocId, JobId, NodeId};
 use model::time::Time;
-use model::{Alloc, ClientStatus, Desired, Ending, Job, NodeRecord, ResolvedCopy, Source};
+use model::{Alloc, Desired, Ending, Job, NodeRecord, ResolvedCopy, Source};
 use runtime::answer::ActError;
 use std::collections::BTreeMap;
 use store::placing::{Placing, place};
@@ -78,8 +78,8 @@ impl Acting<'_> {
             let Some(earlier) = store.job(*job_id).await? else { continue };
             let allocs = store.allocs_of(&earlier).await?.rows;
             let of_member = allocs.iter().filter(|alloc| alloc.id().member == *member);
-            let complete = of_member.filter(|alloc| alloc.summary.client == ClientStatus::Complete);
-            let last = complete.max_by_key(|alloc| alloc.id().copy);
+            let succeeded = of_member.filter(|alloc| alloc.has_succeeded());
+            let last = succeeded.max_by_key(|alloc| alloc.id().copy);
             if let Some(stored) = last.and_then(|alloc| alloc.kept.iter().find(|output| output.path == *path)) {
                 *source = stored.source();
             }

@@ -42,13 +42,16 @@ impl Check {
         }
     }
 
-    /// An alloc that is placed has what the last complete alloc of the job before it has stored. An input is named after that job.
+    /// An alloc that is placed has what the last complete alloc of the job before it has stored. One that was told to stop counts for
+    /// no job, whatever its exit code was. An input is named after that job.
     fn invariant_what_follows_has_its_inputs(&self, model: &Model, id: AllocId, after: &Item) {
         let rule = "invariant_what_follows_has_its_inputs";
         let inputs = within(after, "work", "inputs");
         for (name, source) in inputs.as_object().into_iter().flatten() {
             let Ok(earlier) = name.parse::<JobId>() else { continue };
-            let of_earlier = |row: &&store::Row| text(row, "client") == Some("complete") && !kept(row).is_empty();
+            let was_stopped = |row: &store::Row| within(row, "cause", "kind").as_str() == Some("stopped");
+            let has_succeeded = |row: &store::Row| text(row, "client") == Some("complete") && !was_stopped(row);
+            let of_earlier = |row: &&store::Row| has_succeeded(row) && !kept(row).is_empty();
             let ids = |row: &store::Row| text(row, "alloc_id").and_then(|id| id.parse::<AllocId>().ok());
             let is_earlier = |row: &&store::Row| ids(row).is_some_and(|id| id.job_id == earlier && id.member == 0);
             let complete = model.rows(Table::Allocs).filter(is_earlier).filter(of_earlier);
