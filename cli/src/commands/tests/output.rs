@@ -5,10 +5,11 @@ use crate::commands::output_stream::MISSING;
 use crate::commands::run::run_with;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use model::elements::{Pack, Told};
 use model::ids::AllocId;
 use model::output::{Piece, Switches, Then};
 use model::wire::MAX_LOG_TAIL_BYTES;
-use model::{JobSet, Life};
+use model::{JobSet, Life, Work};
 use std::collections::BTreeSet;
 use std::io::Write;
 use tokio::sync::mpsc::unbounded_channel;
@@ -447,4 +448,29 @@ async fn logs_of_nothing_say_why() {
     let error = world.run(&["logs", &id(1), "--member", "7"]).await.error();
     assert!(error.contains("no alloc of the job has the member 7"), "{error}");
     assert_eq!(parse(&["logs", "x", "--json", "-f"]).unwrap_err().exit_code(), 2);
+}
+
+#[tokio::test]
+async fn logs_says_how_an_element_ended_whose_part_of_the_output_is_not_known() {
+    let world = World::with_policy().await;
+    let job = world.put_job(3).await;
+    let pack = Pack { elements: "0-9".parse().unwrap(), at_once: 3 };
+    let work = Work { pack: Some(pack), ..job.work.clone() };
+    let job = world.store().write(Some(&job), &Job { work, ..job.clone() }, Vec::new()).await.unwrap();
+    let alloc = Alloc::place(fixtures::alloc_id(3), &job, &fixtures::ready(0), at(100)).unwrap();
+    let placed = job.with_placed(&[alloc.id()]).unwrap();
+    world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
+    let mut elements = Told::default();
+    elements.results.add("signal:9".parse().unwrap(), &"5-6".parse().unwrap());
+    let alloc = Alloc { elements, ..alloc.end(&Ending::lost("gone"), Span::from_s(9), at(200)) };
+    world.store().write(None, &alloc, Vec::new()).await.unwrap();
+    let id = job.summary.job_id.to_string();
+    for (element, says) in [
+        ("5", "element 5 ended with signal:9, and which part of the output is its own is not known"),
+        ("7", "nothing is known of element 7 yet"),
+        ("10", "has the element 10"),
+    ] {
+        let error = world.run(&["logs", &id, "--element", element]).await.error();
+        assert!(error.contains(says), "{error}");
+    }
 }

@@ -4,12 +4,21 @@
 use super::*;
 use model::ActionName;
 use model::NodeStatus;
+use model::catalogue::{Catalogue, Part, PartState};
 use model::control::{BrakeEntry, ControlKey, Entry, EntryRow};
 use model::fixtures::{self, at, slot};
 use model::policy::{Policy, example_json};
 
 struct Given {
     seen: Observation,
+}
+
+/// The plan of a run for which everything that EC2 offers was just read.
+fn plan(seen: &Observation, now: Time) -> Plan {
+    let read = PartState { read_at: Some(now), ..PartState::default() };
+    let parts = Part::ALL.map(|part| (part, read.clone())).into();
+    let catalogue = Catalogue { parts, wanted: seen.policy.catalogue_wanted(), ..Catalogue::default() };
+    super::plan(&Observation { policy: seen.policy.clone().with_catalogue(catalogue), ..seen.clone() }, now)
 }
 
 fn given() -> Given {
