@@ -39,8 +39,6 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:ConditionCheckItem jobs",
         "permissions::a_lost_row_needs_only_what_the_roles_allow",
     ),
-    // A member of a cleaned node whose copy lives: no world makes it, and the transaction that ends an alloc can.
-    ("clean-stale-records", "dynamodb:ConditionCheckItem allocs", "the type of the transaction: `count_member`"),
     // A handle that an operator keeps, or whose alloc failed, and that was due before the alloc ended.
     ("clean-stale-records", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
     ("clean-stale-records", "ec2:DescribeInstanceTypeOfferings", "offers::what_ec2_offers_is_read_in_pages"),
