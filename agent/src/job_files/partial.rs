@@ -136,7 +136,7 @@ impl AllocDir {
         self.path().join("leaves").exists()
     }
 
-    /// What is stored so far of its outputs.
+    /// The outputs of the alloc that are stored so far.
     fn partial(&self) -> Vec<StoredOutput> {
         let list = fs::read(self.path().join("partial.json")).ok();
         list.and_then(|list| serde_json::from_slice(&list).ok()).unwrap_or_default()

@@ -48,7 +48,7 @@ pub(crate) struct ContainerMeter {
 struct Found {
     pid: i32,
     start_ticks: u64,
-    /// The control group that has all of it, and nothing else.
+    /// The control group of this container alone, if there is one.
     group: Option<PathBuf>,
 }
 

@@ -48,7 +48,7 @@ pub struct FetchArgs {
     /// Replace files that are here
     #[arg(long)]
     force: bool,
-    /// What the last try had made that was lost with its node, in place of what the job keeps
+    /// Get what the last try had made before its node was lost, and not what the job keeps
     #[arg(long)]
     partial: bool,
 }
