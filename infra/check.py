@@ -264,6 +264,10 @@ LAUNCHED = {
     **dict.fromkeys(("image", "key-pair", "network-interface", "placement-group", "security-group", "snapshot"), "*"),
     **dict.fromkeys(("spot-instances-request", "subnet", "volume"), "*"),
 }
+# What a call of CreateFleet names: the fleet, and what its launches use. (It asks for spot by itself.)
+FLEET = {"fleet": PSEUDO["AWS::AccountId"], "launch-template": PSEUDO["AWS::AccountId"]} | {
+    kind: account for kind, account in LAUNCHED.items() if kind != "spot-instances-request"
+}
 # What a launch tags.
 TAGGED = dict.fromkeys(("instance", "network-interface", "spot-instances-request", "volume"), PSEUDO["AWS::AccountId"])
 
@@ -1078,8 +1082,11 @@ def check_grant(
             yield f"{role}: {action}: on {sorted(unknown)}, which no launch needs"
     if action == "ec2:CreateTags" and sorted(granted) != sorted(ec2_arns(TAGGED)):
         yield f"{role}: {action}: on {granted}, must be {ec2_arns(TAGGED)}"
-    if action == "ec2:CreateTags" and equals.get("ec2:CreateAction") != "RunInstances":
-        yield f"{role}: {action}: needs the condition ec2:CreateAction = RunInstances"
+    calls = ["CreateFleet", "RunInstances"]
+    if action == "ec2:CreateTags" and equals.get("ec2:CreateAction") != calls:
+        yield f"{role}: {action}: needs the condition ec2:CreateAction = {calls}"
+    if action == "ec2:CreateFleet" and sorted(granted) != sorted(ec2_arns(FLEET)):
+        yield f"{role}: {action}: on {granted}, must be {ec2_arns(FLEET)}"
     stored = FILES_ARN if action == "s3:PutObject" else OUTPUT_ARN
     if service == "s3" and role != "NodeRole" and granted != [stored]:
         yield f"{role}: {action}: only what is stored of this cluster, {stored}"

@@ -184,6 +184,7 @@ MISTAKES = [
     Mistake("any subnet's launch", statement("PollAndScaleRole", "LaunchWith", lambda s: s.pop("Condition")), "needs the condition ec2:LaunchTemplate"),
     Mistake("any parameter", statement("PollAndScaleRole", "Image", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:ssm:${AWS::Region}:*:parameter/*"})), "only public parameters"),
     Mistake("tags at any time", statement("PollAndScaleRole", "TagAtLaunch", lambda s: s.pop("Condition")), "CreateAction"),
+    Mistake("a fleet of anything", statement("PollAndScaleRole", "Fleet", lambda s: s.update(Resource="*")), "ec2:CreateFleet"),
     Mistake("sweep-dispatch may launch", statement("SweepDispatchRole", "Events", lambda s: s.update(Action=["ec2:RunInstances"])), "SweepDispatchRole: ec2:RunInstances: the function never"),
     Mistake("any role may be passed", statement("PollAndScaleRole", "NodeRole", lambda s: s.update(Resource="*")), "iam:PassRole"),
     Mistake("a role passed to anything", statement("PollAndScaleRole", "NodeRole", lambda s: s.pop("Condition")), "iam:PassRole"),

@@ -5,6 +5,7 @@
 //! Does not: know the protocol, or processes.
 
 use crate::OWN_PROGRAM;
+use crate::binding;
 use crate::client::{Clock, ControlPlaneClient, Credential};
 use crate::config::{AgentArgs, AgentConfigError};
 use crate::control;
@@ -82,24 +83,67 @@ pub enum EndReason {
     Asked,
 }
 
+/// What the agent knows of its instance and of its node.
+struct Known {
+    file: NodeFile,
+    identity: Identity,
+    imds: Option<Imds>,
+    role: Option<Arc<RoleKeys>>,
+    region: Option<String>,
+    client: ControlPlaneClient,
+    data_dir: DataDir,
+}
+
 /// Runs the agent until the node is gone or `shutdown` completes.
 pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Result<EndReason, AgentError> {
-    let AgentConfig { node, args, boot_id, s3, clock } = config;
+    tokio::pin!(shutdown);
+    let known = tokio::select! {
+        known = know(&config) => known?,
+        () = &mut shutdown => return Ok(EndReason::Asked),
+    };
+    match known {
+        Some(known) => work(config, known, shutdown).await,
+        None => {
+            run_on_gone(&config.args.on_gone).await;
+            Ok(EndReason::Gone)
+        }
+    }
+}
+
+/// Learns which instance and which node this is. `None` if the instance is no node of its batch any more.
+async fn know(config: &AgentConfig) -> Result<Option<Known>, AgentError> {
+    let (args, file) = (&config.args, config.node.clone());
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
-    let file = node_file(node, &args, imds.as_ref()).await?;
-    let identity = identity(&args, imds.as_ref()).await?;
-    let source = GpuSource::of(args.gpus_from.as_deref())?;
+    let identity = identity(args, imds.as_ref()).await?;
     let data_dir = DataDir::open(&args.data_dir)?;
+    let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
+    let region = args.region.clone().or_else(|| region_in(&file.heartbeat_url));
+    let credential = credential(&file, args, role.as_ref(), imds.as_ref(), region.clone()).await?;
+    let any = file.any_node().ok_or_else(|| AgentConfigError::NoNode(args.config.clone()))?;
+    let client = ControlPlaneClient::new(any, credential, config.clock)?;
+    let node_id = match (file.node_id, &file.batch) {
+        (None, Some(batch)) => {
+            let asked = binding::node_of(batch, &identity.instance_id, &data_dir, &client, &file.heartbeat_url);
+            let Some(node_id) = asked.await? else { return Ok(None) };
+            node_id
+        }
+        _ => any,
+    };
+    let (file, client) = (file.of(node_id), client.of(node_id));
+    Ok(Some(Known { file, identity, imds, role, region, client, data_dir }))
+}
+
+async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = ()>) -> Result<EndReason, AgentError> {
+    let AgentConfig { args, boot_id, s3, clock, .. } = config;
+    let Known { file, identity, imds, role, region, client, data_dir } = known;
+    let source = GpuSource::of(args.gpus_from.as_deref())?;
     let durable = data_dir.load(file.node_id, &boot_id)?;
     data_dir.save(&durable)?;
     tracing::info!(
         node_id = %file.node_id, instance_id = identity.instance_id, allocs = durable.allocs.len(),
         registered = durable.incarnation.is_some(), "the agent starts"
     );
-    let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
-    let region = args.region.clone().or_else(|| region_in(&file.heartbeat_url));
-    let credential = credential(&file, &args, role.as_ref(), imds.as_ref(), region.clone()).await?;
-    let client = Arc::new(ControlPlaneClient::new(file.node_id, credential, clock)?);
+    let client = Arc::new(client);
     let listener = port::listen(&args.data_dir).await.map_err(AgentError::Port)?;
     let credentials_port = listener.local_addr().map_err(AgentError::Port)?.port();
     let (users, guard) = guard::prepare(&args, &data_dir).await?;
@@ -177,20 +221,9 @@ async fn look_first(state: &NodeState, guard: &Guard, source: &GpuSource, runner
     reconcile::run_once(state, runner).await;
 }
 
-/// What the agent knows of its node. An instance that was launched in a batch learns from the metadata which of its nodes
-/// it is.
-async fn node_file(file: LaunchFile, args: &AgentArgs, imds: Option<&Imds>) -> Result<NodeFile, AgentError> {
-    let launch_index = match imds {
-        Some(imds) if file.node_id.is_none() && file.batch.is_some() => Some(imds.launch_index().await?),
-        _ => None,
-    };
-    let invalid = |why| AgentConfigError::NoNode { path: args.config.clone(), why };
-    Ok(file.node(launch_index).map_err(invalid)?)
-}
-
 /// How the node proves who it is: by the token of its file, or else by the role of its instance.
 async fn credential(
-    file: &NodeFile,
+    file: &LaunchFile,
     args: &AgentArgs,
     role: Option<&Arc<RoleKeys>>,
     imds: Option<&Imds>,

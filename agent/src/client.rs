@@ -80,6 +80,12 @@ impl ControlPlaneClient {
         Ok(Self { http, node_id, credential, clock })
     }
 
+    /// The same client for this node.
+    #[must_use]
+    pub fn of(self, node_id: NodeId) -> Self {
+        Self { node_id, ..self }
+    }
+
     /// `POST {base}/v1/nodes/{node_id}/{what}`.
     pub async fn post<A: DeserializeOwned>(
         &self,

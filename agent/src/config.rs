@@ -169,10 +169,8 @@ pub enum AgentConfigError {
     #[error("others can read the node file {path}, which may hold the node's token: {source}")]
     NodeFileOpen { path: PathBuf, source: std::io::Error },
     /// The node file does not say which node this is.
-    #[error(
-        "the node file {path} does not say which node this is: {why}; launch the instance with nodekeeper's user data"
-    )]
-    NoNode { path: PathBuf, why: String },
+    #[error("the node file {0} has neither node_id nor batch: launch the instance with nodekeeper's user data")]
+    NoNode(PathBuf),
     /// Neither the command line nor the metadata gives the instance id.
     #[error("the instance id is not known: give --instance-id, or do not give --no-imds")]
     NoInstanceId,
@@ -287,10 +285,9 @@ mod tests {
         std::fs::write(&path, r#"{"cluster": "c"}"#).unwrap();
         assert!(read_node_file(&path).unwrap_err().to_string().contains("heartbeat_url"));
         std::fs::write(&path, r#"{"cluster": "c", "heartbeat_url": "http://h", "sweep_url": "http://s"}"#).unwrap();
-        let why = read_node_file(&path).unwrap().node(None).unwrap_err();
-        assert!(
-            AgentConfigError::NoNode { path, why }.to_string().contains("node.json does not say which node this is")
-        );
+        let file = read_node_file(&path).unwrap();
+        assert_eq!(file.any_node(), None);
+        assert!(AgentConfigError::NoNode(path).to_string().contains("node.json has neither node_id nor batch"));
     }
 
     #[test]

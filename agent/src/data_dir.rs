@@ -5,9 +5,10 @@
 //! Does not: store how allocs ended; the directory of each alloc does.
 
 use crate::alloc_dir::AllocDir;
-use crate::atomic_file::Spare;
+use crate::atomic_file::{self, Spare};
 use crate::protocol::{Durable, LocalAlloc};
 use model::ids::NodeId;
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -32,6 +33,13 @@ pub enum DataDirError {
         /// The cause.
         source: io::Error,
     },
+}
+
+/// What the disk says of the instance: which node of its batch it is.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    pub instance_id: String,
+    pub node_id: NodeId,
 }
 
 /// The locked data directory.
@@ -107,6 +115,28 @@ impl DataDir {
         let path = self.state_file();
         let written = serde_json::to_vec(state).map_err(io::Error::from);
         let written = written.and_then(|bytes| self.spare.replace(&path, &bytes));
+        written.map_err(|source| DataDirError::Io { path, source })
+    }
+
+    fn bound_file(&self) -> PathBuf {
+        self.root.join("bound.json")
+    }
+
+    /// Which node the instance is, as an earlier agent of this disk learned it. A file that cannot be understood says nothing.
+    pub fn bound(&self) -> Result<Option<Bound>, DataDirError> {
+        let path = self.bound_file();
+        match fs::read(&path) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(DataDirError::Io { path, source }),
+        }
+    }
+
+    /// Writes down which node the instance is.
+    pub fn save_bound(&self, bound: &Bound) -> Result<(), DataDirError> {
+        let path = self.bound_file();
+        let written = serde_json::to_vec(bound).map_err(io::Error::from);
+        let written = written.and_then(|bytes| atomic_file::replace(&path, &bytes));
         written.map_err(|source| DataDirError::Io { path, source })
     }
 

@@ -86,13 +86,6 @@ impl Imds {
         self.get("local-ipv4").await
     }
 
-    /// The number of the instance in its launch call, from 0.
-    pub async fn launch_index(&self) -> Result<u32, ImdsError> {
-        let path = "ami-launch-index";
-        let index = self.get(path).await?.unwrap_or_default();
-        index.parse().map_err(|_| ImdsError::InvalidAnswer { path, what: format!("{index:?} is not a number") })
-    }
-
     /// The region of the instance.
     pub async fn region(&self) -> Result<String, ImdsError> {
         let path = "placement/region";
@@ -157,7 +150,6 @@ mod tests {
         let app = Router::new()
             .route("/latest/api/token", token)
             .route("/latest/meta-data/instance-id", with_token(Some("i-0abc\n")))
-            .route("/latest/meta-data/ami-launch-index", with_token(Some("7\n")))
             .route("/latest/meta-data/local-ipv4", with_token(Some("10.0.0.7")))
             .route("/latest/meta-data/spot/instance-action", with_token(action));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -171,7 +163,6 @@ mod tests {
         let imds = serve(None).await;
         assert_eq!(imds.instance_id().await.unwrap(), "i-0abc");
         assert_eq!(imds.address().await.unwrap().as_deref(), Some("10.0.0.7"));
-        assert_eq!(imds.launch_index().await.unwrap(), 7);
         assert_eq!(imds.interrupt_at().await.unwrap(), None);
     }
 

@@ -46,6 +46,7 @@ pub mod agent;
 pub mod alloc_dir;
 pub mod atomic_file;
 pub mod backoff;
+mod binding;
 pub mod busy;
 pub mod capture;
 pub mod client;

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use heartbeat_ingest::Ingest;
 use model::NodeRecord;
 use model::auth::NodeKey;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::fixtures;
 use model::ids::ClusterName;
 use model::launch::{LaunchRequest, LaunchSettings};
@@ -50,7 +50,7 @@ impl Cloud for Running {
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         Ok(self.0.iter().find(|i| i.instance_id == instance_id).cloned())
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         Err(LaunchError::Lost("nothing is launched here".into()))
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
@@ -90,7 +90,7 @@ async fn whole(nodes: u32, seconds: u64) {
     for n in 0..nodes {
         let (id, hour_ago) = (format!("i-{n}"), now - Span::from_s(3600));
         let record = NodeRecord::assign(fixtures::slot(n), None, fixtures::new_life(n), hour_ago, "").unwrap();
-        let mut record = record.bind(&id, None, hour_ago).unwrap();
+        let mut record = record.bind(&fixtures::new_instance(&id), hour_ago).unwrap();
         let lease = now + policy.heartbeat.lease(u64::from(nodes));
         record = record.register(&fixtures::caller(&id), "inc-1", lease, now).unwrap().open_gate(now).unwrap();
         instances.push(Instance { launched_at: hour_ago, ..fixtures::running(&id, &record) });

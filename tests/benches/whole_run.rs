@@ -90,10 +90,10 @@ async fn measure(case: &str, dynamo_url: &str, ec2_url: &str) {
 
 /// A ready node on a running instance.
 async fn node(cloud: &Ec2, policy: &Policy, n: u32) -> NodeRecord {
-    let request = LaunchRequest::render(&settings(), policy, fixtures::node_id(n), &fixtures::offering());
-    let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0);
+    let request = LaunchRequest::render(&settings(), policy, fixtures::node_id(n), &[fixtures::offering()]);
+    let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap().instances.remove(0);
     let id = instance.instance_id;
-    let record = fixtures::assigned(n).bind(&id, None, at(1)).unwrap();
+    let record = fixtures::assigned(n).bind(&fixtures::new_instance(&id), at(1)).unwrap();
     let lease = at(NOW_S) + Span::from_s(60);
     record.register(&fixtures::caller(&id), "inc-1", lease, at(NOW_S - 10)).unwrap().open_gate(at(60)).unwrap()
 }

@@ -282,6 +282,28 @@ impl Form {
     }
 }
 
+impl Form {
+    /// The calls of RunInstances that a fleet stands for, one for each way: EC2 makes them with the caller's rights.
+    fn launches_of_fleet(&self) -> Vec<Self> {
+        let config = "LaunchTemplateConfigs.1";
+        let way = |n: usize| {
+            let of = |name: &str| self.get(&format!("{config}.Overrides.{n}.{name}"));
+            let mut pairs = vec![("InstanceType".to_owned(), of("InstanceType")?.to_owned())];
+            pairs.extend(of("SubnetId").map(|id| ("SubnetId".to_owned(), id.to_owned())));
+            for name in ["LaunchTemplateId", "LaunchTemplateName"] {
+                let given = self.get(&format!("{config}.LaunchTemplateSpecification.{name}"));
+                pairs.extend(given.map(|value| (format!("LaunchTemplate.{name}"), value.to_owned())));
+            }
+            if self.get("TargetCapacitySpecification.DefaultTargetCapacityType") == Some("spot") {
+                pairs.push(("InstanceMarketOptions.MarketType".to_owned(), "spot".to_owned()));
+            }
+            pairs.extend(self.0.iter().filter(|(name, _)| name.starts_with("TagSpecification.")).cloned());
+            Some(Self(pairs))
+        };
+        (1..).map_while(way).collect()
+    }
+}
+
 fn resource(kind: &str, id: &str) -> String {
     // Images are of any account, so their ARNs name none.
     let account = if kind == "image" { "" } else { ACCOUNT };
@@ -323,6 +345,14 @@ impl Inside {
                 tagged.map(|id| (name.clone(), resource("instance", id), json!({}))).collect()
             }
             "RunInstances" => self.launch_checks(form).await,
+            "CreateFleet" => {
+                let mut checks = vec![(name.clone(), resource("fleet", "*"), json!({}))];
+                for launch in form.launches_of_fleet() {
+                    checks.extend(launch.get("SubnetId").map(|id| (name.clone(), resource("subnet", id), json!({}))));
+                    checks.extend(self.launch_checks(&launch).await);
+                }
+                checks
+            }
             other => panic!("{other} is new: say here what it asks for"),
         }
     }

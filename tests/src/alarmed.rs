@@ -2,7 +2,7 @@
 
 use crate::world::{World, job};
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::fixtures;
 use model::launch::LaunchRequest;
 use runtime::answer::RunAnswer;
@@ -23,7 +23,7 @@ impl Cloud for Odd<'_> {
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         if self.lists { self.world.cloud.instance(instance_id).await } else { Ok(None) }
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         Err(LaunchError::Lost("it is away".into()))
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
@@ -69,7 +69,7 @@ async fn a_node_that_is_wanted_and_not_ready_is_counted_until_it_is_ready() {
 async fn orphans_are_told_when_they_stay() {
     let world = World::new().await;
     let (node, offering) = (fixtures::node_id(3), fixtures::offering());
-    let request = LaunchRequest::render(&world.settings, &world.policy, node, &offering);
+    let request = LaunchRequest::render(&world.settings, &world.policy, node, &[offering]);
     world.cloud.launch(&request, "token").await.unwrap();
     world.pass(world.policy.stale.orphan_after_s);
     let deaf = Odd { world: &world, lists: true };

@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 use model::auth::NodeKey;
-use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
 use model::control::{ControlKey, EntryRow, PolicyRow};
 use model::fixtures::{self, at};
 use model::launch::{LaunchRequest, LaunchSettings};
@@ -54,17 +54,18 @@ impl Cloud for Ec2 {
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         Ok(self.all().get(instance_id).cloned())
     }
-    async fn launch(&self, request: &LaunchRequest, token: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, token: &str) -> Result<LaunchAnswer, LaunchError> {
         let instance = Instance {
             instance_id: format!("i-{token}"),
             state: InstanceState::Pending,
             launched_at: at(NOW_S),
             zone: None,
-            launch_index: Some(0),
+            instance_type: None,
+            subnet_id: None,
             tags: request.tags.clone().into_iter().collect(),
         };
         self.all().insert(instance.instance_id.clone(), instance.clone());
-        Ok(vec![instance])
+        Ok(LaunchAnswer { instances: vec![(&instance).into()], refused: Vec::new() })
     }
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
         for id in instance_ids {
@@ -153,7 +154,7 @@ impl Draw {
         let in_use = match &mut record.state {
             NodeState::Assigned(assigned) => {
                 set(assigned);
-                let request = LaunchRequest::render(&settings(), policy, assigned.node_id, &assigned.offering);
+                let request = LaunchRequest::render(&settings(), policy, assigned.node_id, &assigned.ways());
                 assigned.request_digest = request.digest();
                 assigned.assigned_at = at(NOW_S - 1 - i64::from(self.below(100)));
                 None

@@ -1,7 +1,7 @@
 //! What a run keeps back: a termination of an instance that is not the node's, and an operator's release that nothing used.
 
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError, NODE_TAG};
+use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError, NODE_TAG};
 use model::control::{BrakeEntry, ControlKey, PolicyRow, Release};
 use model::fixtures::{self, at};
 use model::launch::{LaunchRequest, LaunchSettings};
@@ -43,7 +43,7 @@ impl Cloud for Ec2 {
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         Ok(self.listed.iter().chain(&self.unlisted).find(|i| i.instance_id == instance_id).cloned())
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         Err(LaunchError::Throttled("nothing is launched here".into()))
     }
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

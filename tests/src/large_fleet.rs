@@ -2,7 +2,7 @@
 
 use crate::world::{World, job, quick_policy};
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
 use model::fixtures;
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
@@ -34,7 +34,7 @@ impl Cloud for Counted {
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         self.ec2.instance(instance_id).await
     }
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
         self.ec2.launch(request, client_token).await
     }
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
@@ -113,9 +113,14 @@ async fn unknown_ids_do_not_hide_the_others() {
     let mut known = Vec::new();
     for n in 0..7 {
         let offering = fixtures::offering();
-        let request = LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), &offering);
+        let request = LaunchRequest::render(
+            &world.settings,
+            &world.policy,
+            fixtures::node_id(n),
+            std::slice::from_ref(&offering),
+        );
         let launched = world.cloud.launch(&request, &format!("token-{n}")).await.unwrap();
-        known.extend(launched.into_iter().map(|i| i.instance_id));
+        known.extend(launched.instances.into_iter().map(|i| i.instance_id));
     }
     world.ec2.advance();
     for unknown in [0, 1, 3, 300] {

@@ -3,9 +3,13 @@
 use crate::switch::Switch;
 use ec2_stand_in::MachineStart;
 use model::HandleKind;
+use model::auth::NodeKey;
+use model::batch::Batch;
 use model::ids::AllocId;
 use model::time::Time;
-use model::wire::{AllocOrder, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle};
+use model::wire::{
+    AllocOrder, BindingAnswer, BindingRequest, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle,
+};
 use nodekeeper_agent::protocol::{Durable, Ended, HandleList, Identity, Node as Protocol, Seen, Work};
 use runtime::clock::RunClock;
 use runtime::lambda::Reply;
@@ -19,6 +23,10 @@ const PART: usize = 100;
 
 pub struct Node {
     pub file: NodeFile,
+    /// The batch of which the node does not know yet which node it is.
+    unbound: Option<BindingRequest>,
+    /// What makes its token, if it was launched in a batch.
+    pub key: Option<NodeKey>,
     pub protocol: Protocol,
     /// The handles on the node's disk.
     pub handles: BTreeSet<String>,
@@ -69,11 +77,17 @@ fn read<T: DeserializeOwned>(response: &Value) -> Result<T, ErrorCode> {
 impl Node {
     pub fn boot(machine: &MachineStart) -> Self {
         let file = model::launch::node_file_in(&machine.user_data).expect("user data with a node file");
-        let file = file.node(Some(machine.launch_index)).unwrap();
-        let identity = Identity { instance_id: machine.instance_id.clone(), address: Some(machine.private_ip.clone()) };
+        let instance_id = machine.instance_id.clone();
+        let request = |batch: &Batch| BindingRequest { instance_id: instance_id.clone(), batch: batch.clone() };
+        let unbound = file.batch.as_ref().map(request);
+        let any = file.any_node().unwrap();
+        let file = file.of(any);
+        let identity = Identity { instance_id, address: Some(machine.private_ip.clone()) };
         let protocol = Protocol::new(identity, Durable::new(file.node_id, "boot-1".to_owned()));
         Self {
             file,
+            unbound,
+            key: None,
             protocol,
             handles: BTreeSet::new(),
             relabelled: BTreeMap::new(),
@@ -90,6 +104,30 @@ impl Node {
         format!("/v1/nodes/{}/{what}", self.file.node_id)
     }
 
+    fn token(&self) -> Option<String> {
+        let made = || self.key.as_ref().map(|key| key.token(&self.file.cluster, self.file.node_id));
+        self.file.token.clone().or_else(made)
+    }
+
+    /// Asks which node of its batch it is, if it does not know.
+    async fn knows_itself(&mut self, ingest: &heartbeat_ingest::Ingest, switch: &Switch, now: Time) -> bool {
+        let Some(request) = &self.unbound else { return true };
+        let event = http(&self.path("binding"), self.token().as_deref(), request);
+        let Some(response) = switch.guard(ingest.handle(&event, now)).await else { return false };
+        match read::<BindingAnswer>(&response) {
+            Ok(BindingAnswer { node_id }) => {
+                self.unbound = None;
+                self.file.node_id = node_id;
+                self.protocol.durable.node_id = node_id;
+                true
+            }
+            Err(code) => {
+                self.gone = code == ErrorCode::Gone;
+                false
+            }
+        }
+    }
+
     /// One round: heartbeat, orders, work, reports.
     pub async fn live(
         &mut self,
@@ -102,7 +140,10 @@ impl Node {
         if self.gone || self.silent {
             return;
         }
-        let token = self.file.token.clone();
+        if !self.knows_itself(ingest, switch, now).await {
+            return;
+        }
+        let token = self.token();
         let event = http(&self.path("heartbeat"), token.as_deref(), &self.protocol.heartbeat());
         // The function was killed. The node gets no answer, and tries again in its next round.
         let Some(response) = switch.guard(ingest.handle(&event, now)).await else { return };

@@ -238,8 +238,9 @@ async fn many_orphans_are_terminated_in_one_call_and_an_instance_that_has_a_reco
     let mut orphans = BTreeSet::new();
     for n in 10..40 {
         let request =
-            LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), &fixtures::offering());
-        orphans.insert(world.cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0).instance_id);
+            LaunchRequest::render(&world.settings, &world.policy, fixtures::node_id(n), &[fixtures::offering()]);
+        orphans
+            .insert(world.cloud.launch(&request, &format!("token-{n}")).await.unwrap().instances.remove(0).instance_id);
     }
     world.machines();
     world.pass(1000);

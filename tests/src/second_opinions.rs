@@ -120,8 +120,10 @@ async fn nightly_the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     let policy = Policy::from_json(&policy).unwrap();
     let mut launched = Vec::new();
     for n in 0..3 {
-        let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(n), &fixtures::offering());
-        let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap().remove(0);
+        let request =
+            LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(n), &[fixtures::offering()]);
+        let instance = cloud.launch(&request, &format!("token-{n}")).await.unwrap().instances.remove(0);
+        let instance = cloud.instance(&instance.instance_id).await.unwrap().unwrap();
         assert_eq!(instance.node_id(), Some(fixtures::node_id(n)));
         assert_eq!(instance.tags["team"], "a & b <c>");
         launched.push(instance.instance_id);
@@ -143,7 +145,7 @@ async fn nightly_the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     }
     let mut bad = fixtures::offering();
     bad.template = "no-such-template".into();
-    let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(9), &bad);
+    let request = LaunchRequest::render(&settings(&cluster), &policy, fixtures::node_id(9), &[bad]);
     let error = cloud.launch(&request, "token-9").await.unwrap_err();
     assert!(
         matches!(&error, model::cloud::LaunchError::Refused(r) if r.reach == model::enums::Reach::Template),

@@ -2,7 +2,7 @@
 
 use crate::world::{World, job, quick_policy};
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError, Refusal};
+use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError, Refusal};
 use model::enums::Reach;
 use model::functions::{CLEAN_STALE_RECORDS, Function, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::launch::LaunchRequest;
@@ -25,7 +25,7 @@ impl Cloud for Dead {
     async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
         Err(unreachable("DescribeInstances"))
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         Err(LaunchError::Lost("it is away".into()))
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {
@@ -189,7 +189,7 @@ impl Cloud for Lists {
             None => self.real.instance(id).await,
         }
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         let message = "AuthFailure: the credentials were not accepted".into();
         Err(Refusal { reach: Reach::Account, class: Class::Refused, message }.into())
     }

@@ -57,7 +57,7 @@ impl Tables {
         let mut record = fixtures::assigned(n);
         record = self.store.write(None, &record, Vec::new()).await.unwrap();
         let instance = format!("i-{n}");
-        let next = record.bind(&instance, Some("z"), at(1)).unwrap();
+        let next = record.bind(&fixtures::new_instance(&instance), at(1)).unwrap();
         record = self.store.write(Some(&record), &next, Vec::new()).await.unwrap();
         let next = record.register(&fixtures::caller(&instance), "inc-1", at(150), at(60)).unwrap();
         record = self.store.write(Some(&record), &next, Vec::new()).await.unwrap();

@@ -1,7 +1,7 @@
 //! What stands between a world's functions and their database and EC2: it counts, kills and refuses.
 
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,9 +150,9 @@ impl Cloud for Switched<dyn Cloud> {
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
         self.inner.instance(instance_id).await
     }
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
         let result = self.inner.launch(request, client_token).await;
-        self.switch.called("RunInstances".into()).await;
+        self.switch.called("CreateFleet".into()).await;
         result
     }
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

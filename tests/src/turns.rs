@@ -1,7 +1,7 @@
 //! Events that come shortly after a run: none is lost, and few runs are made.
 
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::control::{ControlKey, LastRun, PolicyRow, RunRow};
 use model::fixtures::at;
 use model::launch::{LaunchRequest, LaunchSettings};
@@ -27,7 +27,7 @@ impl Cloud for NoEc2 {
     async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
         Ok(None)
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         Err(LaunchError::Lost("not in this test".into()))
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {

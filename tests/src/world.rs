@@ -303,8 +303,7 @@ impl World {
         self.ec2.advance();
         for machine in self.hooks.started.lock().unwrap().drain(..) {
             let mut node = Node::boot(&machine);
-            let key = || NODE_KEY.parse::<NodeKey>().unwrap().token(&self.cluster, node.file.node_id);
-            node.file.token = Some(node.file.token.clone().unwrap_or_else(key));
+            node.key = Some(NODE_KEY.parse().unwrap());
             self.nodes.insert(machine.instance_id.clone(), node);
         }
         for instance in self.hooks.stopped.lock().unwrap().drain(..) {
@@ -371,6 +370,7 @@ impl World {
         let jobs = self.look.jobs().await.unwrap();
         let allocs = self.look.live_allocs().await.unwrap();
         invariant_slots_are_the_cap(&nodes, self.policy.nodes.max);
+        invariant_one_record_per_instance(&nodes);
         invariant_one_live_instance_per_node(&self.ec2.instances());
         invariant_sets_are_the_live_allocs(&nodes, &jobs, &allocs);
         invariant_one_copy_of_a_member(&allocs);
@@ -383,15 +383,25 @@ pub fn invariant_slots_are_the_cap(nodes: &[model::NodeRecord], max: u32) {
     assert!(up <= max as usize, "{up} records are not cleaned, nodes.max is {max}");
 }
 
-/// A node id has at most one live instance.
+/// A node id has at most one live instance, and a batch at most as many as it has nodes.
 pub fn invariant_one_live_instance_per_node(instances: &[ec2_stand_in::Instance]) {
-    let mut seen = BTreeMap::new();
+    let mut live: BTreeMap<&str, usize> = BTreeMap::new();
     for instance in instances.iter().filter(|i| i.state != ec2_stand_in::State::Terminated) {
-        let batch = instance.tags.get(BATCH_TAG);
-        let in_batch = || Batch::node_in(batch?, instance.launch_index).map(|id| id.to_string());
-        let node = instance.tags.get(NODE_TAG).cloned().or_else(in_batch).unwrap_or_default();
-        if let Some(other) = seen.insert(node.clone(), instance.instance_id.clone()) {
-            panic!("node {node} has two live instances: {other} and {}", instance.instance_id);
+        let owner = instance.tags.get(NODE_TAG).or_else(|| instance.tags.get(BATCH_TAG));
+        *live.entry(owner.map_or("", String::as_str)).or_default() += 1;
+    }
+    for (owner, count) in live {
+        let most = owner.parse::<Batch>().map_or(1, |batch| batch.len());
+        assert!(count <= most, "{owner} has {count} live instances");
+    }
+}
+
+/// An instance is named by at most one record.
+pub fn invariant_one_record_per_instance(nodes: &[model::NodeRecord]) {
+    let mut named = BTreeMap::new();
+    for life in nodes.iter().filter_map(|n| n.life()) {
+        if let Some(other) = life.instance_id.as_ref().and_then(|id| named.insert(id, life.node_id)) {
+            panic!("{other} and {} have the same instance: {:?}", life.node_id, life.instance_id);
         }
     }
 }

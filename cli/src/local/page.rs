@@ -15,8 +15,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, put};
 use ec2_stand_in::{Ec2, MachineStart};
-use model::batch::Batch;
-use model::cloud::{BATCH_TAG, NODE_TAG, SIZE_TAG};
+use model::cloud::{NODE_TAG, SIZE_TAG};
 use model::time::Time;
 use serde_json::json;
 use std::sync::Arc;
@@ -41,7 +40,7 @@ pub(super) fn processes(ec2: Arc<Ec2>, functions: Option<Arc<Functions>>) -> Ext
         let instances = ec2.instances().into_iter().rev().take(SHOWN).map(|i| {
             json!({
                 "instance_id": i.instance_id, "state": i.state, "instance_type": i.instance_type, "market": i.market,
-                "launched_at": i.launched_at, "node_id": node_of(&i), "size": i.tags.get(SIZE_TAG),
+                "launched_at": i.launched_at, "node_id": i.tags.get(NODE_TAG), "size": i.tags.get(SIZE_TAG),
             })
         });
         json!({
@@ -59,13 +58,6 @@ pub(super) async fn serve(listener: TcpListener, page: Page, access: Access) {
         .route("/metadata/{instance_id}/latest/meta-data/{*path}", get(metadata))
         .with_state(Arc::new(page));
     access.serve("the page", listener, programs_only(metadata).merge(shown)).await;
-}
-
-/// The node id of an instance: its tag, or its place in its batch.
-fn node_of(instance: &ec2_stand_in::Instance) -> Option<String> {
-    let alone = instance.tags.get(NODE_TAG).cloned();
-    let batch = instance.tags.get(BATCH_TAG);
-    alone.or_else(|| Some(Batch::node_in(batch?, instance.launch_index)?.to_string()))
 }
 
 /// The part of the instance metadata service that the agent uses ("Use IMDSv2", EC2 User Guide).
@@ -89,7 +81,6 @@ async fn metadata(
 fn entry(start: &MachineStart, interrupt_at: Option<Time>, path: &str) -> Option<String> {
     match path {
         "instance-id" => Some(start.instance_id.clone()),
-        "ami-launch-index" => Some(start.launch_index.to_string()),
         "placement/region" => Some(REGION.to_owned()),
         "local-ipv4" => Some(start.private_ip.clone()),
         "spot/instance-action" => Some(json!({"action": "terminate", "time": time_text(interrupt_at?)}).to_string()),
@@ -107,13 +98,11 @@ mod tests {
             instance_id: "i-1".into(),
             instance_type: "t3.small".into(),
             private_ip: "10.0.0.4".into(),
-            launch_index: 2,
             user_data: String::new(),
             tags: Default::default(),
         };
         let entry = |at: Option<i64>, path: &str| super::entry(&start, at.map(Time::from_ms), path);
         assert_eq!(entry(None, "spot/instance-action"), None);
-        assert_eq!(entry(None, "ami-launch-index").as_deref(), Some("2"));
         let action = entry(Some(1_505_722_920_000), "spot/instance-action").unwrap();
         assert_eq!(action, r#"{"action":"terminate","time":"2017-09-18T08:22:00Z"}"#);
         assert_eq!(entry(None, "local-ipv4").as_deref(), Some("10.0.0.4"));

@@ -124,11 +124,11 @@ impl Acting<'_> {
 
     /// The instance of the action, if it is still an orphan. `again` has all records as they are now.
     async fn orphan(&self, action: &Action, again: Option<&HashMap<Slot, NodeRecord>>) -> Result<String, ActError> {
-        let Action::TerminateOrphan { instance_id, node_id } = action else { return Err(ActError::CONFLICT) };
+        let Action::TerminateOrphan { instance_id, nodes } = action else { return Err(ActError::CONFLICT) };
         match again {
-            Some(records) if is_orphan(records.get(&node_id.slot()), *node_id, instance_id) => {}
+            Some(records) if is_orphan(|slot| records.get(&slot), nodes, instance_id) => {}
             Some(_) => return Err(ActError::CONFLICT),
-            None => self.reading.orphan(instance_id, *node_id).await?,
+            None => self.reading.orphan(instance_id, nodes).await?,
         }
         Ok(instance_id.clone())
     }
@@ -151,10 +151,12 @@ impl Reading<'_> {
         if known.is_some_and(|i| i.state != InstanceState::Terminated) { Err(ActError::CONFLICT) } else { Ok(()) }
     }
 
-    /// A conflict unless a consistent read of the slot confirms that the instance is an orphan.
-    async fn orphan(&self, instance_id: &str, node_id: NodeId) -> Result<(), ActError> {
-        let record = self.store.node(node_id.slot()).await?;
-        if is_orphan(record.as_ref(), node_id, instance_id) { Ok(()) } else { Err(ActError::CONFLICT) }
+    /// A conflict unless a consistent read of the slots confirms that the instance is an orphan.
+    async fn orphan(&self, instance_id: &str, nodes: &[NodeId]) -> Result<(), ActError> {
+        let read = self.store.nodes_of(nodes.iter().map(|node_id| node_id.slot())).await?;
+        let of_slot = |slot: Slot| read.rows.iter().find(|record| record.slot == slot);
+        let is_orphan = read.unreadable.is_empty() && is_orphan(of_slot, nodes, instance_id);
+        if is_orphan { Ok(()) } else { Err(ActError::CONFLICT) }
     }
 }
 
@@ -166,7 +168,7 @@ impl Confirm<Action> for Reading<'_> {
                 let record = self.seen.node(*node_id);
                 self.is_gone(record.ok_or(ActError::CONFLICT)?).await
             }
-            Action::TerminateOrphan { instance_id, node_id } => self.orphan(instance_id, *node_id).await,
+            Action::TerminateOrphan { instance_id, nodes } => self.orphan(instance_id, nodes).await,
             _ => Ok(()),
         }
     }

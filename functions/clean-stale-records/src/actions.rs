@@ -33,8 +33,8 @@ pub enum Action {
     TerminateOrphan {
         /// The instance to terminate.
         instance_id: String,
-        /// The node that it was launched as.
-        node_id: NodeId,
+        /// The nodes that it may be: one, or those of its batch.
+        nodes: Vec<NodeId>,
     },
     /// Tell a person.
     Warn(Subject),
@@ -67,7 +67,10 @@ impl Describe for Action {
 
     fn about(&self) -> About {
         match self {
-            Self::Clean { node_id, .. } | Self::TerminateOrphan { node_id, .. } => About::Node(*node_id),
+            Self::Clean { node_id, .. } => About::Node(*node_id),
+            Self::TerminateOrphan { nodes, .. } => {
+                nodes.first().map_or(About::Said(Subject::Cluster), |node_id| About::Node(*node_id))
+            }
             Self::DeleteRecord(record) => About::Slot(record.slot),
             Self::Warn(subject) => About::Said(subject.clone()),
             Self::IndexJob(job) => About::Job(job.summary.job_id, Vec::new()),

@@ -6,6 +6,7 @@
 //! Source: Nomad PR 15068 (heartbeat first, then updates, then ready).
 
 mod allocs;
+mod binding;
 mod heartbeat;
 mod orders;
 mod output;
@@ -152,6 +153,9 @@ impl Ingest {
             let heartbeat = request.body()?;
             let answer = self.heartbeat(node_id, &proven, &heartbeat, now).await?;
             self.count(now).await;
+            Ok(serde_json::to_value(answer).unwrap_or_default())
+        } else if what == "binding" {
+            let answer = self.binding(node_id, &proven, &request.body()?).await?;
             Ok(serde_json::to_value(answer).unwrap_or_default())
         } else if what == "output" {
             let report: OutputReport = request.body()?;

@@ -7,6 +7,7 @@
 
 pub mod by_id;
 mod calls;
+mod fleet;
 mod offers;
 mod price_list;
 mod quotas;
@@ -17,33 +18,25 @@ pub use price_list::PRICES_REGION;
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::config::retry::RetryConfig;
 use aws_sdk_ec2::config::timeout::TimeoutConfig;
-use aws_sdk_ec2::error::ProvideErrorMetadata;
-use aws_sdk_ec2::types::{
-    Filter, InstanceMarketOptionsRequest, InstanceStateName, InstanceType, LaunchTemplateSpecification, MarketType,
-    Reservation, ResourceType, Tag, TagSpecification,
-};
+use aws_sdk_ec2::types::{Filter, InstanceStateName, Reservation};
 use base64::Engine;
 use by_id::ById;
 use calls::{AT_ONCE, FILTER_VALUES, cloud_error};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use model::Market;
 use model::catalogue::Offers;
-use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchError, NODE_TAG};
-use model::error_chain::error_chain;
+use model::cloud::{
+    BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError, NODE_TAG,
+};
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchRequest;
 use model::time::Time;
 use price_list::PriceList;
-use refusal::launch_error;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-/// How long one launch call may take, in seconds. The launch claim lasts longer: 60 seconds.
-const LAUNCH_CALL_S: u64 = 25;
 /// How long any other call may take, retries included, in seconds.
 const CALL_S: u64 = 30;
 /// The most ids TerminateInstances takes in one call.
@@ -101,7 +94,8 @@ fn listed(instance: &aws_sdk_ec2::types::Instance) -> Option<Instance> {
         instance_id: instance.instance_id()?.to_owned(),
         state,
         launched_at: Time::from_ms(launched),
-        launch_index: instance.ami_launch_index().and_then(|n| u32::try_from(n).ok()),
+        instance_type: instance.instance_type().map(|kind| kind.as_str().to_owned()),
+        subnet_id: instance.subnet_id().map(str::to_owned),
         zone: instance.placement().and_then(|p| p.availability_zone()).map(str::to_owned),
         tags: tags.collect(),
     })
@@ -141,7 +135,7 @@ impl Cloud for Ec2 {
         let of_nodes = nodes_by_tag.chunks(FILTER_VALUES).map(|values| self.with_tag(NODE_TAG, values).boxed());
         let of_batches = batches.chunks(FILTER_VALUES).map(|values| self.with_tag(BATCH_TAG, values).boxed());
         let mut found = self.ours(of_nodes.chain(of_batches).collect()).await?;
-        found.retain(|i| i.node_id().is_some_and(|node_id| nodes.contains(&node_id)));
+        found.retain(|i| i.node_id().is_none_or(|node_id| nodes.contains(&node_id)));
         Ok(found)
     }
 
@@ -149,52 +143,8 @@ impl Cloud for Ec2 {
         Ok(by_id::known(self, &[instance_id.to_owned()]).await?.pop())
     }
 
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
-        let offering = &request.offering;
-        let mut tags = TagSpecification::builder().resource_type(ResourceType::Instance);
-        for (key, value) in &request.tags {
-            tags = tags.tags(Tag::builder().key(key).value(value).build());
-        }
-        let template =
-            LaunchTemplateSpecification::builder().set_version(offering.template_version.map(|v| v.to_string()));
-        let template = if offering.template.starts_with("lt-") {
-            template.launch_template_id(&offering.template)
-        } else {
-            template.launch_template_name(&offering.template)
-        };
-        let spot = (offering.market == Market::Spot)
-            .then(|| InstanceMarketOptionsRequest::builder().market_type(MarketType::Spot).build());
-        let one_call = aws_sdk_ec2::config::Builder::default()
-            .retry_config(RetryConfig::disabled())
-            .timeout_config(TimeoutConfig::builder().operation_timeout(Duration::from_secs(LAUNCH_CALL_S)).build());
-        let answer = self
-            .client
-            .run_instances()
-            .min_count(i32::try_from(request.least).unwrap_or(i32::MAX))
-            .max_count(i32::try_from(request.count).unwrap_or(i32::MAX))
-            .client_token(client_token)
-            .instance_type(InstanceType::from(offering.instance_type.as_str()))
-            .launch_template(template.build())
-            .set_subnet_id(offering.subnet_id.clone())
-            .set_instance_market_options(spot)
-            .tag_specifications(tags.build())
-            .user_data(base64::engine::general_purpose::STANDARD.encode(&request.user_data))
-            .customize()
-            .config_override(one_call)
-            .send()
-            .await
-            .map_err(|e| match e.as_service_error() {
-                Some(service) => {
-                    let status = e.raw_response().map_or(0, |r| r.status().as_u16());
-                    launch_error(service.code().unwrap_or(""), service.message().unwrap_or("no message"), status)
-                }
-                None => LaunchError::Lost(error_chain(&e)),
-            })?;
-        let launched: Vec<Instance> = answer.instances().iter().filter_map(listed).collect();
-        if launched.is_empty() {
-            return Err(LaunchError::Lost("the answer has no instance".into()));
-        }
-        Ok(launched)
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
+        fleet::launch(&self.client, request, client_token).await
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

@@ -18,13 +18,11 @@ enum Meaning {
     Limits(Class, Reach),
     /// Too many calls.
     Throttled,
-    /// The instance of this client token has been terminated already.
-    Spent,
     /// It is not known whether an instance was launched.
     Lost,
 }
 
-use Meaning::{Limits, Lost, Spent, Throttled};
+use Meaning::{Limits, Lost, Throttled};
 
 /// The codes whose message says more. The first row whose code and part of the message fit applies.
 const BY_MESSAGE: &[(&str, &str, Meaning)] = &[
@@ -269,7 +267,6 @@ const CODES: &[(Meaning, &[&str])] = &[
             "DryRunOperation",
         ],
     ),
-    (Spent, &["IdempotentInstanceTerminated"]),
     // `IdempotentParameterMismatch` means that another run used this client token with other parameters. This is not a
     // refusal: the call of the other run may have launched an instance.
     (
@@ -324,7 +321,6 @@ pub(crate) fn launch_error(code: &str, message: &str, status: u16) -> LaunchErro
     match meaning(code, message, status) {
         Limits(class, reach) => Refusal { reach, class, message: text }.into(),
         Throttled => LaunchError::Throttled(text),
-        Spent => LaunchError::Spent(text),
         Lost => LaunchError::Lost(text),
     }
 }

@@ -1,10 +1,10 @@
 //! A batch: nodes that one launch call asks for.
 //!
-//! Their node ids share a ULID. EC2 numbers the instances of a call from 0 (`ami-launch-index`): instance k of the call
-//! is the node of the k-th slot. So a batch needs nothing that differs between its instances, neither user data nor tags.
+//! Their node ids share a ULID. Nothing differs between the instances of the call, neither user data nor tags, so an
+//! instance may be any node of its batch. It is the one whose record names it (`docs/rules.md#batches`).
 //!
 //! Guarantees: the slots are in ascending order and different; the text form fits in a tag, and there is only one for a
-//! batch; a batch never changes what instance k is.
+//! batch.
 //! Does not: know which of its instances exist.
 
 use crate::ids::{BadId, NodeId, Slot, Ulid, number, only_spelling};
@@ -44,12 +44,12 @@ impl Batch {
         self.ulid
     }
 
-    /// The slots, in the order of the instances.
+    /// The slots, in ascending order.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// The nodes, in the order of the instances.
+    /// The nodes, in the order of their slots.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
         self.slots.iter().map(|slot| NodeId::new(*slot, self.ulid))
     }
@@ -64,25 +64,9 @@ impl Batch {
         self.slots.is_empty()
     }
 
-    /// The node of the instance with this launch index.
-    pub fn node(&self, launch_index: u32) -> Option<NodeId> {
-        let slot = self.slots.get(usize::try_from(launch_index).ok()?)?;
-        Some(NodeId::new(*slot, self.ulid))
-    }
-
-    /// The node of the instance with this launch index, in a batch of this text form. It does not make the whole batch.
-    pub fn node_in(text: &str, launch_index: u32) -> Option<NodeId> {
-        let (ulid, ranges) = text.split_once(':')?;
-        let mut left = launch_index;
-        for range in ranges.split('+') {
-            let (first, last) = ends(range)?;
-            let more = last.checked_sub(first)?;
-            if left <= more {
-                return Some(NodeId::new(Slot::new(first.checked_add(left)?).ok()?, only_spelling(ulid)?));
-            }
-            left -= more + 1;
-        }
-        None
+    /// The ULID of a batch of this text form. It does not make the whole batch.
+    pub fn ulid_in(text: &str) -> Option<Ulid> {
+        only_spelling(text.split_once(':')?.0)
     }
 
     /// The first half, if there are two nodes or more.
@@ -211,17 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn instance_k_is_the_node_of_the_k_th_slot_also_in_its_half() {
+    fn a_batch_is_named_by_its_ulid_also_in_its_half() {
         let batch = of([4, 5, 9]);
-        let node = |n: u32| Some(NodeId::new(slot(n), ULID.parse().unwrap()));
-        assert_eq!([0, 1, 2, 3].map(|k| batch.node(k)), [node(4), node(5), node(9), None]);
-        assert_eq!([0, 1, 2, 3].map(|k| Batch::node_in(&batch.to_string(), k)), [0, 1, 2, 3].map(|k| batch.node(k)));
-        for bad in ["", "0-3", ":0-3", "x:0-3", &format!("{ULID}:"), &format!("{ULID}:5-3"), &format!("{ULID}:x")] {
-            assert_eq!(Batch::node_in(bad, 0), None, "{bad}");
+        assert_eq!(Batch::ulid_in(&batch.to_string()), Some(batch.ulid()));
+        for bad in ["", "0-3", ":0-3", "x:0-3", &ULID.to_lowercase()] {
+            assert_eq!(Batch::ulid_in(bad), None, "{bad}");
         }
-        assert_eq!(Batch::node_in(&format!("{ULID}:0-4294967295"), u32::MAX), None);
         let half = batch.half().unwrap();
-        assert_eq!([0, 1].map(|k| half.node(k)), [node(4), None]);
+        assert_eq!((half.ulid(), half.slots()), (batch.ulid(), &[slot(4)][..]));
         assert_eq!(half.half(), None);
     }
 }

@@ -5,9 +5,11 @@
 //! Does not: call anything. The crate `cloud` implements the trait for EC2.
 
 use crate::catalogue::Offers;
+use crate::enums::Class;
 use crate::ids::NodeId;
-pub use crate::instance::{BATCH_TAG, CLUSTER_TAG, Instance, InstanceState, NODE_TAG, SIZE_TAG};
+pub use crate::instance::{BATCH_TAG, CLUSTER_TAG, Instance, InstanceState, NODE_TAG, NewInstance, SIZE_TAG};
 use crate::launch::LaunchRequest;
+use crate::node::Offering;
 pub use crate::refusal::{CloudError, Refusal};
 use async_trait::async_trait;
 use std::collections::BTreeSet;
@@ -21,12 +23,28 @@ pub enum LaunchError {
     /// Too many calls: stop calling in this run. This is not a refusal.
     #[error("throttled: {0}")]
     Throttled(String),
-    /// The instance of this client token is terminated: this life of the slot is over.
-    #[error("its instance is terminated already: {0}")]
-    Spent(String),
     /// It is not known whether EC2 launched an instance: the same call with the same token may be repeated.
     #[error("EC2 did not say whether it launched: {0}")]
     Lost(String),
+}
+
+/// What EC2 answered to a launch call that it carried out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LaunchAnswer {
+    /// What it launched, perhaps nothing.
+    pub instances: Vec<NewInstance>,
+    /// The ways of the call by which it launched nothing, each with the reason.
+    pub refused: Vec<(Offering, LaunchError)>,
+}
+
+impl LaunchAnswer {
+    /// Why EC2 launched nothing: a quota before anything else, because it may have room for fewer instances.
+    pub fn why_nothing(&self) -> LaunchError {
+        let is_quota = |e: &&LaunchError| matches!(e, LaunchError::Refused(r) if r.class == Class::Quota);
+        let mut errors = self.refused.iter().map(|(_, error)| error);
+        let first = errors.clone().find(is_quota).or_else(|| errors.next());
+        first.cloned().unwrap_or_else(|| LaunchError::Lost("the answer has no instance and no error".into()))
+    }
 }
 
 /// What nodekeeper asks of the cloud.
@@ -42,18 +60,17 @@ pub trait Cloud: Send + Sync {
         listed.retain(|i| wanted.contains(i.instance_id.as_str()));
         Ok(listed)
     }
-    /// The instances with our cluster tag that were launched as one of these nodes, in any state that the cloud still
-    /// knows, in any order. A cloud with a faster way than its whole list makes this method itself.
+    /// The instances with our cluster tag that were launched for these nodes or for their batches, in any state that the cloud
+    /// still knows, in any order. A cloud with a faster way than its whole list makes this method itself.
     async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
         let mut listed = self.instances().await?;
-        listed.retain(|i| i.node_id().is_some_and(|node_id| nodes.contains(&node_id)));
+        listed.retain(|instance| nodes.iter().any(|node_id| instance.may_be(*node_id)));
         Ok(listed)
     }
     /// One instance, asked for by id, whatever its tags are; `None` if EC2 does not know it.
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError>;
-    /// One launch call, for at least [`LaunchRequest::least`] and at most [`LaunchRequest::count`] instances. As many are
-    /// returned, or an error.
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError>;
+    /// One launch call, for at least [`LaunchRequest::least`] and at most [`LaunchRequest::count`] instances, or none.
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError>;
     /// Terminates these instances. If EC2 does not know one of them, it still terminates the others.
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError>;
     /// What the cloud offers; `None` for a cloud that cannot say it.

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
 
 use crate::catalogue::{Catalogue, Offered, Offers, Subnet, TypeFacts};
-use crate::cloud::{CloudError, Instance, InstanceState, NODE_TAG};
+use crate::cloud::{CloudError, Instance, InstanceState, NODE_TAG, NewInstance};
 use crate::control::{BrakePart, ControlKey, EntryRow};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::time::{Span, Time};
@@ -51,7 +51,14 @@ pub fn offering() -> Offering {
 }
 
 pub fn new_life(n: u32) -> NewLife {
-    NewLife { node_id: node_id(n), offering: offering(), request_digest: "d1".into(), batch: None, is_whole: false }
+    NewLife {
+        node_id: node_id(n),
+        offering: offering(),
+        others: Vec::new(),
+        request_digest: "d1".into(),
+        batch: None,
+        is_whole: false,
+    }
 }
 
 pub fn caller(instance_id: &str) -> Caller<'_> {
@@ -74,9 +81,14 @@ pub fn assigned(n: u32) -> NodeRecord {
     record
 }
 
+/// An instance of which a launch call says only the id.
+pub fn new_instance(instance_id: &str) -> NewInstance {
+    NewInstance { instance_id: instance_id.to_owned(), instance_type: None, subnet_id: None, zone: None }
+}
+
 /// Slot `n`, bound to `i-n` at 1 s.
 pub fn bound(n: u32) -> NodeRecord {
-    assigned(n).bind(&format!("i-{n}"), None, at(1)).unwrap()
+    assigned(n).bind(&new_instance(&format!("i-{n}")), at(1)).unwrap()
 }
 
 /// Slot `n`, ready since 60 s, with a lease until 150 s.
@@ -93,7 +105,8 @@ pub fn running(instance_id: &str, record: &NodeRecord) -> Instance {
         state: InstanceState::Running,
         launched_at: at(1),
         zone: None,
-        launch_index: Some(0),
+        instance_type: None,
+        subnet_id: None,
         tags: [tag].into(),
     }
 }

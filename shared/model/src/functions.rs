@@ -40,7 +40,7 @@ pub const CLEAN_STALE_RECORDS: Function = Function {
 pub const HEARTBEAT_INGEST: Function = Function {
     name: "heartbeat-ingest",
     period: None,
-    routes: &["heartbeat", "allocs", "output"],
+    routes: &["heartbeat", "allocs", "output", "binding"],
     purpose: "takes the nodes' heartbeats and then their alloc reports, and the output that somebody reads",
 };
 

@@ -4,7 +4,7 @@
 //! Does not: call anything. `crate::cloud` has the calls and re-exports these names.
 
 use crate::batch::Batch;
-use crate::ids::NodeId;
+use crate::ids::{NodeId, Ulid};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -56,32 +56,74 @@ pub struct Instance {
     /// `None` if EC2 does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// The number of the instance in its launch call, from 0; `None` if EC2 does not say.
+    /// `None` if EC2 does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub launch_index: Option<u32>,
+    pub instance_type: Option<String>,
+    /// `None` if EC2 does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subnet_id: Option<String>,
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
 }
 
 impl Instance {
-    /// The node that the instance was launched as; `None` if it has neither the tag of a node nor that of a batch, or the
-    /// tag cannot be read.
+    /// The node that the instance was launched for, if it was launched for one alone.
     pub fn node_id(&self) -> Option<NodeId> {
-        match self.tags.get(NODE_TAG) {
-            Some(node) => node.parse().ok(),
-            None => Batch::node_in(self.tags.get(BATCH_TAG)?, self.launch_index?),
+        self.tags.get(NODE_TAG)?.parse().ok()
+    }
+
+    /// The ULID of the batch that the instance was launched for; `None` if it was launched for one node, or the tag cannot be
+    /// read.
+    pub fn batch(&self) -> Option<Ulid> {
+        if self.tags.contains_key(NODE_TAG) { None } else { Batch::ulid_in(self.tags.get(BATCH_TAG)?) }
+    }
+
+    /// The nodes that the instance may be: the one of its tag, or those of its batch. Empty if it has no tag that can be read.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let batch = || Some(self.tags.get(BATCH_TAG)?.parse::<Batch>().ok()?.nodes().collect());
+        if self.tags.contains_key(NODE_TAG) {
+            self.node_id().into_iter().collect()
+        } else {
+            batch().unwrap_or_default()
         }
     }
 
-    /// Whether the instance has tags, but not the tag of this node. A list without tags, as a person may write one for
-    /// `plan --state`, says nothing about owners.
+    /// Whether the instance was launched for this node, or for its batch.
+    pub fn may_be(&self, node_id: NodeId) -> bool {
+        self.node_id() == Some(node_id) || self.batch() == Some(node_id.ulid())
+    }
+
+    /// Whether the instance has tags, but not those of this node or of its batch. A list without tags, as a person may write
+    /// one for `plan --state`, says nothing about owners.
     pub fn is_foreign_to(&self, node_id: NodeId) -> bool {
-        !self.tags.is_empty() && self.node_id() != Some(node_id)
+        !self.tags.is_empty() && !self.may_be(node_id)
     }
 
     /// The owner by the tag, for people.
     pub fn owner(&self) -> String {
-        let tag = self.node_id().map(|id| id.to_string()).or_else(|| self.tags.get(NODE_TAG).cloned());
-        tag.map_or_else(|| "no node of the cluster".to_owned(), |tag| format!("node {tag}"))
+        match (self.tags.get(NODE_TAG), self.tags.get(BATCH_TAG)) {
+            (Some(node), _) => format!("node {node}"),
+            (None, Some(batch)) => format!("batch {batch}"),
+            (None, None) => "no node of the cluster".to_owned(),
+        }
+    }
+}
+
+/// An instance that a launch call made, as much as the answer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewInstance {
+    pub instance_id: String,
+    /// `None` if EC2 does not say.
+    pub instance_type: Option<String>,
+    /// `None` if EC2 does not say.
+    pub subnet_id: Option<String>,
+    /// `None` if EC2 does not say.
+    pub zone: Option<String>,
+}
+
+impl From<&Instance> for NewInstance {
+    fn from(listed: &Instance) -> Self {
+        let Instance { instance_id, instance_type, subnet_id, zone, .. } = listed.clone();
+        Self { instance_id, instance_type, subnet_id, zone }
     }
 }

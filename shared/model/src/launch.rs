@@ -18,7 +18,9 @@ use std::collections::BTreeMap;
 /// Everything in a launch call except the client token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchRequest {
-    pub offering: Offering,
+    /// The ways to launch, at least one, all of one size, market and launch template. On demand EC2 takes the first that it
+    /// has; on the spot market it weighs their prices and its spare capacity.
+    pub ways: Vec<Offering>,
     pub tags: BTreeMap<String, String>,
     /// The script for the first boot, not yet encoded.
     pub user_data: String,
@@ -82,12 +84,12 @@ impl LaunchRequest {
         settings: &LaunchSettings,
         policy: &Policy,
         launched: impl Into<Launched<'a>>,
-        offering: &Offering,
+        ways: &[Offering],
     ) -> Self {
         let cluster = &settings.cluster;
         let mut tags = policy.launch.tags.clone();
         tags.insert(CLUSTER_TAG.into(), cluster.to_string());
-        tags.insert(SIZE_TAG.into(), offering.size.clone());
+        tags.extend(ways.first().map(|first| (SIZE_TAG.into(), first.size.clone())));
         let launched = launched.into();
         let is_whole = matches!(launched, Launched::Whole(_));
         let (node_id, batch, count) = match launched {
@@ -112,7 +114,7 @@ impl LaunchRequest {
             sweep_url: settings.sweep_url.clone(),
         };
         Self {
-            offering: offering.clone(),
+            ways: ways.to_vec(),
             tags,
             user_data: user_data(&file, &policy.launch.user_data),
             count,
@@ -123,8 +125,8 @@ impl LaunchRequest {
     /// A digest of the whole request. If a change of the policy changes the request, the digest changes too. The zone is what
     /// is known of the subnet, and no part of the request.
     pub fn digest(&self) -> String {
-        let offering = Offering { zone: None, ..self.offering.clone() };
-        let json = serde_json::to_vec(&Self { offering, ..self.clone() }).unwrap_or_default();
+        let ways = self.ways.iter().map(|way| Offering { zone: None, ..way.clone() }).collect();
+        let json = serde_json::to_vec(&Self { ways, ..self.clone() }).unwrap_or_default();
         hex(Sha256::digest(json).get(..8).unwrap_or_default())
     }
 }
@@ -164,6 +166,7 @@ pub fn client_token(life: &Life) -> String {
 mod tests {
     use super::*;
     use crate::fixtures;
+    use crate::instance::NewInstance;
     use crate::policy;
 
     fn settings() -> LaunchSettings {
@@ -179,13 +182,13 @@ mod tests {
     fn the_same_record_and_policy_render_the_same_request() {
         let policy = Policy::from_json(&policy::example_json()).unwrap();
         let node = fixtures::node_id(3);
-        let request = LaunchRequest::render(&settings(), &policy, node, &fixtures::offering());
+        let request = LaunchRequest::render(&settings(), &policy, node, &[fixtures::offering()]);
         let mut bound = fixtures::offering();
         bound.zone = Some("eu-1a".into());
-        assert_eq!(LaunchRequest::render(&settings(), &policy, node, &bound).digest(), request.digest());
+        assert_eq!(LaunchRequest::render(&settings(), &policy, node, &[bound.clone()]).digest(), request.digest());
         let mut other = policy.clone();
         other.launch.user_data = "echo hello".into();
-        assert_ne!(LaunchRequest::render(&settings(), &other, node, &bound).digest(), request.digest());
+        assert_ne!(LaunchRequest::render(&settings(), &other, node, &[bound]).digest(), request.digest());
         assert_eq!(request.tags["Name"], "c-3");
         assert!(client_token(fixtures::assigned(3).life().unwrap()).len() <= 64);
     }
@@ -196,23 +199,27 @@ mod tests {
         let slots = [3, 4, 5, 9].map(fixtures::slot).to_vec();
         let batch = Batch::of_lowest(fixtures::node_id(3).ulid(), slots).unwrap();
         let settings = LaunchSettings { key: None, ..settings() };
-        let render =
-            |launched: Launched<'_>| LaunchRequest::render(&settings, &policy, launched, &fixtures::offering());
+        let way = |kind: &str| Offering { instance_type: kind.into(), ..fixtures::offering() };
+        let ways = [way("m7a.large"), way("m7i.large")];
+        let render = |launched: Launched<'_>| LaunchRequest::render(&settings, &policy, launched, &ways);
         let request = render(Launched::Batch(&batch));
         assert_eq!((request.count, &request.tags[BATCH_TAG]), (4, &batch.to_string()));
         assert!(!request.tags.contains_key(NODE_TAG));
         let file = node_file_in(&request.user_data).unwrap();
         assert_eq!((file.node_id, file.batch.as_ref(), &file.token), (None, Some(&batch), &None));
-        assert_eq!(file.clone().node(Some(3)).unwrap().node_id, batch.node(3).unwrap());
-        assert!(file.clone().node(Some(4)).unwrap_err().contains("launch index 4"));
-        assert!(file.node(None).unwrap_err().contains("ami-launch-index"));
+        assert_ne!(
+            LaunchRequest::render(&settings, &policy, Launched::Batch(&batch), &ways[..1]).digest(),
+            request.digest()
+        );
         // The life of each node renders the same call, with the same token.
         let of = |n: u32| {
-            let life = crate::NewLife { batch: Some(batch.clone()), ..fixtures::new_life(n) };
+            let (offering, others) = (ways[0].clone(), ways[1..].to_vec());
+            let life = crate::NewLife { batch: Some(batch.clone()), offering, others, ..fixtures::new_life(n) };
             crate::NodeRecord::assign(fixtures::slot(n), None, life, fixtures::at(0), "").unwrap()
         };
         for record in [of(3), of(9)] {
             let life = record.life().unwrap();
+            assert_eq!(life.ways(), ways);
             assert_eq!(render(life.launched()).digest(), request.digest());
             assert_eq!(client_token(life), format!("{}-1", batch.ulid()));
         }
@@ -220,14 +227,20 @@ mod tests {
         let whole = render(Launched::Whole(&batch));
         assert_eq!((whole.count, whole.least, request.least), (4, 4, 1));
         assert_ne!(whole.digest(), request.digest());
-        assert_eq!(of(3).bind("i-3", None, fixtures::at(1)).unwrap().life().unwrap().batch, None);
+        // The record of a bound node has the way that its instance was launched by.
+        let instance = |kind: &str| NewInstance { instance_type: Some(kind.into()), ..fixtures::new_instance("i-3") };
+        for (kind, known) in [("m7i.large", "m7i.large"), ("t3.nano", "m7a.large")] {
+            let bound = of(3).bind(&instance(kind), fixtures::at(1)).unwrap();
+            let life = bound.life().unwrap();
+            assert_eq!((life.offering.instance_type.as_str(), &life.others, &life.batch), (known, &vec![], &None));
+        }
     }
 
     #[test]
     fn user_data_carries_the_node_file_and_the_operators_commands() {
         let mut policy = Policy::from_json(&policy::example_json()).unwrap();
         policy.launch.user_data = "systemctl start nodekeeper-agent".into();
-        let request = LaunchRequest::render(&settings(), &policy, fixtures::node_id(3), &fixtures::offering());
+        let request = LaunchRequest::render(&settings(), &policy, fixtures::node_id(3), &[fixtures::offering()]);
         let file = node_file_in(&request.user_data).unwrap();
         assert_eq!((file.node_id, file.heartbeat_url.as_str()), (Some(fixtures::node_id(3)), "http://h"));
         assert_eq!(file.token.unwrap().len(), 64);

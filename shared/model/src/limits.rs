@@ -259,8 +259,7 @@ impl Control {
         self.limits(now).into_iter().next().filter(Limit::stops_all)
     }
 
-    /// The change of the control table after a launch of this offering failed with `error`; `None` if this error
-    /// starts no limit.
+    /// The change of the control table after a launch of this offering failed with `error`.
     pub fn after_refusal(
         &self,
         offering: &Offering,
@@ -268,12 +267,11 @@ impl Control {
         policy: &Policy,
         policy_version: u64,
         now: Time,
-    ) -> Option<EntryChange> {
+    ) -> EntryChange {
         let (class, reach) = match error {
             LaunchError::Refused(refusal) => (refusal.class, refusal.reach),
             LaunchError::Throttled(_) => (Class::Throttled, Reach::Account),
             LaunchError::Lost(_) => (Class::Unanswered, Reach::Offering),
-            LaunchError::Spent(_) => return None,
         };
         let scope = Scope::of(reach, offering);
         // Another policy may ask for something else. The account stays the same.
@@ -285,7 +283,7 @@ impl Control {
         let after = Terms::of(class, policy).after_refusal(&continues, now);
         let (version, message) = (before.version, Some(error.to_string()));
         let after = EntryRow { version, policy_version, message, ..after };
-        Some(EntryChange { key, before, after })
+        EntryChange { key, before, after }
     }
 
     /// The changes of the control table after an instance of this offering has terminated: there is room below the quotas that
@@ -382,7 +380,7 @@ mod tests {
         let mut control = Control::default();
         control.policy = Some(row);
         for (error, s) in refusals {
-            let change = control.after_refusal(&offering(), error, &policy(), 1, at(*s)).unwrap();
+            let change = control.after_refusal(&offering(), error, &policy(), 1, at(*s));
             control.put(change.after);
         }
         control
@@ -471,7 +469,7 @@ mod tests {
         let of = |class| ControlKey::Limit(class, Scope::of(Reach::Request, &offering()));
         assert_eq!(left, [of(Class::Short), of(Class::Quota)]);
         // The same refusal under the new policy begins with the first wait.
-        let again = control.after_refusal(&offering(), &all[2], &policy(), 2, at(31)).unwrap();
+        let again = control.after_refusal(&offering(), &all[2], &policy(), 2, at(31));
         assert_eq!((again.after.wait_s, again.after.since_at), (Some(30), Some(at(31))));
     }
 

@@ -48,7 +48,7 @@ reasons! {
     /// EC2 does not list the instance that a record names, and lists another one with the tag of the node.
     AnotherTagged "another_tagged" { named: String, tagged: String } = "its record names instance {named}, which EC2 does not list, and instance {tagged} has its node id as a tag: the record is not cleaned; correct it, or drain the slot";
     /// An instance has a node id tag that names a record without an instance.
-    CarriesNodeId "carries_node_id" { instance_id: String } = "instance {instance_id} has its node id as a tag";
+    CarriesNodeId "carries_node_id" { instance_id: String } = "instance {instance_id} has the tag of this node, or of its batch";
     /// An instance that is being terminated is still up.
     TerminationNotDone "termination_not_done" { instance_id: String } = "shutting down, and EC2 lists {instance_id} as still up";
     /// EC2 lists the instance that is being terminated as shutting down.
@@ -279,7 +279,7 @@ reasons! {
     /// There is an unusual number of orphans.
     ManyOrphans "many_orphans" { orphans: usize, shown: String } = "{orphans} orphaned instances at once ({shown}…)";
     /// No record claims an instance.
-    Orphan "orphan" { instance_id: String, node_id: NodeId } = "{instance_id} runs as {node_id}, which no record claims";
+    Orphan "orphan" { instance_id: String, owner: String } = "{instance_id} was launched for {owner}, and no record claims it";
     /// A function has not succeeded for too long.
     Overdue "overdue" { function: String, quiet: Span, period: Span, why: String } = "{function} has not succeeded for {quiet}; it should run every {period}{why}";
     /// A function does nothing of what it should: everything fails, or is left to the next run.

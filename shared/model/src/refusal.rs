@@ -37,12 +37,6 @@ impl Refusal {
     pub fn short(message: impl Into<String>) -> Self {
         Self { reach: Reach::Offering, class: Class::Short, message: message.into() }
     }
-
-    /// Whether the same token would have been answered with its instances, if an earlier call had launched them. EC2 looks
-    /// at credentials, permissions and parameters before it looks at the token.
-    pub const fn is_after_token(&self) -> bool {
-        matches!(self.class, Class::Short | Class::Quota)
-    }
 }
 
 impl Class {

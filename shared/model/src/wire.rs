@@ -58,19 +58,15 @@ pub struct LaunchFile {
 }
 
 impl LaunchFile {
-    /// The node of the instance with this launch index (`ami-launch-index` of the instance metadata), which counts only
-    /// for a batch. The error says what is missing.
-    pub fn node(self, launch_index: Option<u32>) -> Result<NodeFile, String> {
-        let node_id = match (self.node_id, &self.batch, launch_index) {
-            (Some(node_id), ..) => node_id,
-            (None, None, _) => return Err("it has neither node_id nor batch".into()),
-            (None, Some(_), None) => return Err("it has a batch, and the metadata gave no ami-launch-index".into()),
-            (None, Some(batch), Some(index)) => {
-                batch.node(index).ok_or_else(|| format!("its batch {batch} has no node of launch index {index}"))?
-            }
-        };
+    /// The node, or any of the batch: a request about the whole batch names one of its nodes.
+    pub fn any_node(&self) -> Option<NodeId> {
+        self.node_id.or_else(|| self.batch.as_ref()?.nodes().next())
+    }
+
+    /// The file as the agent of this node has it.
+    pub fn of(self, node_id: NodeId) -> NodeFile {
         let Self { cluster, token, heartbeat_url, sweep_url, .. } = self;
-        Ok(NodeFile { cluster, node_id, token, heartbeat_url, sweep_url })
+        NodeFile { cluster, node_id, token, heartbeat_url, sweep_url }
     }
 }
 
@@ -89,6 +85,20 @@ pub struct NodeFile {
 
 const fn is_none_usable(n: &u32) -> bool {
     *n == 0
+}
+
+/// `POST /v1/nodes/{node_id}/binding`, for any node of a batch: an instance of the batch asks which of its nodes it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BindingRequest {
+    /// The EC2 instance the agent runs on.
+    pub instance_id: String,
+    pub batch: Batch,
+}
+
+/// The answer to [`BindingRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BindingAnswer {
+    pub node_id: NodeId,
 }
 
 /// `POST /v1/nodes/{node_id}/heartbeat`.

@@ -6,7 +6,7 @@
 
 use model::NodeRecord;
 use model::action::LockKey;
-use model::ids::{NodeId, Slot};
+use model::ids::{NodeId, Slot, Ulid};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedMutexGuard;
@@ -47,6 +47,15 @@ impl RecordLocks {
     /// The record of a node, if it still has its slot.
     pub fn record_of(&self, node_id: NodeId) -> Option<NodeRecord> {
         self.record(node_id.slot()).filter(|r| r.node_id() == Some(node_id))
+    }
+
+    /// The records of the nodes of one launch, which share a ULID, in the order of their slots.
+    pub fn of_launch(&self, launch: Ulid) -> Vec<NodeRecord> {
+        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_its = |record: &&NodeRecord| record.node_id().is_some_and(|node_id| node_id.ulid() == launch);
+        let mut found: Vec<NodeRecord> = records.values().filter(is_its).cloned().collect();
+        found.sort_by_key(|record| record.slot);
+        found
     }
 
     /// Remembers a record as this run wrote it.

@@ -163,6 +163,12 @@ impl Store {
         self.read(&node_key(slot)).await
     }
 
+    /// The records of these slots, read consistently; those that do not exist are left out.
+    pub async fn nodes_of(&self, slots: impl IntoIterator<Item = Slot>) -> Result<Listed<NodeRecord>, DbError> {
+        let keys: Vec<Key> = slots.into_iter().map(node_key).collect();
+        Ok(Listed::of(Table::Nodes, &self.get_each(keys).await?))
+    }
+
     /// Every job there is, for people.
     pub async fn jobs(&self) -> Result<Vec<Job>, DbError> {
         self.scan(Table::Jobs, None).await

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each benchmark uses a part")]
 
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchRequest;
 use nodekeeper_simulation::embedded;
@@ -101,8 +101,8 @@ impl<C: Cloud> Cloud for Metered<C> {
         self.meter.count("DescribeInstances of one", 1, &[]);
         self.inner.instance(instance_id).await
     }
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
-        self.meter.count("RunInstances", 1, &[]);
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
+        self.meter.count("CreateFleet", 1, &[]);
         self.inner.launch(request, client_token).await
     }
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

@@ -219,6 +219,11 @@ impl Caller {
         !lock(&self.wrote).insert(slot)
     }
 
+    /// How many records the caller wrote.
+    pub fn written(&self) -> usize {
+        lock(&self.wrote).len()
+    }
+
     /// Notes that EC2 refused a launch for good.
     pub fn was_refused(&self, node: NodeId) {
         lock(&self.refused).insert(node);
@@ -249,7 +254,7 @@ impl Caller {
         let key = match error {
             LaunchError::Refused(refusal) => format!("limit#{}#{}", refusal.class, part(refusal.reach, offering)),
             LaunchError::Throttled(_) => "limit#throttled#account".to_owned(),
-            LaunchError::Spent(_) | LaunchError::Lost(_) => return,
+            LaunchError::Lost(_) => return,
         };
         lock(&self.refusals).insert(key, now);
     }

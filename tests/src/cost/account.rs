@@ -2,7 +2,7 @@
 
 use super::meter::{Meter, Use};
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -66,20 +66,22 @@ impl Cloud for Ec2 {
         Ok(self.account.instances.lock().unwrap().get(instance_id).map(|(instance, _)| instance.clone()))
     }
 
-    async fn launch(&self, request: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         self.called(1);
         let mut instances = self.account.instances.lock().unwrap();
+        let way = &request.ways[0];
         let instance = Instance {
             instance_id: format!("i-{:017x}", instances.len()),
             state: InstanceState::Running,
             launched_at: self.now,
             zone: Some("us-east-1a".into()),
-            launch_index: Some(0),
+            instance_type: Some(way.instance_type.clone()),
+            subnet_id: way.subnet_id.clone(),
             tags: request.tags.clone(),
         };
         self.account.started.lock().unwrap().push((instance.instance_id.clone(), request.user_data.clone()));
         instances.insert(instance.instance_id.clone(), (instance.clone(), None));
-        Ok(vec![instance])
+        Ok(LaunchAnswer { instances: vec![(&instance).into()], refused: Vec::new() })
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

@@ -217,7 +217,9 @@ impl Fleet {
     /// Puts nodes on new instances, and removes those whose instances have ended.
     fn machines(&mut self) {
         for (instance_id, user_data) in self.account.started() {
-            let file = node_file_in(&user_data).unwrap().node(None).unwrap();
+            let file = node_file_in(&user_data).unwrap();
+            let node_id = file.node_id.unwrap();
+            let file = file.of(node_id);
             let identity = Identity { instance_id: instance_id.clone(), address: Some("10.0.123.234".into()) };
             let boot_id = "123e4567-e89b-12d3-a456-426614174000".to_owned();
             let protocol = Protocol::new(identity, Durable::new(file.node_id, boot_id));

@@ -104,7 +104,7 @@ impl Fleet {
 
     /// The launch of the node of slot 1.
     pub fn request(&self, offering: model::Offering) -> LaunchRequest {
-        LaunchRequest::render(&self.settings, &self.policy(), fixtures::node_id(1), &offering)
+        LaunchRequest::render(&self.settings, &self.policy(), fixtures::node_id(1), &[offering])
     }
 
     async fn poll(&self, keys: &Keys) -> Result<(), String> {
@@ -154,7 +154,6 @@ impl Fleet {
                 instance_id: id.clone(),
                 private_ip: "10.0.0.1".into(),
                 instance_type: String::new(),
-                launch_index: 0,
                 user_data: String::from_utf8(user_data).unwrap(),
                 tags: instance.tags,
             };
@@ -263,8 +262,8 @@ impl Fleet {
 async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     let mut fleet = Fleet::new().await;
     let (owner, functions) = (Account::owner(), fleet.functions());
-    let orphan = LaunchRequest::render(&fleet.settings, &fleet.policy(), fixtures::node_id(3), &offering(&fleet));
-    let orphan = fleet.cloud(&owner).launch(&orphan, "orphan").await.unwrap().remove(0);
+    let orphan = LaunchRequest::render(&fleet.settings, &fleet.policy(), fixtures::node_id(3), &[offering(&fleet)]);
+    let orphan = fleet.cloud(&owner).launch(&orphan, "orphan").await.unwrap().instances.remove(0);
     fleet.dead.insert(orphan.instance_id.clone());
     let submitted = fleet.operate(&owner, &["submit", "--cache", "models", "--", "work"]).await.unwrap();
     let completes = submitted.trim().parse().unwrap();
@@ -330,7 +329,7 @@ async fn nightly_what_a_role_does_not_allow_is_refused() {
     refused("HeartbeatIngestRole", "dynamodb:PutItem jobs");
     let error = fleet.cloud(&clean).launch(&fleet.request(offering(&fleet)), "a").await.unwrap_err();
     assert!(matches!(&error, LaunchError::Refused(r) if r.class == Class::Refused), "{error:?}");
-    refused("CleanStaleRecordsRole", "ec2:RunInstances");
+    refused("CleanStaleRecordsRole", "ec2:CreateFleet");
     every_part_of_a_launch_is_needed(&fleet, &role("PollAndScaleRole")).await;
     conditions_are_kept(&fleet, &role("PollAndScaleRole"), &clean).await;
 }
@@ -338,6 +337,7 @@ async fn nightly_what_a_role_does_not_allow_is_refused() {
 /// And together they are enough.
 async fn every_part_of_a_launch_is_needed(fleet: &Fleet, poll: &Keys) {
     for (sid, action, market) in [
+        ("Fleet", "ec2:CreateFleet", Market::OnDemand),
         ("Launch", "ec2:RunInstances", Market::OnDemand),
         ("LaunchTemplates", "ec2:RunInstances", Market::OnDemand),
         ("LaunchFrom", "ec2:RunInstances", Market::OnDemand),
@@ -370,7 +370,7 @@ async fn conditions_are_kept(fleet: &Fleet, poll: &Keys, clean: &Keys) {
         assert!(matches!(&error, LaunchError::Refused(r) if r.class == Class::Refused), "{request:?}: {error:?}");
         refused("PollAndScaleRole", "ec2:RunInstances");
     }
-    let id = fleet.cloud(&Account::owner()).launch(&foreign, "c").await.unwrap().remove(0).instance_id;
+    let id = fleet.cloud(&Account::owner()).launch(&foreign, "c").await.unwrap().instances.remove(0).instance_id;
     for (name, keys) in [("PollAndScaleRole", poll), ("CleanStaleRecordsRole", clean)] {
         fleet.cloud(keys).terminate(std::slice::from_ref(&id)).await.unwrap_err();
         refused(name, "ec2:TerminateInstances");

@@ -22,7 +22,8 @@ impl Ending {
             state,
             launched_at: at(0),
             zone: None,
-            launch_index: None,
+            instance_type: None,
+            subnet_id: None,
             tags,
         });
     }
@@ -36,7 +37,7 @@ impl Cloud for Ending {
     async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
         Ok(None)
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         panic!("a command launched")
     }
     async fn terminate(&self, ids: &[String]) -> Result<(), CloudError> {

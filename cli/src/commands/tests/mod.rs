@@ -27,7 +27,7 @@ use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
 use model::catalogue::Offers;
-use model::cloud::{Cloud, CloudError, Instance, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::control::{ControlKey, EntryRow, RunRow};
 use model::events::{Event, Subject};
 use model::fixtures::{self, FixedOffers, at};
@@ -71,7 +71,7 @@ impl Cloud for Listed {
     async fn instance(&self, _: &str) -> Result<Option<Instance>, CloudError> {
         Ok(None)
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         panic!("a command launched")
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {

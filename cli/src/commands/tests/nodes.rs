@@ -130,7 +130,8 @@ async fn a_release_names_what_is_held_now_and_frees_nothing_else() {
             state: model::cloud::InstanceState::Running,
             launched_at: at(0),
             zone: None,
-            launch_index: Some(0),
+            instance_type: None,
+            subnet_id: None,
             tags: BTreeMap::from([(model::cloud::NODE_TAG.to_owned(), fixtures::node_id(slot).to_string())]),
         });
     }

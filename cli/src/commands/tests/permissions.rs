@@ -98,7 +98,8 @@ impl Cloud for NotingCloud {
             state,
             launched_at: at(0),
             zone: None,
-            launch_index: None,
+            instance_type: None,
+            subnet_id: None,
             tags,
         }])
     }
@@ -106,7 +107,7 @@ impl Cloud for NotingCloud {
         self.0.lock().unwrap().insert("ec2:DescribeInstances".to_owned());
         Ok(None)
     }
-    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, _: &LaunchRequest, _: &str) -> Result<LaunchAnswer, LaunchError> {
         panic!("a command launched")
     }
     async fn terminate(&self, _: &[String]) -> Result<(), CloudError> {

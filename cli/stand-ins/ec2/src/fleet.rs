@@ -3,6 +3,8 @@
 //! A way is an override with its template. Ways are tried in the order of the allocation strategy, and each launches what quota
 //! and capacity allow, as RunInstances does. A way that launches nothing is in the answer's `errorSet` with its error.
 //!
+//! A fault of RunInstances fails the ways that it names.
+//!
 //! Guarantees: a call with a client token that was used answers as the first one did.
 //! Does not: know other types of fleets, fleets of both markets, weights or attributes in place of types; forget a token. If the
 //! ways of a type share a quota or a shortage, less than `MinTargetCapacity` may be launched. Launch indexes begin anew in each
@@ -107,7 +109,8 @@ impl Call<'_> {
             if left == 0 {
                 break;
             }
-            let launch = match Launch::read(&way.launch, settings) {
+            let told = self.world.faults.fail_as_told("RunInstances", &way.launch);
+            let launch = match told.and_then(|()| Launch::read(&way.launch, settings)) {
                 Ok(launch) => launch,
                 Err(error) => {
                     tried.push(Tried { way, launched: Err(error) });

@@ -27,8 +27,6 @@ pub struct MachineStart {
     pub instance_id: String,
     pub private_ip: String,
     pub instance_type: String,
-    /// The number of the instance in its launch call, from 0.
-    pub launch_index: u32,
     /// The user data, decoded. Empty if the launch gave none.
     pub user_data: String,
     pub tags: BTreeMap<String, String>,

@@ -195,7 +195,6 @@ impl World {
                         instance_id: instance.instance_id.clone(),
                         private_ip: instance.private_ip.clone(),
                         instance_type: instance.instance_type.clone(),
-                        launch_index: instance.launch_index,
                         user_data: instance.user_data.clone(),
                         tags: instance.tags.clone(),
                     }));

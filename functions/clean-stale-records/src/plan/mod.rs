@@ -13,13 +13,13 @@ use model::cloud::{Instance, InstanceState};
 use model::control::{ControlKey, EntryRow};
 use model::events::Subject;
 use model::functions::CLEAN_STALE_RECORDS;
-use model::ids::NodeId;
+use model::ids::{NodeId, Slot};
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{BrakeKind, Life, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use runtime::watchdog;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use store::Table;
 
 /// A row that cannot be used leaves one event in this time.
@@ -31,27 +31,20 @@ pub type Plan = model::action::Plan<Action>;
 /// Makes the plan. `now` is the time of the decision.
 pub fn plan(seen: &Observation, now: Time) -> Plan {
     let mut plan = Plan::default();
-    let mut live: BTreeMap<NodeId, Vec<&Instance>> = BTreeMap::new();
-    let by_id: BTreeMap<&str, &Instance> = seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
-    for instance in seen.instances.iter().filter(|i| i.state != InstanceState::Terminated) {
-        match instance.node_id() {
-            Some(node_id) => live.entry(node_id).or_default().push(instance),
-            None => {
-                let instance_id = instance.instance_id.clone();
-                let reason = Reason::TagMakesNoSense { instance_id };
-                plan.push(Action::Warn(Subject::Cluster), reason, EventPolicy::Once(A_DAY));
-            }
-        }
+    let found = Instances::of(seen);
+    for instance in &found.without_owner {
+        let reason = Reason::TagMakesNoSense { instance_id: instance.instance_id.clone() };
+        plan.push(Action::Warn(Subject::Cluster), reason, EventPolicy::Once(A_DAY));
     }
     let mut silent = Vec::new();
     for record in &seen.nodes {
         match record.life() {
-            Some(life) => silent.extend(stale(seen, now, &mut plan, record, life, &by_id, &live)),
-            None => surplus(seen, &mut plan, record, &live),
+            Some(life) => silent.extend(stale(seen, now, &mut plan, record, life, &found)),
+            None => surplus(seen, &mut plan, record, &found),
         }
     }
     clean_silent(seen, now, &mut plan, &silent);
-    orphans(seen, now, &mut plan, &by_id, &live);
+    orphans(seen, now, &mut plan, &found);
     // The queue's index shows only a part of a job's row, so poll-and-scale may not know of these.
     for row in seen.quarantined.rows.iter().filter(|row| row.table == Table::Jobs) {
         let reason = Reason::RowInvalid { what: row.what.clone() };
@@ -64,6 +57,44 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     read_offers(seen, now, &mut plan);
     watch(seen, now, &mut plan);
     plan
+}
+
+/// The instances of an observation.
+struct Instances<'a> {
+    by_id: BTreeMap<&'a str, &'a Instance>,
+    /// Those that are not terminated, by the node that each is or may become.
+    live: BTreeMap<NodeId, Vec<&'a Instance>>,
+    /// Those that are not terminated and that no record names.
+    unnamed: Vec<&'a Instance>,
+    /// Those that are not terminated and have no readable tag of a node or of a batch.
+    without_owner: Vec<&'a Instance>,
+}
+
+impl<'a> Instances<'a> {
+    fn of(seen: &'a Observation) -> Self {
+        let lives = || seen.nodes.iter().filter_map(NodeRecord::life);
+        let named: HashMap<&str, NodeId> =
+            lives().filter_map(|life| Some((life.instance_id.as_deref()?, life.node_id))).collect();
+        let bound: HashSet<NodeId> = lives().filter(|l| l.instance_id.is_some()).map(|life| life.node_id).collect();
+        let by_id = seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
+        let mut all = Self { by_id, live: BTreeMap::new(), unnamed: Vec::new(), without_owner: Vec::new() };
+        for instance in seen.instances.iter().filter(|i| i.state != InstanceState::Terminated) {
+            let its = named.get(instance.instance_id.as_str()).filter(|node_id| instance.may_be(**node_id));
+            let nodes = its.map_or_else(|| instance.nodes(), |node_id| vec![*node_id]);
+            if nodes.is_empty() {
+                all.without_owner.push(instance);
+            } else if its.is_none() {
+                all.unnamed.push(instance);
+            }
+            // A node of a batch that has an instance does not become another one.
+            let may_become =
+                |node_id: &NodeId| its.is_some() || instance.node_id().is_some() || !bound.contains(node_id);
+            for node_id in nodes.into_iter().filter(may_become) {
+                all.live.entry(node_id).or_default().push(instance);
+            }
+        }
+        all
+    }
 }
 
 /// A stale record. `up`: the node should be up. `quiet`: the time since the node's last heartbeat or the record's
@@ -82,14 +113,13 @@ fn stale(
     plan: &mut Plan,
     record: &NodeRecord,
     life: &Life,
-    by_id: &BTreeMap<&str, &Instance>,
-    live: &BTreeMap<NodeId, Vec<&Instance>>,
+    found: &Instances<'_>,
 ) -> Option<Silent> {
     let node_id = life.node_id;
-    if live.get(&node_id).is_some_and(|i| !i.is_empty()) {
+    if found.live.contains_key(&node_id) {
         return None;
     }
-    let bound = life.instance_id.as_deref().and_then(|id| by_id.get(id));
+    let bound = life.instance_id.as_deref().and_then(|id| found.by_id.get(id));
     if bound.is_some_and(|i| i.is_foreign_to(node_id)) {
         // The record names an instance of another node: poll-and-scale tells a person, and nobody cleans the record.
         return None;
@@ -159,52 +189,54 @@ fn braked(plan: &mut Plan, brake: &Brake<'_>, trouble: Option<Incident>) -> Perm
 }
 
 /// Deletes the row of a free slot that is not below `nodes.max`. Such rows exist after the maximum was lowered.
-fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, live: &BTreeMap<NodeId, Vec<&Instance>>) {
+fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, found: &Instances<'_>) {
     if record.slot.number() < seen.policy.nodes.max {
         return;
     }
     let NodeState::Cleaned { last_node_id } = &record.state else { return };
-    if last_node_id.is_some_and(|last| live.contains_key(&last)) {
+    if last_node_id.is_some_and(|last| found.live.contains_key(&last)) {
         return;
     }
     let reason = Reason::SlotBeyondMaximum { slot: record.slot, max: seen.policy.nodes.max };
     plan.add(Action::DeleteRecord(Box::new(record.clone())), reason);
 }
 
-/// Whether an instance belongs to no record: its node's life is over, or the record is bound to another
-/// instance.
-pub(crate) fn is_orphan(record: Option<&NodeRecord>, node_id: NodeId, instance_id: &str) -> bool {
-    match record.and_then(NodeRecord::life) {
-        Some(life) if life.node_id == node_id => life.instance_id.as_deref().is_some_and(|bound| bound != instance_id),
+/// Whether an instance that may be one of these nodes belongs to no record: the life of each is over, or its record is
+/// bound to another instance.
+pub(crate) fn is_orphan<'r>(
+    record: impl Fn(Slot) -> Option<&'r NodeRecord>,
+    nodes: &[NodeId],
+    instance_id: &str,
+) -> bool {
+    nodes.iter().all(|node_id| match record(node_id.slot()).and_then(NodeRecord::life) {
+        Some(life) if life.node_id == *node_id => life.instance_id.as_deref().is_some_and(|bound| bound != instance_id),
         _ => true,
-    }
+    })
 }
 
-fn orphans(
-    seen: &Observation,
-    now: Time,
-    plan: &mut Plan,
-    by_id: &BTreeMap<&str, &Instance>,
-    live: &BTreeMap<NodeId, Vec<&Instance>>,
-) {
+fn orphans(seen: &Observation, now: Time, plan: &mut Plan, instances: &Instances<'_>) {
     let policy = &seen.policy.stale;
-    let records: BTreeMap<_, _> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
-    let mut found = Vec::new();
-    for (node_id, instances) in live {
-        for instance in instances {
-            let old = now.since(instance.launched_at) >= Span::from_s(policy.orphan_after_s);
-            let leaving = instance.state == InstanceState::ShuttingDown;
-            let record = records.get(&node_id.slot()).copied();
-            // The record names an instance of another node, or one that EC2 does not list. Then the record may be wrong,
-            // and this instance the right one: poll-and-scale tells a person.
-            let names_another = record.and_then(NodeRecord::life).is_some_and(|life| {
-                let named = life.instance_id.as_deref().map(|id| by_id.get(id));
-                life.node_id == *node_id && named.is_some_and(|i| i.is_none_or(|i| i.is_foreign_to(*node_id)))
-            });
-            let quarantine = seen.quarantined.slots.contains(&node_id.slot());
-            if old && !leaving && !names_another && !quarantine && is_orphan(record, *node_id, &instance.instance_id) {
-                found.push((*node_id, instance));
-            }
+    let records: HashMap<Slot, &NodeRecord> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
+    let of_slot = |slot: Slot| records.get(&slot).copied();
+    // The record names an instance of another node, or one that EC2 does not list. Then the record may be wrong, and an
+    // instance that nobody names the right one: poll-and-scale tells a person.
+    let names_another = |node_id: &NodeId| {
+        of_slot(node_id.slot()).and_then(NodeRecord::life).is_some_and(|life| {
+            let named = life.instance_id.as_deref().map(|id| instances.by_id.get(id));
+            life.node_id == *node_id && named.is_some_and(|i| i.is_none_or(|i| i.is_foreign_to(*node_id)))
+        })
+    };
+    let is_quarantined = |node_id: &NodeId| seen.quarantined.slots.contains(&node_id.slot());
+    let mut found: Vec<(Vec<NodeId>, &Instance)> = Vec::new();
+    for instance in &instances.unnamed {
+        let old = now.since(instance.launched_at) >= Span::from_s(policy.orphan_after_s);
+        if !old || instance.state == InstanceState::ShuttingDown {
+            continue;
+        }
+        let nodes = instance.nodes();
+        let is_unclear = nodes.iter().any(|node_id| names_another(node_id) || is_quarantined(node_id));
+        if !is_unclear && is_orphan(of_slot, &nodes, &instance.instance_id) {
+            found.push((nodes, instance));
         }
     }
     found.sort_by(|(_, a), (_, b)| a.instance_id.cmp(&b.instance_id));
@@ -215,9 +247,10 @@ fn orphans(
     let unusual = brake.is_unusual(ids.len(), 0, Threshold { number: policy.orphan_brake_min.into(), share: 0.0 });
     let permit = braked(plan, &brake, unusual.then_some(Incident { hold: None, ids, not_before: None, why }));
     found.retain(|(_, instance)| permit.frees(&instance.instance_id));
-    for (node_id, instance) in found {
-        let action = Action::TerminateOrphan { instance_id: instance.instance_id.clone(), node_id };
-        plan.add(action, Reason::Orphan { instance_id: instance.instance_id.clone(), node_id });
+    for (nodes, instance) in found {
+        let instance_id = instance.instance_id.clone();
+        let reason = Reason::Orphan { instance_id: instance_id.clone(), owner: instance.owner() };
+        plan.add(Action::TerminateOrphan { instance_id, nodes }, reason);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: launches of the same offerings share calls if the user data holds nothing of one node; the members of one
 //! job are a call of their own, which launches all of them or none; the repeated
-//! launches of one batch are one call, for all nodes of the batch that have no instance.
+//! launches of one batch are one call, for all nodes of the batch that have no instance; so are its nodes that are bound.
 //! Does not: make a call.
 
 use super::acting::Acting;
@@ -10,6 +10,7 @@ use crate::plan::{Action, Plan, Planned};
 use model::Offering;
 use model::ids::{JobId, Ulid};
 use runtime::run::{Call, each_alone};
+use std::collections::BTreeMap;
 
 /// What the launches of one call have in common.
 #[derive(PartialEq)]
@@ -22,7 +23,7 @@ enum Common<'p> {
 
 /// The calls of a plan, in the order in which they are made.
 pub(super) struct Calls<'p> {
-    /// Each action alone.
+    /// Each action alone, and what binds the nodes of one launch.
     pub(super) alone: Vec<Call<'p, Action>>,
     /// All terminations: one call.
     pub(super) terminate: Call<'p, Action>,
@@ -33,14 +34,17 @@ pub(super) struct Calls<'p> {
 impl<'p> Calls<'p> {
     pub(super) fn of(acting: &Acting<'_>, plan: &'p Plan) -> Self {
         let (mut alone, mut terminate, mut launches) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bound: BTreeMap<Ulid, Call<'p, Action>> = BTreeMap::new();
         for numbered in plan.actions.iter().enumerate() {
             match &numbered.1.action {
                 Action::Launch { .. } | Action::Relaunch(_) => launches.push(numbered),
                 Action::Terminate { .. } => terminate.push(numbered),
+                Action::BindInstance { node_id, .. } => bound.entry(node_id.ulid()).or_default().push(numbered),
                 _ => alone.push(numbered),
             }
         }
-        Self { alone: each_alone(alone), terminate, launches: of_launches(acting, launches) }
+        let alone = each_alone(alone).into_iter().chain(bound.into_values()).collect();
+        Self { alone, terminate, launches: of_launches(acting, launches) }
     }
 }
 

@@ -1,28 +1,28 @@
 //! Launching, safe against a crash between any two steps (`docs/rules.md#R5`).
 //!
 //! 1. claim the slots: one conditional write with the whole request, its digest and the claim;
-//! 2. call RunInstances with the tags and the token `{node_id}-{attempt}`, or `{ULID of the batch}-{attempt}`;
-//! 3. bind the instances that EC2 launched, and free the slots that got no instance.
+//! 2. call CreateFleet with the tags and the token `{node_id}-{attempt}`, or `{ULID of the batch}-{attempt}`;
+//! 3. bind the instances that EC2 launched, and free the slots that got no instance (`bind`).
 //!
 //! If a run is killed between 1 and 2, a later run repeats the call after the claim has ended, but only if that run
 //! renders the same request. If a run is killed between 2 and 3, the next run sees the tagged instances and binds them, or
 //! repeats the call and gets the same instances. Source: EC2 API reference, "Ensuring idempotency".
 //!
 //! One call launches a batch of nodes if the user data holds nothing of one node. Then step 1 is one transaction, and a
-//! batch is never half claimed. Step 3 is one transaction too. If somebody has changed one of the records meanwhile, each
-//! record is written alone instead.
+//! batch is never half claimed. One call names all ways to launch that share a size, a market and a template, so EC2 goes to
+//! the next way by itself. Only then the next call of the run tries the next ways.
 //!
-//! Guarantees: only the run that wrote the claim makes the call; only that run changes the offering or the batch, in a
+//! Guarantees: only the run that wrote the claim makes the call; only that run changes the ways or the batch, in a
 //! write of its own before the next call.
 //! No node is launched for a job that has changed since it was read: it may have been placed.
-//! After a refusal the same run tries the next way that the refusal does not speak of.
+//! After a refusal the same run tries the next ways that the refusal does not speak of.
 //! Does not: choose what to launch, or count the attempts at an offering that EC2 was short of; the plan does.
 
 use super::acting::Acting;
 use crate::plan::{Action, Planned};
 use model::Class;
 use model::batch::Batch;
-use model::cloud::{Instance, LaunchError, Refusal};
+use model::cloud::{LaunchAnswer, LaunchError, Refusal};
 use model::control::{ControlKey, EntryChange, EntryRow};
 use model::events::Subject;
 use model::ids::{JobId, NodeId, Slot};
@@ -35,17 +35,50 @@ use std::collections::{BTreeMap, BTreeSet};
 use store::{Attempts, Cond, WriteError};
 
 /// What became of the launches of one call, by slot.
-type Results = BTreeMap<Slot, ActionResult>;
+pub(super) type Results = BTreeMap<Slot, ActionResult>;
 
 /// The change of a record: as it was, and as it will be.
-type Change = (Option<NodeRecord>, NodeRecord);
+pub(super) type Change = (Option<NodeRecord>, NodeRecord);
+
+/// The ways that one call names, the best first.
+type Ways = Vec<Offering>;
+
+/// The ways of each call, in the order of the calls. If zones have a share, a call stays in one zone: EC2 does not count the
+/// nodes of a zone.
+fn calls_of(offerings: &[Offering], zone_share: f64) -> Vec<Ways> {
+    let in_one_call = |a: &Offering, b: &Offering| {
+        (&a.size, a.market, &a.template, a.template_version) == (&b.size, b.market, &b.template, b.template_version)
+    };
+    let mut calls = Vec::new();
+    for alike in offerings.chunk_by(in_one_call) {
+        if zone_share >= 1.0 {
+            calls.push(alike.to_vec());
+            continue;
+        }
+        let mut by_zone: Vec<Ways> = Vec::new();
+        for way in alike {
+            match by_zone.iter_mut().find(|ways| ways.first().is_some_and(|first| first.zone == way.zone)) {
+                Some(ways) => ways.push(way.clone()),
+                None => by_zone.push(vec![way.clone()]),
+            }
+        }
+        calls.extend(by_zone);
+    }
+    calls
+}
+
+/// The best of these ways, and the others.
+fn first_of(ways: &Ways) -> Result<(Offering, Vec<Offering>), ActError> {
+    let (first, others) = ways.split_first().ok_or(ActError::CONFLICT)?;
+    Ok((first.clone(), others.to_vec()))
+}
 
 /// The job that a launch is for.
 const fn job_of(planned: &Planned) -> Option<JobId> {
     if let Action::Launch { job_id, .. } = &planned.action { *job_id } else { None }
 }
 
-fn every(slots: impl Iterator<Item = Slot>, result: &ActionResult) -> Results {
+pub(super) fn every(slots: impl Iterator<Item = Slot>, result: &ActionResult) -> Results {
     slots.map(|slot| (slot, result.clone())).collect()
 }
 
@@ -103,8 +136,8 @@ impl Acting<'_> {
 
     async fn launch_in(&self, wanted: &[(Slot, String)], offerings: &[Offering], is_whole: bool) -> Results {
         let mut outcomes = every(wanted.iter().map(|(slot, _)| *slot), &ActionResult::LEFT);
-        let mut rest = offerings.iter();
-        let Some(first) = self.next_way(&mut rest).await else { return outcomes };
+        let mut rest = calls_of(offerings, self.run.seen.policy.launch.zone_share).into_iter();
+        let Some(first) = self.next_ways(&mut rest).await else { return outcomes };
         match self.claim(wanted, first, is_whole).await {
             Ok(records) => outcomes.extend(self.launch_claimed(records, rest).await),
             Err(error) => return every(wanted.iter().map(|(slot, _)| *slot), &error.into()),
@@ -112,38 +145,40 @@ impl Acting<'_> {
         outcomes
     }
 
-    /// The next of these offerings that this run may try, once its turn has come.
-    async fn next_way<'o>(&self, rest: &mut impl Iterator<Item = &'o Offering>) -> Option<&'o Offering> {
+    /// The ways of the next of these calls that this run may make, once its turn has come.
+    async fn next_ways(&self, rest: &mut impl Iterator<Item = Ways>) -> Option<Ways> {
         loop {
-            let offering = rest.find(|o| !self.rate.is_refused(o))?;
+            let mut ways = rest.next()?;
+            ways.retain(|way| !self.rate.is_refused(way));
+            if ways.is_empty() {
+                continue;
+            }
             if !self.may_call().await {
                 return None;
             }
             // Another call of this run may have met a refusal meanwhile.
-            if !self.rate.is_refused(offering) {
-                return Some(offering);
+            ways.retain(|way| !self.rate.is_refused(way));
+            if !ways.is_empty() {
+                return Some(ways);
             }
         }
     }
 
     /// Claims these slots for one call, all or none.
-    async fn claim(
-        &self,
-        wanted: &[(Slot, String)],
-        offering: &Offering,
-        is_whole: bool,
-    ) -> Result<Vec<NodeRecord>, ActError> {
+    async fn claim(&self, wanted: &[(Slot, String)], ways: Ways, is_whole: bool) -> Result<Vec<NodeRecord>, ActError> {
         let now = self.run.now();
         let ulid = self.run.store.rng().ulid(now);
         let slots = || wanted.iter().map(|(slot, _)| *slot);
         let batch = if wanted.len() > 1 { Batch::of_lowest(ulid, slots().collect()) } else { None };
         let mut changes: Vec<Change> = Vec::with_capacity(wanted.len());
         let mut digest = None;
+        let (offering, others) = first_of(&ways)?;
         for (slot, reason) in wanted.iter().filter(|(s, _)| batch.as_ref().is_none_or(|b| b.slots().contains(s))) {
             let node_id = NodeId::new(*slot, ulid);
             let launched = Launched::of(node_id, batch.as_ref(), is_whole);
-            let request_digest = digest.get_or_insert_with(|| self.render(launched, offering).digest()).clone();
-            let life = NewLife { node_id, offering: offering.clone(), request_digest, batch: batch.clone(), is_whole };
+            let request_digest = digest.get_or_insert_with(|| self.render(launched, &ways).digest()).clone();
+            let (offering, others) = (offering.clone(), others.clone());
+            let life = NewLife { node_id, offering, others, request_digest, batch: batch.clone(), is_whole };
             let previous = self.run.locks.record(*slot);
             let claimed = NodeRecord::assign(*slot, previous.as_ref(), life, now, reason)?;
             changes.push((previous, claimed));
@@ -151,30 +186,22 @@ impl Acting<'_> {
         Ok(self.write_nodes(&changes, &[]).await?)
     }
 
-    /// Launches what is claimed. After a refusal that another offering may avoid, the next offering is tried.
-    async fn launch_claimed<'o>(
-        &self,
-        mut records: Vec<NodeRecord>,
-        mut rest: impl Iterator<Item = &'o Offering>,
-    ) -> Results {
+    /// Launches what is claimed. After a refusal that other ways may avoid, they are tried.
+    async fn launch_claimed(&self, mut records: Vec<NodeRecord>, mut rest: impl Iterator<Item = Ways>) -> Results {
         let mut outcomes = Results::new();
         loop {
             let Some(life) = records.first().and_then(NodeRecord::life).cloned() else { return outcomes };
             let error = match self.call(&records).await {
-                Ok(instances) => {
-                    outcomes.extend(self.settle(&records, &instances).await);
-                    return outcomes;
-                }
-                Err(error) => error,
+                Ok(answer) if answer.instances.is_empty() => answer.why_nothing(),
+                Ok(answer) => return extended(outcomes, self.settle(&records, &answer).await),
+                Err(error @ LaunchError::Refused(_)) => error,
+                // It is not known whether EC2 launched anything, so the records stay as they are.
+                Err(error) => return extended(outcomes, of_all(&records, &error.into())),
             };
-            self.note_refusal(&records, &error).await;
             // The turn is waited for before the claim is renewed: the claim is for the call, not for the wait.
-            let next = match &error {
-                LaunchError::Refused(refusal) => self.after_refusal(refusal, &life, &mut rest).await,
-                _ => None,
-            };
-            let Some((offering, batch)) = next else { return extended(outcomes, self.refused(&records, error).await) };
-            match self.next_attempt(&records, &offering, batch.as_ref(), &error).await {
+            let next = self.after_refusal(&error, &life, &mut rest).await;
+            let Some((ways, batch)) = next else { return extended(outcomes, self.refused(&records, error).await) };
+            match self.next_attempt(&records, &ways, batch.as_ref(), &error).await {
                 Ok((claimed, freed)) => {
                     outcomes.extend(every(freed.into_iter(), &error.into()));
                     records = claimed;
@@ -185,28 +212,28 @@ impl Acting<'_> {
     }
 
     /// What is called next after a refusal, once its turn has come: the quota may still have room for half of the batch;
-    /// otherwise the next offering is tried.
-    async fn after_refusal<'o>(
+    /// otherwise the next ways are tried.
+    async fn after_refusal(
         &self,
-        refusal: &Refusal,
+        error: &LaunchError,
         life: &Life,
-        rest: &mut impl Iterator<Item = &'o Offering>,
-    ) -> Option<(Offering, Option<Batch>)> {
-        let may_be_half = refusal.class == Class::Quota && !life.is_whole;
+        rest: &mut impl Iterator<Item = Ways>,
+    ) -> Option<(Ways, Option<Batch>)> {
+        let is_quota = matches!(error, LaunchError::Refused(refusal) if refusal.class == Class::Quota);
+        let may_be_half = is_quota && !life.is_whole;
         let half = life.batch.as_ref().and_then(Batch::half).filter(|_| may_be_half);
         if let Some(half) = half {
-            return self.may_call().await.then(|| (life.offering.clone(), Some(half)));
+            return self.may_call().await.then(|| (life.ways(), Some(half)));
         }
-        let offering = self.next_way(rest).await?;
-        Some((offering.clone(), life.batch.clone()))
+        Some((self.next_ways(rest).await?, life.batch.clone()))
     }
 
-    /// Changes the offering or the batch of what is claimed, in a write of its own before the call. Slots that are no
+    /// Changes the ways or the batch of what is claimed, in a write of its own before the call. Slots that are no
     /// longer in the batch are freed by the same write. Returns what is claimed then, and the slots that were freed.
     async fn next_attempt(
         &self,
         records: &[NodeRecord],
-        offering: &Offering,
+        ways: &Ways,
         batch: Option<&Batch>,
         error: &LaunchError,
     ) -> Result<(Vec<NodeRecord>, Vec<Slot>), ActError> {
@@ -220,8 +247,8 @@ impl Acting<'_> {
                 record.clean(now, &error.to_string())?
             } else {
                 let launched = Launched::of(life.node_id, batch, life.is_whole);
-                let digest = self.render(launched, offering).digest();
-                record.next_attempt(offering.clone(), batch.cloned(), digest, now)?
+                let digest = self.render(launched, ways).digest();
+                record.next_attempt(first_of(ways)?, batch.cloned(), digest, now)?
             };
             changes.push((Some(record.clone()), after));
         }
@@ -247,12 +274,12 @@ impl Acting<'_> {
             Err(error) => return all(&error.into()),
         };
         let Some(life) = records.first().and_then(NodeRecord::life) else { return all(&ActionResult::CONFLICT) };
-        if self.render(life.launched(), &life.offering).digest() != life.request_digest {
+        if self.render(life.launched(), &life.ways()).digest() != life.request_digest {
             // The policy has changed, so EC2 would refuse the token with another request. Later runs wait for the
             // tagged instances, or abandon the launch.
             return all(&ActionResult::of(Outcome::Said));
         }
-        if !self.may_call().await || self.rate.is_refused(&life.offering) {
+        if !self.may_call().await || life.ways().iter().all(|way| self.rate.is_refused(way)) {
             return all(&ActionResult::LEFT);
         }
         let records = match self.reclaim(&records).await {
@@ -260,17 +287,10 @@ impl Acting<'_> {
             Err(error) => return all(&error.into()),
         };
         match self.call(&records).await {
-            Ok(instances) => self.settle(&records, &instances).await,
-            Err(error) => {
-                self.note_refusal(&records, &error).await;
-                if let LaunchError::Refused(refusal) = &error
-                    && !refusal.is_after_token()
-                {
-                    // This says nothing about the first call, which may have launched instances.
-                    return all(&error.into());
-                }
-                self.refused(&records, error).await
-            }
+            Ok(answer) if answer.instances.is_empty() => self.refused(&records, answer.why_nothing()).await,
+            Ok(answer) => self.settle(&records, &answer).await,
+            // This says nothing about the first call, which may have launched instances.
+            Err(error) => all(&error.into()),
         }
     }
 
@@ -284,58 +304,65 @@ impl Acting<'_> {
         Ok(self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await?)
     }
 
-    fn render<'l>(&self, launched: impl Into<Launched<'l>>, offering: &Offering) -> LaunchRequest {
-        LaunchRequest::render(self.settings, &self.run.seen.policy, launched, offering)
+    fn render<'l>(&self, launched: impl Into<Launched<'l>>, ways: &[Offering]) -> LaunchRequest {
+        LaunchRequest::render(self.settings, &self.run.seen.policy, launched, ways)
     }
 
-    /// Makes the launch call of these records, which all have the same one.
-    async fn call(&self, records: &[NodeRecord]) -> Result<Vec<Instance>, LaunchError> {
-        let life = records.first().and_then(NodeRecord::life);
-        let Some(life) = life else { return Err(LaunchError::Lost("the record is cleaned".into())) };
-        let request = self.render(life.launched(), &life.offering);
-        self.cloud.launch(&request, &client_token(life)).await
-    }
-
-    /// Binds each record to its instance, and frees the slots that got no instance.
-    async fn settle(&self, records: &[NodeRecord], instances: &[Instance]) -> Results {
-        let Some(life) = records.first().and_then(NodeRecord::life) else { return Results::new() };
-        let now = self.run.now();
-        let asked = life.batch.as_ref().map_or(1, Batch::len);
-        let few =
-            LaunchError::from(Refusal::short(format!("EC2 launched {} of the {asked} instances", instances.len())));
-        let of = |record: &NodeRecord| match record.life().map(|l| l.launched()) {
-            Some(Launched::Batch(batch) | Launched::Whole(batch)) => {
-                let own = |i: &&Instance| i.launch_index.and_then(|k| batch.node(k)) == record.node_id();
-                instances.iter().find(own)
-            }
-            _ => instances.first(),
+    /// Makes the launch call of these records, which all have the same one, and notes what EC2 refused.
+    async fn call(&self, records: &[NodeRecord]) -> Result<LaunchAnswer, LaunchError> {
+        let Some((record, life)) = records.first().and_then(|r| Some((r, r.life()?))) else {
+            return Err(LaunchError::Lost("the record is cleaned".into()));
         };
+        let request = self.render(life.launched(), &life.ways());
+        let answer = self.cloud.launch(&request, &client_token(life)).await;
+        match &answer {
+            Ok(answer) => {
+                for (way, error) in &answer.refused {
+                    self.note_refusal(record.slot, way, error).await;
+                }
+            }
+            Err(error) => self.note_refusal(record.slot, &life.offering, error).await,
+        }
+        answer
+    }
+
+    /// Binds each record to an instance, and frees the slots that got none.
+    async fn settle(&self, records: &[NodeRecord], answer: &LaunchAnswer) -> Results {
+        let Some(life) = records.first().and_then(NodeRecord::life) else { return Results::new() };
+        let asked = life.batch.as_ref().map_or(1, Batch::len);
+        let few = Refusal::short(format!("EC2 launched {} of the {asked} instances", answer.instances.len()));
+        let few = LaunchError::from(few);
+        let outcomes = self.bind(life.node_id.ulid(), records, &answer.instances, Some(&few)).await;
+        if answer.instances.len() < asked && answer.refused.is_empty() {
+            if let Some(record) = records.first() {
+                self.note_refusal(record.slot, &life.offering, &few).await;
+            }
+            return outcomes;
+        }
+        let mut launched: Vec<&Offering> = answer.instances.iter().map(|instance| life.way_of(instance)).collect();
+        launched.sort_by_key(|way| ControlKey::shortage_of(way));
+        launched.dedup();
+        for way in launched {
+            self.note_launch(way).await;
+        }
+        outcomes
+    }
+
+    /// Frees the slots at once, because EC2 has launched nothing for them.
+    async fn refused(&self, records: &[NodeRecord], error: LaunchError) -> Results {
+        let (now, reason) = (self.run.now(), error.to_string());
+        let mut outcomes = of_all(records, &error.into());
+        // An earlier call of this life, by a run that was killed, may have launched an instance. So the write requires
+        // that no instance is bound and no heartbeat has arrived.
+        let conditions = [Cond::says_nothing("instance_id"), Cond::says_nothing("first_ping_at")];
         let mut changes: Vec<Change> = Vec::with_capacity(records.len());
-        let mut outcomes = Results::new();
-        let mut is_short = false;
         for record in records {
-            let after = match of(record) {
-                Some(instance) => {
-                    outcomes.insert(record.slot, ActionResult::DONE);
-                    record.bind(&instance.instance_id, instance.zone.as_deref(), now)
-                }
-                None => {
-                    is_short = true;
-                    outcomes.insert(record.slot, ActionResult::from(ActError::from(few.clone())));
-                    record.clean(now, &few.to_string())
-                }
-            };
-            match after {
+            match record.clean(now, &reason) {
                 Ok(after) => changes.push((Some(record.clone()), after)),
                 Err(error) => _ = outcomes.insert(record.slot, error.into()),
             }
         }
-        outcomes.extend(self.write_each_if_not_all(&changes, &[]).await);
-        if is_short {
-            self.note_refusal(records, &few).await;
-        } else {
-            self.note_launch(&life.offering).await;
-        }
+        outcomes.extend(self.write_each_if_not_all(&changes, &conditions).await);
         outcomes
     }
 
@@ -354,40 +381,10 @@ impl Acting<'_> {
         failed
     }
 
-    /// Frees the slots at once after a definite refusal. After any other error the records stay as they are.
-    async fn refused(&self, records: &[NodeRecord], error: LaunchError) -> Results {
-        let in_batch = records.first().and_then(NodeRecord::life).is_some_and(|l| l.batch.is_some());
-        let definite = match &error {
-            LaunchError::Refused(_) => true,
-            // Other instances of a batch may live. EC2 lists the terminated ones.
-            LaunchError::Spent(_) => !in_batch,
-            LaunchError::Throttled(_) | LaunchError::Lost(_) => false,
-        };
-        let (now, reason) = (self.run.now(), error.to_string());
-        let mut outcomes = of_all(records, &error.into());
-        if !definite {
-            return outcomes;
-        }
-        // An earlier call of this life, by a run that was killed, may have launched an instance. So the write requires
-        // that no instance is bound and no heartbeat has arrived.
-        let conditions = [Cond::says_nothing("instance_id"), Cond::says_nothing("first_ping_at")];
-        let mut changes: Vec<Change> = Vec::with_capacity(records.len());
-        for record in records {
-            match record.clean(now, &reason) {
-                Ok(after) => changes.push((Some(record.clone()), after)),
-                Err(error) => _ = outcomes.insert(record.slot, error.into()),
-            }
-        }
-        outcomes.extend(self.write_each_if_not_all(&changes, &conditions).await);
-        outcomes
-    }
-
     /// Stores the limit that follows from a refusal, and writes an event.
-    async fn note_refusal(&self, records: &[NodeRecord], error: &LaunchError) {
-        let Some((record, life)) = records.first().and_then(|r| Some((r, r.life()?))) else { return };
-        let (seen, now, offering) = (self.run.seen, self.run.now(), &life.offering);
+    async fn note_refusal(&self, slot: Slot, offering: &Offering, error: &LaunchError) {
+        let (seen, now) = (self.run.seen, self.run.now());
         let change = seen.control.after_refusal(offering, error, &seen.policy, seen.policy_version, now);
-        let Some(change) = change else { return };
         let key = change.key.clone();
         // An answer that EC2 did not give says nothing about the other calls of this run.
         if let ControlKey::Limit(class, scope) = &key
@@ -407,7 +404,7 @@ impl Acting<'_> {
         let bad = matches!(error, LaunchError::Refused(r) if matches!(r.class, Class::Refused | Class::Wrong));
         let action = if bad { ActionName::Warn } else { ActionName::HoldBack };
         let reason = Reason::LaunchRefused { size: offering.size.clone(), error: error.to_string() };
-        self.run.record_event(&Subject::Slot(record.slot), action, &reason).await;
+        self.run.record_event(&Subject::Slot(slot), action, &reason).await;
     }
 
     /// Stores the limit again after a lost race against a successful launch or another refusal. An entry whose refusal

@@ -7,6 +7,7 @@
 mod acting;
 mod allocs;
 mod announce;
+mod bind;
 mod calls;
 mod launch;
 mod launch_rate;
@@ -72,6 +73,7 @@ impl Perform<Action> for Acting<'_> {
             [Planned { action: Action::Launch { offerings, .. }, .. }, ..] => self.launch(call, offerings).await,
             [Planned { action: Action::Relaunch(_), .. }, ..] => self.relaunch(call).await,
             [Planned { action: Action::Terminate { .. }, .. }, ..] => self.terminate(call).await,
+            [Planned { action: Action::BindInstance { .. }, .. }, ..] => self.bind_listed(call).await,
             // Every other action is a call of its own: see `calls`.
             _ => {
                 let mut results = Vec::with_capacity(call.len());
@@ -99,9 +101,8 @@ impl Acting<'_> {
         let reason = &planned.reason.to_string();
         match &planned.action {
             // These share calls: see `perform`.
-            Action::Launch { .. } | Action::Relaunch(_) | Action::Terminate { .. } => return Ok(Outcome::Left),
-            Action::BindInstance { node_id, instance_id, zone } => {
-                self.bind(&self.record(*node_id)?, instance_id, zone.as_deref()).await?;
+            Action::Launch { .. } | Action::Relaunch(_) | Action::Terminate { .. } | Action::BindInstance { .. } => {
+                return Ok(Outcome::Left);
             }
             Action::Abandon(node_id) => self.abandon(*node_id, reason).await?,
             Action::ShutDown { node_id, because } => self.shut_down(*node_id, *because, reason, now).await?,

@@ -7,24 +7,13 @@ use super::acting::Acting;
 use crate::plan::{Because, Note};
 use model::ids::NodeId;
 use model::time::Time;
-use model::{NodeRecord, NodeState, NodeStatus};
+use model::{NodeState, NodeStatus};
 use runtime::answer::ActError;
 use std::sync::PoisonError;
 use store::transactions;
 use store::{Cond, no_live_allocs, silent_since};
 
 impl Acting<'_> {
-    pub(super) async fn bind(
-        &self,
-        record: &NodeRecord,
-        instance_id: &str,
-        zone: Option<&str>,
-    ) -> Result<(), ActError> {
-        let bound = record.bind(instance_id, zone, self.run.now())?;
-        self.write_node(record, &bound, Vec::new()).await?;
-        Ok(())
-    }
-
     pub(super) async fn abandon(&self, node_id: NodeId, reason: &str) -> Result<(), ActError> {
         let record = self.record(node_id)?;
         self.clean(&record, reason, vec![Cond::says_nothing("instance_id"), silent_since(&record)]).await

@@ -50,7 +50,7 @@ impl Acting<'_> {
             Some(instance) => Some((*instance).clone()).filter(|i| i.is_foreign_to(node_id)),
             None => {
                 let known = self.cloud.instance(&instance_id).await.map_err(ActError::from)?;
-                known.filter(|i| i.node_id() != Some(node_id))
+                known.filter(|i| !i.may_be(node_id))
             }
         };
         match foreign.filter(|i| i.state != InstanceState::Terminated) {

@@ -5,6 +5,7 @@
 
 use model::action::{About, Describe};
 use model::brake::BrakeChange;
+use model::cloud::NewInstance;
 use model::control::EntryChange;
 use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
@@ -36,11 +37,9 @@ pub enum Action {
     Relaunch(NodeId),
     /// Bind an instance that EC2 lists to its record.
     BindInstance {
-        /// The node of the instance.
+        /// The node that has no instance yet.
         node_id: NodeId,
-        instance_id: String,
-        /// The zone of the instance, if EC2 names it.
-        zone: Option<String>,
+        instance: Box<NewInstance>,
     },
     /// Give up a launch that gave no instance.
     Abandon(NodeId),

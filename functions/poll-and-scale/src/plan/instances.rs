@@ -51,6 +51,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         }
         match (&life.instance_id, live) {
             (None, Some(instance)) => bind(view, plan, life, instance),
+            // The node has registered before any run has seen by which way it was launched.
+            (Some(_), Some(instance)) if !life.others.is_empty() && is_up(record) => bind(view, plan, life, instance),
             (None, None) => unanswered(view, plan, record, life),
             (Some(_), Some(instance)) => listed_as_live(view, plan, record, life, instance),
             (Some(instance_id), None) => unlisted.push(Unlisted { record, life, instance_id }),
@@ -62,8 +64,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
 fn bind(view: &mut View<'_>, plan: &mut Plan, life: &Life, instance: &Instance) {
     view.decided.insert(life.node_id);
     let instance_id = instance.instance_id.clone();
-    let action =
-        Action::BindInstance { node_id: life.node_id, instance_id: instance_id.clone(), zone: instance.zone.clone() };
+    let action = Action::BindInstance { node_id: life.node_id, instance: Box::new(instance.into()) };
     plan.add(action, Reason::CarriesNodeId { instance_id });
 }
 

@@ -39,9 +39,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         let reason = Reason::PoolTakenBack { pool: format!("{market} {instance_type}"), instances: taken.len() };
         let error = LaunchError::from(Refusal::short(reason.to_string()));
         let (policy, version) = (&view.seen.policy, view.seen.policy_version);
-        let Some(change) = view.seen.control.after_refusal(&offering, &error, policy, version, view.now) else {
-            continue;
-        };
+        let change = view.seen.control.after_refusal(&offering, &error, policy, version, view.now);
         if let ControlKey::Limit(Class::Short, scope) = &change.key {
             view.limits.push(Limit::Refused(Class::Short, scope.clone(), change.after.clone()));
         }

@@ -6,12 +6,12 @@
 
 use super::suspicion::Suspicion;
 use model::cloud::{Instance, InstanceState};
-use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::ids::{AllocId, JobId, NodeId, Slot, Ulid};
 use model::limits::Limit;
 use model::time::Time;
 use model::{AllocSummary, JobSummary, Life, NodeRecord, Offering};
 use runtime::observation::Observation;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 /// The time from one scheduled run to the next, in seconds. A decision for the last run before a moment looks this far
@@ -22,9 +22,9 @@ pub(crate) const PERIOD_S: i64 = 60;
 struct Facts<'a> {
     record: &'a NodeRecord,
     life: &'a Life,
-    /// What EC2 lists for the life: the bound instance, or, if none is bound, the instances with the tag.
+    /// What EC2 lists for the life: the bound instance, or, if none is bound, those that it may get.
     listed: Few<&'a Instance>,
-    /// The instances with the tag of this node.
+    /// The instances with the tag of this node, and of those with the tag of its batch the one that is its own.
     tagged: Few<&'a Instance>,
     /// The bound instance, if it belongs to another node.
     foreign: Option<&'a Instance>,
@@ -206,21 +206,49 @@ impl<'a> View<'a> {
                 facts.tagged.push(instance);
             }
         }
-        // Nearly every bound instance has the tag of its node.
-        let mut by_id: Option<HashMap<&str, &'a Instance>> = None;
+        self.read_batches();
+        let by_id: HashMap<&str, &'a Instance> =
+            self.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
         for facts in &mut self.lives {
             let Some(id) = facts.life.instance_id.as_deref() else {
                 facts.listed.clone_from(&facts.tagged);
                 continue;
             };
-            if let Some(own) = facts.tagged.iter().find(|i| i.instance_id == id) {
-                facts.listed.push(own);
-                continue;
+            let Some(named) = by_id.get(id).copied() else { continue };
+            facts.listed.push(named);
+            if named.is_foreign_to(facts.life.node_id) {
+                facts.foreign = Some(named);
+            } else if named.node_id().is_none() {
+                facts.tagged.push(named);
             }
-            let all = || self.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
-            let named = by_id.get_or_insert_with(all).get(id).copied();
-            named.into_iter().for_each(|instance| facts.listed.push(instance));
-            facts.foreign = named.filter(|i| i.is_foreign_to(facts.life.node_id));
+        }
+    }
+
+    /// Gives the instances of batches that no record names to the nodes without an instance: the lowest slot gets the oldest
+    /// instance. The write that binds them decides (`act::bind`).
+    fn read_batches(&mut self) {
+        let mut waiting: BTreeMap<Ulid, Vec<&mut Facts<'a>>> = BTreeMap::new();
+        let mut named: HashSet<&str> = HashSet::new();
+        for facts in &mut self.lives {
+            match (&facts.life.instance_id, &facts.life.batch) {
+                (Some(id), _) => _ = named.insert(id.as_str()),
+                (None, Some(batch)) => waiting.entry(batch.ulid()).or_default().push(facts),
+                (None, None) => {}
+            }
+        }
+        if waiting.is_empty() {
+            return;
+        }
+        let mut free: BTreeMap<Ulid, Vec<&'a Instance>> = BTreeMap::new();
+        for instance in self.seen.instances.iter().filter(|i| is_live(i) && !named.contains(i.instance_id.as_str())) {
+            if let Some(batch) = instance.batch().filter(|batch| waiting.contains_key(batch)) {
+                free.entry(batch).or_default().push(instance);
+            }
+        }
+        for (batch, mut instances) in free {
+            instances.sort_by_key(|i| (i.launched_at, &i.instance_id));
+            let nodes = waiting.get_mut(&batch).into_iter().flatten();
+            nodes.zip(instances).for_each(|(facts, instance)| facts.tagged.push(instance));
         }
     }
 
@@ -319,7 +347,7 @@ impl<'a> View<'a> {
         self.facts(life.node_id).is_some_and(|f| f.has_size)
     }
 
-    /// What EC2 lists for a life: the bound instance, or, if none is bound, the instances with the tag.
+    /// What EC2 lists for a life: the bound instance, or, if none is bound, those that it may get.
     pub(crate) fn instances_of(&self, life: &Life) -> impl Iterator<Item = &'a Instance> {
         self.facts(life.node_id).into_iter().flat_map(|f| f.listed.iter())
     }
@@ -329,7 +357,7 @@ impl<'a> View<'a> {
         self.facts(life.node_id).and_then(|f| f.foreign)
     }
 
-    /// The instances with the tag of this node that are not terminated.
+    /// The instances of this node by their tags that are not terminated.
     pub(crate) fn tagged(&self, node_id: NodeId) -> impl Iterator<Item = &'a Instance> {
         self.facts(node_id).into_iter().flat_map(|f| f.tagged.iter()).filter(|i| is_live(i))
     }

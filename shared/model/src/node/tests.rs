@@ -20,7 +20,11 @@ fn a_record_survives_the_table_in_every_state() {
         fixtures::assigned(0),
         fixtures::ready(1),
         fixtures::ready(2).shut_down(at(5), "idle").unwrap(),
-        fixtures::assigned(3).bind("i-1", None, at(1)).unwrap().shut_down(at(5), "boot timed out").unwrap(),
+        fixtures::assigned(3)
+            .bind(&fixtures::new_instance("i-1"), at(1))
+            .unwrap()
+            .shut_down(at(5), "boot timed out")
+            .unwrap(),
         fixtures::assigned(4).clean(at(5), "refused").unwrap(),
     ] {
         let json = serde_json::to_value(&record).unwrap();
@@ -67,8 +71,8 @@ fn a_restored_record_never_gets_a_seq_that_was_given_out_before() {
 fn wrong_starting_states_are_refused() {
     let cleaned = fixtures::assigned(0).clean(at(1), "x").unwrap();
     assert!(cleaned.clean(at(2), "x").is_err());
-    assert!(cleaned.bind("i-1", None, at(2)).is_err());
-    assert!(fixtures::ready(0).bind("i-other", None, at(2)).is_err());
+    assert!(cleaned.bind(&fixtures::new_instance("i-1"), at(2)).is_err());
+    assert!(fixtures::ready(0).bind(&fixtures::new_instance("i-other"), at(2)).is_err());
     assert!(fixtures::assigned(0).shut_down(at(2), "unbound").is_err());
     let working = fixtures::ready(0).with_alloc(fixtures::alloc_id(0), at(1)).unwrap();
     assert!(working.shut_down(at(2), "has work").is_err());

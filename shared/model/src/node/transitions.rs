@@ -11,6 +11,7 @@ use super::{
 use crate::batch::Batch;
 use crate::enums::{Intent, NodeStatus};
 use crate::ids::{AllocId, NodeId, Slot};
+use crate::instance::NewInstance;
 use crate::output::{Follow, MAX_FOLLOWS};
 use crate::time::Time;
 use std::collections::BTreeSet;
@@ -21,6 +22,8 @@ pub struct NewLife {
     /// A new id, never used before.
     pub node_id: NodeId,
     pub offering: Offering,
+    /// The other ways of the launch call.
+    pub others: Vec<Offering>,
     /// Digest of the rendered launch request.
     pub request_digest: String,
     /// The batch of the launch call; `None` if the call is for this node alone.
@@ -79,6 +82,7 @@ impl NodeRecord {
             attempt: 1,
             launch_claim_until_at: now + LAUNCH_CLAIM,
             offering: launch.offering,
+            others: launch.others,
             request_digest: launch.request_digest,
             instance_id: None,
             address: None,
@@ -113,20 +117,14 @@ impl NodeRecord {
     }
 
     /// Binds the life to its instance: the launch call answered, or EC2 lists the instance.
-    pub fn bind(&self, instance_id: &str, zone: Option<&str>, now: Time) -> Result<Self, NotPossible> {
+    pub fn bind(&self, instance: &NewInstance, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
-        let bound = "be bound to another instance";
         let life = new.life_mut().ok_or_else(|| self.not_possible("be bound"))?;
-        if life.instance_id.as_deref().is_some_and(|known| known != instance_id) {
-            return Err(self.not_possible(bound));
+        if life.instance_id.as_ref().is_some_and(|known| *known != instance.instance_id) {
+            return Err(self.not_possible("be bound to another instance"));
         }
-        life.instance_id = Some(instance_id.to_owned());
-        (life.batch, life.is_whole) = (None, false);
-        if let Some(zone) = zone {
-            life.offering.zone = Some(zone.to_owned());
-        }
-        life.absent_since_at = None;
-        Ok(new.touched(now, &format!("launched as {instance_id}")))
+        life.bind(instance);
+        Ok(new.touched(now, &format!("launched as {}", instance.instance_id)))
     }
 
     /// Takes over a launch of another run that got no answer: renews the claim. The repeated call uses the same
@@ -141,11 +139,11 @@ impl NodeRecord {
         Ok(new.touched(now, "launch repeated: its answer never came"))
     }
 
-    /// Changes the offering, or the batch, after a definite refusal. The run with the claim then makes another launch
-    /// call, with another token.
+    /// Changes the ways of the launch, or the batch, after a definite refusal. The run with the claim then makes another
+    /// launch call, with another token.
     pub fn next_attempt(
         &self,
-        offering: Offering,
+        (offering, others): (Offering, Vec<Offering>),
         batch: Option<Batch>,
         request_digest: String,
         now: Time,
@@ -158,7 +156,7 @@ impl NodeRecord {
         life.attempt = life.attempt.saturating_add(1);
         life.launch_claim_until_at = now + LAUNCH_CLAIM;
         let reason = format!("{} was refused; next attempt with {}", life.offering.size, offering.size);
-        (life.offering, life.batch) = (offering, batch);
+        (life.offering, life.others, life.batch) = (offering, others, batch);
         life.request_digest = request_digest;
         Ok(new.touched(now, &reason))
     }

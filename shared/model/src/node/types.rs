@@ -6,6 +6,7 @@
 use crate::batch::Batch;
 use crate::enums::{Intent, Market, NodeStateName, NodeStatus};
 use crate::ids::{AllocId, NodeId, Slot};
+use crate::instance::NewInstance;
 use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
 use crate::output::Follow;
@@ -125,6 +126,9 @@ pub struct Life {
     pub launch_claim_until_at: Time,
     #[serde(flatten)]
     pub offering: Offering,
+    /// The other ways of the launch call, while the node has no instance.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Offering>,
     /// Digest of the rendered launch request: it shows whether another run would repeat the same call.
     pub request_digest: String,
     /// `None` until it is known. A node has at most one instance, ever.
@@ -158,6 +162,31 @@ pub struct Life {
 }
 
 impl Life {
+    /// The ways of the launch call: once the node has an instance, the one by which it was launched.
+    pub fn ways(&self) -> Vec<Offering> {
+        std::iter::once(&self.offering).chain(&self.others).cloned().collect()
+    }
+
+    /// The way of the launch call by which this instance was launched.
+    pub fn way_of(&self, instance: &NewInstance) -> &Offering {
+        let is = |known: Option<&String>, wanted: &str| known.is_none_or(|known| known == wanted);
+        let is_its = |way: &&Offering| {
+            let subnet = way.subnet_id.as_deref().is_none_or(|subnet| is(instance.subnet_id.as_ref(), subnet));
+            subnet && is(instance.instance_type.as_ref(), &way.instance_type)
+        };
+        std::iter::once(&self.offering).chain(&self.others).find(is_its).unwrap_or(&self.offering)
+    }
+
+    /// The life with its instance, and the offering that the instance is.
+    pub(super) fn bind(&mut self, instance: &NewInstance) {
+        let mut offering = self.way_of(instance).clone();
+        offering.zone = instance.zone.clone().or(offering.zone);
+        self.offering = offering;
+        self.instance_id = Some(instance.instance_id.clone());
+        (self.batch, self.is_whole, self.others) = (None, false, Vec::new());
+        self.absent_since_at = None;
+    }
+
     /// The `seq` of the next order. It is the age of the life in milliseconds, or one more than the last
     /// `seq` if that is higher. Counting by one alone would not be safe: after the table is restored from a
     /// backup, the count could reach a number that the agent has from the lost history, and neither side

@@ -48,7 +48,8 @@ fn unlisted(seen: &Observation, before: Found, now: Time) -> Found {
 }
 
 fn unclaimed(seen: &Observation, before: Found, terminated: u64, now: Time) -> Found {
-    let is_stranger = |i: &&Instance| i.state != InstanceState::Terminated && i.node_id().is_none();
+    let is_stranger =
+        |i: &&Instance| i.state != InstanceState::Terminated && i.node_id().is_none() && i.batch().is_none();
     let strangers = seen.instances.iter().filter(is_stranger).take(NAMED).map(|i| i.instance_id.clone()).collect();
     // A release frees what was held, so what is held and what is terminated may be the same orphans.
     let brake = seen.control.brake(BrakeKind::Orphans);

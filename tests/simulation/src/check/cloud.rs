@@ -10,7 +10,7 @@ use model::cloud::{BATCH_TAG, CLUSTER_TAG, InstanceState, NODE_TAG};
 use model::ids::{AllocId, NodeId};
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
-use model::wire::NodeFile;
+use model::wire::LaunchFile;
 use store::{Key, Table, alloc_key, control_key, node_key};
 
 /// How old a scan may be.
@@ -73,12 +73,13 @@ impl Check {
         if record.and_then(|r| time(r, "assigned_at")).is_none_or(|at| at + SLACK < caller.began()) {
             return;
         }
-        let offering = &request.offering;
-        let shortage = shortage_key(offering);
-        // Half of a batch is tried again after a quota: that is no further node. The members of a job are one attempt.
-        let attempts = if request.least > 1 { 1 } else { nodes.len() };
-        for _ in nodes.iter().take(attempts).filter(|node| caller.takes(&format!("{shortage} for {node}")) == 1) {
-            self.invariant_what_was_short_is_tried_by_few(caller, model, &shortage);
+        for offering in &request.ways {
+            let shortage = shortage_key(offering);
+            // Half of a batch is tried again after a quota: that is no further node. The members of a job are one attempt.
+            let attempts = if request.least > 1 { 1 } else { nodes.len() };
+            for _ in nodes.iter().take(attempts).filter(|node| caller.takes(&format!("{shortage} for {node}")) == 1) {
+                self.invariant_what_was_short_is_tried_by_few(caller, model, &shortage);
+            }
         }
         let policy = model.rows(Table::Control).find(|r| text(r, "key") == Some("policy"));
         let version = policy.and_then(|p| number(p, "version"));
@@ -87,10 +88,14 @@ impl Check {
             let known = told_at(row).is_some_and(|at| could_know(caller, at));
             let holds = time(row, "until_at").is_some_and(|until| now + SLACK < until);
             let of_this_policy = number(row, "policy_version").is_none_or(|of| Some(of) == version);
-            if known && holds && of_this_policy && (key == "boot_failures" || covers(key, offering)) {
+            if known
+                && holds
+                && of_this_policy
+                && (key == "boot_failures" || request.ways.iter().any(|way| covers(key, way)))
+            {
                 self.broken(
                     "invariant_no_launch_while_a_refusal_holds",
-                    format!("{} launches {offering:?}, and {row:?}", caller.name()),
+                    format!("{} launches {:?}, and {row:?}", caller.name(), request.ways),
                 );
             }
         }
@@ -170,13 +175,15 @@ impl Check {
         }
     }
 
-    /// The user data of an instance tells it which node it is, in a batch by its launch index. Its tags say the same.
-    pub fn invariant_an_instance_is_told_who_it_is(&self, real: &Real) -> Option<NodeFile> {
+    /// The user data of an instance tells it which node it is, or of which batch it is one. Its tags say the same.
+    pub fn invariant_an_instance_is_told_who_it_is(&self, real: &Real) -> Option<LaunchFile> {
         let file = model::launch::node_file_in(&real.user_data);
-        let file = file.and_then(|f| f.node(real.instance.launch_index).ok());
-        let told = file.as_ref().map(|f| f.node_id);
-        if told != Some(real.node_id) || real.instance.node_id() != told {
-            self.broken("invariant_an_instance_is_told_who_it_is", format!("{real:?} is told {told:?}"));
+        let told = file.as_ref().map(|file| match &file.batch {
+            Some(batch) => batch.nodes().collect(),
+            None => file.node_id.into_iter().collect::<Vec<_>>(),
+        });
+        if told.as_ref() != Some(&real.instance.nodes()) || !told.is_some_and(|of| of.iter().any(|n| real.is_of(*n))) {
+            self.broken("invariant_an_instance_is_told_who_it_is", format!("{real:?}"));
         }
         file
     }
@@ -217,16 +224,18 @@ impl Check {
         }
     }
 
-    /// Called when EC2 makes an instance for this node.
-    pub fn launched<'a>(&self, node: NodeId, all: impl Iterator<Item = &'a Real>) {
-        self.invariant_at_most_one_live_instance_a_node(node, all);
+    /// Called when EC2 makes an instance for one of these nodes.
+    pub fn launched<'a>(&self, nodes: &[NodeId], all: impl Iterator<Item = &'a Real>) {
+        self.invariant_at_most_one_live_instance_a_node(nodes, all);
         self.count_launch();
     }
 
-    /// A node id has at most one live instance.
-    fn invariant_at_most_one_live_instance_a_node<'a>(&self, node: NodeId, all: impl Iterator<Item = &'a Real>) {
-        for other in all.filter(|r| r.node_id == node && r.is_live()) {
-            let what = format!("{node} has {} already", other.instance.instance_id);
+    /// A node has at most one live instance, and a batch at most as many as it has nodes.
+    fn invariant_at_most_one_live_instance_a_node<'a>(&self, nodes: &[NodeId], all: impl Iterator<Item = &'a Real>) {
+        let is_of_launch = |real: &&Real| real.is_live() && nodes.iter().any(|node| real.was_launched_for(*node));
+        let others: Vec<&str> = all.filter(is_of_launch).map(|real| real.instance.instance_id.as_str()).collect();
+        if others.len() >= nodes.len() {
+            let what = format!("{} nodes have {others:?} already", nodes.len());
             self.broken("invariant_at_most_one_live_instance_a_node", what);
         }
     }
@@ -241,7 +250,9 @@ impl Check {
     /// No instance is terminated while its record has live allocs, or while a live alloc with `desired` = run is on it.
     /// A drain's deadline is the only exception.
     fn invariant_no_working_node_is_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
-        let record = model.get(&node_key(real.node_id.slot())).filter(|r| node_id(r) == Some(real.node_id)).cloned();
+        // An orphan that no record ever named: nothing was ever placed on it.
+        let Some(node) = real.node else { return };
+        let record = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node)).cloned();
         let bound = record.as_deref().and_then(|r| text(r, "instance_id")) == Some(real.instance.instance_id.as_str());
         if !bound {
             // An orphan: nothing was ever placed on it.
@@ -249,11 +260,11 @@ impl Check {
         }
         let deadline =
             record.as_deref().and_then(|r| time(r, "drain_by_at")).is_some_and(|by| self.core.now() + SLACK >= by);
-        let its_own = |(id, node): (&AllocId, &NodeId)| (*node == real.node_id).then(|| alloc_key(*id));
+        let its_own = |(id, of): (&AllocId, &NodeId)| (*of == node).then(|| alloc_key(*id));
         let its_own: Vec<Key> = lock(&self.seen).live.iter().filter_map(its_own).collect();
         for alloc in its_own.iter().filter_map(|key| model.get(key)) {
             if !is_final(alloc) && text(alloc, "desired") == Some("run") && !deadline {
-                let what = format!("{} terminates {} with {:?}", caller.name(), real.node_id, alloc_id(alloc));
+                let what = format!("{} terminates {} with {:?}", caller.name(), real.owner(), alloc_id(alloc));
                 self.broken("invariant_no_working_node_is_terminated", what);
             }
         }
@@ -269,9 +280,13 @@ impl Check {
     /// it later.
     fn invariant_only_the_shut_down_and_orphans_are_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
         let rule = "invariant_only_the_shut_down_and_orphans_are_terminated";
-        let row = model.get(&node_key(real.node_id.slot())).cloned();
         let id = real.instance.instance_id.as_str();
-        let record = row.as_deref().filter(|r| node_id(r) == Some(real.node_id));
+        let record_of = |node: &NodeId| model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(*node));
+        let records: Vec<_> = real.owners().iter().filter_map(record_of).collect();
+        // Of a batch, the record that names it, or else one that still waits for an instance.
+        let own = records.iter().find(|r| text(r, "instance_id") == Some(id));
+        let waiting = || records.iter().find(|r| !r.contains_key("instance_id"));
+        let record = own.or_else(waiting).or(records.first()).map(|row| &***row);
         let right = match record {
             Some(r) if text(r, "instance_id") == Some(id) => text(r, "state") == Some("shutting_down"),
             Some(r) if r.contains_key("instance_id") => self.is_old(real),
@@ -283,8 +298,8 @@ impl Check {
         };
         // This also applies after a restore, because a record may still bind a young instance.
         let young = record.is_none() && !self.is_old(real) && !caller.has_shut_down(id);
-        if young || (!right && !self.forgets_life(real.node_id)) {
-            self.broken(rule, format!("{} terminates {real:?}: {row:?}", caller.name()));
+        if young || (!right && !real.owners().iter().any(|node| self.forgets_life(*node))) {
+            self.broken(rule, format!("{} terminates {real:?}: {record:?}", caller.name()));
         }
         self.invariant_no_orphan_is_judged_by_an_old_list(caller);
         if record.is_none() && real.instance.state == InstanceState::Running {

@@ -144,7 +144,8 @@ impl Check {
         };
         let is_full = |s: &Size| {
             let all = up.iter().filter(|r| text(r, "size") == Some(s.name.as_str())).count();
-            s.max.is_some_and(|max| all + MOVED >= max as usize)
+            // The plan counted the records that the run has cleaned since.
+            s.max.is_some_and(|max| all + MOVED + caller.written() >= max as usize)
         };
         // What is cheaper by every policy that the run may have read.
         let is_cheaper = |p: &Policy, name: &str| {
@@ -269,7 +270,7 @@ impl Check {
         let Some(ec2) = self.ec2() else { return true };
         match text(row, "instance_id") {
             Some(id) => ec2.one(id).is_some_and(|real| real.is_up()),
-            None => !ec2.any(|real| node_id(row) == Some(real.node_id) && !real.is_up()),
+            None => !ec2.any(|real| node_id(row).is_some_and(|node| real.is_of(node)) && !real.is_up()),
         }
     }
 

@@ -29,10 +29,12 @@ impl Check {
         left.extend(self.handles_of_ended_allocs(model));
         left.extend(self.rows_without_a_handle(model));
         let instances: Vec<Real> = self.ec2()?.real().into_iter().filter(Real::is_live).collect();
-        for real in instances.iter().filter(|r| !lives.contains(&r.node_id)) {
+        for real in instances.iter().filter(|r| !r.owners().iter().any(|node| lives.contains(node))) {
             left.push(format!(
                 "instance {} of {} is {:?}",
-                real.instance.instance_id, real.node_id, real.instance.state
+                real.instance.instance_id,
+                real.owner(),
+                real.instance.state
             ));
         }
         (!left.is_empty()).then(|| left.join("\n  "))

@@ -41,6 +41,8 @@ impl Check {
         self.invariant_a_life_is_new_and_inherits_nothing(caller, before, after);
         self.invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(caller, before, after);
         self.invariant_a_nodes_set_is_its_live_allocs(model, before, after);
+        self.invariant_an_instance_has_one_record(before, after);
+        self.invariant_a_record_has_the_way_of_its_launch(after);
         if let (Some(before), Some(after)) = (before, after) {
             self.invariant_what_is_being_terminated_stays_so(before, after);
             self.drained(caller, before, after);
@@ -63,6 +65,31 @@ impl Check {
                     _ => "a node lost its status",
                 });
             }
+        }
+    }
+
+    /// An instance of a batch becomes one node of it, and no other one. (A restored table may say something else.)
+    fn invariant_an_instance_has_one_record(&self, before: Option<&Item>, after: Option<&Item>) {
+        let id_of = |row: Option<&Item>| row.and_then(|row| text(row, "instance_id")).map(ToOwned::to_owned);
+        let (Some(id), Some(node)) = (id_of(after), after.and_then(node_id)) else { return };
+        if id_of(before).as_ref() == Some(&id) && before.and_then(node_id) == Some(node) {
+            return;
+        }
+        let Some(ec2) = self.ec2().filter(|ec2| ec2.one(&id).is_some_and(|real| real.is_of_batch())) else { return };
+        let other = ec2.name(&id, node).filter(|other| *other != node);
+        if let Some(other) = other.filter(|other| !self.forgets_life(*other) && !self.forgets_life(node)) {
+            self.broken("invariant_an_instance_has_one_record", format!("{id} was {other}: {after:?}"));
+        }
+    }
+
+    /// A record has the type and the place of its instance, once a run knows them: then it has no other ways.
+    fn invariant_a_record_has_the_way_of_its_launch(&self, after: Option<&Item>) {
+        let Some(after) = after.filter(|row| !row.contains_key("others")) else { return };
+        let Some(real) = text(after, "instance_id").and_then(|id| self.ec2()?.one(id)) else { return };
+        let is_own = node_id(after).is_some_and(|node| real.was_launched_for(node));
+        let launched = (real.instance.instance_type.as_deref(), real.instance.subnet_id.as_deref());
+        if is_own && launched != (text(after, "instance_type"), text(after, "subnet_id")) {
+            self.broken("invariant_a_record_has_the_way_of_its_launch", format!("{launched:?}: {after:?}"));
         }
     }
 
@@ -330,7 +357,7 @@ impl Check {
             time(before, "assigned_at").is_some_and(|at| self.core.now().since(at) + SLACK < Span::from_s(over));
         let unbound = text(after, "state") == Some("cleaned") && !before.contains_key("instance_id");
         let Some(node) = node_id(before).filter(|id| young && unbound && !self.forgets_life(*id)) else { return };
-        if self.ec2().is_some_and(|ec2| ec2.any(|r| r.node_id == node && r.is_up())) {
+        if self.ec2().is_some_and(|ec2| ec2.any(|r| r.is_of(node) && r.is_up())) {
             self.broken("invariant_no_instance_loses_its_record", format!("{before:?}"));
         }
     }
@@ -351,7 +378,7 @@ impl Check {
         let over = |r: &Real| !r.is_live() && r.was_listed(now - RUN, now);
         let of_this = |r: &Real| match text(before, "instance_id") {
             Some(id) => r.instance.instance_id == id,
-            None => r.node_id == node,
+            None => r.is_of(node),
         };
         let Some(ec2) = self.ec2() else { return };
         // EC2 may have forgotten the instance since the run read a list in which it was terminated.

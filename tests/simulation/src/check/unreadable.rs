@@ -184,8 +184,14 @@ impl Check {
 
     /// No instance is terminated whose record, or an alloc on which, cannot be read.
     pub(super) fn invariant_no_unreadable_node_is_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
-        let node = real.node_id;
-        let record = self.finds(caller, |one| one.slot() == Some(node.slot()));
+        let record = self.finds(caller, |one| real.owners().iter().any(|node| one.slot() == Some(node.slot())));
+        let Some(node) = real.node else {
+            if record {
+                let what = format!("{} terminates {real:?}", caller.name());
+                self.broken("invariant_no_unreadable_node_is_terminated", what);
+            }
+            return;
+        };
         let alloc = self.finds(caller, |one| one.alloc().is_some() && one.node() == Some(node));
         // A drain's deadline, or EC2, may end an alloc that nobody can read.
         let row = model.get(&node_key(node.slot())).cloned().filter(|row| node_id(row) == Some(node));

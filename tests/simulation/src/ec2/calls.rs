@@ -10,7 +10,7 @@ use crate::core::{Fault, lock};
 use async_trait::async_trait;
 use cloud::by_id::{self, ById};
 use model::catalogue::Offers;
-use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchError};
+use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
@@ -113,7 +113,7 @@ impl Cloud for Seen {
     }
 
     async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
-        let of_nodes = |real: &Real, now| real.is_listed(now) && nodes.contains(&real.node_id);
+        let of_nodes = |real: &Real, now| real.is_listed(now) && nodes.iter().any(|node| real.was_launched_for(*node));
         self.0.shown("DescribeInstance", of_nodes).await
     }
 
@@ -127,7 +127,7 @@ impl Cloud for Seen {
         Ok(found.map(|r| r.instance))
     }
 
-    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<Vec<Instance>, LaunchError> {
+    async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
         let result = self.0.launch(request, client_token).await;
         self.0.check.launch_called(request.count, result.is_err());
         result

@@ -1,19 +1,19 @@
 //! Launches: the call, what EC2 refuses, and the instances that it makes.
 //!
-//! Guarantees: a token that EC2 has carried out answers with the same instances again; a launch that takes longer than its
-//! caller waits may still be carried out.
+//! Guarantees: a token that EC2 has carried out gives the same answer again; a launch that takes longer than its caller waits
+//! may still be carried out; a call may launch any number of instances, in any split over its ways.
 //! Does not: boot an instance (`life` does).
 
 use super::{Ec2, Real, Refused, Region};
 use crate::caller::Caller;
 use crate::check::cloud::nodes_of;
 use crate::core::{Fault, lock};
-use model::cloud::{Instance, InstanceState, LaunchError, Refusal};
+use model::cloud::{Instance, InstanceState, LaunchAnswer, LaunchError, NewInstance, Refusal};
 use model::enums::Reach;
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
-use model::{Class, Offering};
+use model::{Class, Market, Offering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,129 +66,176 @@ impl Ec2 {
         self: &Arc<Self>,
         request: &LaunchRequest,
         client_token: &str,
-    ) -> Result<Vec<Instance>, LaunchError> {
-        let ec2 = self;
-        let core = &ec2.core;
+    ) -> Result<LaunchAnswer, LaunchError> {
+        let core = &self.core;
         let caller = Caller::current();
         caller.point().await;
-        // A launch call tags what it launches.
-        for operation in ["ec2:RunInstances", "ec2:CreateTags"] {
+        // A launch call makes instances and tags them.
+        for operation in ["ec2:CreateFleet", "ec2:RunInstances", "ec2:CreateTags"] {
             core.called(caller.function(), operation, "");
         }
         core.count("a launch call was made");
-        ec2.check.invariant_launch_calls_keep_their_pace(&caller);
+        self.check.invariant_launch_calls_keep_their_pace(&caller);
         let nodes = nodes_of(request);
         nodes.iter().for_each(|node| caller.was_answered(*node, false));
+        let first = request.ways.first().cloned();
         let within = !core.scenario.request_limits || {
-            let (mut region, now) = (lock(&ec2.region), core.now());
+            let (mut region, now) = (lock(&self.region), core.now());
             region.launch_limits.allow(request.count, now)
         };
         if !within || core.happens(Fault::LaunchThrottled) {
             let error = LaunchError::Throttled("RequestLimitExceeded (simulated)".into());
-            caller.was_told(&request.offering, &error, core.now());
+            first.iter().for_each(|way| caller.was_told(way, &error, core.now()));
             return Err(error);
         }
-        // The client gives up after 25 s. A call that is under way then may still be carried out.
-        let slow = core.happens(Fault::LaunchSlow);
-        let lands_ms = if slow { core.of(Fault::LaunchSlow, 5_000, 35_000) } else { core.between(50, 1500) };
-        let offering = request.offering.clone();
-        let (landing, request, token) = (Arc::clone(ec2), request.clone(), client_token.to_owned());
-        let under_way = Arc::clone(&caller);
-        let landed = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(lands_ms.unsigned_abs())).await;
-            let (instances, are_new) = landing.land(&under_way, &request, &token)?;
-            for instance in instances.iter().filter(|_| are_new) {
-                let offering = &request.offering;
-                landing.grow(instance.instance_id.clone(), offering.instance_type.clone(), offering.market);
+        let result = self.wait_for(&caller, request, client_token).await;
+        match &result {
+            Ok(answer) => self.was_answered(&caller, &nodes, request, answer),
+            Err(error) => {
+                first.iter().for_each(|way| caller.was_told(way, error, core.now()));
+                if matches!(error, LaunchError::Refused(_)) {
+                    nodes.iter().for_each(|node| caller.was_refused(*node));
+                }
             }
-            Ok(instances)
-        });
-        let result = match tokio::time::timeout(Duration::from_secs(25), landed).await {
-            Ok(Ok(result)) => result,
-            _ => Err(LaunchError::Lost("no answer in 25 s (simulated)".into())),
-        };
-        // Any other refusal of a repeated call says nothing about the first one.
-        let has_none = matches!(&result, Err(LaunchError::Refused(refusal)) if refusal.is_after_token());
-        nodes.iter().for_each(|node| caller.was_answered(*node, has_none));
-        if let Err(error) = &result
-            && !matches!(error, LaunchError::Lost(_) | LaunchError::Throttled(_))
-        {
-            nodes.iter().for_each(|node| caller.was_refused(*node));
-        }
-        if let Err(error) = &result {
-            caller.was_told(&offering, error, core.now());
         }
         caller.point().await;
         if result.is_ok() && core.happens(Fault::LaunchAnswerLost) {
+            nodes.iter().for_each(|node| caller.was_answered(*node, false));
             return Err(LaunchError::Lost("the answer was lost (simulated)".into()));
-        }
-        if let Ok(instances) = &result {
-            let without: Vec<_> = nodes.iter().skip(instances.len()).collect();
-            for node in &without {
-                caller.was_refused(**node);
-                caller.was_answered(**node, true);
-            }
-            if !without.is_empty() {
-                core.count("a batch was cut short");
-                caller.was_told(&offering, &Refusal::short("").into(), core.now());
-            }
         }
         result
     }
 
-    /// EC2 carries out or refuses a launch request. Returns the instances, and whether they are new.
-    fn land(
-        &self,
-        caller: &Caller,
+    /// Waits for EC2 to carry out the call. The client gives up after 25 s. A call that is under way then may still be carried
+    /// out.
+    async fn wait_for(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
         request: &LaunchRequest,
-        token: &str,
-    ) -> Result<(Vec<Instance>, bool), LaunchError> {
-        let zone = self.zone_of(request.offering.subnet_id.as_deref());
+        client_token: &str,
+    ) -> Result<LaunchAnswer, LaunchError> {
+        let core = &self.core;
+        let slow = core.happens(Fault::LaunchSlow);
+        let lands_ms = if slow { core.of(Fault::LaunchSlow, 5_000, 35_000) } else { core.between(50, 1500) };
+        let (landing, request, token) = (Arc::clone(self), request.clone(), client_token.to_owned());
+        let under_way = Arc::clone(caller);
+        let landed = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(lands_ms.unsigned_abs())).await;
+            let (answer, are_new) = landing.land(&under_way, &request, &token)?;
+            for instance in answer.instances.iter().filter(|_| are_new) {
+                let kind = instance.instance_type.clone().unwrap_or_default();
+                let market = request.ways.first().map_or(Market::OnDemand, |way| way.market);
+                landing.grow(instance.instance_id.clone(), kind, market);
+            }
+            Ok(answer)
+        });
+        match tokio::time::timeout(Duration::from_secs(25), landed).await {
+            Ok(Ok(result)) => result,
+            _ => Err(LaunchError::Lost("no answer in 25 s (simulated)".into())),
+        }
+    }
+
+    /// Notes what an answer says of each node and of each way.
+    fn was_answered(&self, caller: &Caller, nodes: &[NodeId], request: &LaunchRequest, answer: &LaunchAnswer) {
+        let core = &self.core;
+        for (way, error) in &answer.refused {
+            caller.was_told(way, error, core.now());
+        }
+        let without: Vec<_> = nodes.iter().skip(answer.instances.len()).collect();
+        for node in &without {
+            caller.was_refused(**node);
+            caller.was_answered(**node, true);
+        }
+        if without.is_empty() || answer.instances.is_empty() {
+            return;
+        }
+        core.count("a batch was cut short");
+        if let (Some(way), true) = (request.ways.first(), answer.refused.is_empty()) {
+            caller.was_told(way, &Refusal::short("").into(), core.now());
+        }
+    }
+
+    /// EC2 carries out or refuses a launch request. Returns the answer, and whether its instances are new.
+    fn land(&self, caller: &Caller, request: &LaunchRequest, token: &str) -> Result<(LaunchAnswer, bool), LaunchError> {
         let mut region = lock(&self.region);
-        if let Some((earlier, ids)) = region.tokens.get(&(zone.to_owned(), token.to_owned())) {
+        if let Some((earlier, answer)) = region.tokens.get(token) {
             self.core.count("a launch token was used again");
             self.check.invariant_a_launch_is_repeated_as_it_was(token, earlier, request);
             if earlier != request {
                 return Err(LaunchError::Lost("IdempotentParameterMismatch".into()));
             }
-            let known: Vec<&Real> = ids.iter().filter_map(|id| region.instances.get(id)).collect();
-            let live = known.iter().filter(|r| r.is_live()).count();
-            // The documentation does not say how EC2 answers if only a part of the instances is terminated.
-            if live == 0 || (live < ids.len() && self.core.maybe(0.5)) {
-                return Err(LaunchError::Spent("IdempotentInstanceTerminated".into()));
-            }
-            return Ok((known.into_iter().map(|r| r.instance.clone()).collect(), false));
+            return Ok((answer.clone(), false));
         }
         self.check.launching(&self.check.tables(), caller, request, token);
-        self.refuse(&mut region, &request.offering, zone)?;
-        let mut nodes = nodes_of(request);
+        let nodes = nodes_of(request);
         if nodes.is_empty() {
             return Err(refusal(Reach::Request, Class::Wrong, "no node id").into());
         }
+        let mut answer = LaunchAnswer::default();
+        for way in self.in_order(&request.ways) {
+            let left = nodes.len() - answer.instances.len();
+            if left == 0 {
+                break;
+            }
+            let zone = self.zone_of(way.subnet_id.as_deref());
+            let error = match self.possible(&mut region, request, way, left) {
+                Ok(count) => {
+                    for _ in 0..count {
+                        self.check.launched(&nodes, region.instances.values());
+                        answer.instances.push(self.create(&mut region, request, (way, zone), &nodes));
+                    }
+                    continue;
+                }
+                Err(error) => error,
+            };
+            // What concerns the whole call is no error of a way.
+            if let LaunchError::Refused(refused) = &error
+                && answer.instances.is_empty()
+                && matches!(refused.class, Class::Refused | Class::Wrong)
+                && matches!(refused.reach, Reach::Account | Reach::Template | Reach::Request)
+            {
+                return Err(error);
+            }
+            answer.refused.push((way.clone(), error));
+        }
+        if !answer.refused.is_empty() && !answer.instances.is_empty() {
+            self.core.count("a launch went on with its next way");
+        }
+        region.tokens.insert(token.to_owned(), (request.clone(), answer.clone()));
+        Ok((answer, true))
+    }
+
+    /// The order in which EC2 tries the ways of a call. On the spot market nobody knows it.
+    fn in_order<'w>(&self, ways: &'w [Offering]) -> Vec<&'w Offering> {
+        let mut ordered: Vec<&Offering> = ways.iter().collect();
+        if ways.len() > 1 && ways.first().is_some_and(|way| way.market == Market::Spot) {
+            let first = self.core.between(0, ways.len() as i64 - 1);
+            ordered.rotate_left(usize::try_from(first).unwrap_or(0));
+        }
+        ordered
+    }
+
+    /// How many of `left` instances EC2 launches by this way.
+    fn possible(
+        &self,
+        region: &mut Region,
+        request: &LaunchRequest,
+        way: &Offering,
+        left: usize,
+    ) -> Result<usize, LaunchError> {
+        let zone = self.zone_of(way.subnet_id.as_deref());
+        self.refuse(region, way, zone)?;
         let room = self.core.scenario.quota.saturating_sub(region.live());
-        if nodes.len() > room && (request.least > room || self.core.maybe(0.5)) {
+        if left > room && (request.least > room || self.core.maybe(0.5)) {
             return Err(refusal(Reach::Account, Class::Quota, "InstanceLimitExceeded").into());
         }
-        nodes.truncate(room);
-        let pool_room = self.room(&region, &request.offering, zone);
-        if pool_room < request.least {
-            return Err(refusal(Reach::Offering, Class::Short, "InsufficientInstanceCapacity").into());
+        let short = || Err(refusal(Reach::Offering, Class::Short, "InsufficientInstanceCapacity").into());
+        let mut count = left.min(room).min(self.room(region, way, zone));
+        if count > 1 && self.core.happens(Fault::BatchCutShort) {
+            count = usize::try_from(self.core.of(Fault::BatchCutShort, 1, count as i64 - 1)).unwrap_or(1);
         }
-        nodes.truncate(pool_room);
-        if nodes.len() > 1 && self.core.happens(Fault::BatchCutShort) {
-            if request.least > 1 {
-                return Err(refusal(Reach::Offering, Class::Short, "InsufficientInstanceCapacity").into());
-            }
-            nodes.truncate(usize::try_from(self.core.of(Fault::BatchCutShort, 1, nodes.len() as i64 - 1)).unwrap_or(1));
-        }
-        let mut launched = Vec::new();
-        for (index, node_id) in (0..).zip(nodes) {
-            self.check.launched(node_id, region.instances.values());
-            launched.push(self.create(&mut region, request, zone, node_id, index));
-        }
-        let ids = launched.iter().map(|i| i.instance_id.clone()).collect();
-        region.tokens.insert((zone.to_owned(), token.to_owned()), (request.clone(), ids));
-        Ok((launched, true))
+        // All or none: then by one way.
+        if count == 0 || count < request.least { short() } else { Ok(count) }
     }
 
     /// How many more instances a pool has room for.
@@ -249,10 +296,9 @@ impl Ec2 {
         &self,
         region: &mut Region,
         request: &LaunchRequest,
-        zone: &str,
-        node_id: NodeId,
-        index: u32,
-    ) -> Instance {
+        (way, zone): (&Offering, &str),
+        nodes: &[NodeId],
+    ) -> NewInstance {
         let now = self.core.now();
         region.launched += 1;
         let instance = Instance {
@@ -260,15 +306,17 @@ impl Ec2 {
             state: InstanceState::Pending,
             launched_at: now,
             zone: Some(zone.to_owned()),
-            launch_index: Some(index),
+            instance_type: Some(way.instance_type.clone()),
+            subnet_id: way.subnet_id.clone(),
             tags: request.tags.clone(),
         };
         let lag = if self.core.happens(Fault::ListLags) { self.core.of(Fault::ListLags, 1, 300) } else { 0 };
+        let launched = NewInstance::from(&instance);
         let real = Real {
-            instance: instance.clone(),
-            node_id,
-            instance_type: request.offering.instance_type.clone(),
-            market: request.offering.market,
+            node: nodes.first().copied().filter(|_| nodes.len() == 1),
+            nodes: nodes.into(),
+            instance_type: way.instance_type.clone(),
+            market: way.market,
             user_data: request.user_data.clone(),
             listed_from: now + Span::from_s(lag),
             hidden_until: None,
@@ -277,10 +325,11 @@ impl Ec2 {
             taken_at: None,
             before: None,
             machine: None,
+            instance,
         };
         self.core.count("an instance was launched");
-        self.core.tell(|| "ec2".into(), || format!("{} launched as {node_id}", instance.instance_id));
-        region.instances.insert(instance.instance_id.clone(), real);
-        instance
+        self.core.tell(|| "ec2".into(), || format!("{} launched for {}", launched.instance_id, real.owner()));
+        region.instances.insert(launched.instance_id.clone(), real);
+        launched
     }
 }

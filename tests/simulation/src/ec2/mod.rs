@@ -1,5 +1,4 @@
-//! A simulated EC2 with its failures: lists lag and forget instances, answers are lost, launch tokens are per zone and
-//! get spent, capacity is short, quotas are reached, and machines never boot, fail, or are taken back.
+//! A simulated EC2 with its failures: lists lag and forget instances, answers are lost, capacity is short, quotas are reached, and machines never boot, fail, or are taken back.
 //!
 //! ```text
 //! ec2        the instances as they really are
@@ -10,7 +9,7 @@
 //! ```
 //!
 //! Guarantees: an instance id is never used twice; a terminated instance never comes back; a
-//! repeated token in one zone answers with the first call's instance; an id that EC2 does not know fails the whole call that
+//! repeated token gives the first call's answer; an id that EC2 does not know fails the whole call that
 //! names it.
 //! Does not: speak EC2's protocol (the stand-in of `nodekeeper local` does).
 
@@ -25,7 +24,7 @@ use crate::check::Watch;
 use crate::core::{Core, START, lock};
 use crate::launch_limits::LaunchLimits;
 use crate::replay::pools::ZONES;
-use model::cloud::{Instance, InstanceState, Refusal};
+use model::cloud::{Instance, InstanceState, LaunchAnswer, Refusal};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
 use model::time::{Span, Time};
@@ -43,8 +42,10 @@ pub const WARNING_S: i64 = 120;
 pub struct Real {
     /// The instance as EC2 shows it.
     pub instance: Instance,
-    /// The node for which the instance was launched.
-    pub node_id: NodeId,
+    /// The nodes that it may be: the one for which it was launched alone, or those of its batch.
+    nodes: Arc<[NodeId]>,
+    /// The node that it is; `None` until a record names it.
+    pub node: Option<NodeId>,
     instance_type: String,
     market: Market,
     /// The script of its first boot.
@@ -68,6 +69,34 @@ impl Real {
     /// Whether the instance has not been terminated yet.
     pub fn is_live(&self) -> bool {
         self.instance.state != InstanceState::Terminated
+    }
+
+    /// The nodes that the instance is or may become.
+    pub fn owners(&self) -> &[NodeId] {
+        self.node.as_ref().map_or(&self.nodes, std::slice::from_ref)
+    }
+
+    /// Whether the instance is this node, or may become it.
+    pub fn is_of(&self, node: NodeId) -> bool {
+        self.owners().contains(&node)
+    }
+
+    /// Whether the tags of the instance are those of a launch for this node.
+    pub fn was_launched_for(&self, node: NodeId) -> bool {
+        self.nodes.contains(&node)
+    }
+
+    /// Whether it was launched together with others.
+    pub fn is_of_batch(&self) -> bool {
+        self.nodes.len() > 1
+    }
+
+    /// The node or the batch, for people.
+    pub fn owner(&self) -> String {
+        match self.owners() {
+            [node] => node.to_string(),
+            nodes => format!("a batch of {}", nodes.len()),
+        }
     }
 
     /// Whether processes may run on the instance.
@@ -115,7 +144,7 @@ struct Refused {
 #[derive(Default)]
 struct Region {
     instances: BTreeMap<String, Real>,
-    tokens: BTreeMap<(String, String), (LaunchRequest, Vec<String>)>,
+    tokens: BTreeMap<String, (LaunchRequest, LaunchAnswer)>,
     shortages: BTreeMap<(String, String, Market), Time>,
     /// What EC2 refuses besides shortages.
     refusals: Vec<Refused>,
@@ -178,6 +207,11 @@ impl Ec2 {
     /// Whether there is an instance like this.
     pub fn any(&self, is_like_this: impl Fn(&Real) -> bool) -> bool {
         lock(&self.region).instances.values().any(is_like_this)
+    }
+
+    /// Notes that a record names this instance as the one of this node. Returns which node it was before.
+    pub fn name(&self, instance_id: &str, node: NodeId) -> Option<NodeId> {
+        lock(&self.region).instances.get_mut(instance_id)?.node.replace(node)
     }
 
     /// One instance as it really is.

@@ -4,9 +4,11 @@
 //! disk; processes survive their agent, but not a reboot.
 //! Does not: speak HTTP ([`crate::functions`] delivers or loses the requests).
 
+mod binding;
 mod calls;
 mod ends;
 
+use self::binding::World;
 use self::ends::{ended, failure};
 use crate::check::{Ground, Watch};
 use crate::core::{Core, Fault, lock};
@@ -96,21 +98,48 @@ impl Machine {
         functions: &Arc<Functions>,
         real: &Real,
     ) -> AbortHandle {
-        let instance_id = real.instance.instance_id.clone();
-        let Some(mut file) = check.invariant_an_instance_is_told_who_it_is(real) else {
+        let Some(told) = check.invariant_an_instance_is_told_who_it_is(real) else {
             return tokio::spawn(async {}).abort_handle();
         };
+        let world = World {
+            core: Arc::clone(core),
+            check: Arc::clone(check),
+            ec2: Arc::clone(ec2),
+            functions: Arc::clone(functions),
+        };
+        let running = match told.node_id {
+            Some(node_id) => {
+                let machine = Self::new(world, told.of(node_id), real.instance.clone());
+                let core = Arc::clone(core);
+                tokio::spawn(async move {
+                    core.invariant_nothing_panics("an agent", machine.live()).await;
+                })
+            }
+            None => {
+                let (core, instance) = (Arc::clone(core), real.instance.clone());
+                let work = async move {
+                    if let Some(file) = world.bound(told, &instance.instance_id).await {
+                        Self::new(world, file, instance).live().await;
+                    }
+                };
+                tokio::spawn(async move {
+                    core.invariant_nothing_panics("an agent", work).await;
+                })
+            }
+        };
+        running.abort_handle()
+    }
+
+    fn new(world: World, mut file: NodeFile, instance: Instance) -> Self {
+        let World { core, check, ec2, functions } = world;
+        let instance_id = instance.instance_id.clone();
         if core.scenario.batches {
             file.token = Some(functions.token_of(file.node_id));
         }
         let now = core.now();
         let ground = check.machine(&instance_id, file.node_id);
         let durable = Durable::new(file.node_id, "boot-1".into());
-        let machine = Self {
-            core: Arc::clone(core),
-            check: Arc::clone(check),
-            ec2: Arc::clone(ec2),
-            functions: Arc::clone(functions),
+        Self {
             ground,
             protocol: Protocol::new(identity(&instance_id), durable),
             file,
@@ -126,7 +155,7 @@ impl Machine {
             refuses_until: None,
             cannot_start_until: None,
             failed_starts: BTreeSet::new(),
-            gpus: gpus_of(&real.instance),
+            gpus: gpus_of(&instance),
             sick_gpu: None,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
             // work by then.
@@ -139,12 +168,11 @@ impl Machine {
             handles_at: now,
             reported_handles_at: now,
             mishap_at: now,
-        };
-        let core = Arc::clone(core);
-        tokio::spawn(async move {
-            core.invariant_nothing_panics("an agent", machine.live()).await;
-        })
-        .abort_handle()
+            core,
+            check,
+            ec2,
+            functions,
+        }
     }
 
     fn name(&self) -> String {

@@ -281,7 +281,7 @@ fn members_are_one_attempt_and_are_launched_together_or_not_at_all() {
         _ => None,
     });
     let error = model::cloud::LaunchError::from(model::cloud::Refusal::short("none"));
-    let change = given.seen.control.after_refusal(&offering.unwrap(), &error, &given.seen.policy, 1, at(0)).unwrap();
+    let change = given.seen.control.after_refusal(&offering.unwrap(), &error, &given.seen.policy, 1, at(0));
     let until = change.after.until_at.unwrap();
     given.seen.control.put(change.after);
     let later = until + model::time::Span::from_s(1);

@@ -1,0 +1,50 @@
+//! Which node of its batch the instance is.
+//!
+//! Guarantees: an answer is kept on disk, so that an agent that starts again needs no control plane; a disk of another instance
+//! says nothing.
+//! Does not: choose. The control plane binds instances to nodes, and the agent asks until it has.
+
+use crate::backoff::{self, History};
+use crate::client::{CallError, ControlPlaneClient};
+use crate::data_dir::{Bound, DataDir, DataDirError};
+use model::batch::Batch;
+use model::ids::NodeId;
+use model::rng::Rng;
+use model::wire::{BindingAnswer, BindingRequest, ErrorCode};
+
+/// The node that this instance is; `None` if the instance is none of its batch any more. Asks until there is an answer.
+pub(crate) async fn node_of(
+    batch: &Batch,
+    instance_id: &str,
+    data_dir: &DataDir,
+    client: &ControlPlaneClient,
+    url: &str,
+) -> Result<Option<NodeId>, DataDirError> {
+    let is_own = |bound: &Bound| bound.instance_id == instance_id && bound.node_id.ulid() == batch.ulid();
+    if let Some(bound) = data_dir.bound()?.filter(is_own) {
+        return Ok(Some(bound.node_id));
+    }
+    let request = BindingRequest { instance_id: instance_id.to_owned(), batch: batch.clone() };
+    let mut attempts: u32 = 0;
+    loop {
+        let asked: Result<BindingAnswer, CallError> = client.post(url, "binding", &request).await;
+        let error = match asked {
+            Ok(BindingAnswer { node_id }) => {
+                data_dir.save_bound(&Bound { instance_id: instance_id.to_owned(), node_id })?;
+                return Ok(Some(node_id));
+            }
+            Err(error) if error.code() == Some(ErrorCode::Gone) => {
+                tracing::warn!(%error, "this instance is no node of its batch");
+                return Ok(None);
+            }
+            Err(error) => error,
+        };
+        attempts = attempts.saturating_add(1);
+        let chance = Rng::real().between(0.0, 1.0);
+        let wait = backoff::delay(History::Never { attempts }, error.retry_after(), chance);
+        if attempts.is_power_of_two() {
+            tracing::warn!(attempts, retry_in_s = wait.as_secs(), %error, "which node this is, is not known yet");
+        }
+        tokio::time::sleep(wait).await;
+    }
+}

@@ -1,0 +1,121 @@
+//! Binding the nodes of a launch to their instances.
+//!
+//! Nothing but the record says which node of a batch an instance is. Two runs that bind at the same time must not give one
+//! instance to two records. So every write that binds includes the lowest slot of the launch that has no instance yet: of two
+//! such writes, only one succeeds.
+//!
+//! Guarantees: an instance is bound to at most one record, and a record to at most one instance.
+//! Does not: launch, or look whether an instance works.
+
+use super::acting::Acting;
+use super::launch::{Change, Results, every};
+use crate::plan::{Action, Planned};
+use model::NodeRecord;
+use model::batch::Batch;
+use model::cloud::{LaunchError, NewInstance};
+use model::ids::{Slot, Ulid};
+use model::node::NotPossible;
+use runtime::answer::{ActError, ActionResult};
+use std::collections::BTreeSet;
+use store::WriteError;
+
+/// The most attempts at a write that loses races. The next run binds what is left.
+const RACES: usize = 3;
+
+/// What a write changes, and what becomes of each slot by it.
+type Changes = (Vec<Change>, Results);
+
+impl Acting<'_> {
+    /// Binds instances that EC2 lists to nodes of their launch. The actions of one call are those of one launch.
+    pub(super) async fn bind_listed(&self, call: &[&Planned]) -> Vec<ActionResult> {
+        let bound = |planned: &Planned| match &planned.action {
+            Action::BindInstance { node_id, instance } => Some((*node_id, NewInstance::clone(instance))),
+            _ => None,
+        };
+        let (nodes, instances): (Vec<_>, Vec<_>) = call.iter().filter_map(|planned| bound(planned)).unzip();
+        let Some(first) = nodes.first() else { return vec![ActionResult::CONFLICT; call.len()] };
+        let mut results = self.bind(first.ulid(), &[], &instances, None).await;
+        nodes.iter().map(|node| results.remove(&node.slot()).unwrap_or(ActionResult::CONFLICT)).collect()
+    }
+
+    /// Binds nodes of this launch to these instances, as far as they have nodes yet. If `few` says why there are no more
+    /// instances, the slots of these records that got none are freed by the same write.
+    pub(super) async fn bind(
+        &self,
+        launch: Ulid,
+        records: &[NodeRecord],
+        instances: &[NewInstance],
+        few: Option<&LaunchError>,
+    ) -> Results {
+        let freed: BTreeSet<Slot> = records.iter().filter(|_| few.is_some()).map(|record| record.slot).collect();
+        let mut failed = ActionResult::CONFLICT;
+        for _ in 0..RACES {
+            let of_launch = self.run.locks.of_launch(launch);
+            // A record that cannot be read may be the lowest without an instance.
+            let slots = of_launch.iter().filter_map(|record| record.life()?.batch.as_ref()).flat_map(Batch::slots);
+            if slots.into_iter().any(|slot| self.run.seen.quarantined.slots.contains(slot)) {
+                break;
+            }
+            let (changes, results) = match self.changes(&of_launch, instances, &freed, few) {
+                Ok(changes) => changes,
+                Err(error) => return every(of_launch.iter().map(|r| r.slot), &error.into()),
+            };
+            match self.write_nodes(&changes, &[]).await {
+                Ok(_) => return results,
+                Err(WriteError::Conflict(_) | WriteError::Contended) => {}
+                Err(error) => return every(results.into_keys(), &error.into()),
+            }
+            if let Err(error) = self.read_again(of_launch.iter().map(|record| record.slot)).await {
+                failed = error.into();
+                break;
+            }
+        }
+        every(records.iter().map(|record| record.slot), &failed)
+    }
+
+    /// The changes that bind these instances, the lowest slots first.
+    fn changes(
+        &self,
+        of_launch: &[NodeRecord],
+        instances: &[NewInstance],
+        freed: &BTreeSet<Slot>,
+        few: Option<&LaunchError>,
+    ) -> Result<Changes, NotPossible> {
+        let (now, mut changes, mut results) = (self.run.now(), Vec::new(), Results::new());
+        let named = |record: &NodeRecord| record.life().and_then(|life| life.instance_id.clone());
+        let taken: BTreeSet<String> = of_launch.iter().filter_map(named).collect();
+        let mut free = instances.iter().filter(|instance| !taken.contains(&instance.instance_id));
+        for record in of_launch {
+            let own = named(record);
+            let is_settled = own.is_some() && record.life().is_none_or(|life| life.others.is_empty());
+            let instance = match &own {
+                Some(id) => instances.iter().find(|instance| instance.instance_id == *id),
+                None => free.next(),
+            };
+            let after = match (instance, few) {
+                (Some(instance), _) => {
+                    results.insert(record.slot, ActionResult::DONE);
+                    if is_settled {
+                        continue;
+                    }
+                    record.bind(instance, now)?
+                }
+                (None, Some(few)) if own.is_none() && freed.contains(&record.slot) => {
+                    results.insert(record.slot, ActionResult::from(ActError::from(few.clone())));
+                    record.clean(now, &few.to_string())?
+                }
+                (None, _) => continue,
+            };
+            changes.push((Some(record.clone()), after));
+        }
+        Ok((changes, results))
+    }
+
+    /// Reads the records of these slots again, because somebody has changed one of them.
+    async fn read_again(&self, slots: impl Iterator<Item = Slot>) -> Result<(), ActError> {
+        for record in self.run.store.nodes_of(slots).await?.rows {
+            self.run.locks.wrote(record);
+        }
+        Ok(())
+    }
+}
