@@ -55,4 +55,5 @@ mod store_tables;
 mod story;
 mod switch;
 mod turns;
+mod ways;
 mod world;

@@ -1,6 +1,7 @@
 //! What stands between a world's functions and their database and EC2: it counts, kills and refuses.
 
 use async_trait::async_trait;
+use model::catalogue::Offers;
 use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::ids::NodeId;
 use model::launch::LaunchRequest;
@@ -160,6 +161,10 @@ impl Cloud for Switched<dyn Cloud> {
         self.switch.called("TerminateInstances".into()).await;
         result
     }
+    fn offers(&self) -> Option<&dyn Offers> {
+        self.inner.offers()
+    }
+
     async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError> {
         self.inner.console_output(instance_id).await
     }

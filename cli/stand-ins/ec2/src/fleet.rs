@@ -54,6 +54,13 @@ impl Call<'_> {
             return Ok(());
         }
         let mut fleet = Fleet::read(self.params)?;
+        // EC2 does not say more of this than that its instances count.
+        if let Some(throttle) = &self.settings.throttle
+            && !(self.world.run_requests.take(1, throttle.run_requests, self.now)
+                && self.world.run_instances.take(fleet.total, throttle.run_instances, self.now))
+        {
+            return Err(ApiError::RequestLimitExceeded);
+        }
         for way in &fleet.ways {
             templates::of_launch(&way.launch, self.settings)?;
         }

@@ -88,7 +88,10 @@ impl Ec2 {
             first.iter().for_each(|way| caller.was_told(way, &error, core.now()));
             return Err(error);
         }
-        let result = self.wait_for(&caller, request, client_token).await;
+        let mut result = self.wait_for(&caller, request, client_token).await;
+        if result.is_ok() && core.happens(Fault::LaunchAnswerLost) {
+            result = Err(LaunchError::Lost("the answer was lost (simulated)".into()));
+        }
         match &result {
             Ok(answer) => self.was_answered(&caller, &nodes, request, answer),
             Err(error) => {
@@ -99,10 +102,6 @@ impl Ec2 {
             }
         }
         caller.point().await;
-        if result.is_ok() && core.happens(Fault::LaunchAnswerLost) {
-            nodes.iter().for_each(|node| caller.was_answered(*node, false));
-            return Err(LaunchError::Lost("the answer was lost (simulated)".into()));
-        }
         result
     }
 
