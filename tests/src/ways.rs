@@ -95,6 +95,11 @@ async fn one_call_goes_on_with_the_next_way_and_each_record_says_by_which_it_was
     assert!(launched.iter().all(|(is, said)| is == said), "{launched:?}");
     let kinds: Vec<&str> = launched.iter().map(|((kind, _), _)| kind.as_str()).collect();
     assert_eq!(kinds.iter().filter(|kind| **kind == two).count(), 3, "{kinds:?}");
+    // The event of each launch says what was bought.
+    let events = world.look.events().await.unwrap();
+    let bought: Vec<String> =
+        events.iter().filter_map(|e| e.detail.get("launched")?.as_str().map(str::to_owned)).collect();
+    assert_eq!(bought.iter().filter(|what| what.starts_with("spot m7i.large in z3 $")).count(), 3, "{bought:?}");
     // What EC2 had too few of is limited, and what it gave is not.
     let control = world.look.control().await.unwrap();
     let limits: Vec<String> = control.limits(world.now()).iter().map(|limit| limit.key().to_string()).collect();

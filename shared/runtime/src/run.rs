@@ -209,6 +209,14 @@ impl<'a> Run<'a> {
                 Some(ways) => event.with("ways", ways.clone()),
                 None => event,
             };
+            // EC2 has chosen among the ways.
+            let launches = matches!(row.action, ActionName::Launch | ActionName::Relaunch | ActionName::BindInstance);
+            let record = row.slot.filter(|_| launches && result.outcome == Outcome::Done);
+            let launched = record.and_then(|slot| self.locks.record(slot)?.life().map(|l| l.offering.to_string()));
+            let event = match launched {
+                Some(launched) => event.with("launched", launched),
+                None => event,
+            };
             let event = match &row.handle {
                 Some(handle) => event.with("handle", handle.clone()),
                 None => event,

@@ -11,7 +11,7 @@ use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::node::Idleness;
 use model::time::Time;
-use model::{ActionName, Offering, Usd};
+use model::{ActionName, Offering};
 use std::collections::BTreeSet;
 
 /// The plan of one run.
@@ -163,16 +163,10 @@ const WAYS_NAMED: usize = 5;
 /// These offerings in words, if there are several.
 fn ways(offerings: &[Offering]) -> Option<String> {
     let dearest = offerings.iter().map(|o| o.price_per_hour).max()?;
-    let price = |price: Usd| format!("${:.4}", f64::from(price));
-    let way = |o: &Offering| {
-        let place =
-            o.zone.as_deref().or(o.subnet_id.as_deref()).map(|place| format!(" in {place}")).unwrap_or_default();
-        format!("{} {}{place} {}", o.market, o.instance_type, price(o.price_per_hour))
-    };
-    let named = offerings.iter().take(WAYS_NAMED).map(way).collect::<Vec<_>>().join(", ");
+    let named = offerings.iter().take(WAYS_NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let more = match offerings.len().saturating_sub(WAYS_NAMED) {
         0 => String::new(),
-        more => format!(", and {more} more to {}", price(dearest)),
+        more => format!(", and {more} more to ${:.4}", f64::from(dearest)),
     };
     (offerings.len() > 1).then(|| format!("{named}{more}"))
 }

@@ -13,6 +13,7 @@ use crate::output::Follow;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// The longest `reason` kept on a record, in bytes. With a small record, a heartbeat costs one write unit.
 pub const MAX_REASON_BYTES: usize = 120;
@@ -230,6 +231,17 @@ pub struct Offering {
     pub capacity: Capacity,
     #[serde(flatten)]
     pub kind: MachineKind,
+}
+
+impl fmt::Display for Offering {
+    /// For people: `spot m7a.large in eu-west-1a $0.0432`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.market, self.instance_type)?;
+        if let Some(place) = self.zone.as_ref().or(self.subnet_id.as_ref()) {
+            write!(f, " in {place}")?;
+        }
+        write!(f, " ${:.4}", f64::from(self.price_per_hour))
+    }
 }
 
 /// What is known from a node's heartbeats.
