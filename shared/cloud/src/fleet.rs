@@ -13,10 +13,11 @@ use aws_sdk_ec2::error::ProvideErrorMetadata;
 use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
 use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
 use aws_sdk_ec2::types::{
-    CreateFleetInstance, DefaultTargetCapacityType, FleetLaunchTemplateConfigRequest,
-    FleetLaunchTemplateOverridesRequest, FleetLaunchTemplateSpecificationRequest, FleetOnDemandAllocationStrategy,
-    FleetType, InstanceType, LaunchTemplateAndOverridesResponse, OnDemandOptionsRequest, ResourceType,
-    SpotAllocationStrategy, SpotOptionsRequest, Tag, TagSpecification, TargetCapacitySpecificationRequest,
+    CapacityReservationOptionsRequest, CreateFleetInstance, DefaultTargetCapacityType,
+    FleetCapacityReservationUsageStrategy, FleetLaunchTemplateConfigRequest, FleetLaunchTemplateOverridesRequest,
+    FleetLaunchTemplateSpecificationRequest, FleetOnDemandAllocationStrategy, FleetType, InstanceType,
+    LaunchTemplateAndOverridesResponse, OnDemandOptionsRequest, ResourceType, SpotAllocationStrategy,
+    SpotOptionsRequest, Tag, TagSpecification, TargetCapacitySpecificationRequest,
 };
 use base64::Engine;
 use model::cloud::{LaunchAnswer, LaunchError, NewInstance, Refusal};
@@ -116,6 +117,12 @@ fn asking(call: CreateFleetFluentBuilder, request: &LaunchRequest, market: Marke
             .on_demand_options(
                 OnDemandOptionsRequest::builder()
                     .allocation_strategy(FleetOnDemandAllocationStrategy::Prioritized)
+                    // What is reserved is paid for, used or not.
+                    .capacity_reservation_options(
+                        CapacityReservationOptionsRequest::builder()
+                            .usage_strategy(FleetCapacityReservationUsageStrategy::UseCapacityReservationsFirst)
+                            .build(),
+                    )
                     .set_min_target_capacity(least)
                     .set_single_availability_zone(one_zone)
                     .build(),

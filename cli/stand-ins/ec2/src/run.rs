@@ -7,6 +7,7 @@ use model::Market;
 
 use crate::api_error::ApiError;
 use crate::call::Call;
+use crate::catalogue;
 use crate::instance::{Instance, State};
 use crate::instance_xml;
 use crate::settings::{Ec2Settings, Subnet};
@@ -264,7 +265,8 @@ fn subnet<'a>(params: &Params, settings: &'a Ec2Settings) -> Result<(usize, &'a 
 
 fn vcpus(instance_type: &str, zone: &str, settings: &Ec2Settings) -> Result<u32, ApiError> {
     if settings.instance_types.is_empty() {
-        return Ok(1);
+        // Any type may be launched. Of those that lists do not show, nobody knows more.
+        return Ok(catalogue::types(settings).iter().find(|k| k.name == instance_type).map_or(1, |k| k.vcpus));
     }
     let Some(known) = settings.instance_types.iter().find(|known| known.name == instance_type) else {
         return Err(ApiError::value(instance_type, "InstanceType", "no such instance type exists"));

@@ -11,6 +11,7 @@ use super::view::{NodeSet, View};
 use model::batch::Batch;
 use model::events::Subject;
 use model::ids::Ulid;
+use model::limits::Limit;
 use model::reason::Reason;
 use model::{Intent, Life};
 use std::collections::BTreeSet;
@@ -69,7 +70,9 @@ fn held(view: &View<'_>, life: &Life, is_needed: bool) -> Option<Reason> {
     if !is_needed {
         return Some(Reason::NobodyNeedsIt {});
     }
-    let limit = view.limit_on(&life.offering).map(ToString::to_string);
+    // EC2 may go on with a way that no limit covers.
+    let limits: Option<Vec<&Limit>> = life.ways().iter().map(|way| view.limit_on(way)).collect();
+    let limit = limits.and_then(|limits| limits.first().map(ToString::to_string));
     let limit = limit.or_else(|| (view.seen.policy.nodes.max == 0).then(|| Reason::ClusterPaused {}.to_string()));
     limit.map(|limit| Reason::RelaunchPaused { limit })
 }
