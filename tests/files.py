@@ -91,6 +91,7 @@ def files_in(user):
 
 def bad_inputs(user):
     user.fails("a file that is not there", "no-such-file cannot be read", "run", "--in", "no-such-file", "--", "true")
+    user.fails("a work directory that is not there", "no-such-folder cannot be read: No such file", "run", "--workdir", "no-such-folder", "--", "true")
     user.fails("a name that leads out", "must be relative to the work directory", "submit", "--in", "hello.py=../x", "--", "true")
     user.fails("an object without a role", "give --role NAME", "submit", "--in", "s3://local/x", "--", "true")
     user.fails("two inputs with one name", "two inputs have the name hello.py", "submit", "--in", "hello.py", "--in", "data/table.csv=hello.py", "--", "true")

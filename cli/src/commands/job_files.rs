@@ -322,7 +322,7 @@ fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<Packed>) -> 
 
 /// Packs a folder without what its ignore files name.
 fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
-    if !dir.is_dir() {
+    if !dir.metadata()?.is_dir() {
         return Err(io::Error::from(io::ErrorKind::NotADirectory));
     }
     let mut walk = WalkBuilder::new(dir);
