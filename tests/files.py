@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
-"""Files in and out of jobs on a `nodekeeper local`: what a job gets, what it leaves, and what bad input says."""
+"""Files in and out of jobs on a `nodekeeper local`: what a job gets, what it leaves, and what bad input says.
 
+S3 is our own stand-in. Then the parts that use S3 in other ways run once more, with moto as S3, which nobody here wrote.
+"""
+
+import contextlib
 import hashlib
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
 import urllib.request
 
-from local_stack import PROGRAM, ROOT, Local, check, wait_until
+import boto3
+from local_stack import PROGRAM, ROOT, Local, check, moto, wait_until
 
 PYTHON = ROOT / "target/venv/bin/python"
 HELLO = "import sys, pathlib; print('hello', *sys.argv[1:], pathlib.Path('data/table.csv').read_text().strip())\n"
@@ -44,10 +50,18 @@ class User:
         ran = self.run(*line)
         check(what, ran.returncode != 0 and said in ran.stderr, (ran.returncode, ran.stdout, ran.stderr))
 
+    def s3(self):
+        env = self.local.environment()
+        keys = {name.lower(): env[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+        return boto3.client("s3", endpoint_url=env["AWS_ENDPOINT_URL_S3"], region_name=env["AWS_REGION"], **keys)
+
     def stored(self):
         """The digests of what is stored by its content."""
-        folder = pathlib.Path(self.local.dir.name, "stack/s3/local/local/files")
-        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+        found = self.s3().list_objects_v2(Bucket="local", Prefix="local/files/").get("Contents", [])
+        return sorted(one["Key"].rpartition("/")[2] for one in found)
+
+    def stored_at(self, key):
+        return self.s3().get_object(Bucket="local", Key=key)["Body"].read()
 
 
 def files_in(user):
@@ -77,9 +91,14 @@ def files_in(user):
 
 def bad_inputs(user):
     user.fails("a file that is not there", "no-such-file cannot be read", "run", "--in", "no-such-file", "--", "true")
+    user.fails("a work directory that is not there", "no-such-folder cannot be read: No such file", "run", "--workdir", "no-such-folder", "--", "true")
     user.fails("a name that leads out", "must be relative to the work directory", "submit", "--in", "hello.py=../x", "--", "true")
     user.fails("an object without a role", "give --role NAME", "submit", "--in", "s3://local/x", "--", "true")
     user.fails("two inputs with one name", "two inputs have the name hello.py", "submit", "--in", "hello.py", "--in", "data/table.csv=hello.py", "--", "true")
+    user.fails("a place inside of a file", 'the input "sub/x" is inside of the input "sub", which is a file', "submit", "--in", "hello.py=sub/x",
+               "--in", "hello.py=sub", "--", "true")
+    user.fails("a place inside of a file of a folder", "sub/f is inside of sub/table.csv, which is a file".replace("sub/f", "sub/table.csv/f"), "submit",
+               "--in", "hello.py=sub/table.csv/f", "--in", "data=sub", "--", "true")
     user.fails("an object that is not there", "the input x cannot be read", "run", "--role", "local-job", "--in", "s3://local/no/x", "--", "true")
     digest = "0" * 64
     user.write("jobs.jsonl", json.dumps({"command": ["true"], "name": "gone", "inputs": {"x": f"file:{digest}:7"}}) + "\n")
@@ -162,7 +181,7 @@ def followers(user):
     check("a follower never starts without its input", ran.returncode == 125 and "rejected" in ran.stderr, ran.stderr)
 
 
-def own_places(local, user):
+def own_places(user):
     """With the role of the job. boto3 reads what a job stored, and stores what a job reads."""
     user.write("put.py", BOTO3)
     ran = user.run("run", "--role", "local-job", "--in", "put.py", "--", str(PYTHON), "put.py")
@@ -171,8 +190,34 @@ def own_places(local, user):
     line = "mkdir d; echo a > d/a; echo b > b"
     ran = user.run("run", "--role", "local-job", "--out", "b=s3://local/mine/b", "--out", "d=s3://local/mine/d", "--", "sh", "-c", line)
     check("a job stores at places of its own", ran.returncode == 0, ran.stderr)
-    place = pathlib.Path(local.dir.name, "stack/s3/local/mine")
-    check("a file and each file of a folder", (place / "b").read_text() == "b\n" and (place / "d/a").read_text() == "a\n")
+    check("a file and each file of a folder", (user.stored_at("mine/b"), user.stored_at("mine/d/a")) == (b"b\n", b"a\n"))
+
+
+def in_parts(user):
+    """20 MB, which are stored in three parts, in and out, and names that a URL writes in another way."""
+    user.write("large", "0123456789" * 2_000_000)
+    digest = hashlib.sha256((user.folder / "large").read_bytes()).hexdigest()
+    line = "tr 0123456789 1234567890 <large | tee again >'mine &.txt'; sha256sum large"
+    place = "mine &.txt=s3://local/mine/a b&c+d=ü.txt"
+    user.completes("a large file comes whole", f"{digest}  large\n", "--name", "large", "--role", "local-job", "--in", "large", "--out", "again",
+                   "--out", place, "--", "sh", "-c", line)
+    wanted = user.read("large").translate(str.maketrans("0123456789", "1234567890"))
+    got = user.run("fetch", "large", "again", "large-out")
+    check("and so does a large output", got.returncode == 0 and user.read("large-out/again") == wanted, got)
+    check("also at a place of the job's own", user.stored_at("mine/a b&c+d=ü.txt").decode() == wanted)
+
+
+@contextlib.contextmanager
+def moto_as_s3():
+    """moto as S3 of all that is started in the block."""
+    with moto() as url:
+        keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+        boto3.client("s3", endpoint_url=url, **keys).create_bucket(Bucket="local")
+        os.environ["AWS_ENDPOINT_URL_S3"] = url
+        try:
+            yield
+        finally:
+            del os.environ["AWS_ENDPOINT_URL_S3"]
 
 
 def is_fetched_once(user):
@@ -195,9 +240,12 @@ def main():
         followers(user)
         is_fetched_once(user)
         interrupted(local, user)
-    # Isolated jobs may not reach the Python environment of the tests.
-    with Local("--tick-s", "1", "--unisolated") as local, tempfile.TemporaryDirectory() as folder:
-        own_places(local, User(local, folder))
+    for s3 in (contextlib.nullcontext, moto_as_s3):
+        # Isolated jobs may not reach the Python environment of the tests.
+        with s3(), Local("--tick-s", "1", "--unisolated") as local, tempfile.TemporaryDirectory() as folder:
+            user = User(local, folder)
+            own_places(user)
+            in_parts(user)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,27 @@
 
     images.py
 
-It needs the programs in target/debug. Every check prints a line. The first one that fails ends it with exit code 1.
+Then the registry has the name of one of Amazon ECR, and its login is what moto's ECR tells. It needs the programs in target/debug. Every check prints a line. The first one that fails ends it with exit code 1.
 """
 
 import json
 import os
 import pathlib
-import socket
 import subprocess
+import sys
+import tempfile
 
 from local_podman import Podman, can_run
-from local_stack import Local, check, wait_until
+from local_stack import Local, check, free_port, listens, moto, wait_until
 
-# `htpasswd -nbB me secret`
+# `htpasswd -nbB me secret`, and the login that moto's ECR tells.
 LOGIN = "me:secret"
-PASSWORDS = "me:$2y$05$WhjlowxOlcnvy9adSsBYLOpFR1dcMiGKx8fJ/KRl3uFyyjJOI1hwi\n"
+ECR_LOGIN = "AWS:123456789012-auth-token"
+PASSWORDS = """me:$2y$05$WhjlowxOlcnvy9adSsBYLOpFR1dcMiGKx8fJ/KRl3uFyyjJOI1hwi
+AWS:$2y$05$WhjlowxOlcnvy9adSsBYLOq8hwvlizn9Pqbx3Juzx7ku8iNh79nZS
+"""
+# A registry of Amazon ECR has the port of HTTPS. Podman tries this one too, if it may.
+ECR, ECR_AT = "123456789012.dkr.ecr.us-east-1.amazonaws.com", "127.77.0.1:80"
 CONFIG = """version: 0.1
 storage: {filesystem: {rootdirectory: DIR/registry}}
 http: {addr: "HOST"}
@@ -25,32 +31,25 @@ auth: {htpasswd: {realm: test, path: DIR/passwords}}
 """
 
 
-def start_registry(podman):
-    """A registry in the directory of this podman, and its host."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{probe.getsockname()[1]}"
+def start_registry(podman, host, at):
+    """A registry with this name in the directory of this podman, at this address."""
     (podman.dir / "passwords").write_text(PASSWORDS, encoding="utf-8")
-    (podman.dir / "registry.yml").write_text(CONFIG.replace("DIR", str(podman.dir)).replace("HOST", host), encoding="utf-8")
+    (podman.dir / "registry.yml").write_text(CONFIG.replace("DIR", str(podman.dir)).replace("HOST", at), encoding="utf-8")
     insecure = f'unqualified-search-registries = []\n[[registry]]\nlocation = "{host}"\ninsecure = true\n'
     (podman.dir / "registries.conf").write_text(insecure, encoding="utf-8")
     os.environ["CONTAINERS_REGISTRIES_CONF"] = f"{podman.dir}/registries.conf"
     with open(podman.dir / "registry.log", "wb") as log:
         process = subprocess.Popen(["docker-registry", "serve", podman.dir / "registry.yml"], stdout=log, stderr=log)
-
-    def answers():
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", int(host.split(":")[1]))) == 0
-
-    wait_until("the registry answers", answers)
-    return process, host
+    address, port = at.split(":")
+    wait_until("the registry answers", lambda: listens(int(port), address))
+    return process
 
 
-def push(podman, image, says):
+def push(podman, image, says, login=LOGIN):
     """The tag names an image that says this. The machine keeps no copy of it."""
     podman.make_image(image, says)
     file = podman.dir / "digest"
-    podman.run("push", "--creds", LOGIN, "--digestfile", str(file), image)
+    podman.run("push", "--creds", login, "--digestfile", str(file), image)
     podman.run("image", "rm", "--force", image)
     return file.read_text(encoding="utf-8").strip()
 
@@ -132,15 +131,44 @@ def tried(podman, host):
         wait_until("it has ended", lambda: {alloc["client"] for alloc in allocs()} == {"failed"})
 
 
+def from_ecr(podman, host):
+    image = f"{host}/team/app:1"
+    push(podman, image, "from ECR", ECR_LOGIN)
+    with moto() as url:
+        os.environ["AWS_ENDPOINT_URL_ECR"] = url
+        with Local("--tick-s", "1") as local:
+            line = ["run", "--quiet", "--retry-lost", "0", "--image", image]
+            ran = local.run(*line, "--role", "local-job", "--", "cat", "/etc/image")
+            check("the role of a job logs in to Amazon ECR", ran.returncode == 0 and ran.stdout == "from ECR\n", ran)
+            podman.run("image", "rm", "--force", image)
+            ran = local.run(*line, "--", "cat", "/etc/image")
+            check("without a role there is no login", ran.returncode != 0 and "unauthorized" in ran.stderr, ran)
+            left = [str(path) for path in pathlib.Path(local.dir.name).rglob("config.json")]
+            check("and none is left on a machine", not left, left)
+
+
+def with_registry(host, at, test):
+    with Podman() as podman:
+        registry = start_registry(podman, host, at)
+        try:
+            test(podman, host)
+        finally:
+            registry.kill()
+            registry.wait()
+
+
 def main():
-    if can_run("docker-registry"):
-        with Podman() as podman:
-            registry, host = start_registry(podman)
-            try:
-                tried(podman, host)
-            finally:
-                registry.kill()
-                registry.wait()
+    if "--ecr" in sys.argv:
+        with_registry(ECR, ECR_AT, from_ecr)
+    elif can_run("docker-registry"):
+        host = f"127.0.0.1:{free_port()}"
+        with_registry(host, host, tried)
+        # The names of hosts are for these processes only.
+        with tempfile.NamedTemporaryFile("w", suffix=".hosts") as hosts:
+            hosts.write(f"127.0.0.1 localhost\n{ECR_AT.split(':')[0]} {ECR}\n")
+            hosts.flush()
+            script = 'mount --bind "$1" /etc/hosts && exec "$2" "$3" --ecr'
+            subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", hosts.name, sys.executable, __file__], check=True)
 
 
 if __name__ == "__main__":

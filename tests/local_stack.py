@@ -1,10 +1,12 @@
 """A `nodekeeper local` for a test in Python, and what such a test checks with."""
 
+import contextlib
 import json
 import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -32,6 +34,31 @@ def wait_until(what, holds, at_most_s=120):
         time.sleep(0.2)
     check(what, seen, f"not within {at_most_s} s")
     return seen
+
+
+def listens(port, host="127.0.0.1"):
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def moto():
+    """The address of moto, in the environment of the tests."""
+    port = free_port()
+    command = [ROOT / "target/venv/bin/moto_server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until("moto answers", lambda: listens(port))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
 
 
 class Local:

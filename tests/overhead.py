@@ -7,8 +7,9 @@
     overhead.py jobs 1000       the same of a job of its own
     overhead.py seats 20000     what a list costs with so many jobs that wait and so many that ended, and with a tenth of them
 
-Beside nodekeeper run GNU parallel and HyperQueue (`pip install hyperqueue`), as far as they are there. Machines are noisy: compare the
-ratios of one run, and not the times of two. It uses target/release if `cargo build --release` was made, and otherwise target/debug,
+Beside nodekeeper run GNU parallel, HyperQueue (`pip install hyperqueue`) and Slurm (Debian's `slurmctld slurmd slurm-client munge`, as
+root), as far as they are there, each with two commands at a time. Machines are noisy: compare the ratios of one run, and not the
+times of two. It uses target/release if `cargo build --release` was made, and otherwise target/debug,
 and says which. `--floor` ends with exit code 1 if a ratio or an exponent is far above what it was when this was written.
 """
 
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 
+import local_slurm
 import local_stack
 from local_stack import ROOT, Local
 
@@ -116,8 +118,16 @@ def hyperqueue_ms(count):
         return (time.monotonic() - began) * 1000 / count
 
 
+def slurm_ms(count):
+    """As Debian has it, Slurm looks for jobs to start every second or third second. A hundred jobs show that as well."""
+    with local_slurm.Slurm() as slurm:
+        count = min(count, 100)
+        line = ["sbatch", "--wait", "--quiet", "--output=/dev/null", f"--array=1-{count}", "--wrap", "true"]
+        return each_ms(count, *line, env=slurm.env)
+
+
 def beside(count):
-    """What other programs need for so many commands that do nothing, in ms each."""
+    """What other programs need for a command that does nothing, in ms, if they run so many."""
     times = {}
     if shutil.which("parallel"):
         times["GNU parallel"] = each_ms(count, "parallel", "-j2", "true", "#", ":::", *map(str, range(count)))
@@ -125,13 +135,17 @@ def beside(count):
         times["HyperQueue"] = hyperqueue_ms(count)
     except ImportError as missing:
         print(f"left out: HyperQueue ({missing})", flush=True)
+    if absent := local_slurm.missing():
+        print(f"left out: Slurm ({', '.join(absent)})", flush=True)
+    else:
+        times["Slurm"] = slurm_ms(count)
     for what, ms in times.items():
-        line(f"{what}: {count} times `true`", ms, "ms", "each")
+        line(f"{what}: `true`", ms, "ms", "each")
     return times
 
 
 def compared(what, ms, others):
-    line(what, ms, "ms", "each; " + ", ".join(f"{ms / other:.1f} × {name}" for name, other in others.items()))
+    line(what, ms, "ms", "each; " + ", ".join(f"{ms / other:.3g} × {name}" for name, other in others.items()))
 
 
 def elements(count):
@@ -196,6 +210,7 @@ def main():
     given = parser.parse_args()
     if RELEASE.exists():
         local_stack.PROGRAM = RELEASE
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
     print(f"with {local_stack.PROGRAM.relative_to(ROOT)}, on {os.cpu_count()} cores", flush=True)
     for name, (part, usual) in parts.items():
         if given.part in (None, name):

@@ -195,7 +195,23 @@ def restore_brings_rows_back():
         check("the job of before waits again, and the later one is gone", before in jobs and "queued" in jobs and after not in jobs, jobs)
 
 
+def untold_options():
+    """The options of commands that docs/contract.md does not name. Those of `local` are for one machine: docs/local.md."""
+    contract = (ROOT / "docs/contract.md").read_text(encoding="utf-8")
+    paths = [()]
+    while paths:
+        path = paths.pop()
+        text = help_of(*path) or ""
+        below = re.findall(r"(?m)^  ([a-z][a-z-]*)  ", commands_in(text))
+        paths += [(*path, name) for name in below if name not in ("help", "local")]
+        for option in re.findall(r"(?m)^  +(?:-\w, )?(--[a-z][a-z0-9-]*)", text.partition("Options:")[2]):
+            if option not in ("--help", "--version") and not re.search(rf"{option}(?![a-z0-9-])", contract):
+                yield f"{' '.join(path)} {option}"
+
+
 def main():
+    untold = list(untold_options())
+    check("the contract names each option of each command", not untold, untold)
     count = 0
     with tempfile.TemporaryDirectory() as directory:
         for page in PAGES:

@@ -145,6 +145,8 @@ def main():
         is_rejected(local, "a place that is none", "the place of the secret X must be the ARN", *role, "--secret", "X=db", "--", "true")
 
         attacked(local, role)
+        pathlib.Path(f"{local.dir.name}/stack/secrets.json").write_text('{"/db/password": "x"')
+        is_rejected(local, "secrets that are no JSON", "secrets.json, which is no JSON: ", *role, "--secret", "X=/db/password", "--", "true")
     print("Jobs have the rights that they were given, and no others.")
 
 

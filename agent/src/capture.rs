@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, pipe};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, fchown};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -42,6 +43,8 @@ pub struct Capture {
     /// Closed when the command has ended.
     ended: Option<PipeWriter>,
     given_up: Arc<OnceLock<String>>,
+    /// How many elements were killed for their memory, and have not been told yet.
+    out_of_memory: Arc<AtomicU32>,
 }
 
 /// The ends of the pipes that the command gets as its standard output and standard error.
@@ -69,16 +72,22 @@ impl Capture {
             }
         }
         let given_up = Arc::default();
+        let out_of_memory = elements.as_ref().map(ElementsLog::out_of_memory).unwrap_or_default();
         let writer = Writer { files: Files::create(files)?, told, given_up: Arc::clone(&given_up) };
         let run = move || run(writer, elements, out, err);
         let thread = std::thread::Builder::new().name("output".to_owned()).spawn(run)?;
-        let capture = Self { thread: Some(thread), elements: None, ended: Some(ended), given_up };
+        let capture = Self { thread: Some(thread), elements: None, ended: Some(ended), given_up, out_of_memory };
         Ok((capture, Printers { out: out_writer, err: err_writer }))
     }
 
     /// Why the output was given up; `None` if it was not.
     pub fn given_up(&self) -> Option<String> {
         self.given_up.get().cloned()
+    }
+
+    /// An element is killed now, because it holds too much memory.
+    pub(crate) fn out_of_memory(&self) {
+        self.out_of_memory.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Writes what is left in the pipes. Call this when no process of the command runs: whoever has a pipe open after that is

@@ -69,6 +69,7 @@ pub mod node_state;
 pub mod output;
 pub mod output_files;
 pub mod outputs;
+mod over_memory;
 pub mod process_table;
 pub mod program;
 pub mod progress;

@@ -19,10 +19,11 @@ use crate::atomic_file::Spare;
 use crate::capture::{Capture, Printers};
 use crate::elements::ElementsLog;
 use crate::image;
+use crate::isolation::cgroup::{self, Dies};
 use crate::isolation::helper::Sandbox;
-use crate::isolation::{self, JobUser, TaskIsolation, cgroup};
-use crate::memory;
+use crate::isolation::{self, JobUser, TaskIsolation};
 use crate::output_files::output_tail;
+use crate::over_memory::{Over, over_memory, was_killed};
 use crate::process_table::{self, ProcessEntry};
 use crate::program;
 use crate::provision::{Provided, SupervisorContext, keep, keep_partial, provide, user};
@@ -290,7 +291,8 @@ fn sandbox(task: &AllocTask, dir: &AllocDir) -> io::Result<Option<Sandbox>> {
     let TaskIsolation { max_tasks, private_mounts, closed, cgroup, .. } = isolation.clone();
     if let Some(group) = &cgroup {
         let (memory_mib, vcpus) = (task.order.needs.memory_mib, task.order.needs.vcpus);
-        cgroup::create(group, cgroup::Limits { memory_mib, max_tasks, vcpus })?;
+        let dies = if task.order.work.pack.is_some() { Dies::OneProcess } else { Dies::All };
+        cgroup::create(group, cgroup::Limits { memory_mib, dies, max_tasks, vcpus })?;
     }
     let mut mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
     if let Some(mounts) = &mut mounts {
@@ -402,7 +404,7 @@ async fn supervise(
                 reap_adopted_children(&found, own_pid, group);
                 let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
                 meter.look(&pids, dir, Instant::now());
-                if let Some(over) = over_memory_limit(task, &pids).or_else(|| lost_output(capture)) {
+                if let Some(over) = held_in_memory(task, capture, &found, group).or_else(|| lost_output(capture)) {
                     reason.get_or_insert(over);
                     kill_all(task, own_pid, group);
                 }
@@ -446,12 +448,6 @@ fn lost_output(capture: &Capture) -> Option<EndCause> {
     capture.given_up().map(|why| EndCause::Lost { why })
 }
 
-/// Whether the kernel killed a process of the alloc for the memory limit of its control group.
-fn was_out_of_memory(task: &AllocTask) -> bool {
-    let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
-    task.order.needs.memory_mib > 0 && group.and_then(cgroup::memory_kills).is_some_and(|kills| kills > 0)
-}
-
 /// Why the command ended. `reason` is why it was made to end.
 fn cause(status: io::Result<ExitStatus>, reason: Option<EndCause>, task: &AllocTask) -> EndCause {
     let status = match status {
@@ -466,7 +462,7 @@ fn cause(status: io::Result<ExitStatus>, reason: Option<EndCause>, task: &AllocT
         Some(EndCause::Stopped { why, .. }) => EndCause::Stopped { why, code: own.exit_code() },
         Some(reason) => reason,
         // A command that goes on after it lost a process, and succeeds, has succeeded.
-        None if own != (EndCause::Exited { code: 0 }) && was_out_of_memory(task) => {
+        None if own != (EndCause::Exited { code: 0 }) && was_killed(task) => {
             EndCause::OverMemory { allowed_mib: task.order.needs.memory_mib, used_mib: None }
         }
         None => own,
@@ -483,15 +479,18 @@ async fn over_scratch(task: &AllocTask, dir: &AllocDir) -> EndCause {
     EndCause::OverScratch { allowed_gib, used_mib: used >> 20 }
 }
 
-/// Why the command must be killed, if its processes use more memory than the order allows.
-fn over_memory_limit(task: &AllocTask, pids: &[i32]) -> Option<EndCause> {
-    let allowed_mib = task.order.needs.memory_mib;
-    let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
-    if allowed_mib == 0 || task.runtime.enforces_memory_limit() || group.is_some_and(cgroup::limits_memory) {
-        return None;
+/// Why the command must be killed, if its processes use too much memory. Of a pack, it may be enough to kill elements here.
+fn held_in_memory(task: &AllocTask, capture: &Capture, found: &[ProcessEntry], runner: i32) -> Option<EndCause> {
+    let elements = match over_memory(task, found, runner)? {
+        Over::Alloc(cause) => return Some(cause),
+        Over::Elements(elements) => elements,
+    };
+    for pids in &elements {
+        capture.out_of_memory();
+        pids.first().iter().for_each(|group| process_table::send_group(**group, Signal::SIGKILL));
+        pids.iter().for_each(|pid| process_table::send(*pid, Signal::SIGKILL));
     }
-    let used_mib = memory::above_mib(allowed_mib, pids)?;
-    Some(EndCause::OverMemory { allowed_mib, used_mib: Some(used_mib) })
+    None
 }
 
 fn kill_all(task: &AllocTask, own_pid: i32, group: i32) {

@@ -35,7 +35,7 @@ async fn a_job_with_an_image_runs_in_a_container_and_one_without_beside_it_as_a_
     node.with(|p| {
         p.order(vec![
             in_container(order(0, "cat /etc/image; exit 4")),
-            in_container(order(1, "exec sleep 1000")),
+            in_container(order(1, "kill -STOP $$; exec sleep 1000")),
             order(2, processes),
         ])
     });
@@ -51,7 +51,7 @@ async fn a_job_with_an_image_runs_in_a_container_and_one_without_beside_it_as_a_
     node.with(|p| p.orders[0].desired = model::Desired::Stop);
     node.with(|p| p.order(p.orders.clone()));
     let end = node.end_of(1).await;
-    // The first process of the container passes TERM on: nothing has to wait for KILL.
+    // The first process of the container passes TERM on, and who is stopped goes on to take it: nothing has to wait for KILL.
     assert_eq!((end.client, code(&end)), (ClientStatus::Failed, Some(143)));
     assert_eq!(podman.containers(), [] as [String; 0], "removed when it ended");
 }

@@ -95,6 +95,30 @@ async fn an_element_that_runs_too_long_is_ended_and_the_others_run() {
 }
 
 #[tokio::test]
+async fn an_element_that_needs_too_much_memory_is_killed_and_its_neighbours_go_on() {
+    let mut node = TestNode::new().await;
+    // What is too much is in a child of the element. The others hold something, and end after it was killed.
+    let script = r#"case $NODEKEEPER_ARRAY_INDEX in
+        1) perl -e '$x = "x" x (200 << 20); sleep 1000'; true;;
+        *) perl -e '$x = "x" x (20 << 20); select undef, undef, undef, 0.1 until -e "go"';;
+        esac"#;
+    let mut order = pack(0, script, "0-2", 3);
+    order.needs.memory_mib = 150;
+    order.work.timeout_s = 100;
+    node.with(|p| p.order(vec![order]));
+    node.start(&[]);
+    let (log, go) = (node.alloc_dir(0).join("elements"), node.alloc_dir(0).join("work/go"));
+    node.until("element 1 to end", |_| std::fs::read_to_string(&log).ok().filter(|text| text.contains("1 memory")))
+        .await;
+    std::fs::write(go, "").unwrap();
+    let end = node.end_of(0).await;
+    assert_eq!(
+        (end.cause.clone(), results(&end)),
+        (Some(EndCause::ElementsFailed { failed: 1, elements: 3 }), r#"{"exit:0":"0,2","memory":"1"}"#.into())
+    );
+}
+
+#[tokio::test]
 async fn what_writes_into_the_stream_of_its_runner_is_lost_and_fails_nobody() {
     let mut node = TestNode::new().await;
     let script = "test $NODEKEEPER_ARRAY_INDEX = 0 || echo hello, world > /proc/$PPID/fd/1; sleep 0.2";

@@ -57,6 +57,20 @@ async fn the_signal_comes_before_the_time_limit_and_the_command_knows_when_that_
 }
 
 #[tokio::test]
+async fn a_command_that_is_stopped_is_asked_too() {
+    let mut node = TestNode::new().await;
+    let script = "trap 'echo saved; exit 75' TERM; echo ready > ready; kill -STOP $$; sleep 0.1; exit 3";
+    let mut order = order(0, script);
+    order.failure_policy.kill_timeout_s = 600;
+    node.with(|p| p.order(vec![order]));
+    node.start(&[]);
+    node.line_of(0, "ready").await;
+    node.running(0).await;
+    node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
+    assert_eq!(code(&node.end_of(0).await), Some(75));
+}
+
+#[tokio::test]
 async fn an_end_says_what_the_whole_tree_used() {
     let mut node = TestNode::new().await;
     // The work is done by a child, whose parent ends before it.

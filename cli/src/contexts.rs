@@ -20,7 +20,7 @@
 //! Does not: hold credentials.
 
 use crate::console::Usage;
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Subcommand;
 use model::ids::ClusterName;
 use serde::Deserialize;
@@ -95,7 +95,7 @@ impl Given {
     fn file(&self) -> anyhow::Result<File> {
         let Some(path) = self.path() else { return Ok(File::default()) };
         match std::fs::read_to_string(&path) {
-            Ok(text) => parse(&text).with_context(|| format!("{} is not usable", path.display())),
+            Ok(text) => parse(&text, &path),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.var("NODEKEEPER_CONFIG").is_none() => {
                 Ok(File::default())
             }
@@ -113,7 +113,7 @@ impl Given {
         self.resolve().map(|(_, for_sdk)| for_sdk)
     }
 
-    /// Refuses what the SDK reads from the environment and cannot use: it would say so in its own words for each call.
+    /// Refuses a variable that the SDK cannot use. The SDK reads it too, and would complain of it at each call, in its own words.
     fn check_for_sdk(&self) -> Result<(), Usage> {
         let is_url =
             |url: &str| ["http://", "https://"].iter().any(|begin| url.len() > begin.len() && url.starts_with(begin));
@@ -156,10 +156,15 @@ impl Given {
     }
 }
 
-fn parse(text: &str) -> anyhow::Result<File> {
-    let file: File = toml::from_str(text)?;
+/// Reads the text of this file. A mistake is one line.
+fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
+    let file: File = toml::from_str(text).map_err(|e| {
+        let before = e.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let (line, why) = (before.matches('\n').count() + 1, e.message().replace('\n', ", "));
+        anyhow!("{} is not usable: line {line}: {why}: correct this line", path.display())
+    })?;
     if let Some(current) = &file.current {
-        file.named(current)?;
+        file.named(current).with_context(|| format!("{} is not usable: current", path.display()))?;
     }
     Ok(file)
 }
@@ -191,9 +196,9 @@ pub fn run(command: &ContextCommand, given: &Given, out: &mut dyn Write) -> anyh
         }
         ContextCommand::Use { name } => {
             let text = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
-            parse(&text).with_context(|| format!("{} is not usable", path.display()))?.named(name)?;
+            parse(&text, &path)?.named(name)?;
             let changed = with_current(&text, name);
-            if parse(&changed).ok().and_then(|file| file.current).as_ref() != Some(name) {
+            if parse(&changed, &path).ok().and_then(|file| file.current).as_ref() != Some(name) {
                 bail!("{} was not changed: write `current = {name:?}` as its first line", path.display());
             }
             replace(&path, &changed).with_context(|| format!("{} cannot be written", path.display()))?;
@@ -341,7 +346,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for bad in ["current = \"x\"", "[context.a]\nregoin = \"x\"", "[context.a]\ncluster = \"\"", "x"] {
             let error = format!("{:#}", given(&dir, bad, &[]).settings().unwrap_err());
-            assert!(error.contains("config.toml is not usable"), "{error}");
+            assert!(error.contains("config.toml is not usable: ") && !error.contains('\n'), "{error}");
         }
         let empty = Given { env: BTreeMap::from([("HOME".into(), "/nowhere".into())]), ..Given::default() };
         assert_eq!(empty.settings().unwrap(), Settings::default());

@@ -12,7 +12,7 @@ use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Reach, Screen, Usage, show};
+use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Reach, Screen, StandardOutput, Usage, show};
 use nodekeeper_cli::contexts::{self, ContextCommand, Given};
 use nodekeeper_cli::hidden_env::HiddenEnv;
 #[cfg(feature = "local")]
@@ -100,7 +100,15 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Runs a command, and writes its whole output.
 async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Outcome> {
+    let mut out = StandardOutput::new();
+    let outcome = run_with(what, color, given, &mut out).await?;
+    out.flush()?;
+    Ok(outcome)
+}
+
+async fn run_with(what: What, color: ColorChoice, given: Given, out: &mut StandardOutput) -> anyhow::Result<Outcome> {
     let clock: Clock = Arc::new(Time::now);
     match what {
         #[cfg(feature = "local")]
@@ -117,13 +125,13 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
                 .into())
         }
         What::Context(command) => {
-            contexts::run(&command, &given, &mut io::stdout())?;
+            contexts::run(&command, &given, out)?;
             Ok(Outcome::Done)
         }
         What::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "nodekeeper", &mut script);
-            io::stdout().write_all(&script)?;
+            out.write_all(&script)?;
             Ok(Outcome::Done)
         }
         What::Man { dir } => {
@@ -141,7 +149,7 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
                 err_screen: screen(io::stderr().is_terminal()),
                 colours: colours(color),
                 input: &mut io::BufReader::new(io::stdin()),
-                out: &mut io::stdout(),
+                out,
                 err: &mut io::stderr(),
             };
             command::run(command, &mut context).await

@@ -47,7 +47,7 @@ fn set<const N: usize>(texts: [&str; N]) -> BTreeSet<String> {
 async fn what_ec2_offers_is_read_in_pages() {
     let (_, ec2) = region(Ec2Settings { page_size: 5, ..two_zones() }).await;
     let types = ec2.types(&set(["*"])).await.unwrap();
-    assert_eq!(types.len(), 52);
+    assert_eq!(types.len(), 53);
     let names: BTreeSet<String> = types.keys().cloned().collect();
     let zones = ec2.zones(&set(["*"])).await.unwrap();
     assert_eq!(zones.keys().cloned().collect::<BTreeSet<_>>(), names);

@@ -20,9 +20,13 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of the signal KILL.
 const KILL: i32 = 9;
+/// The exit code of a shell whose command was killed.
+const SHELL_KILL: i32 = 128 + KILL;
 
 /// The frames of one alloc while they come, and their file.
 #[derive(Debug)]
@@ -32,15 +36,31 @@ pub struct ElementsLog {
     path: PathBuf,
     /// The elements that run now, each with the number of bytes that it has printed.
     running: BTreeMap<u32, u64>,
-    /// The control group of the alloc, and how many processes the kernel has killed there for their memory.
+    /// The control group of the alloc, and how many processes the kernel has killed there for their memory, as far as that has
+    /// been told of an element.
     group: Option<PathBuf>,
     kills: u64,
+    /// How many elements the supervisor has killed for their memory, and that have not ended yet.
+    killed: Arc<AtomicU32>,
 }
 
 impl ElementsLog {
     pub(crate) fn create(path: PathBuf, group: Option<PathBuf>) -> io::Result<Self> {
         let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
-        Ok(Self { file, frames: FrameReader::default(), path, running: BTreeMap::new(), group, kills: 0 })
+        Ok(Self {
+            file,
+            frames: FrameReader::default(),
+            path,
+            running: BTreeMap::new(),
+            group,
+            kills: 0,
+            killed: Arc::default(),
+        })
+    }
+
+    /// Where the supervisor counts the elements that it kills for their memory.
+    pub(crate) fn out_of_memory(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.killed)
     }
 
     /// Reads a part of the stream, and gives `print` what elements printed, in its order.
@@ -68,12 +88,20 @@ impl ElementsLog {
         end
     }
 
-    /// What was killed when the kernel killed for memory was killed for that.
+    /// What was killed when the kernel or the supervisor killed for memory was killed for that. The kernel kills one process: then the
+    /// shell above it ends with 137, and who ran alone may fail in any way.
     fn judged(&mut self, outcome: Outcome) -> Outcome {
+        let was_killed = matches!(outcome, Outcome::Signal(KILL) | Outcome::Exit(SHELL_KILL));
+        if was_killed && self.killed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
+            return Outcome::Memory;
+        }
         let kills = self.group.as_deref().and_then(cgroup::memory_kills).unwrap_or(self.kills);
-        let was_killed = outcome == Outcome::Signal(KILL) && kills > self.kills;
+        if !was_killed && !self.running.is_empty() {
+            return outcome;
+        }
+        let is_for_memory = kills > self.kills && outcome != Outcome::SUCCESS;
         self.kills = kills;
-        if was_killed { Outcome::Memory } else { outcome }
+        if is_for_memory { Outcome::Memory } else { outcome }
     }
 
     /// The alloc has ended for this cause: so have the elements that ran, if the cause is theirs. Returns the cause, which after a run
@@ -166,5 +194,34 @@ mod tests {
         assert_eq!(told.places.to_string(), "0*4,2*0,1*2");
         assert_eq!(told.results.failures(), "2 (exit:3), 1,3 (memory)");
         assert_eq!(told.results.ended().to_string(), "0-3");
+    }
+
+    #[test]
+    fn an_element_that_was_killed_for_its_memory_says_so_and_no_other_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, group) = (dir.path().join("elements"), dir.path().to_owned());
+        let kernel = |kills: u32| fs::write(group.join("memory.events"), format!("oom_kill {kills}\n")).unwrap();
+        kernel(0);
+        let mut log = ElementsLog::create(path.clone(), Some(group.clone())).unwrap();
+        let supervisor = log.out_of_memory();
+        let mut say = |element, said| log.read(&Frame { element, said }.bytes(), |_, _| ()).unwrap();
+        let end = |outcome| Said::End(Some(outcome));
+        (0..8).for_each(|element| say(element, Said::Begin));
+        say(0, end(Outcome::Signal(KILL)));
+        supervisor.fetch_add(1, Ordering::SeqCst);
+        say(1, end(Outcome::SUCCESS));
+        say(2, end(Outcome::Signal(KILL)));
+        say(3, end(Outcome::Signal(KILL)));
+        kernel(1);
+        say(4, end(Outcome::Exit(1)));
+        say(5, end(Outcome::Exit(SHELL_KILL)));
+        kernel(2);
+        say(6, end(Outcome::Exit(2)));
+        say(7, end(Outcome::Exit(1)));
+        say(8, Said::Begin);
+        say(8, end(Outcome::Exit(1)));
+        drop(log);
+        let failures = told(&path).unwrap().results.failures();
+        assert_eq!(failures, "4,8 (exit:1), 6 (exit:2), 0,3 (signal:9), 2,5,7 (memory)");
     }
 }

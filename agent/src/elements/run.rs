@@ -365,6 +365,8 @@ fn outcome(status: &ExitStatus) -> Outcome {
 fn signal_group(group: Option<i32>, signal: Signal) {
     if let (Some(group), Ok(number)) = (group, Number::try_from(signal.number())) {
         let _ended_is_fine = killpg(Pid::from_raw(group), number);
+        // A process that is stopped takes a signal only when it goes on.
+        let _ended_is_fine = killpg(Pid::from_raw(group), Number::SIGCONT);
     }
 }
 

@@ -28,11 +28,20 @@ const STEP: Duration = Duration::from_millis(10);
 /// How long a group may take to become empty after its processes were killed.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What of an alloc the kernel kills if there is no memory left for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dies {
+    All,
+    /// One of its processes, about the largest.
+    OneProcess,
+}
+
 /// The limits of one alloc.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The memory in MiB; 0 for no limit.
     pub memory_mib: u64,
+    pub dies: Dies,
     /// How many processes and threads.
     pub max_tasks: u64,
     /// The vCPUs that the alloc asked for. They become its share when the machine is busy.
@@ -77,7 +86,7 @@ pub fn create(group: &Path, limits: Limits) -> io::Result<()> {
     if limits.memory_mib > 0 {
         files.push(("memory.max", limits.memory_mib.saturating_mul(1024 * 1024).to_string()));
         files.push(("memory.swap.max", "0".to_owned()));
-        files.push(("memory.oom.group", "1".to_owned()));
+        files.push(("memory.oom.group", u8::from(limits.dies == Dies::All).to_string()));
     }
     for (name, value) in files {
         let file = group.join(name);
@@ -152,15 +161,15 @@ mod tests {
             fs::write(group.path().join(file), "").unwrap();
         }
         let read = |file: &str| fs::read_to_string(group.path().join(file)).unwrap();
-        create(group.path(), Limits { memory_mib: 64, max_tasks: 7, vcpus: 4 }).unwrap();
+        create(group.path(), Limits { memory_mib: 64, dies: Dies::All, max_tasks: 7, vcpus: 4 }).unwrap();
         let written = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.weight"].map(read);
         assert_eq!(written, ["67108864", "0", "1", "7", "400"]);
-        create(group.path(), Limits { memory_mib: 0, max_tasks: 7, vcpus: 1000 }).unwrap();
+        create(group.path(), Limits { memory_mib: 0, dies: Dies::All, max_tasks: 7, vcpus: 1000 }).unwrap();
         assert_eq!((read("memory.max").as_str(), read("cpu.weight").as_str()), ("67108864", "10000"));
         assert!(limits_memory(group.path()));
         // Without controllers nothing is written.
         let bare = tempfile::tempdir().unwrap();
-        create(bare.path(), Limits { memory_mib: 64, max_tasks: 7, vcpus: 4 }).unwrap();
+        create(bare.path(), Limits { memory_mib: 64, dies: Dies::All, max_tasks: 7, vcpus: 4 }).unwrap();
         assert_eq!(fs::read_dir(bare.path()).unwrap().count(), 0);
         assert!(!limits_memory(bare.path()));
     }
@@ -182,7 +191,7 @@ mod tests {
             return eprintln!("skipped: this machine has no control groups of version 2 that this process may use");
         };
         let group = parent.join(format!("test-{}", std::process::id()));
-        create(&group, Limits { memory_mib: 0, max_tasks: 100, vcpus: 1 }).unwrap();
+        create(&group, Limits { memory_mib: 0, dies: Dies::All, max_tasks: 100, vcpus: 1 }).unwrap();
         let script = format!(
             "echo 0 > {}/cgroup.procs; mkdir {}/below; sleep 1000 & setsid sleep 1000",
             group.display(),

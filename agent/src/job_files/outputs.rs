@@ -125,7 +125,7 @@ impl JobFiles<'_> {
         listed.map_err(|e| no_output(e.to_string()))?;
         let s3 = self.of_job(what).await?;
         for (path, digest) in all {
-            let bad = || no_output(format!("{:?} can be no key: only letters, digits and - _ . / can", path.display()));
+            let bad = || no_output(format!("{:?} can be no key of S3", path.display()));
             let name = path.to_str().ok_or_else(bad)?;
             let place: S3Place = format!("{to}/{name}").parse().map_err(|_| bad())?;
             let file = open_beneath(&in_proc(folder), name).map_err(|e| no_output(e.to_string()))?.ok_or_else(bad)?;

@@ -183,6 +183,8 @@ impl Runtime for ContainerRuntime {
             Some(signal) => self.notify(request, signal),
             None => _ = tokio::spawn(stop(self.program, request.alloc_id.to_string(), request.kill_timeout_s)),
         }
+        // A process that is stopped takes a signal only when it goes on. It is the same in which order both come.
+        self.notify(request, Signal::CONT);
     }
 
     /// The wait for the client to answer, and 5 s more.

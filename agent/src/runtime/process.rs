@@ -72,6 +72,8 @@ impl Runtime for ProcessRuntime {
     fn notify(&self, request: StopRequest, signal: model::Signal) {
         if let Ok(signal) = Signal::try_from(signal.number()) {
             process_table::send_group(request.process_group, signal);
+            // A process that is stopped takes a signal only when it goes on.
+            process_table::send_group(request.process_group, Signal::SIGCONT);
         }
     }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 /// The clock ticks of `/proc` in a second are 100 on Linux.
 const MS_PER_TICK: u64 = 10;
 
-/// What these processes hold together, or what one of them once held, if that is more.
+/// The memory of all these processes now. If one of them alone held more at some time, that.
 pub(super) fn memory_kib(pids: &[i32]) -> Option<u64> {
     let all: Vec<[u64; 2]> = pids.iter().map(|pid| kib_of(*pid, "status", ["VmRSS", "VmHWM"])).collect();
     let together = all.iter().map(|[now, _]| *now).fold(0, u64::saturating_add);

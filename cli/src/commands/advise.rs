@@ -4,7 +4,7 @@
 //! unknown; what did not fit into memory is counted.
 //! Does not: change a job, or know a bill: a share of a node costs its share of the list price.
 
-use super::amounts::{Moment, moment};
+use super::amounts::{self, Moment, moment};
 use super::filter::fits;
 use crate::console::show::{self, Rows, dollars, memory, several};
 use crate::console::{Context, Outcome};
@@ -33,7 +33,7 @@ pub struct AdviseArgs {
     #[arg(long, value_name = "WHEN", default_value = "7d", value_parser = moment)]
     since: Moment,
     /// Show at most so many lines: those that could save most come first
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = amounts::limit)]
     limit: usize,
     /// Print JSON
     #[arg(long)]

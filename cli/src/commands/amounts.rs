@@ -43,9 +43,22 @@ pub(super) fn moment(text: &str) -> Result<Moment, String> {
     })
 }
 
+/// How many lines at most: one or more.
+pub(super) fn limit(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "it must be a number of at least 1".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_leaves_something() {
+        assert_eq!((limit("1"), limit("50")), (Ok(1), Ok(50)));
+        for bad in ["0", "-1", "", "x"] {
+            assert!(limit(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_moment_is_a_time_or_a_distance() {

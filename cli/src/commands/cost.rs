@@ -3,7 +3,7 @@
 //! Guarantees: the lines and the line without work add up to the total; what is not known is counted and said.
 //! Does not: know a bill. `past` reckons from events and records.
 
-use super::amounts::seconds;
+use super::amounts::{self, seconds};
 use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
 use crate::console::{Context, Outcome};
 use clap::{Args, ValueEnum};
@@ -19,7 +19,7 @@ pub struct CostArgs {
     #[arg(long, value_enum, default_value_t)]
     by: Lines,
     /// Show at most so many lines, the most expensive ones
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = amounts::limit)]
     limit: usize,
     /// Print JSON
     #[arg(long)]

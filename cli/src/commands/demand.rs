@@ -184,7 +184,7 @@ async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Outcom
     let (need, now) = (args.need()?, context.now());
     let what = format!("{} of {}, {BY_OPERATOR}", args.count, needs(&need));
     let set = async |cluster: &Cluster, before: &DemandSet| {
-        check(cluster, before, &need, now).await?;
+        check(cluster, before, &need, args.count, now).await?;
         Ok(Some(before.wanted(need.clone(), args.count, now + args.lasts(), now)))
     };
     change(context, (&args.name, args.if_version, args.json), &what, set).await
@@ -232,7 +232,7 @@ fn as_known(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<
 
 /// Refuses what no run could satisfy, and more sets than a run may read. The count of sets is as exact as a look at the
 /// table: two calls at the same moment may both be the last one that is allowed.
-async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, now: Time) -> anyhow::Result<()> {
+async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, count: u32, now: Time) -> anyhow::Result<()> {
     let control = cluster.store.control().await?;
     let most = DemandSet::MOST;
     if !before.applies(now) && control.wanted_sets(now).count() >= most {
@@ -244,6 +244,10 @@ async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, now: Ti
     {
         let known: Vec<&str> = policy.size.iter().map(|size| size.name.as_str()).collect();
         anyhow::bail!("the demand was not set: the policy has no size {size:?}: it has {}", known.join(", "));
+    }
+    let never = policy.never_offers(need.capacity, &need.machine).filter(|_| need.size.is_none() && count > 0);
+    if let Some(why) = never {
+        anyhow::bail!("the demand was not set: {why}: `nodekeeper sizes` shows what the sizes have");
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ const LEFT_OUT: [&str; 2] = [".git", ".nodekeeper"];
 pub(super) struct FileOptions {
     /// A file or a folder for the work directory of the job: one that is here; s3://BUCKET/KEY, read with the role of the job;
     /// or job:JOB/PATH, what an earlier job left (--out), which this one then follows. NAME is its path there; by default
-    /// that which it has here. May be given several times
+    /// that which it has here. The last = is that before NAME: a KEY with a = needs one. May be given several times
     #[arg(long = "in", value_name = "FROM[=NAME]", action = ArgAction::Append)]
     inputs: Vec<String>,
     /// Make the content of this folder the work directory of the job, without what .gitignore and .nodekeeperignore name
@@ -87,6 +87,8 @@ struct Upload {
 pub(super) struct Files {
     inputs: Inputs,
     uploads: Vec<Upload>,
+    /// The names of inputs that are folders here, and where they are.
+    folders: Vec<(String, PathBuf)>,
     /// The names of inputs that come from other jobs, with the job and the path as given.
     from_jobs: Vec<(String, String, String)>,
     outputs: Vec<Output>,
@@ -99,6 +101,7 @@ impl FileOptions {
         let mut files = Files {
             inputs: Inputs::new(),
             uploads: Vec::new(),
+            folders: Vec::new(),
             from_jobs: Vec::new(),
             outputs: self.outputs.clone(),
             keep_failed: self.out_failed,
@@ -110,6 +113,7 @@ impl FileOptions {
         for given in &self.inputs {
             files.add(given)?;
         }
+        files.check_folders()?;
         Ok(files)
     }
 }
@@ -146,7 +150,29 @@ impl Files {
         let name = name.map(plain).or_else(|| name_of(path)).ok_or_else(|| {
             Usage(format!("{option}: say which name it gets in the work directory: --in {}=NAME", path.display()))
         })?;
+        if upload.content.form == Form::Tree {
+            self.folders.push((name.clone(), path.to_owned()));
+        }
         self.add_local(name, upload)
+    }
+
+    /// Refuses an input whose place is below a file of another one, a folder.
+    fn check_folders(&self) -> Result<(), Usage> {
+        let names = || self.inputs.keys().chain(self.from_jobs.iter().map(|(name, _, _)| name));
+        for (folder, path) in &self.folders {
+            for name in names() {
+                let Some(rest) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else { continue };
+                let mut above = Path::new(rest).ancestors().skip(1).filter(|part| !part.as_os_str().is_empty());
+                if let Some(file) = above.find(|part| path.join(part).is_file()) {
+                    let file = Path::new(folder).join(file);
+                    return Err(Usage(format!(
+                        "the input {name} is inside of {}, which is a file: give one of them another name, as --in FROM=NAME",
+                        file.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn add_local(&mut self, name: String, upload: Upload) -> anyhow::Result<()> {
@@ -296,7 +322,7 @@ fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<Packed>) -> 
 
 /// Packs a folder without what its ignore files name.
 fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
-    if !dir.is_dir() {
+    if !dir.metadata()?.is_dir() {
         return Err(io::Error::from(io::ErrorKind::NotADirectory));
     }
     let mut walk = WalkBuilder::new(dir);

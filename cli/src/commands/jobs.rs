@@ -6,9 +6,9 @@
 //! may be a moment behind; a list that is cut says so.
 //! Does not: change anything.
 
-use super::demand;
 use super::filter::Filter;
 use super::watch::{self, Page};
+use super::{amounts, demand};
 use crate::console::show::{self, Rows, or_blank, when, when_known};
 use crate::console::{Cluster, Context, Outcome};
 use crate::view::JobRow;
@@ -37,7 +37,7 @@ pub struct JobsArgs {
     #[arg(long, conflicts_with = "queue")]
     usage: bool,
     /// Show at most so many jobs
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = amounts::limit)]
     limit: usize,
     /// In the order of the queue, from its head, and those that run last; by default the newest come first
     #[arg(long, conflicts_with = "all")]

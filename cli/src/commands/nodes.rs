@@ -133,7 +133,8 @@ fn cells(record: &NodeRecord, now: Time) -> [String; 11] {
         or_blank(life.and_then(|l| l.instance_id.as_ref())),
         or_blank(life.map(|l| l.intent).filter(|i| *i != Intent::Run)),
         or_blank(life.map(|l| l.allocs.len())),
-        when_known(record.contact().map(|c| c.last_ping_at), now),
+        // It may be heard after this command has read its clock.
+        when_known(record.contact().map(|c| c.last_ping_at.min(now)), now),
         record.why(),
     ]
 }

@@ -8,12 +8,15 @@
 use super::{policy, what_if};
 use crate::console::show::{self, Rows, counted};
 use crate::console::{Context, Outcome};
+use crate::view::find::short;
+use crate::view::next::on_refusing;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use model::action::{PlanAnswer, PlanRow};
 use model::policy::Policy;
 use model::time::Time;
 use runtime::observation::Observation;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -105,10 +108,12 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
         Some(policy) => Observation { policy, ..seen },
         None => seen,
     };
+    let mut refusing = BTreeMap::new();
     // A run reads again before it acts, so the plan is checked by the same reads. sweep-dispatch makes none.
     let answer = match args.function {
         Planner::PollAndScale => {
             let seen = with(Observation::read(store, cloud, now).await?);
+            refusing = on_refusing(&seen.nodes, &seen.allocs);
             let plan = poll_and_scale::plan(&seen, at);
             poll_and_scale::act::confirm(store, cloud, &seen, plan, at).await?.answer()
         }
@@ -136,6 +141,9 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     let lines = explained.waiting.iter().map(|row| &row.line);
     for line in lines.chain(explained.demand_sets.iter().map(|row| &row.line)) {
         writeln!(context.out, "{}", show::one_line(line))?;
+    }
+    for (job, why) in refusing {
+        writeln!(context.out, "job {} waits: {}", short(job), show::one_line(&why))?;
     }
     for row in &explained.staying {
         writeln!(context.out, "slot {} stays: {}", row.slot, show::one_line(&row.reason))?;

@@ -86,11 +86,11 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
         None => control.checked_policy()?.0,
     };
     let (now, mut rows) = (context.now(), rows_of(&policy, &stored));
-    let mut catalogue = stored;
+    let (mut catalogue, mut is_complete) = (stored, true);
     if !args.stored {
         catalogue = ask(&cluster, &policy, now).await?;
         rows = compared(rows_of(&policy, &catalogue), &rows);
-        compare_typed(&mut rows, &policy, &catalogue);
+        is_complete = compare_typed(&mut rows, &policy, &catalogue);
     }
     rows.sort_by(|a, b| order(a).cmp(&order(b)));
     let mut quotas = quotas::used(&catalogue.quotas, &cluster.store.nodes().await?);
@@ -105,7 +105,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
     for fault in &faults {
         writeln!(context.err, "{}", fault.says)?;
     }
-    Ok(Outcome::done_if(faults.is_empty()))
+    Ok(Outcome::done_if(faults.is_empty() && is_complete))
 }
 
 /// The order of the lines: by size, the cheapest first, and what has no known price last.
@@ -203,12 +203,14 @@ fn compared(mut rows: Vec<Row>, stored: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// Notes where a size of one type says something else than EC2.
-fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) {
+/// Notes where a size of one type says something else than EC2. Returns whether EC2 has all these types.
+fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) -> bool {
+    let mut has_all = true;
     for size in policy.size.iter().filter(|size| size.offered.is_none()) {
         let Some(row) = rows.iter_mut().find(|row| row.size == size.name) else { continue };
         let Some(offered) = catalogue.types.get(&size.instance_type) else {
-            row.notes.push("EC2 does not have this type here".into());
+            row.notes.push("EC2 does not have this type here: it cannot be bought".into());
+            has_all = false;
             continue;
         };
         let (facts, has) = (&offered.facts, size.capacity);
@@ -220,6 +222,7 @@ fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) {
             row.notes.push(format!("AWS says {}", price(says)));
         }
     }
+    has_all
 }
 
 fn print(context: &mut Context<'_>, shown: &Shown) -> anyhow::Result<()> {

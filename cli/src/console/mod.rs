@@ -5,14 +5,17 @@
 //! | `context` | the cluster, the streams and the clock of a command, and how it ends |
 //! | [`show`], `tone` | tables and times for people, JSON for programs; how good a word is |
 //! | `signals` | the signals that end the program |
+//! | `standard_output` | standard output, whose errors say so |
 //!
 //! Does not: know a command, or read a cluster.
 
 mod context;
 pub mod show;
 pub(crate) mod signals;
+mod standard_output;
 pub(crate) mod tone;
 
 pub(crate) use context::is_yes;
 pub use context::{Clock, Cluster, Connect, Context, Outcome, Reach, Usage};
 pub use show::Screen;
+pub use standard_output::StandardOutput;

@@ -97,8 +97,8 @@ impl Access {
         programs_only(router.layer(from_fn_with_state(self.signatures(service, refusal), Signatures::check)))
     }
 
-    /// EC2's API, which is that of the price list and of Service Quotas too: each request must be signed for the service that
-    /// it is meant for.
+    /// The APIs of EC2, the price list and Service Quotas, which listen at one port. A request must be signed for the service that
+    /// it asks.
     pub(super) fn signed_for_ec2(&self, router: Router) -> Router {
         let ec2 = self.signatures("ec2", Ec2::unsigned);
         let quotas = self.signatures("servicequotas", Ec2::unsigned_json);

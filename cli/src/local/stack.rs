@@ -36,10 +36,11 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
-/// The variables of this environment that machines have too. Docker and podman read the last ones.
-const OF_MACHINES: [&str; 7] = [
+/// The variables of this environment that machines have too. Nothing here stands for Amazon ECR. Docker and podman read the last ones.
+const OF_MACHINES: [&str; 8] = [
     "PATH",
     "RUST_LOG",
+    "AWS_ENDPOINT_URL_ECR",
     "CONTAINERS_CONF",
     "CONTAINERS_STORAGE_CONF",
     "CONTAINERS_REGISTRIES_CONF",

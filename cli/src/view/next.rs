@@ -6,9 +6,9 @@
 use crate::console::Cluster;
 use crate::console::show::one_line;
 use model::cloud::Cloud;
-use model::ids::{JobId, Slot};
+use model::ids::{JobId, NodeId, Slot};
 use model::time::Time;
-use model::{ActionName, AllocSummary};
+use model::{ActionName, AllocSummary, ClientStatus, NodeRecord};
 use poll_and_scale::Plan;
 use runtime::observation::{Lists, ObserveError, Reader};
 use std::collections::BTreeMap;
@@ -41,7 +41,11 @@ impl Next {
         let seen = lists.observed(store).await?;
         let plan = poll_and_scale::plan(&seen, now);
         let plan = poll_and_scale::act::confirm(store, cloud, &seen, plan, now).await?;
-        Ok(Self { allocs: seen.allocs, ..Self::of(plan) })
+        let mut next = Self::of(plan);
+        for (job, why) in on_refusing(&seen.nodes, &seen.allocs) {
+            next.jobs.entry(job).or_insert(why);
+        }
+        Ok(Self { allocs: seen.allocs, ..next })
     }
 
     /// What this plan does with each job and node.
@@ -83,6 +87,17 @@ impl Cluster {
     pub(crate) async fn next(&self, now: Time) -> Result<Next, ObserveError> {
         Next::read(&self.store, self.cloud.as_ref(), now).await
     }
+}
+
+/// The jobs that were placed on a node which takes no work now. Such a job waits for the node, or until its agent gives it up.
+pub(crate) fn on_refusing(nodes: &[NodeRecord], allocs: &[AllocSummary]) -> BTreeMap<JobId, String> {
+    let refuses: BTreeMap<NodeId, &str> = nodes.iter().filter_map(|n| Some((n.node_id()?, n.refuses()?))).collect();
+    let pending = allocs.iter().filter(|alloc| alloc.client == ClientStatus::Pending);
+    let why = |alloc: &AllocSummary| {
+        let why = refuses.get(&alloc.node_id)?;
+        Some((alloc.alloc_id.job_id, format!("its node in slot {} takes no work: {why}", alloc.slot)))
+    };
+    pending.filter_map(why).collect()
 }
 
 /// The next run for a list. If EC2 or the policy cannot be read, the list is shown without it, and standard error

@@ -68,7 +68,7 @@ pub enum Outcome {
     Signal(i32),
     /// It ran longer than it may.
     Timeout,
-    /// It ran when its alloc needed more memory than it may use.
+    /// Its alloc needed more memory than it may use, and it held the most, or the alloc ended.
     Memory,
     /// It ran when its alloc had written more than its scratch space.
     Scratch,

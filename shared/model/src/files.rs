@@ -151,6 +151,23 @@ pub(crate) fn check(inputs: &Inputs, outputs: &[Output], has_role: bool, mistake
         let is_whole = is_whole || name == WORK_DIRECTORY && matches!(source, Source::Output { .. });
         mistakes.require(is_whole || is_name(name), || format!("the name of an input {rule}; it is {}", shown(name)));
     }
+    let is_file = |source: &Source| match source {
+        Source::Content(content) => content.form != Form::Tree,
+        Source::Object(_) => true,
+        // The other job may have left either.
+        Source::Output { .. } => false,
+    };
+    for (file, _) in inputs.iter().filter(|(_, source)| is_file(source)) {
+        let inside =
+            inputs.keys().find(|name| name.strip_prefix(file.as_str()).is_some_and(|rest| rest.starts_with('/')));
+        mistakes.require(inside.is_none(), || {
+            let inside = inside.map(|name| shown(name)).unwrap_or_default();
+            format!(
+                "the input {inside} is inside of the input {}, which is a file: give one of them another name",
+                shown(file)
+            )
+        });
+    }
     let mut paths = BTreeSet::new();
     for Output { path, .. } in outputs {
         mistakes.require(is_name(path), || format!("the path of an output {rule}; it is {}", shown(path)));
@@ -321,6 +338,24 @@ mod tests {
         }
         for bad in ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\nb", &"x".repeat(513)] {
             assert!(!is_name(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn no_input_is_inside_of_a_file() {
+        for (text, is_file) in [
+            (format!("program:{DIGEST}:7"), true),
+            ("s3://data/x".into(), true),
+            (format!("tree:{DIGEST}:7"), false),
+            (format!("job:{}/0/x", fixtures::alloc_id(0).job_id), false),
+        ] {
+            let (at, inside): (Source, _) = (text.parse().unwrap(), Source::Content(content(Form::File)));
+            for (name, is_inside) in [("a/b", true), ("ab", false), ("b", false)] {
+                let inputs: Inputs = [("a".to_owned(), at.clone()), (name.to_owned(), inside.clone())].into();
+                let mut mistakes = Mistakes::default();
+                check(&inputs, &[], true, &mut mistakes);
+                assert_eq!(mistakes.found().is_none(), !(is_file && is_inside), "{text} and {name}");
+            }
         }
     }
 

@@ -32,6 +32,8 @@ pub struct NoSignal(String);
 impl Signal {
     /// What asks a command to end.
     pub const TERM: Self = Self(15);
+    /// What makes a process that is stopped go on.
+    pub const CONT: Self = Self(18);
 
     /// The number of the signal.
     pub const fn number(self) -> i32 {

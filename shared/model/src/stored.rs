@@ -8,7 +8,7 @@
 //! CLUSTER/files/SHA256    a file, or a folder as a tar archive
 //! ```
 //!
-//! Guarantees: a place can be written into a URL and into a policy of IAM as it is; each alloc of each cluster has a place of
+//! Guarantees: a prefix can be written into a URL and into a policy of IAM as it is; each alloc of each cluster has a place of
 //! its own; a place and its text are the same.
 //! Does not: know the API of S3 (`nodekeeper-s3` does), or whether something is stored at a place.
 
@@ -140,11 +140,15 @@ fn parts(text: &str) -> Option<(&str, &str)> {
     is_bucket.then_some((bucket, key))
 }
 
-/// Whether this can be a key, or a part of one, without being changed on its way: an HTTP client would resolve `..`.
+/// Whether this can be the key of an object, as somebody else may have named it: an HTTP client would resolve `..`.
 fn is_key(text: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
-    text.len() <= MAX_KEY_BYTES && text.chars().all(allowed) && text.split('/').all(is_part)
+    text.len() <= MAX_KEY_BYTES && !text.chars().any(char::is_control) && text.split('/').all(is_part)
+}
+
+/// Whether this can begin a key without being changed on its way.
+fn is_plain_key(text: &str) -> bool {
+    is_key(text) && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/'))
 }
 
 impl FromStr for S3Prefix {
@@ -154,7 +158,7 @@ impl FromStr for S3Prefix {
         let bad = || BadPlace(text.to_owned());
         let (bucket, prefix) = parts(text).ok_or_else(bad)?;
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
-        if !prefix.is_empty() && (prefix.len() > MAX_PREFIX_BYTES || !is_key(prefix)) {
+        if !prefix.is_empty() && (prefix.len() > MAX_PREFIX_BYTES || !is_plain_key(prefix)) {
             return Err(bad());
         }
         Ok(Self { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
@@ -244,8 +248,15 @@ mod tests {
         for text in bad {
             assert!(text.parse::<S3Prefix>().is_err(), "{text}");
         }
-        for text in ["s3://logs", "s3://logs/", "s3://logs/a/"] {
+        for text in ["s3://logs", "s3://logs/", "s3://logs/a/", "s3://logs/../a", "s3://logs/a\nb"] {
             assert!(text.parse::<S3Place>().is_err(), "{text} names no object");
+        }
+        for text in ["s3://logs/year=2026/a b+c&d (1)?#%.csv", "s3://logs/é"] {
+            assert_eq!(
+                text.parse::<S3Place>().unwrap().to_string(),
+                text,
+                "an object has the name that its owner gave it"
+            );
         }
     }
 }

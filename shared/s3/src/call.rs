@@ -157,6 +157,12 @@ pub(crate) async fn beginning(mut response: Response) -> String {
     String::from_utf8_lossy(&body).into_owned()
 }
 
+/// A text as a part of a URL, as the signature has it too.
+pub(crate) fn encoded(text: &str) -> String {
+    let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"-._~".contains(b);
+    text.bytes().map(|b| if is_plain(&b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
 /// Whether this can be the name of a region. It becomes a part of a host name.
 fn is_region(text: &str) -> bool {
     (1..=32).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
@@ -164,7 +170,8 @@ fn is_region(text: &str) -> bool {
 
 /// The URL of an object. A certificate of S3 counts for a bucket without dots only; the others are named in the path.
 fn url(endpoint: Option<&str>, region: &str, place: &S3Place) -> String {
-    let (bucket, key) = (place.bucket(), place.key());
+    let key = place.key().split('/').map(encoded).collect::<Vec<_>>().join("/");
+    let bucket = place.bucket();
     let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
     match endpoint {
         Some(endpoint) => format!("{endpoint}/{bucket}/{key}"),
@@ -184,6 +191,7 @@ mod tests {
         assert_eq!(of(None, "eu-west-1", "s3://my.logs/b"), "https://s3.eu-west-1.amazonaws.com/my.logs/b");
         assert_eq!(of(None, "cn-north-1", "s3://logs/b"), "https://logs.s3.cn-north-1.amazonaws.com.cn/b");
         assert_eq!(of(Some("http://h:1"), "r", "s3://logs/b"), "http://h:1/logs/b");
+        assert_eq!(of(Some("http://h:1"), "r", "s3://logs/a=1/b c?é"), "http://h:1/logs/a%3D1/b%20c%3F%C3%A9");
         assert!(is_region("eu-central-1") && !is_region("evil.example/") && !is_region(""));
     }
 }

@@ -6,7 +6,7 @@
 //! weigh: to take them back would need another right.
 //! Source: "Uploading and copying objects using multipart upload", Amazon S3 User Guide.
 
-use crate::call::{Call, S3, beginning, header};
+use crate::call::{Call, S3, beginning, encoded, header};
 use crate::error::S3Error;
 use crate::xml::text_of;
 use model::stored::S3Place;
@@ -106,12 +106,6 @@ fn check(digest: Sha256, sha256: &str) -> Result<(), S3Error> {
         return Ok(());
     }
     Err(S3Error::File("it changes while it is stored".to_owned()))
-}
-
-/// In a query, everything but letters, digits and `-._~` is encoded.
-fn encoded(text: &str) -> String {
-    let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"-._~".contains(b);
-    text.bytes().map(|b| if is_plain(&b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "it is used as a function")]

@@ -91,6 +91,10 @@ async fn what_cannot_be_is_refused_and_nothing_is_written() {
         ("a --size small --count 1 --for 8d", "--for must be from "),
         ("a --vcpus 0 --count 1", "--vcpus must be at least 1"),
         ("a --size large --count 1", "the policy has no size \"large\": it has small"),
+        ("a --vcpus 999 --count 1", "no size fits: it needs 999 vCPUs"),
+        ("a --vcpus 1 --memory 9T --count 1", "no size fits: "),
+        ("a --vcpus 1 --gpus 1 --count 1", "no size fits: "),
+        ("a --vcpus 1 --require nvme --count 1", "no size fits: "),
     ] {
         let (name, rest) = line.split_once(" --").unwrap();
         let rest = format!("--{rest}");
@@ -103,6 +107,8 @@ async fn what_cannot_be_is_refused_and_nothing_is_written() {
         assert!(parse(&line.split(' ').collect::<Vec<_>>()).is_err(), "{line}");
     }
     assert_eq!(world.store().control().await.unwrap().wanted_sets(world.now).count(), 0);
+    // Whoever wants none of it any more is heard, whatever the policy has by now.
+    world.run(&["demand", "set", "a", "--vcpus", "999", "--count", "0"]).await.done();
 }
 
 #[tokio::test]

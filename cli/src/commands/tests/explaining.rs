@@ -108,6 +108,26 @@ async fn a_node_that_stays_says_why_in_every_list() {
     }
 }
 
+#[tokio::test]
+async fn a_job_whose_node_takes_no_work_any_more_says_so() {
+    let mut world = World::with_policy().await;
+    world.now = at(100);
+    world.put_running(1).await;
+    let says = async |refuses| {
+        let node = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
+        let caller = model::Caller { refuses, ..fixtures::caller("i-0") };
+        let told = node.heartbeat(&caller, at(150), at(100)).unwrap();
+        world.store().write(Some(&node), &told, Vec::new()).await.unwrap();
+        let job = world.run(&["job", &id(1)]).await.done();
+        job.lines().find(|line| line.starts_with("next ")).map(|line| line.trim_start_matches("next").trim().to_owned())
+    };
+    let why = "its node in slot 0 takes no work: the disk is full";
+    assert_eq!(says(Some("the disk is full")).await.as_deref(), Some(why));
+    assert_eq!(world.run(&["jobs", "--json"]).await.json()[0]["waits_because"], why);
+    assert!(world.run(&["plan"]).await.done().contains(why));
+    assert_eq!(says(None).await, None);
+}
+
 /// The shape with this name in `docs/shapes.schema.json`.
 fn shape(name: &str) -> serde_json::Value {
     let schema: serde_json::Value = serde_json::from_str(include_str!("../../../../docs/shapes.schema.json")).unwrap();

@@ -27,6 +27,11 @@ async fn intents_change_the_record_and_not_its_pulse() {
     let (out, err) = said.failed();
     assert!(out.starts_with("slot 1 held") && err.starts_with("nodekeeper: slot 3 has never had a node"), "{out}{err}");
     assert_eq!(changed, ["events/slot#1/hold", "nodes/1"]);
+    world.put_node(&fixtures::assigned(2).clean(at(5), "refused").unwrap()).await;
+    for (command, what) in [("hold", "be held"), ("drain", "be drained"), ("resume", "be resumed")] {
+        let (_, err) = world.run(&[command, "2"]).await.failed();
+        assert!(err.contains(&format!("cannot {what}")), "{err}");
+    }
 }
 
 #[tokio::test]

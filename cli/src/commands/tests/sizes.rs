@@ -69,7 +69,8 @@ async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
     later.of.types.remove("m6i.large");
     later.of.types.insert("m5.large".into(), offered(2, 8, &[("b", 20_000)]));
     world.cluster.cloud = Arc::new(Listed { offers: Some(later), ..Listed::default() });
-    let said = world.run(&["sizes"]).await.done();
+    let (said, err) = world.run(&["sizes"]).await.failed();
+    assert_eq!(err, "", "what cannot be bought stands in its row");
     let marks: Vec<(&str, &str)> = lines(&said)
         .into_iter()
         .filter(|words| ["+", "~", "-"].contains(&words[0]))
@@ -77,7 +78,7 @@ async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
         .collect();
     assert_eq!(marks, [("+", "m5.large"), ("-", "m6i.large"), ("~", "m7a.large")], "{said}");
     assert!(said.contains("the functions know $0.0300"), "{said}");
-    assert!(said.contains("EC2 does not have this type here"), "{said}");
+    assert!(said.contains("EC2 does not have this type here: it cannot be bought"), "{said}");
     // What the functions know is as it was.
     let known = world.run(&["sizes", "--stored", "--json"]).await.done();
     let known_to_them: Value = serde_json::from_str(&known).unwrap();

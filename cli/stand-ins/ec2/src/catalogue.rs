@@ -40,6 +40,7 @@ const SIZES: [(&str, u32); 5] = [("large", 1), ("xlarge", 2), ("2xlarge", 4), ("
 /// A type of its own: name, vCPUs, memory in GiB, price in millionths of a dollar.
 type Single = (&'static str, u32, u64, u64);
 
+const SMALLEST: Single = ("m7a.medium", 1, 4, 57_960);
 const BURSTABLE: Single = ("t3.medium", 2, 4, 41_600);
 const PREVIOUS: Single = ("m4.large", 2, 8, 100_000);
 const BARE_METAL: Single = ("m7i.metal-24xl", 96, 384, 4_838_400);
@@ -76,6 +77,7 @@ fn built_in() -> Vec<InstanceType> {
         ..single(*of)
     });
     let others = [
+        single(SMALLEST),
         InstanceType { is_burstable: true, ..single(BURSTABLE) },
         InstanceType { is_previous_generation: true, ..single(PREVIOUS) },
         InstanceType { is_bare_metal: true, ..single(BARE_METAL) },

@@ -24,8 +24,17 @@ pub(crate) fn answer(rights: &Rights, target: &str, caller: Result<Issued, &'sta
     let Some(id) = asked.get(field).and_then(Value::as_str) else {
         return refused("ValidationException", &format!("{field} is missing"));
     };
-    let known: Value =
-        std::fs::read(&rights.secrets).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    let known: Value = match std::fs::read(&rights.secrets).map(|text| serde_json::from_slice(&text)) {
+        Ok(Ok(known)) => known,
+        Ok(Err(e)) => {
+            let place = rights.secrets.display();
+            return refused(
+                "ValidationException",
+                &format!("a local system has its secrets in {place}, which is no JSON: {e}"),
+            );
+        }
+        Err(_) => Value::Null,
+    };
     let value = match known.get(id) {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),

@@ -10,12 +10,6 @@ use model::reason::Reason;
 use model::{Arch, Capacity, JobSummary, Machine, MachineNeed, Market, MarketNeed, Offering, Usd};
 use std::collections::BTreeSet;
 
-/// The capacity of a machine that jobs get. A share of its memory is for the system.
-pub(super) fn usable(capacity: Capacity, memory_usable: f64) -> Capacity {
-    let memory_mib = (capacity.memory_mib as f64 * memory_usable).floor().max(0.0) as u64;
-    Capacity { memory_mib, ..capacity }
-}
-
 /// The sizes of a policy, in the order to try them.
 pub(super) struct Sizes<'a> {
     policy: &'a Policy,
@@ -26,8 +20,7 @@ pub(super) struct Sizes<'a> {
 
 impl<'a> Sizes<'a> {
     pub(super) fn new(policy: &'a Policy) -> Self {
-        let usable = |size: &Size| usable(size.capacity, policy.nodes.memory_usable);
-        let mut sorted: Vec<_> = policy.size.iter().map(|size| (size, usable(size))).collect();
+        let mut sorted: Vec<_> = policy.size.iter().map(|size| (size, policy.usable(size.capacity))).collect();
         sorted.sort_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
         Self { policy, sorted, default_arch: policy.default_arch() }
     }
@@ -49,19 +42,12 @@ impl<'a> Sizes<'a> {
 
     /// A machine of this size.
     pub(super) fn machine(&self, size: &'a Size) -> Machine<'a> {
-        let Size { instance_type, market, kind, .. } = size;
-        Machine { instance_type, market: *market, kind, default_arch: self.default_arch }
+        size.machine(self.default_arch)
     }
 
     /// Why no size fits.
     pub(super) fn none_fits(&self, takes: Capacity, need: &MachineNeed) -> Reason {
-        let mut words = need.words();
-        // Who names no architecture does not know that a larger size has the other one.
-        if need.arch.is_none() && self.policy.size.iter().any(|size| size.kind.arch != self.default_arch) {
-            words.push(format!("{}, because it names no architecture", self.default_arch));
-        }
-        let narrowed = if words.is_empty() { String::new() } else { format!(" with {}", words.join(", ")) };
-        Reason::NoSizeFits { needs: takes, narrowed, usable: self.policy.nodes.memory_usable }
+        self.policy.none_fits(takes, need)
     }
 }
 

@@ -113,7 +113,9 @@ impl NodeRecord {
     pub fn refuses(&self) -> Option<&str> {
         let contact = self.contact()?;
         let has_lost_all = self.life().is_some_and(|life| life.offering.capacity.gpus > 0) && contact.gpus_usable == 0;
-        contact.refuses.as_deref().or_else(|| has_lost_all.then_some(NO_GPU))
+        // What its agent says of each GPU tells more.
+        let why = || has_lost_all.then(|| contact.gpus_sick.as_deref().unwrap_or(NO_GPU));
+        contact.refuses.as_deref().or_else(why)
     }
 
     /// How many GPUs of the node work may use: those of its size, without those that its agent cannot use.

@@ -368,11 +368,16 @@ impl NodeRecord {
     /// Sets what the operator wants of the node. A node that is shutting down cannot be held or drained any more, and
     /// its record keeps the reason for the shutdown.
     pub fn with_intent(&self, intent: Intent, drain_by_at: Option<Time>, now: Time) -> Result<Self, NotPossible> {
+        let wanted = match intent {
+            Intent::Hold => "be held",
+            Intent::Drain => "be drained",
+            Intent::Run => "be resumed",
+        };
         if let NodeState::ShuttingDown(_) = self.state {
-            return Err(self.not_possible("be held or drained"));
+            return Err(self.not_possible(wanted));
         }
         let mut new = self.clone();
-        let life = new.life_mut().ok_or_else(|| self.not_possible("be held or drained"))?;
+        let life = new.life_mut().ok_or_else(|| self.not_possible(wanted))?;
         life.intent = intent;
         life.drain_by_at = if intent == Intent::Drain { drain_by_at } else { None };
         // Every answer tells the agent the intent. The intent is not an order, so `seq` stays as it is.

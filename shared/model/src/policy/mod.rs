@@ -7,6 +7,7 @@
 
 mod check;
 mod effective;
+mod fitting;
 mod knobs;
 mod minimum;
 mod reference;

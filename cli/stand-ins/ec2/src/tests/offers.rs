@@ -53,7 +53,7 @@ async fn the_built_in_types_are_listed_in_pages() {
     assert!(pages.iter().rev().skip(1).all(|page| page.all("instanceType").len() == 5));
     let all = by_size(pages);
     let names: BTreeSet<&String> = all.iter().collect();
-    assert_eq!((names.len(), all.len()), (52, 52), "each type once");
+    assert_eq!((names.len(), all.len()), (53, 53), "each type once");
     for size in ["4", "101", "x"] {
         let reply = bench.call("DescribeInstanceTypes", &[("MaxResults", size)]).await;
         reply.is_refused(400, "InvalidParameterValue");

@@ -7,7 +7,7 @@
 
 use super::super::liveness::will_terminate;
 use super::super::needs::{Needs, Room};
-use super::super::sizes::{Sizes, every_offering, offerings, refusals, usable};
+use super::super::sizes::{Sizes, every_offering, offerings, refusals};
 use super::super::view::View;
 use super::bin::{At, Bin, minus};
 use super::bin_index::Kind;
@@ -495,7 +495,7 @@ fn place(view: &View<'_>, record: &NodeRecord, life: &Life) -> Option<At> {
 
 /// What jobs get of a machine.
 fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
-    usable(capacity, view.seen.policy.nodes.memory_usable)
+    view.seen.policy.usable(capacity)
 }
 
 /// The bin of an existing node.

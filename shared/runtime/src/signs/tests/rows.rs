@@ -171,8 +171,8 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("node", Wrong),
-        |s| gpus(s, 0, None),
-        &["slot 0 takes no work: none of its GPUs can be used", "mend the image"],
+        |s| gpus(s, 0, Some("GPU-1 (A10G): fell off the bus")),
+        &["slot 0 takes no work: GPU-1 (A10G): fell off the bus", "mend the image"],
         (|s| gpus(s, 4, None), Well),
         |s| s.nodes.clear(),
     ),
