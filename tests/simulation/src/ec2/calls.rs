@@ -129,7 +129,8 @@ impl Cloud for Seen {
 
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
         let result = self.0.launch(request, client_token).await;
-        self.0.check.launch_called(request.count, result.is_err());
+        let is_wasted = result.as_ref().map_or(true, |answer| answer.instances.is_empty());
+        self.0.check.launch_called(request.count, is_wasted);
         result
     }
 
