@@ -195,6 +195,10 @@ impl Acting<'_> {
                 Ok(answer) if answer.instances.is_empty() => answer.why_nothing(),
                 Ok(answer) => return extended(outcomes, self.settle(&records, &answer).await),
                 Err(error @ LaunchError::Refused(_)) => error,
+                // EC2 turned the call away before it looked at it.
+                Err(error @ LaunchError::Throttled(_)) => {
+                    return extended(outcomes, self.refused(&records, error).await);
+                }
                 // It is not known whether EC2 launched anything, so the records stay as they are.
                 Err(error) => return extended(outcomes, of_all(&records, &error.into())),
             };

@@ -86,6 +86,7 @@ impl Ec2 {
         if !within || core.happens(Fault::LaunchThrottled) {
             let error = LaunchError::Throttled("RequestLimitExceeded (simulated)".into());
             first.iter().for_each(|way| caller.was_told(way, &error, core.now()));
+            nodes.iter().for_each(|node| caller.was_refused(*node));
             return Err(error);
         }
         let mut result = self.wait_for(&caller, request, client_token).await;
