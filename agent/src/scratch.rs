@@ -9,10 +9,13 @@
 //! Does not: stop a write, so that a fast job is over its limit for up to half a minute; count files that have no name any more, or
 //! the layers of a container; enforce anything if a look does not come to its end and what it found is within the limit.
 
+use model::EndCause;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The waits between looks: each is twice the one before.
@@ -22,21 +25,48 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// The longest look.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// The look after the command has ended: its end is told only then.
+const LAST_LOOK: Duration = Duration::from_millis(200);
+
 /// How many times as long as a look the wait after it is, at least.
 const REST: u32 = 20;
 
 /// The unit of `st_blocks`.
 const BLOCK: u64 = 512;
 
-/// Waits until these directories take up more than so many bytes, and returns how many. Without an end, if they never do.
-pub(crate) async fn above(allowed: u64, dirs: Vec<PathBuf>) -> u64 {
+/// The most bytes that a look has found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MostScratch(Arc<AtomicU64>);
+
+impl MostScratch {
+    fn note(&self, bytes: u64) {
+        self.0.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// In MiB; `None` if nobody looked.
+    pub(crate) fn mib(&self) -> Option<u64> {
+        let bytes = self.0.load(Ordering::Relaxed);
+        (bytes > 0).then(|| bytes.div_ceil(1 << 20))
+    }
+
+    /// Looks at what the command has left behind.
+    pub(crate) fn look_last(&self, dirs: &[PathBuf]) {
+        self.note(used(dirs, Instant::now() + LAST_LOOK, u64::MAX));
+    }
+}
+
+/// Waits until these directories take up more than the scratch space of the alloc. Without an end if they never do, or if it may
+/// use any (0).
+pub(crate) async fn over(allowed_gib: u64, dirs: Vec<PathBuf>, most: MostScratch) -> EndCause {
+    let allowed = if allowed_gib == 0 { u64::MAX } else { allowed_gib.saturating_mul(1 << 30) };
     let mut wait = FIRST_WAIT;
     loop {
         tokio::time::sleep(wait).await;
         let (dirs, began) = (dirs.clone(), Instant::now());
         let used = tokio::task::spawn_blocking(move || used(&dirs, began + LOOK, allowed)).await.unwrap_or(0);
+        most.note(used);
         if used > allowed {
-            return used;
+            return EndCause::OverScratch { allowed_gib, used_mib: used >> 20 };
         }
         wait = wait.saturating_mul(2).min(LONGEST_WAIT).max(began.elapsed().saturating_mul(REST));
     }
@@ -80,6 +110,19 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_most_that_was_seen_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (most, dirs) = (MostScratch::default(), [dir.path().to_owned()]);
+        assert_eq!(most.mib(), None, "nobody looked");
+        let file = dir.path().join("file");
+        fs::write(&file, vec![b'x'; 3 << 20]).unwrap();
+        most.look_last(&dirs);
+        fs::remove_file(&file).unwrap();
+        most.look_last(&dirs);
+        assert!((3..=4).contains(&most.mib().unwrap()), "{most:?}");
+    }
 
     #[test]
     fn what_lies_in_the_directories_counts_once_and_by_what_it_takes_up() {

@@ -95,6 +95,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         Err(cause) => (cause, None, None),
     };
     kill_descendants(own_pid).await;
+    meter.scratch().look_last(&dir.of_command());
     let usage = meter.usage();
     if let Some(isolation) = &task.isolation {
         isolation.end(&context.program).await;
@@ -377,7 +378,7 @@ async fn supervise(
     // A command that has just begun has nothing to look at, and most end soon.
     let mut check = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut over_scratch = pin!(over_scratch(task, dir));
+    let mut over_scratch = pin!(scratch::over(order.needs.scratch_gib, dir.of_command(), meter.scratch()));
     let status = loop {
         let order_to_stop = tokio::select! {
             status = child.wait() => break status,
@@ -467,16 +468,6 @@ fn cause(status: io::Result<ExitStatus>, reason: Option<EndCause>, task: &AllocT
         }
         None => own,
     }
-}
-
-/// Waits until the files of the alloc take up more than its scratch space.
-async fn over_scratch(task: &AllocTask, dir: &AllocDir) -> EndCause {
-    let allowed_gib = task.order.needs.scratch_gib;
-    if allowed_gib == 0 {
-        return std::future::pending().await;
-    }
-    let used = scratch::above(allowed_gib.saturating_mul(1 << 30), dir.of_command()).await;
-    EndCause::OverScratch { allowed_gib, used_mib: used >> 20 }
 }
 
 /// Why the command must be killed, if its processes use too much memory. Of a pack, it may be enough to kill elements here.

@@ -75,12 +75,13 @@ async fn an_end_says_what_the_whole_tree_used() {
     let mut node = TestNode::new().await;
     // The work is done by a child, whose parent ends before it.
     let burns = r#"$x = "x" x (80 << 20); 1 while (times)[0] < 1; open F, ">", "done"; print F "1\n""#;
-    let script = format!("(perl -e '{burns}' &); until [ -s done ]; do sleep 0.05; done");
+    let script = format!("head -c 5M /dev/zero >file; (perl -e '{burns}' &); until [ -s done ]; do sleep 0.05; done");
     node.with(|p| p.order(vec![order(0, &script)]));
     node.start(&[]);
     let end = node.end_of(0).await;
     let usage = end.usage.unwrap();
     assert!((990..60_000).contains(&usage.cpu_ms) && usage.ran_ms >= 990, "{usage:?}");
     assert!((80..400).contains(&usage.memory_mib.unwrap()), "{usage:?}");
+    assert!((5..8).contains(&usage.scratch_mib.unwrap()), "{usage:?}");
     assert_eq!(end.client, ClientStatus::Complete);
 }

@@ -17,6 +17,7 @@ mod text;
 pub(crate) use container::ContainerMeter;
 
 use crate::alloc_dir::AllocDir;
+use crate::scratch::MostScratch;
 use model::Usage;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,6 +39,7 @@ pub(crate) struct Meter {
     /// The most memory so far.
     memory_kib: Option<u64>,
     news_at: Instant,
+    scratch: MostScratch,
 }
 
 /// What says what an alloc uses.
@@ -55,7 +57,7 @@ impl Meter {
     /// `group` is the control group of the alloc, if it has one.
     pub(crate) fn new(group: Option<&Path>, now: Instant) -> Self {
         let of = group.map_or(Measured::Children, |group| Measured::Group(group.to_owned()));
-        Self { of, began: now, ran: None, memory_kib: None, news_at: now + NEWS }
+        Self { of, began: now, ran: None, memory_kib: None, news_at: now + NEWS, scratch: MostScratch::default() }
     }
 
     /// The command has just begun, in a container if there is one.
@@ -64,6 +66,11 @@ impl Meter {
         if let Some(container) = container {
             self.of = Measured::Container(container);
         }
+    }
+
+    /// What the looks at its scratch space have found.
+    pub(crate) fn scratch(&self) -> MostScratch {
+        self.scratch.clone()
     }
 
     /// Looks at what the alloc in `dir` uses now. `pids` are the processes below the supervisor. Now and then what was used is
@@ -138,6 +145,7 @@ impl Meter {
             memory_mib: self.memory_kib.or(peak_kib).map(|kib| kib.div_ceil(1024)),
             read_bytes: io.map(|(read, _)| read),
             written_bytes: io.map(|(_, written)| written),
+            scratch_mib: self.scratch.mib(),
         })
     }
 }
@@ -170,8 +178,14 @@ mod tests {
         write(own.path(), &[("stat", STAT), ("io", IO)]);
         write(group.path(), &[("cpu.stat", "usage_usec 2500999\nuser_usec 1\nsystem_usec 2\n")]);
         let usage = measured(Some(group.path()), own.path()).unwrap();
-        let bare =
-            Usage { ran_ms: 3000, cpu_ms: 2500, memory_mib: None, read_bytes: Some(4096), written_bytes: Some(8192) };
+        let bare = Usage {
+            ran_ms: 3000,
+            cpu_ms: 2500,
+            memory_mib: None,
+            read_bytes: Some(4096),
+            written_bytes: Some(8192),
+            scratch_mib: None,
+        };
         assert_eq!(usage, bare, "without a controller for memory and storage");
         write(
             group.path(),
@@ -197,7 +211,14 @@ mod tests {
         assert_eq!(measured(None, own.path()), None);
         write(own.path(), &[("stat", STAT)]);
         let usage = measured(None, own.path()).unwrap();
-        let cpu_only = Usage { ran_ms: 3000, cpu_ms: 1540, memory_mib: None, read_bytes: None, written_bytes: None };
+        let cpu_only = Usage {
+            ran_ms: 3000,
+            cpu_ms: 1540,
+            memory_mib: None,
+            read_bytes: None,
+            written_bytes: None,
+            scratch_mib: None,
+        };
         assert_eq!(usage, cpu_only, "this kernel does not count storage");
         write(own.path(), &[("io", "read_bytes: 1")]);
         assert_eq!(measured(None, own.path()), Some(cpu_only));

@@ -207,6 +207,7 @@ mod tests {
             memory_mib: Some(n),
             read_bytes: None,
             written_bytes: None,
+            scratch_mib: None,
         };
         (1..=100).map(|n| (one(n), 1)).collect()
     }
@@ -250,7 +251,8 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_not_advised_on() {
-        let nothing = Usage { ran_ms: 0, cpu_ms: 0, memory_mib: None, read_bytes: None, written_bytes: None };
+        let nothing =
+            Usage { ran_ms: 0, cpu_ms: 0, memory_mib: None, read_bytes: None, written_bytes: None, scratch_mib: None };
         let asked = Amount { vcpus: 2, memory_mib: 512 };
         assert_eq!(advice((String::new(), asked), vec![(nothing, 1)], None), None);
         let cpu_only = Usage { ran_ms: 1000, cpu_ms: 1500, ..nothing };

@@ -6,8 +6,8 @@
 use crate::console::show::memory;
 use model::{Capacity, Usage};
 
-/// The cells of a table: CPU time, CPU efficiency, memory, what was read and written.
-pub(crate) const HEADS: [&str; 5] = ["CPU TIME", "CPU EFFICIENCY", "MEMORY", "READ", "WRITTEN"];
+/// The cells of a table: CPU time, CPU efficiency, memory, what was read and written, scratch space.
+pub(crate) const HEADS: [&str; 6] = ["CPU TIME", "CPU EFFICIENCY", "MEMORY", "READ", "WRITTEN", "SCRATCH"];
 
 /// What was used of what was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -18,10 +18,10 @@ pub(crate) struct Used {
 
 impl Used {
     /// As [`HEADS`] say.
-    pub(crate) fn cells(self) -> [String; 5] {
+    pub(crate) fn cells(self) -> [String; 6] {
         let bytes = |n: Option<u64>| n.map(bytes_text).unwrap_or_default();
         let Usage { cpu_ms, read_bytes, written_bytes, .. } = self.usage;
-        [cpu_time(cpu_ms), self.efficiency(), self.memory(), bytes(read_bytes), bytes(written_bytes)]
+        [cpu_time(cpu_ms), self.efficiency(), self.memory(), bytes(read_bytes), bytes(written_bytes), self.scratch()]
     }
 
     /// `12.3 s of CPU in 10.0 s, 61 % of 2 vCPU; 300 MiB of 1 GiB memory; 4.0 MiB read, 7.0 MiB written`
@@ -38,6 +38,10 @@ impl Used {
         }
         parts.extend(read_bytes.map(|n| format!("{} read", bytes_text(n))));
         parts.extend(written_bytes.map(|n| format!("{} written", bytes_text(n))));
+        let scratch = self.scratch();
+        if !scratch.is_empty() {
+            parts.push(format!("{scratch} scratch space"));
+        }
         parts.join(", ")
     }
 
@@ -45,6 +49,14 @@ impl Used {
     fn efficiency(self) -> String {
         let share = self.usage.busy_vcpus().map(|busy| busy / f64::from(self.asked.vcpus.max(1)));
         share.map(|share| format!("{:.0} %", share * 100.0)).unwrap_or_default()
+    }
+
+    fn scratch(self) -> String {
+        let Some(used) = self.usage.scratch_mib else { return String::new() };
+        match self.asked.scratch_gib {
+            0 => memory(used),
+            asked => format!("{} of {}", memory(used), memory(asked << 10)),
+        }
     }
 
     fn memory(self) -> String {
@@ -89,16 +101,18 @@ mod tests {
             memory_mib: Some(300),
             read_bytes: Some(5 << 20),
             written_bytes: Some(512),
+            scratch_mib: Some(40),
         };
-        let asked = Capacity { vcpus: 2, memory_mib: 1024, ..Capacity::default() };
+        let asked = Capacity { vcpus: 2, memory_mib: 1024, scratch_gib: 10, ..Capacity::default() };
         let used = Used { usage, asked };
-        assert_eq!(used.cells(), ["12.3 s", "62 %", "300 MiB of 1 GiB", "5.0 MiB", "512 B"]);
+        assert_eq!(used.cells(), ["12.3 s", "62 %", "300 MiB of 1 GiB", "5.0 MiB", "512 B", "40 MiB of 10 GiB"]);
         assert_eq!(
             used.line(),
-            "12.3 s of CPU in 10.0 s, 62 % of 2 vCPU, 300 MiB of 1 GiB memory, 5.0 MiB read, 512 B written"
+            "12.3 s of CPU in 10.0 s, 62 % of 2 vCPU, 300 MiB of 1 GiB memory, 5.0 MiB read, 512 B written, 40 MiB of 10 GiB scratch space"
         );
-        let unknown = Usage { ran_ms: 0, memory_mib: None, read_bytes: None, written_bytes: None, ..usage };
-        assert_eq!(Used { usage: unknown, asked }.cells(), ["12.3 s", "", "", "", ""]);
+        let unknown =
+            Usage { ran_ms: 0, memory_mib: None, read_bytes: None, written_bytes: None, scratch_mib: None, ..usage };
+        assert_eq!(Used { usage: unknown, asked }.cells(), ["12.3 s", "", "", "", "", ""]);
         assert_eq!(Used { usage, asked: Capacity::default() }.cells()[2], "300 MiB");
         assert_eq!([cpu_time(300_000), cpu_time(9_000_000)], ["5.0 min", "2.5 h"]);
     }

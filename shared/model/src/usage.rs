@@ -26,14 +26,17 @@ pub struct Usage {
     /// What was written to storage, in bytes; `None` if the machine does not count it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written_bytes: Option<u64>,
+    /// The most scratch space that was seen in use, in MiB; `None` if nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch_mib: Option<u64>,
 }
 
 impl Usage {
     /// The measurement, if it can be true.
     #[must_use]
     pub fn possible(self) -> Option<Self> {
-        let Self { ran_ms, cpu_ms, memory_mib, read_bytes, written_bytes } = self;
-        let known = [Some(ran_ms), Some(cpu_ms), memory_mib, read_bytes, written_bytes];
+        let Self { ran_ms, cpu_ms, memory_mib, read_bytes, written_bytes, scratch_mib } = self;
+        let known = [Some(ran_ms), Some(cpu_ms), memory_mib, read_bytes, written_bytes, scratch_mib];
         known.into_iter().flatten().all(|number| number <= MOST).then_some(self)
     }
 
@@ -46,6 +49,7 @@ impl Usage {
             memory_mib: self.memory_mib.max(other.memory_mib),
             read_bytes: self.read_bytes.max(other.read_bytes),
             written_bytes: self.written_bytes.max(other.written_bytes),
+            scratch_mib: self.scratch_mib.max(other.scratch_mib),
         }
     }
 
@@ -73,8 +77,14 @@ pub(crate) fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Usage
 mod tests {
     use super::*;
 
-    const SOME: Usage =
-        Usage { ran_ms: 2_000, cpu_ms: 3_000, memory_mib: Some(64), read_bytes: None, written_bytes: Some(7) };
+    const SOME: Usage = Usage {
+        ran_ms: 2_000,
+        cpu_ms: 3_000,
+        memory_mib: Some(64),
+        read_bytes: None,
+        written_bytes: Some(7),
+        scratch_mib: Some(3),
+    };
 
     #[test]
     fn what_no_machine_can_use_is_not_believed() {
@@ -85,6 +95,7 @@ mod tests {
             Usage { memory_mib: Some(u64::MAX), ..SOME },
             Usage { read_bytes: Some(MOST + 1), ..SOME },
             Usage { written_bytes: Some(MOST + 1), ..SOME },
+            Usage { scratch_mib: Some(MOST + 1), ..SOME },
         ] {
             assert_eq!(wrong.possible(), None, "{wrong:?}");
         }
@@ -92,7 +103,14 @@ mod tests {
 
     #[test]
     fn members_are_told_by_the_hungriest_of_them() {
-        let other = Usage { ran_ms: 9_000, cpu_ms: 1, memory_mib: None, read_bytes: Some(5), written_bytes: Some(1) };
+        let other = Usage {
+            ran_ms: 9_000,
+            cpu_ms: 1,
+            memory_mib: None,
+            read_bytes: Some(5),
+            written_bytes: Some(1),
+            scratch_mib: None,
+        };
         let most = Usage { ran_ms: 9_000, read_bytes: Some(5), ..SOME };
         assert_eq!((SOME.most(other), other.most(SOME)), (most, most));
         assert_eq!(SOME.busy_vcpus(), Some(1.5));

@@ -49,7 +49,8 @@ function used(usage, j) {
   return [`${span(usage.cpu_ms)} of CPU in ${span(usage.ran_ms)}${share}`,
     usage.memory_mib === undefined ? null : `${bytes(usage.memory_mib * 2 ** 20)}${asked} memory`,
     usage.read_bytes === undefined ? null : `${bytes(usage.read_bytes)} read`,
-    usage.written_bytes === undefined ? null : `${bytes(usage.written_bytes)} written`].filter(part => part !== null).join(", ");
+    usage.written_bytes === undefined ? null : `${bytes(usage.written_bytes)} written`,
+    usage.scratch_mib === undefined ? null : `${bytes(usage.scratch_mib * 2 ** 20)} scratch space`].filter(part => part !== null).join(", ");
 }
 
 function alloc(a, j) {
