@@ -9,7 +9,7 @@ HERE = pathlib.Path(__file__).parent
 # PyPI's torch for x86_64 brings gigabytes of CUDA. Debian's has none.
 PROGRAMS = {"torchrun": "python3-torch"}
 OPTIONS = ["--tick-s", "1"]
-# PyTorch 1.13 reads `--redirects 0`, its own default, wrongly with Python 3.11. This says the same: there is no process 9.
+# PyTorch 1.13 cannot read its own default `--redirects 0` with Python 3.11. This value means the same, because there is no process 9.
 DEBIANS_TORCH = ["--env", "PET_REDIRECTS=9:1", "--env", "PET_TEE=9:1"]
 
 

@@ -40,7 +40,7 @@ pub struct ElementsLog {
     /// been told of an element.
     group: Option<PathBuf>,
     kills: u64,
-    /// How many elements the supervisor has killed for their memory, and that have not ended yet.
+    /// The number of elements that the supervisor has killed for their memory and that have not ended yet.
     killed: Arc<AtomicU32>,
 }
 

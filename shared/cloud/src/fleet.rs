@@ -117,7 +117,7 @@ fn asking(call: CreateFleetFluentBuilder, request: &LaunchRequest, market: Marke
             .on_demand_options(
                 OnDemandOptionsRequest::builder()
                     .allocation_strategy(FleetOnDemandAllocationStrategy::Prioritized)
-                    // What is reserved is paid for, used or not.
+                    // A reservation costs the same whether it is used or not.
                     .capacity_reservation_options(
                         CapacityReservationOptionsRequest::builder()
                             .usage_strategy(FleetCapacityReservationUsageStrategy::UseCapacityReservationsFirst)

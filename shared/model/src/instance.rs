@@ -93,8 +93,8 @@ impl Instance {
         self.node_id() == Some(node_id) || self.batch() == Some(node_id.ulid())
     }
 
-    /// Whether the instance has tags, but not those of this node or of its batch. A list without tags, as a person may write
-    /// one for `plan --state`, says nothing about owners.
+    /// Whether the instance belongs to somebody else: it has tags, and they name neither this node nor its batch. An instance
+    /// without tags may belong to anybody: a person may write such a list for `plan --state`.
     pub fn is_foreign_to(&self, node_id: NodeId) -> bool {
         !self.tags.is_empty() && !self.may_be(node_id)
     }

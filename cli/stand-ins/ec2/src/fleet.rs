@@ -54,7 +54,7 @@ impl Call<'_> {
             return Ok(());
         }
         let mut fleet = Fleet::read(self.params)?;
-        // EC2 does not say more of this than that its instances count.
+        // AWS does not document limits of CreateFleet, so its instances count like those of RunInstances.
         if let Some(throttle) = &self.settings.throttle
             && !(self.world.run_requests.take(1, throttle.run_requests, self.now)
                 && self.world.run_instances.take(fleet.total, throttle.run_instances, self.now))

@@ -1,6 +1,6 @@
 //! Binding the nodes of a launch to their instances.
 //!
-//! Nothing but the record says which node of a batch an instance is. Two runs that bind at the same time must not give one
+//! Only the record says which node of a batch an instance is. Two runs that bind at the same time must not give one
 //! instance to two records. So every write that binds includes the lowest slot of the launch that has no instance yet: of two
 //! such writes, only one succeeds.
 //!
@@ -26,7 +26,7 @@ const RACES: usize = 3;
 type Changes = (Vec<Change>, Results);
 
 impl Acting<'_> {
-    /// Binds instances that EC2 lists to nodes of their launch. The actions of one call are those of one launch.
+    /// Binds instances that EC2 lists to the nodes of their launch. All actions of a call belong to one launch.
     pub(super) async fn bind_listed(&self, call: &[&Planned]) -> Vec<ActionResult> {
         let bound = |planned: &Planned| match &planned.action {
             Action::BindInstance { node_id, instance } => Some((*node_id, NewInstance::clone(instance))),

@@ -195,7 +195,7 @@ impl Acting<'_> {
                 Ok(answer) if answer.instances.is_empty() => answer.why_nothing(),
                 Ok(answer) => return extended(outcomes, self.settle(&records, &answer).await),
                 Err(error @ LaunchError::Refused(_)) => error,
-                // EC2 turned the call away before it looked at it.
+                // EC2 does not read a call that it throttles, so nothing was launched.
                 Err(error @ LaunchError::Throttled(_)) => {
                     return extended(outcomes, self.refused(&records, error).await);
                 }

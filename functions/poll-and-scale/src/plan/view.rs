@@ -22,9 +22,9 @@ pub(crate) const PERIOD_S: i64 = 60;
 struct Facts<'a> {
     record: &'a NodeRecord,
     life: &'a Life,
-    /// What EC2 lists for the life: the bound instance, or, if none is bound, those that it may get.
+    /// The instances of the life in EC2's list: the bound one, or, while none is bound, those that it may get.
     listed: Few<&'a Instance>,
-    /// The instances with the tag of this node, and of those with the tag of its batch the one that is its own.
+    /// The instances with the tag of this node. In a batch: the instance that the record names, or the one that it may get.
     tagged: Few<&'a Instance>,
     /// The bound instance, if it belongs to another node.
     foreign: Option<&'a Instance>,
@@ -347,7 +347,7 @@ impl<'a> View<'a> {
         self.facts(life.node_id).is_some_and(|f| f.has_size)
     }
 
-    /// What EC2 lists for a life: the bound instance, or, if none is bound, those that it may get.
+    /// The instances of a life in EC2's list: the bound one, or, while none is bound, those that it may get.
     pub(crate) fn instances_of(&self, life: &Life) -> impl Iterator<Item = &'a Instance> {
         self.facts(life.node_id).into_iter().flat_map(|f| f.listed.iter())
     }

@@ -23,7 +23,7 @@ impl Policy {
         Capacity { memory_mib, ..capacity }
     }
 
-    /// Why no size ever offers this; `None` if one does, or if a type that EC2 has not told yet may.
+    /// The reason why no size can ever offer this. `None` if a size offers it, or if EC2 has not described every type yet.
     pub fn never_offers(&self, takes: Capacity, need: &MachineNeed) -> Option<Reason> {
         let arch = self.default_arch();
         let offers = |size: &Size| size.machine(arch).fits(takes, need, self.usable(size.capacity));

@@ -250,7 +250,7 @@ impl Check {
     /// No instance is terminated while its record has live allocs, or while a live alloc with `desired` = run is on it.
     /// A drain's deadline is the only exception.
     fn invariant_no_working_node_is_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
-        // An orphan that no record ever named: nothing was ever placed on it.
+        // No record has ever named this instance, so nothing was placed on it.
         let Some(node) = real.node else { return };
         let record = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node)).cloned();
         let bound = record.as_deref().and_then(|r| text(r, "instance_id")) == Some(real.instance.instance_id.as_str());

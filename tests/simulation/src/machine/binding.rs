@@ -17,8 +17,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// What the agent knows of its node, after it has asked which node of its batch it is. `None` if it is none of them: then
-    /// the machine powers off.
+    /// Asks which node of its batch the machine is, and returns what its agent knows of that node. `None`: the machine is no
+    /// node of the batch any more, and powers off.
     pub(super) async fn bound(&self, told: LaunchFile, instance_id: &str) -> Option<NodeFile> {
         let batch = told.batch.clone()?;
         let any = batch.nodes().next()?;
