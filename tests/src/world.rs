@@ -274,6 +274,11 @@ impl World {
         self.now.fetch_add(s * 1000, Ordering::SeqCst);
     }
 
+    /// A run takes real milliseconds and stamps rows with them: the next run must not begin before their end.
+    fn not_before(&self, run: RunClock) {
+        self.now.fetch_max(run.now().as_ms(), Ordering::SeqCst);
+    }
+
     pub fn clock(&self) -> RunClock {
         RunClock::new(self.now(), None, Duration::from_secs(50))
     }
@@ -286,16 +291,20 @@ impl World {
 
     /// One run of poll-and-scale; `None` if it was killed.
     pub async fn poll(&self) -> Option<RunAnswer> {
-        let input = json!({});
-        let run = poll_and_scale::tick(&self.store, &*self.cloud, &self.settings, &input, self.clock());
-        self.switch.guard(run).await.map(|r| r.unwrap())
+        let (input, clock) = (json!({}), self.clock());
+        let run = poll_and_scale::tick(&self.store, &*self.cloud, &self.settings, &input, clock);
+        let answer = self.switch.guard(run).await;
+        self.not_before(clock);
+        answer.map(|r| r.unwrap())
     }
 
     /// One run of clean-stale-records; `None` if it was killed.
     pub async fn clean(&self) -> Option<RunAnswer> {
-        let input = json!({});
-        let run = clean_stale_records::tick(&self.cleaner, &*self.cloud, &input, self.clock());
-        self.switch.guard(run).await.map(|r| r.unwrap())
+        let (input, clock) = (json!({}), self.clock());
+        let run = clean_stale_records::tick(&self.cleaner, &*self.cloud, &input, clock);
+        let answer = self.switch.guard(run).await;
+        self.not_before(clock);
+        answer.map(|r| r.unwrap())
     }
 
     /// Puts nodes on machines that came up, and removes nodes whose machines went down.
