@@ -162,7 +162,7 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
     let handles = HandleStore::new(&data_dir, containers.known, outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
-    let allocs = data_dir.allocs();
+    let (allocs, gpu_looks) = (data_dir.allocs(), data_dir.gpu_looks());
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
     let credentials = CredentialsService::new(Arc::clone(&state), Arc::clone(&client), allocs, clock);
     look_first(&state, &guard, &source, &mut runner).await;
@@ -177,7 +177,7 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
         () = inputs => EndReason::Asked,
         () = watch::interruption(&state, imds) => EndReason::Asked,
         () = guard::watch(&state, &guard) => EndReason::Asked,
-        () = gpus::watch(&state, &source) => EndReason::Asked,
+        () = gpus::watch(&state, &source, &gpu_looks) => EndReason::Asked,
         () = watch::other_work(&state, args.busy_check.as_deref(), args.busy_check_every_s) => EndReason::Asked,
         () = shutdown => EndReason::Asked,
     };

@@ -49,6 +49,9 @@ use std::path::{Path, PathBuf};
 /// The file of an alloc whose container could not be removed.
 const LEFT: &str = "container";
 
+/// The file beside `allocs/` with the agent's last look at the GPUs of the machine.
+pub const GPU_LOOKS: &str = "gpu-looks.json";
+
 /// Disk space for the exit record.
 const RESERVE_BYTES: usize = 8 << 10;
 
@@ -163,6 +166,11 @@ impl AllocDir {
     /// The directories that only the command writes to.
     pub fn of_command(&self) -> Vec<PathBuf> {
         vec![self.work(), self.0.join("tmp")]
+    }
+
+    /// The file with the agent's last look at the GPUs of the machine.
+    pub fn gpu_looks(&self) -> PathBuf {
+        self.0.join("../..").join(GPU_LOOKS)
     }
 
     /// The file that says how the elements of a pack ended.

@@ -4,7 +4,7 @@
 //! new.
 //! Does not: store how allocs ended; the directory of each alloc does.
 
-use crate::alloc_dir::AllocDir;
+use crate::alloc_dir::{AllocDir, GPU_LOOKS};
 use crate::atomic_file::{self, Spare};
 use crate::protocol::{Durable, LocalAlloc};
 use model::ids::NodeId;
@@ -104,6 +104,11 @@ impl DataDir {
     /// The directory that has the output of ended allocs whose own directories were destroyed.
     pub fn outputs(&self) -> PathBuf {
         self.root.join("outputs")
+    }
+
+    /// The file with the last look at the GPUs of the machine.
+    pub fn gpu_looks(&self) -> PathBuf {
+        self.root.join(GPU_LOOKS)
     }
 
     fn state_file(&self) -> PathBuf {

@@ -4,12 +4,14 @@
 //! without a dynamic loader, so that it also runs in an empty container, and such a program cannot load libraries.
 //!
 //! Guarantees: a GPU that was found once and is not found any more, or of which the driver tells an error, is sick; the
-//! control plane hears of each change at once; an answer that does not come in time makes no loop wait longer.
+//! control plane hears of each change at once; an answer that does not come in time makes no loop wait longer; how busy each
+//! one was at the last look is in a file, for the supervisors of the allocs that have them.
 //! Does not: say who gets which GPU (`protocol::gpus` does), mend one, or split one.
 
 use crate::config::AgentConfigError;
 use crate::node_state::NodeState;
 use crate::protocol::Gpu;
+use crate::usage::{GpuLook, GpuLooks, write_gpu_looks};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::io;
@@ -24,6 +26,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the driver is asked, and how often the file is read.
 const ASK_EVERY: Duration = Duration::from_secs(60);
 const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// What the driver is asked.
+const QUERY: &str = "--query-gpu=uuid,name,memory.total,utilization.gpu,memory.used";
 
 /// Where the driver says which device file a GPU has.
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
@@ -50,6 +55,16 @@ struct Listed {
     device: Option<PathBuf>,
     #[serde(default)]
     sick: bool,
+    busy_percent: Option<u64>,
+    memory_mib: Option<u64>,
+}
+
+/// What a look at the machine found.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    gpus: Vec<Gpu>,
+    /// How busy they are, by uuid.
+    looks: GpuLooks,
 }
 
 impl GpuSource {
@@ -62,15 +77,15 @@ impl GpuSource {
     }
 
     /// The GPUs of this machine now, in a fixed order. `known` are those that were found before.
-    async fn find(&self, known: &[Gpu]) -> Vec<Gpu> {
+    async fn find(&self, known: &[Gpu]) -> Found {
         let (found, why) = match self {
             Self::File(path) => match read(path) {
                 Ok(found) => (found, "the file does not list it any more".to_owned()),
-                Err(why) => (Vec::new(), format!("{}: {why}", path.display())),
+                Err(why) => (Found::default(), format!("{}: {why}", path.display())),
             },
             Self::Driver => ask().await,
         };
-        merged(found, known, &why)
+        Found { gpus: merged(found.gpus, known, &why), looks: found.looks }
     }
 
     const fn every(&self) -> Duration {
@@ -83,7 +98,7 @@ impl GpuSource {
 
 /// Finds them before the first heartbeat, so that the control plane knows from the beginning how many there are.
 pub async fn first(state: &NodeState, source: &GpuSource) {
-    let gpus = source.find(&[]).await;
+    let Found { gpus, .. } = source.find(&[]).await;
     for gpu in &gpus {
         tracing::info!(uuid = gpu.uuid, model = gpu.model, device = ?gpu.device, sick = gpu.sick, "this machine has a GPU");
     }
@@ -92,14 +107,17 @@ pub async fn first(state: &NodeState, source: &GpuSource) {
 
 /// Looks again and again, and tells the control plane at once what has changed. A machine on which none was found is not
 /// looked at again: a GPU does not appear while it is up.
-pub async fn watch(state: &NodeState, source: &GpuSource) {
+pub async fn watch(state: &NodeState, source: &GpuSource, looks_file: &Path) {
     loop {
         tokio::time::sleep(source.every()).await;
         let known = state.read(|node| node.gpus.clone());
         if known.is_empty() && *source == GpuSource::Driver {
             return std::future::pending().await;
         }
-        let gpus = source.find(&known).await;
+        let Found { gpus, looks } = source.find(&known).await;
+        if let Err(error) = write_gpu_looks(&looks, looks_file) {
+            tracing::warn!(%error, "cannot write down how busy the GPUs are");
+        }
         if gpus == known {
             continue;
         }
@@ -121,23 +139,24 @@ fn merged(found: Vec<Gpu>, known: &[Gpu], why: &str) -> Vec<Gpu> {
     found.into_iter().chain(missing).collect()
 }
 
-fn read(path: &Path) -> Result<Vec<Gpu>, String> {
+fn read(path: &Path) -> Result<Found, String> {
     let text = std::fs::read(path).map_err(|e| e.to_string())?;
     let listed: Vec<Listed> = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
-    let mut names = BTreeSet::new();
-    for Listed { uuid, .. } in &listed {
+    let (mut names, mut looks) = (BTreeSet::new(), GpuLooks::new());
+    for Listed { uuid, busy_percent, memory_mib, .. } in &listed {
         if !is_uuid(uuid) {
             return Err(format!("{uuid:?} is no uuid: 1 to 64 letters, digits and '-'"));
         }
         if !names.insert(uuid) {
             return Err(format!("{uuid:?} is listed twice"));
         }
+        looks.insert(uuid.clone(), GpuLook { busy_percent: *busy_percent, memory_mib: *memory_mib });
     }
-    let gpu = |Listed { uuid, model, device, sick }| {
+    let gpu = |Listed { uuid, model, device, sick, .. }| {
         let sick = sick.then(|| "the file says that it is sick".to_owned());
         Gpu { uuid, model, device, sick }
     };
-    Ok(listed.into_iter().map(gpu).collect())
+    Ok(Found { gpus: listed.into_iter().map(gpu).collect(), looks })
 }
 
 /// Whether this names a GPU. The name reaches environments, and an option of docker.
@@ -146,32 +165,30 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// Asks the driver. Also says why a GPU that is not among the answers is sick.
-async fn ask() -> (Vec<Gpu>, String) {
+async fn ask() -> (Found, String) {
     let mut command = Command::new("nvidia-smi");
-    command.args(["--query-gpu=uuid,name,memory.total", "--format=csv,noheader"]);
+    command.args([QUERY, "--format=csv,noheader"]);
     command.stdin(Stdio::null()).kill_on_drop(true);
     let devices = devices(Path::new(DRIVER));
     match tokio::time::timeout(TIMEOUT, command.output()).await {
         Ok(Ok(output)) => {
             let text = String::from_utf8_lossy(&output.stdout);
-            let gpus = answered(&text, &devices);
+            let Found { gpus, looks } = answered(&text, &devices);
             let said = String::from_utf8_lossy(&output.stderr);
             let last = text.lines().chain(said.lines()).rfind(|line| !line.trim().is_empty() && row(line).is_none());
             let why = last.map_or_else(|| "nvidia-smi does not list it any more".to_owned(), clip);
-            (with_unanswered(gpus, devices, &why), why)
+            (Found { gpus: with_unanswered(gpus, devices, &why), looks }, why)
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
-            (Vec::new(), "there is no nvidia-smi any more".into())
+            (Found::default(), "there is no nvidia-smi any more".into())
         }
-        Ok(Err(error)) => {
-            let why = format!("nvidia-smi cannot be run: {error}");
-            (with_unanswered(Vec::new(), devices, &why), why)
-        }
-        Err(_) => {
-            let why = format!("nvidia-smi gave no answer in {} s", TIMEOUT.as_secs());
-            (with_unanswered(Vec::new(), devices, &why), why)
-        }
+        Ok(Err(error)) => no_answer(devices, format!("nvidia-smi cannot be run: {error}")),
+        Err(_) => no_answer(devices, format!("nvidia-smi gave no answer in {} s", TIMEOUT.as_secs())),
     }
+}
+
+fn no_answer(devices: Vec<Device>, why: String) -> (Found, String) {
+    (Found { gpus: with_unanswered(Vec::new(), devices, &why), looks: GpuLooks::new() }, why)
 }
 
 /// A GPU as the kernel's driver knows it.
@@ -200,15 +217,21 @@ fn device(information: &str) -> Option<Device> {
     is_uuid(uuid).then(|| Device { uuid: uuid.to_owned(), model, file: format!("/dev/nvidia{minor}").into() })
 }
 
-/// The fields of a line of the answer.
-fn row(line: &str) -> Option<[&str; 3]> {
+/// The fields of a line of the answer, as [`QUERY`] asks for them.
+fn row(line: &str) -> Option<[&str; 5]> {
     let mut fields = line.split(',').map(str::trim);
-    let row = [fields.next()?, fields.next()?, fields.next()?];
+    let mut next = || fields.next();
+    let row = [next()?, next()?, next()?, next()?, next()?];
     is_uuid(row[0]).then_some(row)
 }
 
-fn answered(text: &str, devices: &[Device]) -> Vec<Gpu> {
-    let gpu = |[uuid, model, memory]: [&str; 3]| {
+/// The number before a unit; `None` for `[N/A]`.
+fn number(field: &str) -> Option<u64> {
+    field.split(' ').next()?.parse().ok()
+}
+
+fn answered(text: &str, devices: &[Device]) -> Found {
+    let gpu = |[uuid, model, memory, ..]: [&str; 5]| {
         let errors = [model, memory].into_iter().find(|field| {
             let lower = field.to_ascii_lowercase();
             ["lost", "error", "err!"].iter().any(|word| lower.contains(word))
@@ -216,7 +239,11 @@ fn answered(text: &str, devices: &[Device]) -> Vec<Gpu> {
         let device = devices.iter().find(|device| device.uuid == uuid).map(|device| device.file.clone());
         Gpu { uuid: uuid.to_owned(), model: clip(model), device, sick: errors.map(clip) }
     };
-    text.lines().filter_map(row).map(gpu).collect()
+    let look = |[uuid, _, _, busy, memory]: [&str; 5]| {
+        (uuid.to_owned(), GpuLook { busy_percent: number(busy), memory_mib: number(memory) })
+    };
+    let rows = || text.lines().filter_map(row);
+    Found { gpus: rows().map(gpu).collect(), looks: rows().map(look).collect() }
 }
 
 /// Adds the GPUs that the kernel's driver has and `nvidia-smi` does not list.
@@ -252,17 +279,21 @@ mod tests {
             std::fs::write(dir.path().join(bus).join("information"), text).unwrap();
         }
         let devices = devices(dir.path());
-        let all = answered("GPU-a, NVIDIA A10G, 23028 MiB\nGPU-b, NVIDIA A10G, [GPU is lost]\n", &devices);
+        let text = "GPU-a, NVIDIA A10G, 23028 MiB, 37 %, 8192 MiB\n\
+                    GPU-b, NVIDIA A10G, [GPU is lost], [GPU is lost], [GPU is lost]\n";
+        let Found { gpus: all, looks } = answered(text, &devices);
+        let (busy, unknown) = (GpuLook { busy_percent: Some(37), memory_mib: Some(8192) }, GpuLook::default());
+        assert_eq!(looks, GpuLooks::from([("GPU-a".into(), busy), ("GPU-b".into(), unknown)]));
         assert_eq!(said(&all), [("GPU-a", None), ("GPU-b", Some("[GPU is lost]"))]);
         assert_eq!(all[1].device.as_deref(), Some(Path::new("/dev/nvidia1")));
-        let unified = answered("GPU-c, NVIDIA GH200 480GB, [N/A]\n", &[]);
+        let unified = answered("GPU-c, NVIDIA GH200 480GB, [N/A], 5 %, [N/A]\n", &[]).gpus;
         assert_eq!((said(&unified), unified[0].device.clone()), (vec![("GPU-c", None)], None));
         let lost = "Unable to determine the device handle for GPU0000:00:1E.0: GPU is lost.";
-        let with =
-            with_unanswered(answered(&format!("GPU-a, NVIDIA A10G, 23028 MiB\n{lost}\n"), &devices), devices, lost);
+        let some = answered(&format!("GPU-a, NVIDIA A10G, 23028 MiB, 0 %, 1 MiB\n{lost}\n"), &devices).gpus;
+        let with = with_unanswered(some, devices, lost);
         assert_eq!(said(&with), [("GPU-a", None), ("GPU-b", Some(lost))]);
         for nothing in ["", "No devices were found\n", "NVIDIA-SMI has failed, because it couldn't, communicate\n"] {
-            assert_eq!(answered(nothing, &[]), [], "{nothing}");
+            assert_eq!(answered(nothing, &[]), Found::default(), "{nothing}");
         }
     }
 
@@ -294,6 +325,6 @@ mod tests {
             assert!(said.contains("--gpus-from") && said.contains(says), "{text:?}: {said}");
         }
         assert_eq!(error(Some(r#"[{"uuid": "a", "model": "x", "device": "/dev/x", "sick": true}]"#)), "");
-        assert_eq!(said(&read(&path).unwrap()), [("a", Some("the file says that it is sick"))]);
+        assert_eq!(said(&read(&path).unwrap().gpus), [("a", Some("the file says that it is sick"))]);
     }
 }

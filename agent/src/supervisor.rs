@@ -31,7 +31,7 @@ use crate::rights;
 use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process, StopRequest};
 use crate::scratch;
 use crate::stops::{Step, Stops};
-use crate::usage::{ContainerMeter, Meter};
+use crate::usage::{ContainerMeter, GpuMeter, Meter};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::time::Time;
@@ -86,7 +86,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     let reserve = dir.reserve();
     let started_at = (context.clock)();
     let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
-    let mut meter = Meter::new(group, Instant::now());
+    let mut meter = Meter::new(group, GpuMeter::new(&task.gpus, &dir), Instant::now());
     let (mut cause, capture, role) = match provide(&task, &dir, context).await {
         Ok(Provided { env, role }) => {
             let (cause, capture) = work(&task, &dir, context, &env, (&mut meter, &mut term)).await;

@@ -26,7 +26,10 @@ impl GpuNode {
     }
 
     fn write(&self, gpus: usize, sick: &[usize]) {
-        let gpu = |n| json!({"uuid": format!("GPU-{n}"), "model": "A10G", "sick": sick.contains(&n)});
+        let gpu = |n| {
+            let (uuid, busy) = (format!("GPU-{n}"), 20 * (n + 1));
+            json!({"uuid": uuid, "model": "A10G", "sick": sick.contains(&n), "busy_percent": busy, "memory_mib": 512 + n})
+        };
         let all: Vec<Value> = (0..gpus).map(gpu).collect();
         // In one step: the agent reads it again and again.
         let new = self.0.dir.path().join("new");
@@ -115,6 +118,26 @@ async fn an_agent_that_starts_again_knows_who_has_which_gpu_even_without_its_sta
         node.let_go(1);
         assert_eq!(node.sees(copy).await, "GPU-1 GPU-1");
     }
+}
+
+#[tokio::test]
+async fn an_end_says_how_busy_its_own_gpus_were() {
+    let mut node = GpuNode::new(3, &[]).await;
+    node.order(vec![with_gpus(0, 1, SAYS), with_gpus(1, 2, SAYS), with_gpus(2, 0, SAYS)]);
+    node.start();
+    for copy in 0..3 {
+        node.0.running(copy).await;
+    }
+    let written = |node: &TestNode| std::fs::metadata(node.data().join("gpu-looks.json")).ok()?.modified().ok();
+    let before = node.0.until("a look", written).await;
+    node.0.until("another look", |node| written(node).filter(|at| *at > before)).await;
+    let mut used = Vec::new();
+    for copy in 0..3 {
+        node.let_go(copy);
+        let usage = node.0.end_of(copy).await.usage.unwrap();
+        used.push((usage.gpu_percent, usage.gpu_memory_mib));
+    }
+    assert_eq!(used, [(Some(20), Some(512)), (Some(50), Some(514)), (None, None)]);
 }
 
 #[tokio::test]

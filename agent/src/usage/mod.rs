@@ -1,4 +1,4 @@
-//! What an alloc uses: CPU time, memory, and bytes from and to storage.
+//! What an alloc uses: CPU time, memory, bytes from and to storage, scratch space, and GPUs.
 //!
 //! Where the alloc has a control group of version 2, the group says it. Elsewhere the kernel adds up in the supervisor what
 //! its ended children used, and the memory is looked at while they run. A container is looked at from outside (`container`).
@@ -10,11 +10,13 @@
 //! process where there is no group, so the memory is never too low.
 
 mod container;
+mod gpus;
 mod group;
 mod processes;
 mod text;
 
 pub(crate) use container::ContainerMeter;
+pub(crate) use gpus::{GpuLook, GpuLooks, GpuMeter, write_gpu_looks};
 
 use crate::alloc_dir::AllocDir;
 use crate::scratch::MostScratch;
@@ -40,6 +42,7 @@ pub(crate) struct Meter {
     memory_kib: Option<u64>,
     news_at: Instant,
     scratch: MostScratch,
+    gpus: GpuMeter,
 }
 
 /// What says what an alloc uses.
@@ -55,14 +58,16 @@ enum Measured {
 
 impl Meter {
     /// `group` is the control group of the alloc, if it has one.
-    pub(crate) fn new(group: Option<&Path>, now: Instant) -> Self {
+    pub(crate) fn new(group: Option<&Path>, gpus: GpuMeter, now: Instant) -> Self {
         let of = group.map_or(Measured::Children, |group| Measured::Group(group.to_owned()));
-        Self { of, began: now, ran: None, memory_kib: None, news_at: now + NEWS, scratch: MostScratch::default() }
+        let scratch = MostScratch::default();
+        Self { of, began: now, ran: None, memory_kib: None, news_at: now + NEWS, scratch, gpus }
     }
 
     /// The command has just begun, in a container if there is one.
     pub(crate) fn begin(&mut self, container: Option<ContainerMeter>, now: Instant) {
         (self.began, self.news_at) = (now, now + NEWS);
+        self.gpus.begin();
         if let Some(container) = container {
             self.of = Measured::Container(container);
         }
@@ -77,6 +82,7 @@ impl Meter {
     /// written down, for the agent to tell.
     pub(crate) fn look(&mut self, pids: &[i32], dir: &AllocDir, now: Instant) {
         self.sample(pids, now);
+        self.gpus.look();
         if let Some(usage) = self.news(pids, now)
             && let Err(error) = dir.write_used(&usage)
         {
@@ -116,6 +122,7 @@ impl Meter {
     /// The command has ended.
     pub(crate) fn end(&mut self, now: Instant) {
         self.ran = Some(now.duration_since(self.began));
+        self.gpus.look();
         if let Measured::Container(container) = &self.of {
             container.end();
         }
@@ -146,6 +153,8 @@ impl Meter {
             read_bytes: io.map(|(read, _)| read),
             written_bytes: io.map(|(_, written)| written),
             scratch_mib: self.scratch.mib(),
+            gpu_percent: self.gpus.percent(),
+            gpu_memory_mib: self.gpus.memory_mib(),
         })
     }
 }
@@ -166,7 +175,7 @@ mod tests {
 
     fn measured(group: Option<&Path>, own: &Path) -> Option<Usage> {
         let now = Instant::now();
-        let mut meter = Meter::new(group, now);
+        let mut meter = Meter::new(group, GpuMeter::default(), now);
         meter.sample(&[], now + FIRST_LOOK);
         meter.end(now + Duration::from_secs(3));
         meter.usage_in(own, meter.ran?)
@@ -178,14 +187,8 @@ mod tests {
         write(own.path(), &[("stat", STAT), ("io", IO)]);
         write(group.path(), &[("cpu.stat", "usage_usec 2500999\nuser_usec 1\nsystem_usec 2\n")]);
         let usage = measured(Some(group.path()), own.path()).unwrap();
-        let bare = Usage {
-            ran_ms: 3000,
-            cpu_ms: 2500,
-            memory_mib: None,
-            read_bytes: Some(4096),
-            written_bytes: Some(8192),
-            scratch_mib: None,
-        };
+        let bare =
+            Usage { ran_ms: 3000, cpu_ms: 2500, read_bytes: Some(4096), written_bytes: Some(8192), ..Usage::default() };
         assert_eq!(usage, bare, "without a controller for memory and storage");
         write(
             group.path(),
@@ -211,14 +214,7 @@ mod tests {
         assert_eq!(measured(None, own.path()), None);
         write(own.path(), &[("stat", STAT)]);
         let usage = measured(None, own.path()).unwrap();
-        let cpu_only = Usage {
-            ran_ms: 3000,
-            cpu_ms: 1540,
-            memory_mib: None,
-            read_bytes: None,
-            written_bytes: None,
-            scratch_mib: None,
-        };
+        let cpu_only = Usage { ran_ms: 3000, cpu_ms: 1540, ..Usage::default() };
         assert_eq!(usage, cpu_only, "this kernel does not count storage");
         write(own.path(), &[("io", "read_bytes: 1")]);
         assert_eq!(measured(None, own.path()), Some(cpu_only));
@@ -230,7 +226,7 @@ mod tests {
     #[test]
     fn what_was_used_so_far_is_said_each_half_a_minute() {
         let own = std::process::id() as i32;
-        let mut meter = Meter::new(None, Instant::now());
+        let mut meter = Meter::new(None, GpuMeter::default(), Instant::now());
         let at = |meter: &Meter, s: u64| meter.began + Duration::from_secs(s);
         assert_eq!(meter.news(&[own], at(&meter, 29)), None);
         let news = meter.news(&[own], at(&meter, 31)).unwrap();
@@ -245,7 +241,7 @@ mod tests {
     #[test]
     fn a_command_that_has_just_begun_is_not_looked_at() {
         let own = std::process::id() as i32;
-        let mut meter = Meter::new(None, Instant::now());
+        let mut meter = Meter::new(None, GpuMeter::default(), Instant::now());
         meter.sample(&[own], meter.began);
         assert_eq!(meter.memory_kib, None, "too early");
         meter.sample(&[own], meter.began + FIRST_LOOK);
@@ -255,7 +251,7 @@ mod tests {
     #[test]
     fn the_time_begins_with_the_command_and_not_with_what_is_fetched_for_it() {
         let now = Instant::now();
-        let mut meter = Meter::new(None, now);
+        let mut meter = Meter::new(None, GpuMeter::default(), now);
         meter.begin(None, now + Duration::from_secs(600));
         assert_eq!(meter.news(&[], now + Duration::from_secs(620)), None);
         meter.end(now + Duration::from_secs(603));

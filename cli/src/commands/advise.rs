@@ -201,14 +201,7 @@ mod tests {
 
     /// 100 jobs of 1 h that kept n hundredths of a vCPU busy, and used n MiB.
     fn uses() -> Vec<(Usage, u32)> {
-        let one = |n: u64| Usage {
-            ran_ms: 3_600_000,
-            cpu_ms: n * 36_000,
-            memory_mib: Some(n),
-            read_bytes: None,
-            written_bytes: None,
-            scratch_mib: None,
-        };
+        let one = |n: u64| Usage { ran_ms: 3_600_000, cpu_ms: n * 36_000, memory_mib: Some(n), ..Usage::default() };
         (1..=100).map(|n| (one(n), 1)).collect()
     }
 
@@ -251,8 +244,7 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_not_advised_on() {
-        let nothing =
-            Usage { ran_ms: 0, cpu_ms: 0, memory_mib: None, read_bytes: None, written_bytes: None, scratch_mib: None };
+        let nothing = Usage::default();
         let asked = Amount { vcpus: 2, memory_mib: 512 };
         assert_eq!(advice((String::new(), asked), vec![(nothing, 1)], None), None);
         let cpu_only = Usage { ran_ms: 1000, cpu_ms: 1500, ..nothing };

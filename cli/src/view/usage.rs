@@ -6,8 +6,8 @@
 use crate::console::show::memory;
 use model::{Capacity, Usage};
 
-/// The cells of a table: CPU time, CPU efficiency, memory, what was read and written, scratch space.
-pub(crate) const HEADS: [&str; 6] = ["CPU TIME", "CPU EFFICIENCY", "MEMORY", "READ", "WRITTEN", "SCRATCH"];
+/// The cells of a table: CPU time, CPU efficiency, memory, what was read and written, scratch space, GPUs.
+pub(crate) const HEADS: [&str; 7] = ["CPU TIME", "CPU EFFICIENCY", "MEMORY", "READ", "WRITTEN", "SCRATCH", "GPU"];
 
 /// What was used of what was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -18,10 +18,11 @@ pub(crate) struct Used {
 
 impl Used {
     /// As [`HEADS`] say.
-    pub(crate) fn cells(self) -> [String; 6] {
+    pub(crate) fn cells(self) -> [String; 7] {
         let bytes = |n: Option<u64>| n.map(bytes_text).unwrap_or_default();
         let Usage { cpu_ms, read_bytes, written_bytes, .. } = self.usage;
-        [cpu_time(cpu_ms), self.efficiency(), self.memory(), bytes(read_bytes), bytes(written_bytes), self.scratch()]
+        let (read, written) = (bytes(read_bytes), bytes(written_bytes));
+        [cpu_time(cpu_ms), self.efficiency(), self.memory(), read, written, self.scratch(), self.gpus()]
     }
 
     /// `12.3 s of CPU in 10.0 s, 61 % of 2 vCPU; 300 MiB of 1 GiB memory; 4.0 MiB read, 7.0 MiB written`
@@ -42,6 +43,10 @@ impl Used {
         if !scratch.is_empty() {
             parts.push(format!("{scratch} scratch space"));
         }
+        let gpus = self.gpus();
+        if !gpus.is_empty() {
+            parts.push(format!("GPU {gpus}"));
+        }
         parts.join(", ")
     }
 
@@ -57,6 +62,13 @@ impl Used {
             0 => memory(used),
             asked => format!("{} of {}", memory(used), memory(asked << 10)),
         }
+    }
+
+    /// `37 % busy, 8 GiB`
+    fn gpus(self) -> String {
+        let busy = self.usage.gpu_percent.map(|percent| format!("{percent} % busy"));
+        let parts: Vec<String> = busy.into_iter().chain(self.usage.gpu_memory_mib.map(memory)).collect();
+        parts.join(", ")
     }
 
     fn memory(self) -> String {
@@ -102,17 +114,21 @@ mod tests {
             read_bytes: Some(5 << 20),
             written_bytes: Some(512),
             scratch_mib: Some(40),
+            gpu_percent: Some(37),
+            gpu_memory_mib: Some(8192),
         };
         let asked = Capacity { vcpus: 2, memory_mib: 1024, scratch_gib: 10, ..Capacity::default() };
         let used = Used { usage, asked };
-        assert_eq!(used.cells(), ["12.3 s", "62 %", "300 MiB of 1 GiB", "5.0 MiB", "512 B", "40 MiB of 10 GiB"]);
+        assert_eq!(
+            used.cells(),
+            ["12.3 s", "62 %", "300 MiB of 1 GiB", "5.0 MiB", "512 B", "40 MiB of 10 GiB", "37 % busy, 8 GiB"]
+        );
         assert_eq!(
             used.line(),
-            "12.3 s of CPU in 10.0 s, 62 % of 2 vCPU, 300 MiB of 1 GiB memory, 5.0 MiB read, 512 B written, 40 MiB of 10 GiB scratch space"
+            "12.3 s of CPU in 10.0 s, 62 % of 2 vCPU, 300 MiB of 1 GiB memory, 5.0 MiB read, 512 B written, 40 MiB of 10 GiB scratch space, GPU 37 % busy, 8 GiB"
         );
-        let unknown =
-            Usage { ran_ms: 0, memory_mib: None, read_bytes: None, written_bytes: None, scratch_mib: None, ..usage };
-        assert_eq!(Used { usage: unknown, asked }.cells(), ["12.3 s", "", "", "", "", ""]);
+        let unknown = Usage { cpu_ms: usage.cpu_ms, ..Usage::default() };
+        assert_eq!(Used { usage: unknown, asked }.cells(), ["12.3 s", "", "", "", "", "", ""]);
         assert_eq!(Used { usage, asked: Capacity::default() }.cells()[2], "300 MiB");
         assert_eq!([cpu_time(300_000), cpu_time(9_000_000)], ["5.0 min", "2.5 h"]);
     }

@@ -525,14 +525,7 @@ mod tests {
     #[test]
     fn what_is_told_while_it_runs_changes_it_once_and_outlives_its_node() {
         let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64)).parse().ok();
-        let used = |cpu_ms| Usage {
-            ran_ms: 9,
-            cpu_ms,
-            memory_mib: None,
-            read_bytes: None,
-            written_bytes: None,
-            scratch_mib: None,
-        };
+        let used = |cpu_ms| Usage { ran_ms: 9, cpu_ms, ..Usage::default() };
         let mut alloc = running();
         alloc.work.image = Some("alpine".into());
         let tell = |alloc: &Alloc, usage, image_digest| {

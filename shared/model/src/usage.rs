@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 const MOST: u64 = 1 << 53;
 
 /// What an alloc used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// How long its command ran, in milliseconds.
     pub ran_ms: u64,
@@ -29,15 +29,23 @@ pub struct Usage {
     /// The most scratch space that was seen in use, in MiB; `None` if nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch_mib: Option<u64>,
+    /// How busy its GPUs were, in hundredths, on average over the looks at them; `None` if nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_percent: Option<u64>,
+    /// The most memory that was seen in use on one of its GPUs, in MiB; `None` if nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_mib: Option<u64>,
 }
 
 impl Usage {
     /// The measurement, if it can be true.
     #[must_use]
     pub fn possible(self) -> Option<Self> {
-        let Self { ran_ms, cpu_ms, memory_mib, read_bytes, written_bytes, scratch_mib } = self;
-        let known = [Some(ran_ms), Some(cpu_ms), memory_mib, read_bytes, written_bytes, scratch_mib];
-        known.into_iter().flatten().all(|number| number <= MOST).then_some(self)
+        let Self { ran_ms, cpu_ms, memory_mib, read_bytes, written_bytes, scratch_mib, gpu_percent, gpu_memory_mib } =
+            self;
+        let known = [Some(ran_ms), Some(cpu_ms), memory_mib, read_bytes, written_bytes, scratch_mib, gpu_memory_mib];
+        let is_possible = known.into_iter().flatten().all(|number| number <= MOST);
+        (is_possible && gpu_percent.is_none_or(|percent| percent <= 100)).then_some(self)
     }
 
     /// What the hungriest of several members used, number by number.
@@ -50,6 +58,8 @@ impl Usage {
             read_bytes: self.read_bytes.max(other.read_bytes),
             written_bytes: self.written_bytes.max(other.written_bytes),
             scratch_mib: self.scratch_mib.max(other.scratch_mib),
+            gpu_percent: self.gpu_percent.max(other.gpu_percent),
+            gpu_memory_mib: self.gpu_memory_mib.max(other.gpu_memory_mib),
         }
     }
 
@@ -84,6 +94,8 @@ mod tests {
         read_bytes: None,
         written_bytes: Some(7),
         scratch_mib: Some(3),
+        gpu_percent: Some(40),
+        gpu_memory_mib: None,
     };
 
     #[test]
@@ -96,6 +108,8 @@ mod tests {
             Usage { read_bytes: Some(MOST + 1), ..SOME },
             Usage { written_bytes: Some(MOST + 1), ..SOME },
             Usage { scratch_mib: Some(MOST + 1), ..SOME },
+            Usage { gpu_memory_mib: Some(MOST + 1), ..SOME },
+            Usage { gpu_percent: Some(101), ..SOME },
         ] {
             assert_eq!(wrong.possible(), None, "{wrong:?}");
         }
@@ -106,12 +120,13 @@ mod tests {
         let other = Usage {
             ran_ms: 9_000,
             cpu_ms: 1,
-            memory_mib: None,
             read_bytes: Some(5),
             written_bytes: Some(1),
-            scratch_mib: None,
+            gpu_percent: Some(30),
+            gpu_memory_mib: Some(8),
+            ..Usage::default()
         };
-        let most = Usage { ran_ms: 9_000, read_bytes: Some(5), ..SOME };
+        let most = Usage { ran_ms: 9_000, read_bytes: Some(5), gpu_memory_mib: Some(8), ..SOME };
         assert_eq!((SOME.most(other), other.most(SOME)), (most, most));
         assert_eq!(SOME.busy_vcpus(), Some(1.5));
         assert_eq!(Usage { ran_ms: 0, ..SOME }.busy_vcpus(), None);

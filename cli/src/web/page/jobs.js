@@ -50,7 +50,9 @@ function used(usage, j) {
     usage.memory_mib === undefined ? null : `${bytes(usage.memory_mib * 2 ** 20)}${asked} memory`,
     usage.read_bytes === undefined ? null : `${bytes(usage.read_bytes)} read`,
     usage.written_bytes === undefined ? null : `${bytes(usage.written_bytes)} written`,
-    usage.scratch_mib === undefined ? null : `${bytes(usage.scratch_mib * 2 ** 20)} scratch space`].filter(part => part !== null).join(", ");
+    usage.scratch_mib === undefined ? null : `${bytes(usage.scratch_mib * 2 ** 20)} scratch space`,
+    usage.gpu_percent === undefined ? null : `GPU ${usage.gpu_percent} % busy`,
+    usage.gpu_memory_mib === undefined ? null : `${bytes(usage.gpu_memory_mib * 2 ** 20)} GPU memory`].filter(part => part !== null).join(", ");
 }
 
 function alloc(a, j) {

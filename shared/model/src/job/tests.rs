@@ -81,9 +81,7 @@ fn each_rule_counts_its_own_uses_and_says_how_the_next_try_differs() {
 #[test]
 fn a_job_says_what_its_last_try_used() {
     let (job, allocs) = placed(2, 1, 0);
-    let used = |cpu_ms| {
-        Some(Usage { ran_ms: 9, cpu_ms, memory_mib: None, read_bytes: None, written_bytes: None, scratch_mib: None })
-    };
+    let used = |cpu_ms| Some(Usage { ran_ms: 9, cpu_ms, ..Usage::default() });
     let end = |job: &Job, n: usize, code, usage| {
         let ending = Ending { usage, ..Ending::exited(code) };
         job.after_end(&allocs[n], &ending, &[], JobSet::Leaves, KEEP.into(), at(5))
