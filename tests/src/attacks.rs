@@ -131,6 +131,7 @@ impl Scene {
         let (victim, rogue) = (parties.next().unwrap(), parties.next().unwrap());
         let role = Credentials::Iam(NODE_ROLE.parse().unwrap());
         let signed = heartbeat_ingest::Ingest::new(world.store.clone(), role, world.cluster.clone());
+        world.make_row(victim.alloc).await;
         Self { world, signed, victim, rogue }
     }
 
@@ -165,7 +166,7 @@ impl Scene {
         let record: Option<NodeRecord> = look.node(self.victim.node.slot()).await.unwrap();
         let (jobs, alloc) = (look.jobs().await.unwrap(), look.alloc(self.victim.alloc).await.unwrap());
         let handles = look.handles_of(self.victim.node).await.unwrap().rows;
-        assert!(!handles.is_empty(), "the victim's container and cache");
+        assert!(!handles.is_empty(), "the victim's container");
         let machines: Vec<_> = self.world.ec2.instances().into_iter().map(|i| (i.instance_id, i.state)).collect();
         json!([record, jobs, alloc, handles, format!("{machines:?}")])
     }

@@ -514,6 +514,7 @@ async fn a_bad_entry_of_a_report_is_left_out() {
     }
     let agent = &world.nodes.values().next().unwrap().protocol;
     let (incarnation, as_of) = (agent.durable.incarnation.clone(), agent.durable.as_of);
+    world.make_row(world.look.live_allocs().await.unwrap()[0].alloc_id).await;
     let rows = world.look.handles_of(node).await.unwrap().rows;
     let own = rows.first().unwrap().handle.clone();
     let report = |report_no: u32, handles: Value| {

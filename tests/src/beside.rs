@@ -200,6 +200,7 @@ async fn attributes_with_their_default_values_stop_nothing() {
     let record = world.look.nodes().await.unwrap().remove(0);
     let alloc = world.look.live_allocs().await.unwrap()[0].alloc_id;
     let (node_id, no) = (record.node_id().unwrap(), Some(AttributeValue::Bool(false)));
+    world.make_row(alloc).await;
     let handle = item(&[("node_id", text(node_id)), ("handle", text(alloc))]);
     raw.spoil("handles", &handle, "keep", no.clone()).await;
     raw.spoil("nodes", &item(&[("slot", crate::raw::n(record.slot))]), "busy", no).await;

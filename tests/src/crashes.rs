@@ -78,7 +78,7 @@ async fn a_run_killed_between_members_starts_none_of_them() {
         }
         let mut trio = job(&["trio"]);
         trio.needs.nodes = 3;
-        trio.work.caches = (0..47).map(|n| format!("cache{n}")).collect();
+        trio.work.caches = (0..48).map(|n| format!("cache{n}")).collect();
         trio.failure_policy.retry_lost = 0;
         let id = world.submit(trio).await.summary.job_id;
         let before = world.switch.calls();

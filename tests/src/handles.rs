@@ -134,7 +134,7 @@ async fn a_node_whose_handles_are_settled_reports_only_what_is_new() {
 }
 
 #[tokio::test]
-async fn what_a_running_alloc_uses_gets_its_row_back_and_stays() {
+async fn what_a_running_alloc_uses_stays_with_a_row_and_without() {
     let (mut world, _) = ready(1, json!({"cap_min": 1})).await;
     let id = world
         .submit(JobSpec { work: Work { caches: vec!["data".into()], ..job(&["forever"]).work }, ..job(&["forever"]) })
@@ -143,21 +143,41 @@ async fn what_a_running_alloc_uses_gets_its_row_back_and_stays() {
         .job_id;
     world.steps(8).await;
     let nodes = world.look.nodes().await.unwrap();
-    let used = [format!("{id}.0.0"), cache_handle("data")];
-    world.node_of(&nodes[0]).handles.insert(used[1].clone());
+    let (container, cache) = (format!("{id}.0.0"), cache_handle("data"));
+    world.node_of(&nodes[0]).handles.insert(cache.clone());
     world.steps(4).await;
-    for name in &used {
-        let row = world.row(&nodes[0], name).await;
-        let row = row.unwrap_or_else(|| panic!("{name}"));
-        world.look.apply(&delete_handle(&row)).await.unwrap();
-    }
+    let row = world.row(&nodes[0], &cache).await.unwrap();
+    world.look.apply(&delete_handle(&row)).await.unwrap();
+    assert_eq!(world.row(&nodes[0], &container).await, None);
     world.node_of(&nodes[0]).protocol.report_handles_again();
     world.steps(20).await;
-    for name in &used {
-        assert_eq!(world.row(&nodes[0], name).await.unwrap().state, HandleState::Live, "{name}");
-        assert!(world.node_of(&nodes[0]).handles.contains(name), "{name}");
+    assert_eq!(world.row(&nodes[0], &cache).await.unwrap().state, HandleState::Live);
+    assert_eq!(world.row(&nodes[0], &container).await, None, "the alloc itself says that it is in use");
+    for name in [container, cache] {
+        assert!(world.node_of(&nodes[0]).handles.contains(&name), "{name}");
     }
-    assert_eq!(world.row(&nodes[0], &used[0]).await.unwrap().alloc_id, used[0].parse().ok());
+}
+
+#[tokio::test]
+async fn an_operator_keeps_what_a_running_alloc_will_leave() {
+    let (mut world, _) = ready(1, json!({})).await;
+    let id = world.submit(job(&["forever"])).await.summary.job_id;
+    world.steps(8).await;
+    let nodes = world.look.nodes().await.unwrap();
+    let name = format!("{id}.0.0");
+    let shown = world.operate(&["handles", &nodes[0].slot.to_string()]).await;
+    assert!(shown.contains(&name) && shown.contains("live"), "{shown}");
+    world.operate(&["keep", &name]).await;
+    let agent = world.node_of(&nodes[0]);
+    let order = agent.protocol.durable.allocs.values().next().unwrap().order.clone();
+    agent.end(&order, 0);
+    world.steps(12).await;
+    assert_eq!(world.look.job(id).await.unwrap().unwrap().summary.state, model::JobState::Complete);
+    assert!(world.node_of(&nodes[0]).handles.contains(&name), "it is kept");
+    world.operate(&["keep", "--undo", &name]).await;
+    world.steps(12).await;
+    assert!(!world.node_of(&nodes[0]).handles.contains(&name));
+    assert_eq!(world.row(&nodes[0], &name).await, None);
 }
 
 #[tokio::test]

@@ -77,6 +77,7 @@ async fn a_copied_row_that_is_shutting_down_ends_nothing() {
 async fn the_handles_of_a_record_that_contradicts_the_contract_stay_as_they_are() {
     let (world, victim, _) = two_at_work().await;
     let node_id = victim.node_id().unwrap();
+    world.make_row(*victim.life().unwrap().allocs.first().unwrap()).await;
     let handles = async || world.look.handles_of(node_id).await.unwrap().rows;
     let before = handles().await;
     assert!(!before.is_empty());

@@ -104,7 +104,7 @@ worlds! {
         ["ZoneGone", "read_offers"];
     agents_take_no_work: [1, 2, 3], "--small --hours 1 --fault AgentRefuses=0.05", ["AgentRefuses"];
     machines_start_nothing: [1, 2, 3], "--small --hours 1 --fault CannotStart=0.05", ["CannotStart"];
-    gpus: [1, 2, 11], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02",
+    gpus: [1, 2, 6], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02",
         ["an alloc got GPUs beside another one", "an alloc lacked GPUs"];
     a_part_of_the_queue_is_read: [1, 2, 3], "--small --hours 1 --queue-rows 4", [];
     rows_unreadable: [1, 2, 3], "--small --hours 1 --fault RowUnreadable=0.3", ["RowUnreadable"];
@@ -112,7 +112,7 @@ worlds! {
     arrays: [1, 2, 3], "--small --hours 1 --fault ArrayArrives=0.3", ["an array was submitted", "an array had room", "an array was full"];
     packs: [1, 2, 3], "--small --hours 2 --fault PackArrives=0.5",
         ["a pack was submitted", "a pack was complete", "a pack went on with what was left"];
-    members_in_parts: [1, 2, 5], "--small --hours 2 --fault MembersInParts=0.3 --fault Killed=0.03",
+    members_in_parts: [1, 2, 3], "--small --hours 2 --fault MembersInParts=0.3 --fault Killed=0.03",
         ["a part of a job was placed", "a placing was cut short"];
     roles: [1, 2, 15], "--small --hours 1 --fault RoleWanted=0.6", ["credentials were given", "credentials were refused"];
     one_handle_at_a_time: [1, 2, 3], "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3",

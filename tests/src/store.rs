@@ -269,8 +269,8 @@ async fn reports_are_numbered(place: Place<'_>) {
 
 async fn handles_are_changed_as_read(place: Place<'_>) {
     let tables = Tables::new(place).await;
-    let (_, _, _) = placed(&tables).await;
-    let handle = tables.all().await.2.remove(0);
+    let handle = Handle::of_alloc(fixtures::node_id(0), fixtures::alloc_id(0), 1, at(99));
+    tables.store.apply(&insert_handle(&handle)).await.unwrap();
     assert!(tables.store.apply(&insert_handle(&handle)).await.unwrap_err().is_conflict());
     let live = Handle { state: HandleState::Live, ..handle.clone() };
     tables.store.apply(&change_handle(&handle, &live)).await.unwrap();

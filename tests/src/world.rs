@@ -13,12 +13,12 @@ use model::batch::Batch;
 use model::cloud::{BATCH_TAG, Cloud, NODE_TAG};
 use model::control::PolicyRow;
 use model::functions::{CLEAN_STALE_RECORDS, GRANT_CREDENTIALS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
-use model::ids::ClusterName;
+use model::ids::{AllocId, ClusterName};
 use model::launch::LaunchSettings;
 use model::policy::Policy;
 use model::time::{Span, Time};
 use model::wire::JobCredentials;
-use model::{Job, JobSpec, Needs, Work};
+use model::{Handle, HandleState, Job, JobSpec, Needs, Work};
 use nodekeeper_simulation::embedded::Embedded;
 use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;
@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use store::{Db, Store};
+use store::{Db, Store, insert_handle};
 
 pub const START: Time = Time::from_ms(1_800_000_000_000);
 
@@ -287,6 +287,14 @@ impl World {
         let id = model::ids::JobId::new(self.look.rng().ulid(self.now()));
         let job = Job::submit(id, spec, self.now()).unwrap();
         self.look.write(None, &job, Vec::new()).await.unwrap()
+    }
+
+    /// Gives the handle of a live alloc the row that it has when an operator once kept it.
+    pub async fn make_row(&self, alloc: AllocId) {
+        let alloc = self.look.alloc(alloc).await.unwrap().unwrap();
+        let due_at = self.now() + Span::from_s(80_000);
+        let row = Handle::of_alloc(alloc.summary.node_id, alloc.id(), alloc.summary.placed_seq, due_at);
+        self.look.apply(&insert_handle(&Handle { state: HandleState::Live, ..row })).await.unwrap();
     }
 
     /// One run of poll-and-scale; `None` if it was killed.

@@ -12,11 +12,11 @@ use clap::{Args, ValueEnum};
 use model::auth::hex;
 use model::control::{BrakeEntry, ControlKey, Entry, Release};
 use model::events::Subject;
-use model::ids::NodeId;
+use model::ids::{AllocId, NodeId};
 use model::time::{Span, Time};
-use model::{ActionName, BrakeKind, Handle, HandleState, NodeRecord};
+use model::{ActionName, BrakeKind, Handle, HandleState, Life, MAX_DUE_S, NodeRecord};
 use sha2::{Digest, Sha256};
-use store::{Listed, change_handle};
+use store::{Listed, change_handle, insert_handle};
 
 /// How long a release is remembered: long enough for the next run of every function.
 const RELEASE: Span = Span::from_s(3600);
@@ -86,7 +86,11 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
         Some(node) => cluster.store.handles_of(node).await?,
         None => Listed::default(),
     };
-    let handles = show::readable(context.err, listed)?;
+    let mut handles = show::readable(context.err, listed)?;
+    let unlisted = of_allocs(&record, now).filter(|of| handles.iter().all(|row| row.handle != of.handle));
+    let unlisted: Vec<Handle> = unlisted.collect();
+    handles.extend(unlisted);
+    handles.sort_by(|a, b| a.handle.cmp(&b.handle));
     if args.json {
         show::json(context.out, &handles)?;
         return Ok(Outcome::Done);
@@ -109,6 +113,21 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyho
     Ok(Outcome::Done)
 }
 
+/// The handles of the live allocs of a node. They have no rows, unless an operator keeps them.
+fn of_allocs(record: &NodeRecord, now: Time) -> impl Iterator<Item = Handle> {
+    let of = move |life: &Life, id: &AllocId| {
+        let row = Handle::of_alloc(life.node_id, *id, life.seq, now + Span::from_s(MAX_DUE_S));
+        Handle { state: HandleState::Live, ..row }
+    };
+    record.life().into_iter().flat_map(move |life| life.allocs.iter().map(move |id| of(life, id)))
+}
+
+/// The handle of a live alloc of a node that has this name.
+async fn of_alloc(cluster: &Cluster, node: NodeId, handle: &str, now: Time) -> anyhow::Result<Option<Handle>> {
+    let record = cluster.store.node(node.slot()).await?.filter(|record| record.node_id() == Some(node));
+    Ok(record.and_then(|record| of_allocs(&record, now).find(|row| row.handle == handle)))
+}
+
 pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let node = match &args.slot {
@@ -117,11 +136,16 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
             let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
             node_of(&record).ok_or_else(|| no_node(slot))?
         }
-        None => find(&cluster, &args.handle).await?,
+        None => find(&cluster, &args.handle, now).await?,
     };
     let (name, slot, wanted) = (show::one_line(&args.handle), node.slot(), !args.undo);
     let changed = retried(async || {
-        let handle = cluster.store.handle(node, &args.handle).await?;
+        let stored = cluster.store.handle(node, &args.handle).await?;
+        let is_new = stored.is_none();
+        let handle = match stored {
+            Some(handle) => Some(handle),
+            None => of_alloc(&cluster, node, &args.handle, now).await?,
+        };
         let handle = handle.ok_or_else(|| {
             anyhow::anyhow!("slot {slot} has no handle {name}: `nodekeeper handles {slot}` lists them")
         })?;
@@ -134,7 +158,8 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
         // The next run looks at a handle that is no longer kept. Otherwise its next look could be a day away.
         let due_at = if wanted { handle.due_at } else { handle.due_at.min(now) };
         let after = Handle { keep: wanted, due_at, ..handle.clone() };
-        cluster.store.apply(&change_handle(&handle, &after)).await?;
+        let write = if is_new { insert_handle(&after) } else { change_handle(&handle, &after) };
+        cluster.store.apply(&write).await?;
         Ok(true)
     })
     .await?;
@@ -151,10 +176,12 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
 }
 
 /// The one node that has a handle of this name.
-async fn find(cluster: &Cluster, handle: &str) -> anyhow::Result<NodeId> {
+async fn find(cluster: &Cluster, handle: &str, now: Time) -> anyhow::Result<NodeId> {
     let mut found = Vec::new();
-    for node in cluster.store.nodes_listed(1).await?.rows.iter().filter_map(NodeRecord::node_id) {
-        if cluster.store.handle(node, handle).await?.is_some() {
+    for record in &cluster.store.nodes_listed(1).await?.rows {
+        let Some(node) = record.node_id() else { continue };
+        let is_of_alloc = of_allocs(record, now).any(|row| row.handle == handle);
+        if is_of_alloc || cluster.store.handle(node, handle).await?.is_some() {
             found.push(node);
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Verdict<'a> {
     /// Handles that were missing for too long: their rows become tombstones, with an event.
     pub(crate) dropped: Vec<&'a Handle>,
     /// The rows to make for handles that have this node's label and no row. If a live alloc uses the handle, its row is
-    /// `live`. If not, its row is `unknown`.
+    /// `live`, or it needs none. If not, its row is `unknown`.
     pub(crate) new: Vec<Handle>,
     /// Handles that two reports listed as unknown: they are marked.
     pub(crate) twice_unknown: Vec<&'a Handle>,
@@ -168,6 +168,9 @@ impl<'a> Judging<'a, '_> {
     fn unknown(&mut self, handle: &ReportedHandle) {
         let node = self.node;
         match &handle.label {
+            // The alloc says that it is in use. A row is needed only to say what must be destroyed after it.
+            Some(label)
+                if node.is_ours(label) && handle.parent.is_none() && node.alloc_of(&handle.handle).is_some() => {}
             Some(label) if node.is_ours(label) => {
                 let row = Handle::unknown(node.node_id, handle, self.rules.report_no, self.now);
                 let is_used = node.is_used(&handle.handle);

@@ -1,17 +1,19 @@
 //! The handle: a container or volume that lives on a node and must one day be destroyed.
 //!
 //! ```text
-//!   placed                     a report lists it           its alloc ended, or unused
+//!   cache: placed              a report lists it           unused, or kept long enough
 //!  ────────▶ creating ───────────────────────▶ live ───────────────────────────────▶ destroying
-//!               │                               │ ▲                                      │
-//!               │ its alloc ended               │ │ kept by an operator                  │ a newer
-//!               └───────────────▶ destroying    │ │                                      │ report does
-//!                                               │ unknown ──▶ destroying (listed twice)  ▼ not list it
+//!   failed      │                               │ ▲                                      │ ▲
+//!   alloc       │ kept long enough              │ │ kept by an operator                  │ │ alloc ended
+//!               └───────────────▶ destroying    │ │                                      │ a newer
+//!                                               │ unknown ──▶ destroying (listed twice)  │ report does
+//!                                               │                                        ▼ not list it
 //!                                               │                                        row deleted
 //!                                               └─▶ gone: missing for `sweep.missing_grace_s`
 //! ```
 //!
-//! The end of its alloc or sweep-dispatch marks a handle, the node destroys it, and the next report confirms it.
+//! A handle of an alloc has no row while the alloc lives: the alloc itself says that it is in use. The end of the alloc or
+//! sweep-dispatch marks a handle, the node destroys it, and the next report confirms it.
 //!
 //! Guarantees: a report that may be older than a handle's row never makes the handle missing or gone; a handle
 //! is destroyed only if it was marked, or if two reports listed it as unknown. A destroyed handle needs no tombstone: a node's
@@ -213,6 +215,12 @@ impl Handle {
         }
     }
 
+    /// The row of the handle of an alloc, which its node may have made or not.
+    pub fn of_alloc(node_id: NodeId, alloc_id: AllocId, seq: u64, due_at: Time) -> Self {
+        let (kind, state) = (HandleKind::Container, HandleState::Creating);
+        Self { alloc_id: Some(alloc_id), ..Self::new(node_id, alloc_id.to_string(), kind, state, seq, due_at) }
+    }
+
     /// The row of a handle that a report lists although no row orders it.
     pub fn unknown(node_id: NodeId, found: &ReportedHandle, report_no: u64, now: Time) -> Self {
         let (handle, state) = (found.handle.clone(), HandleState::Unknown);
@@ -278,15 +286,9 @@ impl Handle {
         }
     }
 
-    /// A cache is looked at next when it may have been unused for too long. The handle of an alloc needs no look while the alloc lives,
-    /// because the end of the alloc marks it or sets the next look. A look that an end has set stays.
+    /// A cache is looked at next when it may have been unused for too long. The look at the handle of an alloc stays.
     fn appeared(&self, rules: ReportRules, now: Time) -> Judgement {
-        let waits_for_end = self.deadline_at == Some(self.due_at);
-        let due_at = match self.alloc_id {
-            None => now + rules.cache_unused.min(DAY),
-            Some(_) if waits_for_end => now + DAY,
-            Some(_) => self.due_at,
-        };
+        let due_at = if self.alloc_id.is_none() { now + rules.cache_unused.min(DAY) } else { self.due_at };
         Judgement::Appeared(Self { state: HandleState::Live, deadline_at: None, due_at, ..self.clone() })
     }
 
@@ -341,10 +343,6 @@ impl Handle {
                 Due::Later(Box::new(Self { due_at: now + STUCK_AFTER, ..self.clone() }), Reason::WaitsForReport {})
             }
             (HandleState::Unknown, _) => tomorrow(Reason::NobodyOrdered {}),
-            // The node never listed it, although its alloc is live. If the node lists it after all, it is live again.
-            (HandleState::Creating, Some(_)) if self.deadline_at.is_some_and(|by| by <= now) => {
-                Due::Mark(Reason::NeverAppeared {})
-            }
             (HandleState::Creating | HandleState::Live, Some(_)) if alloc == AllocFact::Live => {
                 tomorrow(Reason::AllocLive {})
             }
@@ -480,12 +478,11 @@ mod tests {
     }
 
     #[test]
-    fn what_never_appeared_by_its_deadline_is_marked_also_while_its_alloc_lives() {
-        let alloc_id = Some(fixtures::alloc_id(1));
-        let row = Handle { alloc_id, deadline_at: Some(at(600)), ..handle(HandleState::Creating) };
-        let lives = NodeFact::Lives { alloc: AllocFact::Live, cache: CacheFact::Unused };
+    fn what_never_appeared_by_its_deadline_is_marked() {
+        let row = Handle { deadline_at: Some(at(600)), ..handle(HandleState::Creating) };
+        let lives = NodeFact::Lives { alloc: AllocFact::Ended, cache: CacheFact::Unused };
         let unused = Span::from_s(1000);
-        assert!(matches!(row.due(lives, unused, at(599)), Due::Later(_, Reason::AllocLive {})));
+        assert!(matches!(row.due(lives, unused, at(599)), Due::Later(_, Reason::NotUnusedLongEnough {})));
         assert_eq!(row.due(lives, unused, at(600)), Due::Mark(Reason::NeverAppeared {}));
         // Until its node has destroyed it, it is looked at so often that whoever asks what is due soon finds it.
         let marked = row.marked(9, at(600));
@@ -496,18 +493,18 @@ mod tests {
         };
         assert_eq!((later.due_at, later.stuck_for(at(1260))), (at(1800), Some(Span::from_s(660))));
         // If it appears after all, it is live again.
-        let late = row.marked(9, at(600)).used(alloc_id, 9, at(700));
-        assert_eq!((late.state, late.deadline_at, late.alloc_id), (HandleState::Live, None, alloc_id));
+        let late = row.marked(9, at(600)).used(None, 9, at(700));
+        assert_eq!((late.state, late.deadline_at), (HandleState::Live, None));
     }
 
     #[test]
-    fn a_handle_that_appears_is_looked_at_in_a_day_unless_the_end_of_its_alloc_said_when() {
-        let alloc_id = Some(fixtures::alloc_id(1));
-        let row = Handle { alloc_id, deadline_at: Some(at(600)), due_at: at(600), ..handle(HandleState::Creating) };
-        for (due_at, next) in [(at(600), at(2) + DAY), (at(90), at(90))] {
-            let row = Handle { due_at, ..row.clone() };
-            let Judgement::Appeared(live) = row.reported(Sighting::Listed, RULES, at(2)) else { panic!("{row:?}") };
-            assert_eq!((live.state, live.due_at), (HandleState::Live, next));
+    fn what_a_failed_alloc_left_is_looked_at_when_its_time_is_over_whether_it_appeared_or_not() {
+        let row = Handle::of_alloc(fixtures::node_id(1), fixtures::alloc_id(1), 5, at(90));
+        let Judgement::Appeared(live) = row.reported(Sighting::Listed, RULES, at(2)) else { panic!("{row:?}") };
+        assert_eq!((live.state, live.due_at), (HandleState::Live, at(90)));
+        let ended = NodeFact::Lives { alloc: AllocFact::Ended, cache: CacheFact::Unused };
+        for row in [row, live] {
+            assert!(matches!(row.due(ended, DAY, at(90)), Due::Mark(Reason::AllocEnded { .. })), "{row:?}");
         }
     }
 

@@ -121,6 +121,8 @@ reasons! {
     JobIs "job_is" { state: JobState } = "its job is {state}";
     /// The member of the alloc is done.
     MemberDone "member_done" {} = "another copy has completed its member";
+    /// The job of the alloc is placed and does not list it: somebody has changed rows, or tables were restored.
+    JobListsOthers "job_lists_others" {} = "its job does not list it";
     /// The drain's deadline is near.
     DrainEnds "drain_ends" { by: Time } = "its node is drained until {by}";
     /// The node is back and there is no other copy.

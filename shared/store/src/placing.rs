@@ -11,7 +11,7 @@ use crate::store::Store;
 use crate::transactions::{HandleRow, Retention, event_of, handle_row, ignore_conflict};
 use crate::write::Write;
 use model::events::Subject;
-use model::ids::{AllocId, NodeId};
+use model::ids::AllocId;
 use model::reason::Reason;
 use model::time::Time;
 use model::{
@@ -67,8 +67,8 @@ pub async fn place(
     Ok(written)
 }
 
-/// What placing a member writes, besides its caches: the node, the alloc and its handle.
-const WRITES_OF_MEMBER: usize = 3;
+/// What placing a member writes, besides its caches: the node and the alloc.
+const WRITES_OF_MEMBER: usize = 2;
 
 /// Places these members in one transaction. Returns the job and the nodes as written.
 async fn place_part(
@@ -92,8 +92,7 @@ async fn place_part(
         let (write, node_after) = change(Some(*node), &node_after);
         writes.push(write);
         nodes.push(node_after);
-        let handles = handle_rows(store, &alloc, keep, now).await?;
-        writes.extend(handles);
+        writes.extend(cache_rows(store, &alloc, keep, now).await?);
         writes.push(change(None, &alloc).0);
         placed.push(id);
     }
@@ -116,30 +115,18 @@ async fn place_part(
     }
     let done = store.transact(&writes).await;
     if done.as_ref().is_err_and(WriteError::is_conflict) {
-        let on = members.iter().filter_map(|(_, node)| node.node_id());
-        skip_spent_ids(store, job, &placed, on).await?;
+        skip_spent_ids(store, job, &placed).await?;
     }
     done.map(|()| (job_after, nodes))
 }
 
-/// Skips alloc ids that have rows already. After the tables are restored from backups of different moments, a
-/// handle or an alloc with the next id may exist although the job does not know of it. Without the skip, the
-/// job would wait until those rows are gone, and would hold up the jobs after it.
-async fn skip_spent_ids(
-    store: &Store,
-    job: &Job,
-    ids: &[AllocId],
-    on: impl Iterator<Item = NodeId>,
-) -> Result<(), WriteError> {
+/// Skips alloc ids that have rows already. After the tables are restored from backups of different moments, an alloc with the next
+/// id may exist although the job does not know of it. Without the skip, the job would wait until that row is gone, and would hold
+/// up the jobs after it.
+async fn skip_spent_ids(store: &Store, job: &Job, ids: &[AllocId]) -> Result<(), WriteError> {
     let same = store.job(job.summary.job_id).await?.is_some_and(|now| now.summary.version == job.summary.version);
-    for (id, node) in ids.iter().zip(on).take_while(|_| same) {
-        let is_taken = match handle_row(store, node, &id.to_string()).await? {
-            HandleRow::Is(handle) => handle.state != HandleState::Gone,
-            HandleRow::Absent => false,
-            HandleRow::Unreadable => true,
-        };
-        let spent = is_taken || has_row(store.alloc(*id).await)?;
-        if spent {
+    for id in ids.iter().take_while(|_| same) {
+        if has_row(store.alloc(*id).await)? {
             let mut after = job.clone();
             let members = u32::try_from(ids.len()).unwrap_or(u32::MAX);
             after.summary.tries.copies = after.summary.tries.copies.saturating_add(members);
@@ -158,20 +145,17 @@ fn has_row(read: Result<Option<Alloc>, DbError>) -> Result<bool, DbError> {
     }
 }
 
-async fn handle_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
+/// The rows of the caches that an alloc names. Its own directory needs none while it lives.
+async fn cache_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
     let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
     let deadline = now + keep.creating;
-    let creating = |handle: String, kind, alloc_id| Handle {
-        alloc_id,
-        deadline_at: Some(deadline),
-        ..Handle::new(node_id, handle, kind, HandleState::Creating, seq, deadline)
-    };
-    let mut writes = vec![make_handle(&creating(alloc.id().to_string(), HandleKind::Container, Some(alloc.id())))];
+    let mut writes = Vec::new();
     for cache in &alloc.work.caches {
         let name = cache_handle(cache);
         writes.push(match handle_row(store, node_id, &name).await? {
             HandleRow::Absent | HandleRow::Is(Handle { state: HandleState::Gone, .. }) => {
-                make_handle(&creating(name, HandleKind::Volume, None))
+                let new = Handle::new(node_id, name, HandleKind::Volume, HandleState::Creating, seq, deadline);
+                make_handle(&Handle { deadline_at: Some(deadline), ..new })
             }
             // The cache is on the node or not: its row is not touched. Nobody destroys it while it cannot be read, and
             // afterwards it counts as used.

@@ -9,7 +9,7 @@
 //! the same call finishes the work.
 //! Does not: decide when any of this is due.
 
-use crate::conditions::{change_handle, delete_handle, handle_unchanged, no_job, no_live_allocs};
+use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
 use crate::db::{DbError, WriteError};
 use crate::listed::Unreadable;
 use crate::rows::{change, unchanged};
@@ -98,8 +98,12 @@ async fn end_alloc_if(
         writes.push(write);
         written = Some(after);
     }
-    if let HandleRow::Is(handle) = handle_row(store, alloc.summary.node_id, &id.to_string()).await? {
-        writes.extend(handle_of_ended(&handle, written.as_ref(), ending.client(), keep, now));
+    match handle_row(store, alloc.summary.node_id, &id.to_string()).await? {
+        HandleRow::Is(handle) => {
+            writes.extend(handle_of_ended(&handle, written.as_ref(), ending.client(), keep, now));
+        }
+        HandleRow::Absent => writes.extend(written.as_ref().and_then(|node| new_handle(id, node, ending, keep, now))),
+        HandleRow::Unreadable => {}
     }
     let reason = Reason::AllocEndedAs { client: ending.client(), cause: ending.cause.clone() };
     let event = Event::of_change(&Subject::Alloc(id), ActionName::EndAlloc, &reason.to_string(), now, keep.events);
@@ -142,6 +146,20 @@ pub(crate) async fn handle_row(store: &Store, node_id: NodeId, name: &str) -> Re
     }
 }
 
+/// How long the handle of an alloc that ended so is kept for people to look at.
+fn kept_for(client: ClientStatus, keep: Retention) -> Span {
+    if client == ClientStatus::Failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO }
+}
+
+/// The row that a handle gets when its alloc ends: until then the alloc itself says that the handle is in use. It is marked for
+/// destruction, with the order of this transaction to its node, or looked at when its time is over.
+fn new_handle(id: AllocId, node: &NodeRecord, ending: &Ending, keep: Retention, now: Time) -> Option<Write> {
+    let life = node.life()?;
+    let wait = kept_for(ending.client(), keep);
+    let row = Handle::of_alloc(life.node_id, id, life.seq, now + wait);
+    Some(make_handle(&if wait == Span::ZERO { row.marked(life.seq, now) } else { row }))
+}
+
 /// The change of a handle's row when its alloc ends: the handle is marked for destruction, with the order of this transaction to
 /// its node. That of a failed alloc is looked at after [`Retention::failed_handles`], even if the row has an earlier time. What an
 /// operator keeps, or has no node any more, is looked at now.
@@ -153,7 +171,7 @@ fn handle_of_ended(
     now: Time,
 ) -> Option<Write> {
     let failed = client == ClientStatus::Failed;
-    let wait = if failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO };
+    let wait = kept_for(client, keep);
     let due_at = now + wait;
     let exists = matches!(handle.state, HandleState::Creating | HandleState::Live);
     if let Some(life) = node.and_then(NodeRecord::life).filter(|_| exists && !handle.keep && wait == Span::ZERO) {

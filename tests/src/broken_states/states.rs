@@ -277,11 +277,6 @@ pub const STATES: &[State] = &[
     State { name: "an alloc without desired", fate: Quarantine, edits: &|t| of_alloc(t, vec![("desired", None)]) },
     // Handles.
     State {
-        name: "the handle of a running alloc is gone",
-        fate: Right(20),
-        edits: &|t| vec![Delete("handles", container(t)), unsettled(t)],
-    },
-    State {
         name: "the handle of a running alloc is to be destroyed",
         fate: Right(20),
         edits: &|t| of_handle(t, vec![("state", Some(s("destroying")))]),

@@ -40,6 +40,9 @@ impl Town {
                 let raw = Raw::of(&world);
                 let broken = life(&world, first).await;
                 let neighbour = life(&world, second).await;
+                // The rows of handles are broken too.
+                world.make_row(broken.alloc).await;
+                world.make_row(neighbour.alloc).await;
                 return Self { world, raw, broken, neighbour };
             }
         }

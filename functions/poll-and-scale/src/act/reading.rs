@@ -122,7 +122,7 @@ impl Reading<'_> {
         let alloc = self.alloc(id).await?;
         let job = self.store.job(id.job_id).await?;
         let is_placed = |j: &Job| matches!(j.summary.state, JobState::Placing | JobState::Placed);
-        let wants = |j: &Job| is_placed(j) && !j.summary.done.contains(&id.member);
+        let wants = |j: &Job| is_placed(j) && !j.summary.done.contains(&id.member) && j.summary.allocs.contains(&id);
         if job.as_ref().is_some_and(wants) { Err(ActError::CONFLICT) } else { Ok((alloc, job)) }
     }
 

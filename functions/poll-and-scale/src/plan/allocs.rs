@@ -168,6 +168,7 @@ fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
             Some(Reason::JobIs { state: job.state })
         }
         Some(job) if job.done.contains(&alloc.alloc_id.member) => Some(Reason::MemberDone {}),
+        Some(job) if !job.allocs.contains(&alloc.alloc_id) => Some(Reason::JobListsOthers {}),
         Some(_) => None,
     }
 }

@@ -315,7 +315,12 @@ impl Check {
     ) {
         let ended = after.filter(|a| is_final(a) && before.is_some_and(|b| !is_final(b)));
         let Some(after) = ended.filter(|a| !self.forgets(time(a, "placed_at"))) else { return };
-        let row = node_id(after).and_then(|node| model.get(&handle_key(node, &id.to_string())));
+        let Some(node) = node_id(after) else { return };
+        let row = model.get(&handle_key(node, &id.to_string()));
+        let record = model.get(&node_key(node.slot())).filter(|record| node_id(record) == Some(node));
+        if let (None, Some(record)) = (row, record) {
+            self.broken("invariant_an_end_calls_the_sweep", format!("no row for what {after:?} left on {record:?}"));
+        }
         let row = row.filter(|r| matches!(text(r, "state"), Some("creating" | "live")));
         let row = row.filter(|r| !self.is_row_spoiled(Table::Handles, r));
         let failed = text(after, "client") == Some("failed");

@@ -20,7 +20,7 @@ const OUTPUT: &str = "out";
 const LATELY: usize = 20;
 
 /// With so many caches, one transaction takes one member.
-const CACHES_OF_A_PART: usize = 47;
+const CACHES_OF_A_PART: usize = 48;
 
 impl World {
     pub(super) async fn arrivals(self: Arc<Self>) {

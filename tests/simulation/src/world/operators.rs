@@ -5,7 +5,7 @@ use super::World;
 use crate::core::{Fault, lock};
 use crate::database::Backup;
 use model::control::{BrakeEntry, ControlKey, PolicyRow, Release};
-use model::ids::JobId;
+use model::ids::{JobId, NodeId};
 use model::policy::Policy;
 use model::time::Span;
 use model::{BrakeKind, Intent, JobState};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Table, change_handle};
+use store::{Row, Table, change_handle, insert_handle};
 use tokio::time::sleep;
 
 impl World {
@@ -197,21 +197,28 @@ impl World {
     }
 
     async fn keep_one(&self, keep: bool) {
-        let keys: Vec<_> = {
+        let name = |row: &Row, of: &str| row.get(of).and_then(|v| v.as_s().ok().cloned());
+        let keys: Vec<(NodeId, String)> = {
             let model = lock(&self.tables.model);
-            model.rows(Table::Handles).map(|r| (r.get("node_id").cloned(), r.get("handle").cloned())).collect()
+            let with_row = model.rows(Table::Handles).map(|r| (name(r, "node_id"), name(r, "handle")));
+            let of_allocs = model.rows(Table::Allocs).map(|r| (name(r, "node_id"), name(r, "alloc_id")));
+            let named = with_row.chain(of_allocs.filter(|_| keep));
+            named.filter_map(|(node, handle)| Some((node?.parse().ok()?, handle?))).collect()
         };
-        let parse = |v: &Option<aws_sdk_dynamodb::types::AttributeValue>| v.as_ref()?.as_s().ok().cloned();
         let some = if keep { self.core.one_of(&keys).cloned().into_iter().collect() } else { keys };
         for (node, handle) in some {
-            let (Some(node), Some(handle)) = (parse(&node).and_then(|n| n.parse().ok()), parse(&handle)) else {
-                continue;
+            let write = match self.store.handle(node, &handle).await {
+                Ok(Some(row)) if row.keep != keep => change_handle(&row, &model::Handle { keep, ..row.clone() }),
+                Ok(None) if keep => {
+                    let Ok(Some(record)) = self.store.node(node.slot()).await else { continue };
+                    let Some(life) = record.life().filter(|life| life.node_id == node) else { continue };
+                    let Some(id) = life.allocs.iter().find(|id| id.to_string() == handle) else { continue };
+                    let row = model::Handle::of_alloc(node, *id, life.seq, self.core.now() + Span::from_s(80_000));
+                    insert_handle(&model::Handle { state: model::HandleState::Live, keep, ..row })
+                }
+                _ => continue,
             };
-            let Ok(Some(row)) = self.store.handle(node, &handle).await else { continue };
-            if row.keep != keep {
-                let after = model::Handle { keep, ..row.clone() };
-                let _ = self.store.apply(&change_handle(&row, &after)).await;
-            }
+            let _ = self.store.apply(&write).await;
         }
     }
 

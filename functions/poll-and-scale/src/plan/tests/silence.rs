@@ -110,6 +110,12 @@ fn nobody_waits_for_an_alloc_that_its_job_no_longer_wants() {
     given.seen.allocs[0].failure_policy.lost_after_s = 86_400;
     assert_eq!(given.actions(at(170)), Vec::<String>::new(), "it is waited for");
     let mut ended = given.seen.jobs.remove(0);
+    // Somebody has taken it out of the row of its job.
+    let mut other = ended.clone();
+    other.allocs = [model::ids::AllocId { copy: 1, ..id }].into();
+    given.seen.jobs.push(other);
+    assert_eq!(given.count(at(170), "stop_alloc"), 1, "its job lists another one");
+    given.seen.jobs.clear();
     assert_eq!(given.actions(at(170)), [format!("stop_alloc alloc#{id}")], "cancelled, or done by its copy");
     given.seen.allocs[0].desired = Desired::Stop;
     assert_eq!(given.actions(at(170)), ["mark_down slot#0"]);
