@@ -105,6 +105,11 @@ impl Part {
             Self::Subnets => Span::from_s(300),
         }
     }
+
+    /// Whether the part is about the types that were found.
+    const fn is_of_types(self) -> bool {
+        matches!(self, Self::Prices | Self::SpotPrices)
+    }
 }
 
 impl fmt::Display for Part {
@@ -154,14 +159,17 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Those of these parts that are due at this time, for a policy that wants `wanted`.
+    /// Those of these parts that are due at this time, for a policy that wants `wanted`. Prices are asked for by type, so they are
+    /// due until they were read after the types.
     pub fn due(&self, parts: &[Part], wanted: &str, now: Time) -> Vec<Part> {
         let is_other = self.wanted != wanted;
+        let read_at = |part: Part| self.parts.get(&part).and_then(|state| state.read_at);
         let is_due = |part: &Part| {
             let state = self.parts.get(part);
             let age = |at: Option<Time>| at.map(|at| now.since(at));
             let read = age(state.and_then(|s| s.read_at));
-            let is_old = is_other || read.is_none_or(|age| age >= part.keeps() || age < Span::ZERO);
+            let is_older = part.is_of_types() && read_at(*part) < read_at(Part::Types);
+            let is_old = is_other || is_older || read.is_none_or(|age| age >= part.keeps() || age < Span::ZERO);
             // A part that cannot be read is tried again as often as subnets are.
             let tried = age(state.filter(|s| s.error.is_some()).and_then(|s| s.tried_at));
             is_old && (is_other || tried.is_none_or(|age| age >= Part::Subnets.keeps() || age < Span::ZERO))

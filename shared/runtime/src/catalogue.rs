@@ -14,6 +14,9 @@ use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Store, WriteError};
 
+/// Why prices were not asked for.
+const NO_TYPES: &str = "the instance types could not be read before";
+
 /// The longest error that is kept of a part, in characters.
 const MAX_ERROR_CHARS: usize = 300;
 
@@ -65,6 +68,10 @@ async fn read_part(
             let mut prices = offers.spot_prices(&names).await?;
             let of = |prices: &mut BTreeMap<_, _>, name: &String| prices.remove(name).unwrap_or_default();
             catalogue.types.iter_mut().for_each(|(name, offered)| offered.spot = of(&mut prices, name));
+        }
+        // Without types there is nothing to ask for. If these could not be read, the prices are not known either.
+        Part::Prices | Part::SpotPrices if catalogue.part(Part::Types).error.is_some() => {
+            return Err(CloudError::Unreachable { operation: "prices", detail: NO_TYPES.into() });
         }
         Part::Prices | Part::SpotPrices => {}
         Part::Subnets => catalogue.subnets = offers.subnets(&policy.launch.subnets.iter().cloned().collect()).await?,
@@ -247,6 +254,19 @@ mod tests {
         // Another policy asks for everything.
         let (other, due) = all(&told, &policy(3), &read, 1).await;
         assert_eq!((due.as_slice(), other.types.len()), (&Part::ALL[..], 1));
+    }
+
+    #[tokio::test]
+    async fn prices_count_as_read_only_after_the_types() {
+        let (told, away) = (offers(3), FixedOffers { is_away: true, ..FixedOffers::default() });
+        let (first, _) = all(&away, &policy(1), &Catalogue::default(), 0).await;
+        assert_eq!(first.part(Part::Prices).read_at, None, "there was no type to ask for");
+        assert!(policy(1).with_catalogue(first.clone()).waits_for_catalogue(), "no job is rejected meanwhile");
+        let (then, _) = all(&told, &policy(1), &first, 300).await;
+        assert_eq!(policy(1).with_catalogue(then.clone()).size.len(), 3);
+        let mut older = then;
+        older.parts.entry(Part::Prices).or_default().read_at = Some(at(299));
+        assert_eq!(all(&told, &policy(1), &older, 301).await.1, [Part::Prices], "a type may be new");
     }
 
     #[tokio::test]
