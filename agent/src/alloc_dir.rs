@@ -341,7 +341,10 @@ impl AllocDir {
 
     fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         match fs::read(self.0.join(name)) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(io::Error::from),
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                let says = format!("{} cannot be read: {error}", self.0.join(name).display());
+                io::Error::new(io::ErrorKind::InvalidData, says)
+            }),
             // Not a directory: a stray file beside the directories of allocs.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(e),

@@ -10,6 +10,7 @@
 //! s3_access ─ role_keys       region and credentials for S3
 //! sweep ─ handles             the loop of handle reports; destroys what an answer names
 //! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
+//! ends                        how an alloc ended, also when its directory no longer says it
 //! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
 //! fitness                     whether the node can start work; otherwise it takes none
 //! gpus                        the GPUs of the machine, and which of them cannot be used
@@ -54,6 +55,7 @@ pub mod config;
 pub mod control;
 pub mod data_dir;
 pub mod elements;
+mod ends;
 pub mod enter;
 pub mod fitness;
 pub mod gpus;

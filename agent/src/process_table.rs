@@ -50,6 +50,11 @@ fn parse(stat: &str) -> Option<ProcessEntry> {
     })
 }
 
+/// The arguments of a process, each with a zero byte behind it; empty if there are none.
+pub fn arguments(pid: i32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+}
+
 /// Every process of the machine.
 pub fn all() -> Vec<ProcessEntry> {
     pids().filter_map(read).collect()

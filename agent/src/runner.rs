@@ -9,19 +9,18 @@
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
 use crate::data_dir::DataDir;
-use crate::elements;
+use crate::ends::{self, ended};
 use crate::fitness::{Fitness, is_lack_of_room, no_room, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
 use crate::job_files::FilesSource;
-use crate::output_files::output_tail;
 use crate::process_table;
 use crate::progress::ProgressReader;
-use crate::protocol::{Ended, Gpu, Lacking, Seen, assign};
+use crate::protocol::{Gpu, Lacking, Seen, assign};
 use crate::rights::CredentialsPort;
 use crate::runtime::{LaunchError, RuntimeKind};
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
-use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
+use model::wire::AllocOrder;
 use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -327,7 +326,7 @@ impl Runner {
         }
         let log = File::options().append(true).create(true).mode(0o600).open(dir.path().join("supervisor.log"))?;
         let mut command = Command::new(&self.settings.program);
-        command.arg0("nodekeeper-agent").arg("run-alloc").arg(dir.path()).current_dir("/");
+        command.arg0("nodekeeper-agent").arg(ends::RUN_ALLOC).arg(dir.path()).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map(Some)
     }
 
@@ -339,7 +338,7 @@ impl Runner {
             return;
         }
         let dir = self.dir(id);
-        match dir.start_record() {
+        match ends::started(&dir) {
             Ok(None) => {
                 self.never_start(order, EndCause::Stopped { why: format!("{why} before it was started"), code: None })
             }
@@ -388,11 +387,19 @@ impl Runner {
         if let Some(exit) = self.unwritten.get(&id) {
             return Ok(ended(&dir, exit.clone()));
         }
-        if let Some(exit) = dir.exit_record()? {
+        let read = dir.exit_record().and_then(|exit| Ok((exit, ends::started(&dir)?)));
+        let (exit, start) = match read {
+            Err(error) if ends::is_garbage(&error) => return Ok(self.end_unknown(id, &dir, error.to_string()).await),
+            read => read?,
+        };
+        if let Some(exit) = exit {
             self.learn(id, &exit.cause);
             return Ok(ended(&dir, exit));
         }
-        let Some(start) = dir.start_record()? else {
+        let Some(start) = start else {
+            if !dir.path().exists() && self.has_started(id, &dir) {
+                return Ok(self.end_unknown(id, &dir, "its directory is gone from its node".to_owned()).await);
+            }
             // The alloc is not started, or its supervisor ended without a claim. A new supervisor is started for it.
             return Ok(Seen::Pending);
         };
@@ -409,6 +416,22 @@ impl Runner {
         }
         dir.remove_container().await?;
         self.end_without_supervisor(id, &dir, &start)
+    }
+
+    /// Whether a supervisor was started for the alloc, by this agent or by an earlier one whose supervisor still runs.
+    fn has_started(&self, id: AllocId, dir: &AllocDir) -> bool {
+        self.attempts.get(&id).map_or_else(|| ends::supervisor_of(dir).is_some(), |attempts| attempts.started > 0)
+    }
+
+    /// Loses an alloc of which nobody can say how it ends.
+    async fn end_unknown(&mut self, id: AllocId, dir: &AllocDir, why: String) -> Seen {
+        tracing::error!(alloc_id = %id, why, "nobody knows how the alloc ends: it is lost");
+        let exit = ends::end_unknown(dir, &self.settings.program, why).await;
+        if let Err(error) = dir.remove_container().await {
+            tracing::warn!(alloc_id = %id, %error, "cannot remove the container of the alloc");
+        }
+        self.unwritten.insert(id, exit.clone());
+        ended(dir, exit)
     }
 
     /// What the end of an alloc says about this node.
@@ -438,12 +461,7 @@ impl Runner {
 
     /// Writes the exit record of an alloc whose supervisor did not write one.
     fn end_without_supervisor(&mut self, id: AllocId, dir: &AllocDir, start: &StartRecord) -> io::Result<Seen> {
-        let cause = if start.is_never() {
-            EndCause::NotStarted { why: "the agent was killed while it gave it up".to_owned() }
-        } else {
-            EndCause::Lost { why: "its supervisor was killed, and everything it ran with it".to_owned() }
-        };
-        let exit = ExitRecord::of(cause);
+        let exit = ends::without_supervisor(start);
         // If the supervisor has written its exit record in the meantime, that record stays.
         let written = dir.write_exit_record(&exit);
         if let Some(exit) = dir.exit_record()? {
@@ -465,16 +483,6 @@ impl Runner {
         }
     }
 
-    /// Whether a supervisor of this alloc is running.
-    pub fn is_running(allocs: &Path, id: AllocId) -> bool {
-        match AllocDir::of(allocs, id).start_record() {
-            Ok(None) => false,
-            Ok(Some(start)) => process_table::is_alive(start.pid, start.start_ticks),
-            // Nothing is known: the alloc counts as running, so that nothing of it is destroyed.
-            Err(_) => true,
-        }
-    }
-
     /// Forgets all allocs except the known ones.
     pub fn forget_all_but(&mut self, known: impl Fn(AllocId) -> bool) {
         self.unwritten.retain(|id, _| known(*id));
@@ -483,16 +491,6 @@ impl Runner {
         // Reaps supervisors here too: one may outlive its exit record, and its alloc is then no longer observed.
         self.children.retain(|_, child| !matches!(child.try_wait(), Ok(Some(_))));
     }
-}
-
-fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
-    let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
-    let log_tail = Some(log_tail).filter(|t| !t.is_empty());
-    // Without the file, its elements run again.
-    let elements = elements::told(&dir.elements()).unwrap_or_default();
-    let ExitRecord { cause, usage, kept, .. } = exit;
-    let end = Ended { cause, log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
-    Seen::Ended(Box::new(end))
 }
 
 #[cfg(test)]

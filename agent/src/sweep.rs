@@ -5,12 +5,13 @@
 //! second time; the loop ends only after 410 `gone`.
 //! Does not: choose what to destroy. The next report shows what was destroyed.
 
+use crate::alloc_dir::AllocDir;
 use crate::backoff::{self, History};
 use crate::client::{CallError, ControlPlaneClient, next_call};
+use crate::ends;
 use crate::handles::{HandleStore, HandleTarget};
 use crate::node_state::{NodeState, lock};
 use crate::protocol::{HandleList, HandleRound, Node};
-use crate::runner::Runner;
 use model::rng::Rng;
 use model::wire::{ErrorCode, HandleReportAnswer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -272,7 +273,9 @@ impl Sweeper {
 /// Whether no alloc uses it.
 fn may_destroy(handles: &HandleStore, node: &Node, target: &HandleTarget) -> bool {
     match target {
-        HandleTarget::Alloc(id) => !node.durable.allocs.contains_key(id) && !Runner::is_running(&handles.allocs, *id),
+        HandleTarget::Alloc(id) => {
+            !node.durable.allocs.contains_key(id) && !ends::is_running(&AllocDir::of(&handles.allocs, *id))
+        }
         HandleTarget::Cache(name) => node.durable.allocs.values().all(|alloc| !alloc.order.work.caches.contains(name)),
         HandleTarget::Container(_) => true,
     }

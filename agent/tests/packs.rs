@@ -121,9 +121,15 @@ async fn an_element_that_needs_too_much_memory_is_killed_and_its_neighbours_go_o
 #[tokio::test]
 async fn what_writes_into_the_stream_of_its_runner_is_lost_and_fails_nobody() {
     let mut node = TestNode::new().await;
-    let script = "test $NODEKEEPER_ARRAY_INDEX = 0 || echo hello, world > /proc/$PPID/fd/1; sleep 0.2";
+    let script = "test $NODEKEEPER_ARRAY_INDEX = 0 && exit; while ! [ -e go ]; do sleep 0.05; done; \
+                  echo hello, world > /proc/$PPID/fd/1; sleep 0.2";
     node.with(|p| p.order(vec![pack(0, script, "0-5", 1)]));
     node.start(&[]);
+    // What writes sooner may come before the end of the first element in the stream.
+    let (log, go) = (node.alloc_dir(0).join("elements"), node.alloc_dir(0).join("work/go"));
+    node.until("element 0 to end", |_| std::fs::read_to_string(&log).ok().filter(|text| text.contains("0 exit:0")))
+        .await;
+    std::fs::write(go, "").unwrap();
     let end = node.end_of(0).await;
     assert_eq!((end.client, results(&end)), (ClientStatus::Lost, r#"{"exit:0":"0"}"#.into()));
 }

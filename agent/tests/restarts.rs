@@ -146,6 +146,60 @@ async fn without_its_state_file_the_node_registers_anew_and_keeps_running_allocs
     assert!(is_alive(&pid));
 }
 
+/// The command says each time that it begins, where no file of the alloc is.
+fn says_its_beginning(begins: &std::path::Path) -> String {
+    format!("echo $$ >> {}; exec sleep 1000", begins.display())
+}
+
+#[tokio::test]
+async fn an_alloc_whose_directory_is_gone_is_lost_and_not_started_beside_what_runs() {
+    for is_new_agent in [false, true] {
+        let mut node = TestNode::new().await;
+        let begins = node.dir.path().join("begins");
+        node.with(|p| p.order(vec![order(0, &says_its_beginning(&begins))]));
+        node.start(&[]);
+        node.running(0).await;
+        if is_new_agent {
+            node.kill_agent();
+        }
+        remove_tree::remove_tree(&node.alloc_dir(0)).unwrap();
+        if is_new_agent {
+            node.start(&[]);
+        }
+        let end = node.end_of(0).await;
+        assert_eq!(end.client, ClientStatus::Lost);
+        assert!(crate::common::cause(&end).contains("its directory is gone"), "{end:?}");
+        let pids = std::fs::read_to_string(&begins).unwrap();
+        assert_eq!(pids.lines().count(), 1, "it began once");
+        node.until("nothing of it runs", |_| (!is_alive(pids.trim())).then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_an_alloc_that_is_garbage_starts_nothing_twice_and_ends_in_the_end() {
+    let mut node = TestNode::new().await;
+    let begins = node.dir.path().join("begins");
+    node.with(|p| p.order(vec![order(0, &says_its_beginning(&begins))]));
+    node.start(&[]);
+    node.running(0).await;
+    node.kill_agent();
+    // Who runs it is in the file no more. It is found, and goes on.
+    std::fs::write(node.alloc_dir(0).join("started"), "").unwrap();
+    node.start(&[]);
+    node.beats(3).await;
+    assert!(node.with(|p| p.ends(alloc_id(0)).is_empty()));
+    // How it ended is garbage.
+    node.kill_agent();
+    std::fs::write(node.alloc_dir(0).join("exit.json"), "{").unwrap();
+    node.start(&[]);
+    let end = node.end_of(0).await;
+    assert_eq!(end.client, ClientStatus::Lost);
+    assert!(crate::common::cause(&end).contains("exit.json cannot be read"), "{end:?}");
+    let pids = std::fs::read_to_string(&begins).unwrap();
+    assert_eq!(pids.lines().count(), 1, "it began once");
+    node.until("nothing of it runs", |_| (!is_alive(pids.trim())).then_some(())).await;
+}
+
 #[tokio::test]
 async fn gone_stops_everything_and_then_runs_on_gone() {
     let mut node = TestNode::new().await;

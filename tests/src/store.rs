@@ -358,6 +358,14 @@ async fn the_jobs_that_ended_last_are_read_newest_first(place: Place<'_>) {
     };
     assert_eq!(ended(30, 100).await, [39, 38, 37, 35, 34, 33, 31, 30]);
     assert_eq!(ended(0, 3).await, [39, 38, 37]);
+    // Ids that somebody else gives may all be in one part of the index.
+    for n in 0..50_u32 {
+        let id = JobId::new(model::ids::Ulid::from_parts(1_800_000_000_000, u128::from(n + 1) << 8));
+        let job = tables.store.write(None, &Job::submit(id, spec(), at(0)).unwrap(), Vec::new()).await.unwrap();
+        let end = job.reject("too large", KEEP.finished, at(100 + i64::from(n))).unwrap();
+        tables.store.write(Some(&job), &end, Vec::new()).await.unwrap();
+    }
+    assert_eq!(ended(0, 40).await, (110..150).rev().collect::<Vec<_>>());
     assert_eq!(tables.store.queue().await.unwrap(), [], "no run sees them");
 }
 

@@ -65,6 +65,11 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
     let job = cluster.store.job(job_id).await?.with_context(|| format!("job {job_id} is not stored"))?;
     let given = show::one_line(&args.job);
     ensure!(!job.work.outputs.is_empty(), "job {given} keeps nothing: submit it with --out PATH");
+    let members = job.summary.needs.nodes;
+    if let Some(member) = args.member.filter(|member| *member >= members) {
+        let last = members.saturating_sub(1);
+        bail!("job {given} has no member {member}: its members are 0 to {last}");
+    }
     let allocs = cluster.store.allocs_of(&job).await?.rows;
     let kept = if args.partial { partial(&cluster, &job, allocs).await? } else { of_rows(&job, allocs) };
     let mut is_found = false;

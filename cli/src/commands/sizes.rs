@@ -203,8 +203,11 @@ fn compared(mut rows: Vec<Row>, stored: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// Notes where a size of one type says something else than EC2. Returns whether EC2 has all these types.
+/// Notes where a size of one type says something else than EC2. Returns whether EC2 answered and has all these types.
 fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) -> bool {
+    if catalogue.part(Part::Types).error.is_some() {
+        return false;
+    }
     let mut has_all = true;
     for size in policy.size.iter().filter(|size| size.offered.is_none()) {
         let Some(row) = rows.iter_mut().find(|row| row.size == size.name) else { continue };

@@ -16,6 +16,7 @@ use crate::view::find::Finder;
 use clap::{ArgAction, Args};
 use model::array::{Array, MAX_ARRAY};
 use model::elements::{MAX_AT_ONCE, MAX_PACK, Pack};
+use model::ids::JobId;
 use model::ranges::Ranges;
 use model::rng::Rng;
 use model::{
@@ -294,8 +295,13 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     let now = context.now();
     let token = Rng::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
+    // The last bits of the ids of an array are numbers. Those of one job must differ: lists show them, and jobs are spread by them.
+    let alone = JobId::new(Rng::real().ulid(now));
     let jobs = |spec: &JobSpec| -> Result<Vec<Job>, Usage> {
-        let jobs = args.specs(spec)?.into_iter().map(|(n, spec)| Job::submit(array.job(n), spec, now));
+        let specs = args.specs(spec)?;
+        let is_alone = specs.len() == 1;
+        let id = |n: u32| if is_alone { alone } else { array.job(n) };
+        let jobs = specs.into_iter().map(|(n, spec)| Job::submit(id(n), spec, now));
         jobs.collect::<Result<_, _>>().map_err(|e| Usage(e.to_string()))
     };
     // A mistake is told before anything is read.

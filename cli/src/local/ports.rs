@@ -60,6 +60,12 @@ impl Ports {
     }
 }
 
+/// What stands for S3, unless it is what a stack with this first port itself is: its file of variables names it.
+pub(super) fn other_s3(first: u16, named: Option<&str>) -> Option<&str> {
+    let own = format!("http://{}:{}", Ipv4Addr::LOCALHOST, first.saturating_add(LAST));
+    named.filter(|url| url.trim_end_matches('/') != own)
+}
+
 /// Listens at the port that is so far from the first one, or at any free port if the first one is 0.
 async fn listen(what: &'static str, first: u16, further: u16) -> anyhow::Result<TcpListener> {
     let port = if first == 0 { 0 } else { first.saturating_add(further) };

@@ -14,7 +14,7 @@ use super::functions::Functions;
 use super::isolation::JobIsolation;
 use super::machines::{GpusOf, LocalMachines, MachineSettings};
 use super::page::{self, Page};
-use super::ports::Ports;
+use super::ports::{Ports, other_s3};
 use super::region::region;
 use super::{database, environment, function_urls, functions, processes, triggers};
 use crate::commands::policy;
@@ -73,8 +73,9 @@ impl Stack {
         let (dir, lock) = directory::working_directory(&args.dir)?;
         directory::fresh_directory(&dir.join("logs"), PRIVATE)?;
 
-        let ports = Ports::bind(args.port, args.functions_url.as_deref(), env.s3()).await?;
-        let places = ports.places(args.functions_url.as_deref(), env.s3(), dir)?;
+        let s3 = other_s3(args.port, env.s3());
+        let ports = Ports::bind(args.port, args.functions_url.as_deref(), s3).await?;
+        let places = ports.places(args.functions_url.as_deref(), s3, dir)?;
         let access = Access::new(env);
         let variables = environment::variables(args, &places, &key, &access);
 

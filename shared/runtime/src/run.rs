@@ -189,6 +189,8 @@ impl<'a> Run<'a> {
         if result.outcome == Outcome::Failed {
             let error = result.error.as_deref().unwrap_or_default();
             tracing::warn!(action = %row.action, subject = row.subject, error, "an action failed");
+            let event = self.failed(planned, row.action, error);
+            return (ActionAnswer::new(row, result), event);
         }
         let told = planned.event_policy != EventPolicy::Quiet && leaves_event(row.action, result.outcome);
         let event = told.then(|| {
@@ -230,6 +232,14 @@ impl<'a> Run<'a> {
             }
         });
         (ActionAnswer::new(row, result), event)
+    }
+
+    /// The event of an action that failed: one an hour, because it may fail in every run. A launch tells its refusal by itself.
+    fn failed<A: Describe>(&self, planned: &Planned<A>, action: ActionName, error: &str) -> Option<Event> {
+        let keep = self.seen.policy.history.keep_events();
+        let (subject, text) = (planned.action.about().subject(), format!("not done: {error}"));
+        let is_launch = matches!(action, ActionName::Launch | ActionName::Relaunch);
+        (!is_launch).then(|| Event::once_in(AN_HOUR, &subject, action, ("failed", &text), self.now(), keep))
     }
 
     /// Stores what a brake holds.
@@ -288,9 +298,11 @@ pub fn each_alone<'p, A>(actions: impl IntoIterator<Item = Numbered<'p, A>>) -> 
     actions.into_iter().map(|numbered| vec![numbered]).collect()
 }
 
+/// An action that fails again and again leaves an event in this time.
+const AN_HOUR: Span = Span::from_s(3600);
+
 /// Whether an action with this outcome leaves an event. A warning or a hold-back leaves one when it was reported. Any
-/// other action leaves one only if it was carried out. Otherwise an action that fails in every run would leave an
-/// event in every run.
+/// other action leaves one only if it was carried out.
 const fn leaves_event(action: ActionName, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done => true,

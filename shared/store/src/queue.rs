@@ -72,16 +72,31 @@ impl Store {
     /// The jobs that ended last in one of these ways, the newest first: at most so many, and none that ended before `since`.
     /// The index may be behind the table.
     pub async fn ended(&self, ends: &[End], since: Time, most: usize) -> Result<Vec<Ended>, DbError> {
-        let hashes = ends.iter().flat_map(|end| end.values());
-        // They are spread evenly over the values of one end.
-        let limit = i32::try_from(share(most, SPREAD)).ok();
-        let pages = hashes.map(|hash| async move {
+        let hashes: Vec<&'static str> = ends.iter().flat_map(|end| end.values()).copied().collect();
+        // Mostly they are spread evenly over the values of one end. Where they are not, more is read.
+        let mut each = share(most, SPREAD);
+        let ended = loop {
+            let (ended, is_whole) = self.ended_of(&hashes, since, each).await?;
+            if is_whole || ended.len() >= most || each >= most {
+                break ended;
+            }
+            each = each.saturating_mul(4).min(most);
+        };
+        Ok(ended.into_iter().take(most).collect())
+    }
+
+    /// The jobs with these values of `queue` that ended last, of at most `each` of each value: without those behind which there
+    /// may be others; and whether these are all.
+    async fn ended_of(&self, hashes: &[&'static str], since: Time, each: usize) -> Result<(Vec<Ended>, bool), DbError> {
+        let limit = i32::try_from(each).ok();
+        let pages = hashes.iter().map(|hash| async move {
             let (table, index, hash) = (Table::Jobs, Some(QUEUE), s(hash));
             let range_at_least = Some(s(rows::ended_rank(since)));
             let query = Query { table, index, hash, range_at_least, range_at_most: None, newest_first: true, limit };
             self.db.query(&query, None).await
         });
         let pages = futures::future::try_join_all(pages).await?;
+        let is_whole = pages.iter().all(|page| page.next.is_none());
         let of_row = |row: &Row| Some(Ended { at: rows::ended_at(row)?, job: rows::from_row(Table::Jobs, row).ok()? });
         // A job that ended before this may have one before it on a page that was not read.
         let cut = pages.iter().filter(|page| page.next.is_some());
@@ -89,8 +104,7 @@ impl Store {
         let mut ended: Vec<Ended> = pages.iter().flat_map(|page| page.items.iter().filter_map(of_row)).collect();
         ended.retain(|job| known.is_none_or(|known| job.at >= known));
         ended.sort_by_key(|ended| Reverse((ended.at, ended.job.job_id)));
-        ended.truncate(most);
-        Ok(ended)
+        Ok((ended, is_whole))
     }
 
     /// The waiting jobs that were submitted last, the newest first, at most so many. The index has them in the order of the

@@ -153,6 +153,12 @@ async fn put_stored(world: &World, s3: &stored::FakeS3) -> String {
 async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
+    // A live alloc whose handle has no row.
+    let node = world.store().node(alloc.summary.node_id.slot()).await.unwrap().unwrap();
+    let unlisted = fixtures::alloc_id(9);
+    let with_unlisted = node.with_alloc(unlisted, at(100)).unwrap();
+    world.store().write(Some(&node), &with_unlisted, Vec::new()).await.unwrap();
+    let unlisted = unlisted.to_string();
     let (queued, s3) = (world.put_job(2).await, stored::FakeS3::default());
     let (ended, outputs) = (put_stored(&world, &s3).await, s3.serve().await);
     world.put_entry(fixtures::held(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
@@ -203,6 +209,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["demand", "set", "ci", "--size", "small", "--count", "1"],
         &["demand", "show"],
         &["demand", "delete", "ci"],
+        &["keep", &unlisted],
         &["cancel", &job],
         &["teardown", "test", "--cancel-jobs", "--terminate", "--timeout-s", "0"],
     ] {

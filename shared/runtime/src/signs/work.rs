@@ -76,8 +76,8 @@ pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
     let line = |alloc: &Stopping| {
         let told = rough(facts.now.since(alloc.since));
         format!(
-            "alloc {} on slot {} was told to stop {told} ago and still runs: see the agent's log on the node; if it does not \
-             end, `nodekeeper drain {}`",
+            "alloc {} on slot {} was told to stop {told} ago and still runs: see the agent's log on the node; `nodekeeper \
+             drain {} --by 0s` gives the machine up",
             alloc.alloc_id, alloc.slot, alloc.slot
         )
     };

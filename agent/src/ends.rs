@@ -1,0 +1,84 @@
+//! How an alloc ended, also when its directory no longer says it.
+//!
+//! Guarantees: a supervisor is found by its command line where no file names it, so that an alloc whose files are lost or garbage is
+//! not started a second time beside the first; what nobody knows the end of is lost, and not waited for.
+//! Does not: decide when an alloc is looked at (`runner` does).
+
+use crate::alloc_dir::{AllocDir, ExitRecord, StartRecord};
+use crate::elements;
+use crate::output_files::output_tail;
+use crate::process_table::{self, ProcessEntry};
+use crate::protocol::{Ended, Seen};
+use model::EndCause;
+use model::wire::MAX_LOG_TAIL_BYTES;
+use nix::sys::signal::Signal;
+use std::io;
+use std::path::Path;
+
+/// The first argument of a supervisor.
+pub(crate) const RUN_ALLOC: &str = "run-alloc";
+
+/// What is told of an alloc that ended so.
+pub(crate) fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
+    let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
+    let log_tail = Some(log_tail).filter(|t| !t.is_empty());
+    // Without the file, its elements run again.
+    let elements = elements::told(&dir.elements()).unwrap_or_default();
+    let ExitRecord { cause, usage, kept, .. } = exit;
+    let end = Ended { cause, log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
+    Seen::Ended(Box::new(end))
+}
+
+/// Who claimed the right to start the alloc. If the file is garbage, the supervisor that runs did.
+pub(crate) fn started(dir: &AllocDir) -> io::Result<Option<StartRecord>> {
+    let read = dir.start_record();
+    let garbage = read.as_ref().is_err_and(is_garbage);
+    let (true, Some(supervisor), Ok(Some(task))) = (garbage, supervisor_of(dir), dir.task()) else { return read };
+    Ok(Some(StartRecord { pid: supervisor.pid, start_ticks: supervisor.start_ticks, boot_id: task.boot_id }))
+}
+
+/// Whether a supervisor of this alloc is running.
+pub(crate) fn is_running(dir: &AllocDir) -> bool {
+    match started(dir) {
+        Ok(None) => false,
+        Ok(Some(start)) => process_table::is_alive(start.pid, start.start_ticks),
+        Err(error) if is_garbage(&error) => false,
+        // Nothing is known: the alloc counts as running, so that nothing of it is destroyed.
+        Err(_) => true,
+    }
+}
+
+/// How an alloc ended whose supervisor is gone and wrote nothing.
+pub(crate) fn without_supervisor(start: &StartRecord) -> ExitRecord {
+    ExitRecord::of(if start.is_never() {
+        EndCause::NotStarted { why: "the agent was killed while it gave it up".to_owned() }
+    } else {
+        EndCause::Lost { why: "its supervisor was killed, and everything it ran with it".to_owned() }
+    })
+}
+
+/// Whether a file of the alloc was read and means nothing. Reading it again gives the same.
+pub(crate) fn is_garbage(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
+/// The process that runs the alloc of this directory, whether the directory is still there or not.
+pub(crate) fn supervisor_of(dir: &AllocDir) -> Option<ProcessEntry> {
+    let named = [RUN_ALLOC.as_bytes(), dir.path().as_os_str().as_encoded_bytes()];
+    let is_it = |pid: i32| process_table::arguments(pid).split(|b| *b == 0).skip(1).take(2).eq(named);
+    process_table::all().into_iter().find(|process| !process.zombie && is_it(process.pid))
+}
+
+/// Ends everything that runs for an alloc of which nobody can say how it ends.
+pub(crate) async fn end_unknown(dir: &AllocDir, program: &Path, why: String) -> ExitRecord {
+    if let Some(supervisor) = supervisor_of(dir) {
+        for process in process_table::descendants(supervisor.pid) {
+            process_table::send(process.pid, Signal::SIGKILL);
+        }
+        process_table::kill_session(supervisor.pid, supervisor.start_ticks);
+    }
+    if let Some(isolation) = dir.task().ok().flatten().and_then(|task| task.isolation) {
+        isolation.end(program).await;
+    }
+    ExitRecord::of(EndCause::Lost { why })
+}
