@@ -159,8 +159,8 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Those of these parts that are due at this time, for a policy that wants `wanted`. Prices are asked for by type, so they are
-    /// due until they were read after the types.
+    /// Those of these parts that are due at this time, for a policy that wants `wanted`. EC2 is asked for the prices
+    /// of types. So the prices are due until they were read later than the types.
     pub fn due(&self, parts: &[Part], wanted: &str, now: Time) -> Vec<Part> {
         let is_other = self.wanted != wanted;
         let read_at = |part: Part| self.parts.get(&part).and_then(|state| state.read_at);

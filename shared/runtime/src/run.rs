@@ -298,7 +298,7 @@ pub fn each_alone<'p, A>(actions: impl IntoIterator<Item = Numbered<'p, A>>) -> 
     actions.into_iter().map(|numbered| vec![numbered]).collect()
 }
 
-/// An action that fails again and again leaves an event in this time.
+/// How often an action that fails in every run leaves an event.
 const AN_HOUR: Span = Span::from_s(3600);
 
 /// Whether an action with this outcome leaves an event. A warning or a hold-back leaves one when it was reported. Any
