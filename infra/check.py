@@ -262,7 +262,7 @@ TRUSTED = {"NodeRole": ["ec2.amazonaws.com"], "JobEventsRole": ["pipes.amazonaws
 LAUNCHED = {
     "instance": PSEUDO["AWS::AccountId"],
     **dict.fromkeys(("image", "key-pair", "network-interface", "placement-group", "security-group", "snapshot"), "*"),
-    **dict.fromkeys(("spot-instances-request", "subnet", "volume"), "*"),
+    **dict.fromkeys(("capacity-reservation", "spot-instances-request", "subnet", "volume"), "*"),
 }
 # What a call of CreateFleet names: the fleet, and what its launches use. (It asks for spot by itself.)
 FLEET = {"fleet": PSEUDO["AWS::AccountId"], "launch-template": PSEUDO["AWS::AccountId"]} | {

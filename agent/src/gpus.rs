@@ -4,8 +4,8 @@
 //! without a dynamic loader, so that it also runs in an empty container, and such a program cannot load libraries.
 //!
 //! Guarantees: a GPU that was found once and is not found any more, or of which the driver tells an error, is sick; the
-//! control plane hears of each change at once; an answer that does not come in time makes no loop wait longer; how busy each
-//! one was at the last look is in a file, for the supervisors of the allocs that have them.
+//! control plane hears of each change at once; an answer that does not come in time makes no loop wait longer; a file tells
+//! the supervisors of allocs how busy each GPU was at the last look.
 //! Does not: say who gets which GPU (`protocol::gpus` does), mend one, or split one.
 
 use crate::config::AgentConfigError;

@@ -151,6 +151,16 @@ fn says_its_beginning(begins: &std::path::Path) -> String {
     format!("echo $$ >> {}; exec sleep 1000", begins.display())
 }
 
+/// The first alloc ends as lost for this cause. Its command began once, and does not run any more.
+async fn is_lost_and_began_once(node: &mut TestNode, begins: &std::path::Path, why: &str) {
+    let end = node.end_of(0).await;
+    assert_eq!(end.client, ClientStatus::Lost);
+    assert!(crate::common::cause(&end).contains(why), "{end:?}");
+    let pids = std::fs::read_to_string(begins).unwrap();
+    assert_eq!(pids.lines().count(), 1, "it began once");
+    node.until("nothing of it runs", |_| (!is_alive(pids.trim())).then_some(())).await;
+}
+
 #[tokio::test]
 async fn an_alloc_whose_directory_is_gone_is_lost_and_not_started_beside_what_runs() {
     for is_new_agent in [false, true] {
@@ -166,12 +176,7 @@ async fn an_alloc_whose_directory_is_gone_is_lost_and_not_started_beside_what_ru
         if is_new_agent {
             node.start(&[]);
         }
-        let end = node.end_of(0).await;
-        assert_eq!(end.client, ClientStatus::Lost);
-        assert!(crate::common::cause(&end).contains("its directory is gone"), "{end:?}");
-        let pids = std::fs::read_to_string(&begins).unwrap();
-        assert_eq!(pids.lines().count(), 1, "it began once");
-        node.until("nothing of it runs", |_| (!is_alive(pids.trim())).then_some(())).await;
+        is_lost_and_began_once(&mut node, &begins, "its directory is gone").await;
     }
 }
 
@@ -192,12 +197,7 @@ async fn a_file_of_an_alloc_that_is_garbage_starts_nothing_twice_and_ends_in_the
     node.kill_agent();
     std::fs::write(node.alloc_dir(0).join("exit.json"), "{").unwrap();
     node.start(&[]);
-    let end = node.end_of(0).await;
-    assert_eq!(end.client, ClientStatus::Lost);
-    assert!(crate::common::cause(&end).contains("exit.json cannot be read"), "{end:?}");
-    let pids = std::fs::read_to_string(&begins).unwrap();
-    assert_eq!(pids.lines().count(), 1, "it began once");
-    node.until("nothing of it runs", |_| (!is_alive(pids.trim())).then_some(())).await;
+    is_lost_and_began_once(&mut node, &begins, "exit.json cannot be read").await;
 }
 
 #[tokio::test]

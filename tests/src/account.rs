@@ -332,7 +332,8 @@ impl Inside {
             | "DescribeInstanceTypes"
             | "DescribeInstanceTypeOfferings"
             | "DescribeSpotPriceHistory"
-            | "DescribeSubnets" => vec![(name, "*".into(), json!({}))],
+            | "DescribeSubnets"
+            | "DescribeCapacityReservations" => vec![(name, "*".into(), json!({}))],
             "TerminateInstances" | "GetConsoleOutput" => {
                 let mut checks = Vec::new();
                 for id in form.list("InstanceId") {

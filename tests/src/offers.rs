@@ -165,6 +165,28 @@ async fn an_unknown_subnet_is_left_out() {
     assert_eq!(ec2.subnets(&set(["subnet-a", "subnet-b"])).await.unwrap(), both, "each half is asked for alone");
 }
 
+/// What EC2 says of a reservation × what is known of it. One that is over, or unknown, is left out.
+#[tokio::test]
+async fn capacity_reservations_are_read_with_what_is_free() {
+    let (stand_in, ec2) = region(Ec2Settings { page_size: 1, ..two_zones() }).await;
+    let (now, later) = (1_700_000_000_000_i64, 1_700_000_100_000_i64);
+    let row = |id: &str, kind: &str, ends_at: Option<i64>| json!({"id": id, "kind": kind, "instance_type": "m7i.large", "zone": "z1", "total": 3, "free": 0, "ends_at": ends_at});
+    let rows = [
+        row("cr-1", "on-demand-capacity-reservation", None),
+        row("cr-2", "capacity-block", Some(later)),
+        row("cr-3", "interruptible-capacity-reservation", Some(now)),
+        row("cr-4", "interruptible-capacity-reservation", None),
+    ];
+    stand_in.set_faults(serde_json::from_value(json!({ "capacity_reservations": rows })).unwrap());
+    let read = ec2.reservations(&set(["cr-1", "cr-2", "cr-3", "cr-4", "cr-x"])).await.unwrap();
+    let of = |id: &str| (read[id].kind.as_str(), read[id].free, read[id].ends_at);
+    assert_eq!(read.len(), 3, "{read:?}");
+    assert_eq!(of("cr-1"), ("on-demand-capacity-reservation", 3, None));
+    assert_eq!(of("cr-2"), ("capacity-block", 3, Some(Time::from_ms(later))));
+    assert_eq!(of("cr-4"), ("interruptible-capacity-reservation", 3, None));
+    assert_eq!(ec2.reservations(&BTreeSet::new()).await.unwrap(), BTreeMap::new(), "a call without ids would list all");
+}
+
 /// Every call that is refused is an error: nothing is shown as if EC2 did not offer it.
 #[tokio::test]
 async fn a_refused_call_is_an_error() {
@@ -176,10 +198,12 @@ async fn a_refused_call_is_an_error() {
         "GetProducts",
         "DescribeSpotPriceHistory",
         "DescribeSubnets",
+        "DescribeCapacityReservations",
         "ListServiceQuotas",
     ] {
         // The second page, if there is one.
-        let on_call = if action == "DescribeSubnets" { 1 } else { 2 };
+        let has_one_page = ["DescribeSubnets", "DescribeCapacityReservations"].contains(&action);
+        let on_call = if has_one_page { 1 } else { 2 };
         let fail = json!({"action": action, "on_call": on_call, "code": "UnauthorizedOperation", "status": 403, "message": "no"});
         stand_in.set_faults(serde_json::from_value(json!({ "fail": [fail], "max_vcpus": 8 })).unwrap());
         let error = match action {
@@ -188,6 +212,7 @@ async fn a_refused_call_is_an_error() {
             "GetProducts" => ec2.prices(&named).await.map(drop),
             "DescribeSpotPriceHistory" => ec2.spot_prices(&named).await.map(drop),
             "ListServiceQuotas" => ec2.quotas().await.map(drop),
+            "DescribeCapacityReservations" => ec2.reservations(&set(["cr-1"])).await.map(drop),
             _ => ec2.subnets(&set(["subnet-a"])).await.map(drop),
         };
         let refused = matches!(&error, Err(CloudError::Refused { operation, code, .. })

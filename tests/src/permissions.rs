@@ -49,6 +49,11 @@ const RARE: &[(&str, &str, &str)] = &[
     ("clean-stale-records", "ec2:DescribeInstanceTypes", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeSpotPriceHistory", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeSubnets", "offers::what_ec2_offers_is_read_in_pages"),
+    (
+        "clean-stale-records",
+        "ec2:DescribeCapacityReservations",
+        "offers::capacity_reservations_are_read_with_what_is_free",
+    ),
     ("clean-stale-records", "pricing:GetProducts", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "servicequotas:ListServiceQuotas", "offers::what_ec2_offers_is_read_in_pages"),
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem jobs", "permissions::a_lost_row_needs_only_what_the_roles_allow"),

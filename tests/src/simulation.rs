@@ -106,6 +106,8 @@ worlds! {
     machines_start_nothing: [1, 2, 3], "--small --hours 1 --fault CannotStart=0.05", ["CannotStart"];
     gpus: [1, 2, 6], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02",
         ["an alloc got GPUs beside another one", "an alloc lacked GPUs"];
+    reservations: [1, 2, 3], "--small --hours 2 --batches --fault Reservations=1 --fault GpusWanted=0.3",
+        ["a launch was in a capacity reservation", "drain"];
     a_part_of_the_queue_is_read: [1, 2, 3], "--small --hours 1 --queue-rows 4", [];
     rows_unreadable: [1, 2, 3], "--small --hours 1 --fault RowUnreadable=0.3", ["RowUnreadable"];
     another_scheduler_demands: [1, 2, 12], "--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5", ["ControllerWants"];

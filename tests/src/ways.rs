@@ -2,6 +2,7 @@
 
 use crate::world::{World, job, quick_policy};
 use ec2_stand_in::{Ec2Settings, InstanceType, Subnet};
+use model::time::Span;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -21,11 +22,17 @@ const ZONES: [&str; 3] = ["z1", "z2", "z3"];
 
 /// A cluster that may take these types on the spot market, in three zones; EC2 has so many of each and no more.
 async fn world(types: &[&str], pools: &[(&str, &str, u32)]) -> World {
+    world_with(types, pools, &[]).await
+}
+
+/// The same, with these capacity reservations in the policy.
+async fn world_with(types: &[&str], pools: &[(&str, &str, u32)], reservations: &[&str]) -> World {
     let subnet = |zone: &&str| Subnet { subnet_id: format!("subnet-{zone}"), zone: (*zone).into(), addresses: None };
     let mut policy = quick_policy();
     policy["nodes"] = json!({"max": 1000});
     policy["size"] = json!([{"name": "any", "instance_types": types, "market": "spot"}]);
     policy["launch"]["subnets"] = ZONES.iter().map(|zone| format!("subnet-{zone}")).collect();
+    policy["launch"]["reservations"] = json!(reservations);
     policy["launch"]["max_per_run"] = json!(1000);
     policy["launch"]["calls_per_second"] = json!(1000);
     let of_type = |(n, kind): (usize, &&str)| {
@@ -124,4 +131,35 @@ async fn a_thousand_nodes_come_from_ten_types_in_three_zones() {
     let launched = launched(&world).await;
     assert!(launched.iter().all(|(is, said)| is == said), "{launched:?}");
     assert_eq!((launched.len(), world.ec2.instances().len(), calls(&world)), (1000, 1000, 11));
+}
+
+/// The reserved machine is launched in the reservation, what does not fit there is bought, and the nodes are drained when the
+/// reservation ends.
+#[tokio::test]
+async fn a_reservation_is_used_up_before_anything_is_bought() {
+    let world = world_with(&["m7a.large"], &[], &["cr-1"]).await;
+    let ends_at = (world.now() + Span::from_s(3_600)).as_ms();
+    let reservation = json!({"id": "cr-1", "kind": "on-demand-capacity-reservation", "instance_type": "m7a.large",
+                             "zone": "z2", "total": 2, "free": 0, "ends_at": ends_at});
+    world.ec2.set_faults(serde_json::from_value(json!({"capacity_reservations": [reservation]})).unwrap());
+    world.pass(300);
+    world.clean().await.unwrap();
+    lonely_jobs(&world, 3).await;
+    world.poll().await.unwrap();
+    world.check().await;
+    let markets = |instances: Vec<ec2_stand_in::Instance>| {
+        let mut markets: Vec<_> = instances.into_iter().map(|i| (i.market.as_str(), i.capacity_reservation)).collect();
+        markets.sort();
+        markets
+    };
+    let in_it = || ("reserved", Some("cr-1".to_owned()));
+    assert_eq!(markets(world.ec2.instances()), [in_it(), in_it(), ("spot", None)]);
+    let nodes = world.look.nodes().await.unwrap();
+    let prices: Vec<u64> = nodes.iter().filter_map(|n| Some(n.life()?.offering.price_per_hour.micros())).collect();
+    assert_eq!(prices.iter().filter(|price| **price == 0).count(), 2, "{prices:?}");
+    world.pass(3_000);
+    world.poll().await.unwrap();
+    let nodes = world.look.nodes().await.unwrap();
+    let drains = nodes.iter().filter_map(|n| n.life()).filter(|l| l.intent == model::Intent::Drain).count();
+    assert_eq!(drains, 2);
 }

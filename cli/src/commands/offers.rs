@@ -26,13 +26,11 @@ pub(super) async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -
         return Ok(());
     };
     let now = context.now();
-    let due = policy.catalogue.due(&policy.parts_wanted(), &policy.catalogue_wanted(), now);
-    if !due.is_empty() {
-        let read = catalogue::read(offers, &policy, &policy.catalogue, &due, now).await;
-        if let Err(error) = catalogue::keep(&cluster.store, &control, &read).await {
-            writeln!(context.err, "what EC2 offers was not stored: {error}; {LATER}")?;
-            return Ok(());
-        }
+    // Also what is not due: whoever stores a policy may just have made a subnet or a reservation.
+    let read = catalogue::read(offers, &policy, &policy.catalogue, &policy.parts_wanted(), now).await;
+    if let Err(error) = catalogue::keep(&cluster.store, &control, &read).await {
+        writeln!(context.err, "what EC2 offers was not stored: {error}; {LATER}")?;
+        return Ok(());
     }
     let policy = cluster.store.control().await?.checked_policy()?.0;
     for several in &policy.several {

@@ -46,6 +46,9 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_type: Option<String>,
     market: Market,
+    /// The capacity reservation, if the market is `reserved`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reservation: Option<String>,
     /// The price that counts, in dollars an hour; `None` if it is not known, and then nothing is bought.
     price_per_hour: Option<Usd>,
     /// The price on demand by the price list.
@@ -118,7 +121,7 @@ async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Ca
     let offers: &dyn Offers =
         cluster.cloud.offers().ok_or_else(|| anyhow::anyhow!("this cloud does not say what it offers"))?;
     let mut all = policy.clone();
-    let typed = policy.size.iter().filter(|size| size.offered.is_none());
+    let typed = policy.size.iter().filter(|size| !size.is_derived());
     all.several.extend(typed.map(SeveralTypes::only));
     let read = catalogue::read(offers, &all, &Catalogue::default(), &Part::ALL, now).await;
     Ok(Catalogue { wanted: policy.catalogue_wanted(), ..read })
@@ -147,6 +150,7 @@ fn rows_of(policy: &Policy, catalogue: &Catalogue) -> Vec<Row> {
                     gpus: u32::try_from(facts.gpus).unwrap_or(u32::MAX),
                     gpu_type: facts.gpu_type.clone(),
                     market: several.market,
+                    reservation: None,
                     price_per_hour: None,
                     on_demand: offered.on_demand,
                     spot: offered.spot.clone(),
@@ -167,6 +171,12 @@ fn row(size: &Size, catalogue: &Catalogue) -> Row {
     if size.fallback == Fallback::OnDemand && size.offered.as_ref().is_some_and(|offered| offered.on_demand.is_none()) {
         notes.push("no fallback: its price on demand is not known".to_owned());
     }
+    let known =
+        size.reservation.as_ref().and_then(|reserved| Some((reserved, catalogue.reservations.get(&reserved.id)?)));
+    if let Some((reserved, known)) = known {
+        let until = known.until().map_or_else(String::new, |until| format!(", until {until}"));
+        notes.push(format!("{} of {} are free in {}{until}", known.free, known.total, reserved.id));
+    }
     Row {
         size: size.name.clone(),
         instance_type: size.instance_type.clone(),
@@ -176,10 +186,14 @@ fn row(size: &Size, catalogue: &Catalogue) -> Row {
         gpus: size.capacity.gpus,
         gpu_type: size.kind.gpu_type.clone(),
         market: size.market,
+        reservation: size.reservation.as_ref().map(|reserved| reserved.id.clone()),
         price_per_hour: Some(size.price_per_hour),
         on_demand: offered.and_then(|offered| offered.on_demand),
         spot: offered.map(|offered| offered.spot.clone()).unwrap_or_default(),
-        zones: offered.map(|offered| offered.zones.clone()).unwrap_or_default(),
+        zones: match known {
+            Some((_, known)) => [known.zone.clone()].into(),
+            None => offered.map(|offered| offered.zones.clone()).unwrap_or_default(),
+        },
         notes,
         differs: None,
     }
@@ -187,7 +201,8 @@ fn row(size: &Size, catalogue: &Catalogue) -> Row {
 
 /// Marks how these rows differ from the stored ones, and adds those that are gone.
 fn compared(mut rows: Vec<Row>, stored: &[Row]) -> Vec<Row> {
-    let same = |a: &Row, b: &Row| a.size == b.size && a.instance_type == b.instance_type;
+    let same =
+        |a: &Row, b: &Row| (&a.size, &a.instance_type, &a.reservation) == (&b.size, &b.instance_type, &b.reservation);
     for row in &mut rows {
         match stored.iter().find(|old| same(old, row)) {
             None => row.differs = Some("new"),
@@ -209,7 +224,7 @@ fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) -> bo
         return false;
     }
     let mut has_all = true;
-    for size in policy.size.iter().filter(|size| size.offered.is_none()) {
+    for size in policy.size.iter().filter(|size| !size.is_derived()) {
         let Some(row) = rows.iter_mut().find(|row| row.size == size.name) else { continue };
         let Some(offered) = catalogue.types.get(&size.instance_type) else {
             row.notes.push("EC2 does not have this type here: it cannot be bought".into());

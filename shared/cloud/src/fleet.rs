@@ -14,9 +14,10 @@ use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
 use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
 use aws_sdk_ec2::types::{
     CapacityReservationOptionsRequest, CreateFleetInstance, DefaultTargetCapacityType,
-    FleetCapacityReservationUsageStrategy, FleetLaunchTemplateConfigRequest, FleetLaunchTemplateOverridesRequest,
-    FleetLaunchTemplateSpecificationRequest, FleetOnDemandAllocationStrategy, FleetType, InstanceType,
-    LaunchTemplateAndOverridesResponse, OnDemandOptionsRequest, ResourceType, SpotAllocationStrategy,
+    FleetCapacityReservationTargetRequest, FleetCapacityReservationUsageStrategy, FleetLaunchTemplateConfigRequest,
+    FleetLaunchTemplateOverridesRequest, FleetLaunchTemplateSpecificationRequest, FleetOnDemandAllocationStrategy,
+    FleetReservationType, FleetType, InstanceType, LaunchTemplateAndOverridesResponse, OnDemandOptionsRequest,
+    ReservedCapacityAllocationStrategy, ReservedCapacityOptionsRequest, ResourceType, SpotAllocationStrategy,
     SpotOptionsRequest, Tag, TagSpecification, TargetCapacitySpecificationRequest,
 };
 use base64::Engine;
@@ -24,6 +25,7 @@ use model::cloud::{LaunchAnswer, LaunchError, NewInstance, Refusal};
 use model::enums::{Class, Reach};
 use model::error_chain::error_chain;
 use model::launch::LaunchRequest;
+use model::reservation::Reserved;
 use model::{Market, Offering};
 use std::time::Duration;
 
@@ -56,7 +58,7 @@ pub(crate) async fn launch(
     let answer = sent.map_err(|e| match e.as_service_error() {
         Some(service) => {
             let status = e.raw_response().map_or(0, |r| r.status().as_u16());
-            launch_error(service.code().unwrap_or(""), service.message().unwrap_or("no message"), status)
+            error_of(first, service.code().unwrap_or(""), service.message().unwrap_or("no message"), status)
         }
         None => LaunchError::Lost(error_chain(&e)),
     })?;
@@ -80,7 +82,7 @@ fn configuration(request: &LaunchRequest, first: &Offering) -> FleetLaunchTempla
             .instance_type(InstanceType::from(way.instance_type.as_str()))
             .set_subnet_id(way.subnet_id.clone())
             // On the spot market the strategy counts no priorities.
-            .set_priority((way.market == Market::OnDemand).then(|| f64::from(n)))
+            .set_priority((way.market != Market::Spot).then(|| f64::from(n)))
             .build()
     });
     FleetLaunchTemplateConfigRequest::builder()
@@ -94,13 +96,20 @@ fn tags(request: &LaunchRequest) -> TagSpecification {
     TagSpecification::builder().resource_type(ResourceType::Instance).set_tags(Some(tags.collect())).build()
 }
 
-/// How many instances, of which market, and in which order of the ways. EC2 gives all or none only within one zone.
+/// How many instances, of which market, and in which order of the ways. EC2 gives all or none only within one zone, and never
+/// in a reservation.
 fn asking(call: CreateFleetFluentBuilder, request: &LaunchRequest, market: Market) -> CreateFleetFluentBuilder {
     let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let least = (request.least > 1).then(|| number(request.least));
     let one_zone = least.map(|_| true);
     let target = TargetCapacitySpecificationRequest::builder().total_target_capacity(number(request.count));
+    let reservation = request.ways.first().and_then(|way| way.reservation.as_ref());
     match market {
+        Market::Reserved => call
+            .target_capacity_specification(
+                target.default_target_capacity_type(DefaultTargetCapacityType::ReservedCapacity).build(),
+            )
+            .set_reserved_capacity_options(reservation.map(in_reservation)),
         Market::Spot => call
             .target_capacity_specification(target.default_target_capacity_type(DefaultTargetCapacityType::Spot).build())
             .spot_options(
@@ -130,12 +139,31 @@ fn asking(call: CreateFleetFluentBuilder, request: &LaunchRequest, market: Marke
     }
 }
 
+/// Launches in this reservation, of whichever kind it is, and nowhere else: what else may be launched is the next call's.
+fn in_reservation(reservation: &Reserved) -> ReservedCapacityOptionsRequest {
+    let target = FleetCapacityReservationTargetRequest::builder().capacity_reservation_ids(&reservation.id);
+    ReservedCapacityOptionsRequest::builder()
+        .allocation_strategy(ReservedCapacityAllocationStrategy::Prioritized)
+        .reservation_types(FleetReservationType::from(reservation.kind.as_str()))
+        .capacity_reservation_target(target.build())
+        .build()
+}
+
+/// What an error is about. One about the reservation of the call says nothing of other launches by the same template.
+fn error_of(way: &Offering, code: &str, message: &str, status: u16) -> LaunchError {
+    if way.reservation.is_some() && code.contains("Reservation") {
+        let (reach, class) = (Reach::Offering, Class::Short);
+        return Refusal { reach, class, message: format!("{code}: {message}") }.into();
+    }
+    launch_error(code, message, status)
+}
+
 fn read(answer: &CreateFleetOutput, ways: &[Offering]) -> LaunchAnswer {
     let instances = answer.instances().iter().flat_map(launched).collect();
     let refused = answer.errors().iter().filter_map(|error| {
         let way = way_of(error.launch_template_and_overrides(), ways)?;
         let (code, message) = (error.error_code().unwrap_or(""), error.error_message().unwrap_or("no message"));
-        Some((way.clone(), launch_error(code, message, ANSWERED)))
+        Some((way.clone(), error_of(way, code, message, ANSWERED)))
     });
     LaunchAnswer { instances, refused: refused.collect() }
 }

@@ -1,4 +1,4 @@
-//! What EC2 offers: types, zones, spot prices and subnets. Prices on demand are in the price list, and quotas in Service Quotas.
+//! What EC2 offers: types, zones, spot prices, subnets and capacity reservations. Prices on demand are in the price list, and quotas in Service Quotas.
 //!
 //! Guarantees: a list has all pages, or is an error; what EC2 does not say in a form that can be read is left out.
 //! Does not: choose types, or keep what it reads.
@@ -9,12 +9,17 @@ use crate::price_list::{GET_PRODUCTS, usd};
 use crate::{Ec2, by_id, quotas};
 use async_trait::async_trait;
 use aws_sdk_ec2::primitives::DateTime;
-use aws_sdk_ec2::types::{Filter, GpuDeviceInfo, InstanceType, InstanceTypeInfo, LocationType, SpotPrice};
+use aws_sdk_ec2::types::{
+    CapacityReservation as EC2Reservation, CapacityReservationState, CapacityReservationType, Filter, GpuDeviceInfo,
+    InstanceType, InstanceTypeInfo, LocationType, SpotPrice,
+};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::Arch;
 use model::catalogue::{Offers, Subnet, TypeFacts};
 use model::cloud::CloudError;
+use model::enums::ReservationKind;
 use model::money::Usd;
+use model::reservation::CapacityReservation;
 use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,8 +28,8 @@ const TYPES_PAGE: i32 = 100;
 const PAGE: i32 = 1000;
 /// How many types one call of DescribeSpotPriceHistory names. EC2 documents no limit.
 const SPOT_TYPES: usize = 100;
-/// How many subnets one call of DescribeSubnets names.
-const SUBNETS: usize = 200;
+/// How many subnets or capacity reservations one call names.
+const IDS: usize = 200;
 /// The product of spot prices for Linux.
 const LINUX: &str = "Linux/UNIX";
 
@@ -151,13 +156,28 @@ impl Offers for Ec2 {
             rows.map(|rows| rows.map_err(|e| cloud_error("DescribeSubnets", &e))).boxed()
         };
         let mut found = BTreeMap::new();
-        for ids in ids.chunks(SUBNETS) {
+        for ids in ids.chunks(IDS) {
             for subnet in by_id::those_known(ids, is_unknown_subnet, &describe).await? {
                 if let (Some(id), Some(zone)) = (subnet.subnet_id(), subnet.availability_zone()) {
                     let free = subnet.available_ip_address_count().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
                     found.insert(id.to_owned(), Subnet { zone: zone.to_owned(), free });
                 }
             }
+        }
+        Ok(found)
+    }
+
+    async fn reservations(&self, ids: &BTreeSet<String>) -> Result<BTreeMap<String, CapacityReservation>, CloudError> {
+        let ids: Vec<String> = ids.iter().cloned().collect();
+        let describe = |ids: Vec<String>| {
+            let call = self.client.describe_capacity_reservations().set_capacity_reservation_ids(Some(ids));
+            let rows = call.into_paginator().items().send().collect::<Result<Vec<_>, _>>();
+            rows.map(|rows| rows.map_err(|e| cloud_error("DescribeCapacityReservations", &e))).boxed()
+        };
+        let mut found = BTreeMap::new();
+        for ids in ids.chunks(IDS) {
+            let rows = by_id::those_known(ids, is_unknown_reservation, &describe).await?;
+            found.extend(rows.iter().filter_map(reservation));
         }
         Ok(found)
     }
@@ -170,8 +190,38 @@ impl Offers for Ec2 {
     }
 }
 
+/// What EC2 says of a capacity reservation; `None` if it is over, or failed. One that has not begun has no free machine.
+fn reservation(told: &EC2Reservation) -> Option<(String, CapacityReservation)> {
+    use CapacityReservationState::{Active, Assessing, Delayed, PaymentPending, Pending, Scheduled};
+    let is_active = match told.state()? {
+        Active => true,
+        Assessing | Delayed | PaymentPending | Pending | Scheduled => false,
+        _ => return None,
+    };
+    let number = |n: Option<i32>| n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+    let is_block = told.reservation_type() == Some(&CapacityReservationType::CapacityBlock);
+    let known = CapacityReservation {
+        kind: match (is_block, told.interruptible()) {
+            (true, _) => ReservationKind::CapacityBlock,
+            (false, Some(true)) => ReservationKind::Interruptible,
+            (false, _) => ReservationKind::OnDemand,
+        },
+        instance_type: told.instance_type()?.to_owned(),
+        zone: told.availability_zone()?.to_owned(),
+        total: number(told.total_instance_count()),
+        free: if is_active { number(told.available_instance_count()) } else { 0 },
+        ends_at: told.end_date().and_then(|at| at.to_millis().ok()).map(Time::from_ms),
+    };
+    Some((told.capacity_reservation_id()?.to_owned(), known))
+}
+
 fn no_region(operation: &'static str) -> CloudError {
     CloudError::Unreachable { operation, detail: "no region is configured, so nothing can be asked".into() }
+}
+
+/// Whether EC2 does not know a capacity reservation of the call, or what it is called cannot be an id.
+fn is_unknown_reservation(code: &str) -> bool {
+    code.to_ascii_lowercase().starts_with("invalidcapacityreservationid.")
 }
 
 /// Whether EC2 does not know a subnet of the call, or what it is called cannot be an id.

@@ -7,6 +7,7 @@
 //! | prices on demand | a day | the public price list |
 //! | spot prices | an hour | DescribeSpotPriceHistory |
 //! | subnets: zone and free addresses | five minutes | DescribeSubnets |
+//! | capacity reservations: how many machines are free in them | five minutes | DescribeCapacityReservations |
 //! | quotas of vCPUs | an hour | ListServiceQuotas |
 //!
 //! Guarantees: a price is one that AWS told; a price that is not known is absent, and nothing is bought at it. A part
@@ -18,6 +19,7 @@ use crate::enums::Arch;
 use crate::money::Usd;
 use crate::node::Version;
 use crate::refusal::CloudError;
+use crate::reservation::CapacityReservation;
 use crate::time::{Span, Time};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -90,19 +92,21 @@ pub enum Part {
     Prices,
     SpotPrices,
     Subnets,
+    Reservations,
     Quotas,
 }
 
 impl Part {
     /// Every part, in the order in which they are read.
-    pub const ALL: [Self; 5] = [Self::Types, Self::Prices, Self::SpotPrices, Self::Subnets, Self::Quotas];
+    pub const ALL: [Self; 6] =
+        [Self::Types, Self::Prices, Self::SpotPrices, Self::Subnets, Self::Reservations, Self::Quotas];
 
     /// After how long the part is read anew.
     pub const fn keeps(self) -> Span {
         match self {
             Self::Types | Self::Prices => Span::from_s(86_400),
             Self::SpotPrices | Self::Quotas => Span::from_s(3_600),
-            Self::Subnets => Span::from_s(300),
+            Self::Subnets | Self::Reservations => Span::from_s(300),
         }
     }
 
@@ -119,6 +123,7 @@ impl fmt::Display for Part {
             Self::Prices => "prices on demand",
             Self::SpotPrices => "spot prices",
             Self::Subnets => "subnets",
+            Self::Reservations => "capacity reservations",
             Self::Quotas => "quotas",
         })
     }
@@ -147,6 +152,9 @@ pub struct Catalogue {
     pub types: BTreeMap<String, Offered>,
     /// The subnets of the policy.
     pub subnets: BTreeMap<String, Subnet>,
+    /// The capacity reservations of the policy, by their ids.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub reservations: BTreeMap<String, CapacityReservation>,
     /// How many vCPUs the account may have, by the quota's name in Service Quotas.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub quotas: BTreeMap<String, u64>,
@@ -230,6 +238,8 @@ pub trait Offers: Send + Sync {
     ) -> Result<BTreeMap<String, BTreeMap<String, Usd>>, CloudError>;
     /// These subnets: their zones and how many addresses are free. A subnet that EC2 does not know is left out.
     async fn subnets(&self, ids: &BTreeSet<String>) -> Result<BTreeMap<String, Subnet>, CloudError>;
+    /// These capacity reservations. One that EC2 does not know, or that has ended, is left out.
+    async fn reservations(&self, ids: &BTreeSet<String>) -> Result<BTreeMap<String, CapacityReservation>, CloudError>;
     /// The quotas of vCPUs of the account in the region: see [`crate::quotas`].
     async fn quotas(&self) -> Result<BTreeMap<String, u64>, CloudError>;
 }

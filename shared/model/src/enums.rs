@@ -109,6 +109,19 @@ string_enum! {
         OnDemand = "on_demand",
         /// At a lower price. EC2 may take the instance back at any time.
         Spot = "spot",
+        /// In a capacity reservation of the policy, which is paid whether it is used or not.
+        Reserved = "reserved",
+    }
+}
+
+string_enum! {
+    /// What kind of capacity reservation it is, in EC2's words.
+    ReservationKind {
+        OnDemand = "on-demand-capacity-reservation",
+        /// For a time that was booked ahead. EC2 terminates its instances before it ends.
+        CapacityBlock = "capacity-block",
+        /// Lent by another account, which may take it back at any time.
+        Interruptible = "interruptible-capacity-reservation",
     }
 }
 
@@ -123,11 +136,12 @@ string_enum! {
 }
 
 impl MarketNeed {
-    /// Whether a machine of this market may be used.
+    /// Whether a machine of this market may be used. A reserved one may be used for everything: it costs nothing more, and
+    /// EC2 does not take it back.
     pub const fn accepts(self, market: Market) -> bool {
         match self {
-            Self::OnDemand => matches!(market, Market::OnDemand),
-            Self::Spot => matches!(market, Market::Spot),
+            Self::OnDemand => matches!(market, Market::OnDemand | Market::Reserved),
+            Self::Spot => matches!(market, Market::Spot | Market::Reserved),
             Self::SpotFirst => true,
         }
     }

@@ -8,6 +8,7 @@ use crate::catalogue::{Catalogue, Offered, Offers, Subnet, TypeFacts};
 use crate::cloud::{CloudError, Instance, InstanceState, NODE_TAG, NewInstance};
 use crate::control::{BrakePart, ControlKey, EntryRow};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
+use crate::reservation::CapacityReservation;
 use crate::time::{Span, Time};
 use crate::*;
 use async_trait::async_trait;
@@ -40,6 +41,7 @@ pub fn offering() -> Offering {
         size: "small".into(),
         instance_type: "m7a.large".into(),
         market: Market::OnDemand,
+        reservation: None,
         subnet_id: None,
         zone: None,
         template: "nodekeeper".into(),
@@ -170,6 +172,11 @@ impl Offers for FixedOffers {
     async fn subnets(&self, ids: &BTreeSet<String>) -> Result<BTreeMap<String, Subnet>, CloudError> {
         self.say(|_, _| ())?;
         let known = |id: &String| Some((id.clone(), self.of.subnets.get(id)?.clone()));
+        Ok(ids.iter().filter_map(known).collect())
+    }
+    async fn reservations(&self, ids: &BTreeSet<String>) -> Result<BTreeMap<String, CapacityReservation>, CloudError> {
+        self.say(|_, _| ())?;
+        let known = |id: &String| Some((id.clone(), self.of.reservations.get(id)?.clone()));
         Ok(ids.iter().filter_map(known).collect())
     }
     async fn quotas(&self) -> Result<BTreeMap<String, u64>, CloudError> {

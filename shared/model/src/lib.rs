@@ -69,6 +69,7 @@ pub mod quotas;
 pub mod ranges;
 pub mod reason;
 pub mod refusal;
+pub mod reservation;
 pub mod retry;
 pub mod rights;
 pub mod rng;

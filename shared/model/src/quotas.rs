@@ -6,8 +6,8 @@
 //! other instances of the account use.
 //! Source: EC2 User Guide, "Amazon EC2 instance type quotas" and "Quotas for Spot Instance requests".
 
-use crate::enums::Market;
-use crate::node::NodeRecord;
+use crate::enums::{Market, ReservationKind};
+use crate::node::{NodeRecord, Offering};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub fn group_of(instance_type: &str) -> &str {
 pub fn quota_name(market: Market, group: &str) -> String {
     let name = GROUPS.iter().find(|(known, ..)| *known == group).map_or(group, |(_, name, _)| name);
     match market {
-        Market::OnDemand => format!("Running On-Demand {name} instances"),
+        Market::OnDemand | Market::Reserved => format!("Running On-Demand {name} instances"),
         Market::Spot => format!("All {name} Spot Instance Requests"),
     }
 }
@@ -74,11 +74,22 @@ impl QuotaUse {
     }
 }
 
+/// The market whose quota a machine counts against; `None` for one in a capacity block, which counts against none.
+fn counts_as(offering: &Offering) -> Option<Market> {
+    let kind = offering.reservation.as_ref().map(|reserved| reserved.kind);
+    match (offering.market, kind) {
+        (_, Some(ReservationKind::CapacityBlock)) => None,
+        (Market::Reserved, _) => Some(Market::OnDemand),
+        (market, _) => Some(market),
+    }
+}
+
 /// How much these records use of each of these quotas, by the name.
 pub fn used(quotas: &BTreeMap<String, u64>, records: &[NodeRecord]) -> Vec<QuotaUse> {
     let mut used: BTreeMap<(Market, &str), u64> = BTreeMap::new();
     for offering in records.iter().filter_map(|record| Some(&record.life()?.offering)) {
-        let vcpus = used.entry((offering.market, group_of(&offering.instance_type))).or_default();
+        let Some(market) = counts_as(offering) else { continue };
+        let vcpus = used.entry((market, group_of(&offering.instance_type))).or_default();
         *vcpus = vcpus.saturating_add(offering.capacity.vcpus.into());
     }
     let used: BTreeMap<String, u64> =

@@ -138,6 +138,10 @@ reasons! {
     PoolTakenBack "pool_taken_back" { pool: String, instances: usize } = "EC2 takes {instances} instances of {pool} back at once: nothing is launched there for a while";
     /// A subnet has no free address.
     NoFreeAddress "no_free_address" { subnet: String } = "subnet {subnet} has no free address";
+    /// No machine of a capacity reservation is free.
+    ReservationUsed "reservation_used" { reservation: String, total: u32 } = "no machine of capacity reservation {reservation} is free, of {total}";
+    /// A capacity reservation is over, or nearly.
+    ReservationEnding "reservation_ending" { reservation: String, until: Time } = "capacity reservation {reservation} ends for its instances at {until} (launch.reservation_drain_s)";
     /// One more node in a zone would be more than the policy allows there.
     ZoneFull "zone_full" { zone: String, share: f64 } = "zone {zone} has launch.zone_share = {share} of the nodes";
     /// Parts of the catalogue are due to be read.

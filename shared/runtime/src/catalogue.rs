@@ -10,6 +10,7 @@ use model::cloud::CloudError;
 use model::control::{Control, ControlKey};
 use model::policy::{Fallback, Policy, Size};
 use model::quotas::quota_of;
+use model::reservation::CapacityReservation;
 use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Store, WriteError};
@@ -75,6 +76,9 @@ async fn read_part(
         }
         Part::Prices | Part::SpotPrices => {}
         Part::Subnets => catalogue.subnets = offers.subnets(&policy.launch.subnets.iter().cloned().collect()).await?,
+        Part::Reservations => {
+            catalogue.reservations = offers.reservations(&policy.launch.reservations.iter().cloned().collect()).await?;
+        }
         Part::Quotas => catalogue.quotas = offers.quotas().await?,
     }
     Ok(())
@@ -121,7 +125,7 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
         // Twice as old as it should ever be.
         let is_old = age.is_some_and(|age| age >= part.keeps() + part.keeps());
         let read = age.map_or_else(|| "were never read".to_owned(), |age| format!("were last read {age} ago"));
-        let is_needed = !matches!(part, Part::Subnets | Part::Quotas);
+        let is_needed = !matches!(part, Part::Subnets | Part::Reservations | Part::Quotas);
         match state.error {
             Some(error) => add(age.is_none() && is_needed, format!("the {part} cannot be read, and {read}: {error}")),
             None if age.is_none() && !is_needed => {}
@@ -146,7 +150,7 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
             );
         }
     }
-    for size in &policy.size {
+    for size in policy.size.iter().filter(|size| size.reservation.is_none()) {
         if let Some(too_small) = too_small_quota(policy, size) {
             add(true, too_small);
         }
@@ -163,7 +167,29 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
     for id in policy.launch.subnets.iter().filter(|id| is_read(Part::Subnets) && catalogue.zone_of(id).is_none()) {
         add(true, format!("EC2 does not know subnet {id}: correct launch.subnets"));
     }
+    if is_read(Part::Reservations) {
+        let useless = policy.launch.reservations.iter().filter_map(|id| useless_reservation(policy, id));
+        useless.for_each(|says| add(false, says));
+    }
     faults
+}
+
+/// What to say of a capacity reservation in which nothing can be launched.
+fn useless_reservation(policy: &Policy, id: &str) -> Option<String> {
+    let Some(reservation) = policy.catalogue.reservations.get(id) else {
+        return Some(format!(
+            "EC2 knows no capacity reservation {id} that is not over: take it out of launch.reservations"
+        ));
+    };
+    let CapacityReservation { instance_type, zone, .. } = reservation;
+    if !policy.size.iter().any(|size| size.instance_type == *instance_type) {
+        return Some(format!(
+            "capacity reservation {id} is of {instance_type}, and no size has this type: add one, or nothing uses the reservation"
+        ));
+    }
+    let zones: Vec<&str> = policy.launch.subnets.iter().filter_map(|id| policy.catalogue.zone_of(id)).collect();
+    let is_elsewhere = !zones.is_empty() && !zones.contains(&zone.as_str());
+    is_elsewhere.then(|| format!("capacity reservation {id} is in {zone}, and no subnet of launch.subnets is: add one"))
 }
 
 /// What to say of a size if no quota has room for one machine of it. A new account has no room for GPUs at all.
@@ -205,13 +231,14 @@ pub async fn keep(store: &Store, control: &Control, catalogue: &Catalogue) -> Re
 mod tests {
     use super::*;
     use model::catalogue::Subnet;
+    use model::enums::ReservationKind;
     use model::fixtures::{FixedOffers, at, offered};
     use serde_json::json;
 
     fn policy(vcpus: u32) -> Policy {
         let several = json!({"name": "any", "instance_types": ["*"], "vcpus": [vcpus, 1000], "market": "spot",
                              "fallback": "on_demand"});
-        let launch = json!({"template": "nodekeeper", "subnets": ["subnet-1"]});
+        let launch = json!({"template": "nodekeeper", "subnets": ["subnet-1"], "reservations": ["cr-1"]});
         Policy::from_json(&json!({"launch": launch, "size": [several]})).unwrap()
     }
 
@@ -219,7 +246,13 @@ mod tests {
     fn offers(number: u32) -> FixedOffers {
         let types = (1..=number).map(|n| (format!("m{n}.large"), offered(n, 1, &[("a", 30)]))).collect();
         let subnets = [("subnet-1".to_owned(), Subnet { zone: "a".into(), free: 7 })].into();
-        FixedOffers { of: Catalogue { types, subnets, ..Catalogue::default() }, is_away: false }
+        let reservations = [("cr-1".to_owned(), reservation("m2.large", "a"))].into();
+        FixedOffers { of: Catalogue { types, subnets, reservations, ..Catalogue::default() }, is_away: false }
+    }
+
+    fn reservation(instance_type: &str, zone: &str) -> CapacityReservation {
+        let (instance_type, zone) = (instance_type.to_owned(), zone.to_owned());
+        CapacityReservation { kind: ReservationKind::OnDemand, instance_type, zone, total: 5, free: 4, ends_at: None }
     }
 
     async fn all(told: &FixedOffers, policy: &Policy, before: &Catalogue, now: i64) -> (Catalogue, Vec<Part>) {
@@ -240,12 +273,13 @@ mod tests {
         );
         assert_eq!(read.subnets["subnet-1"].free, 7);
         let sizes = policy(2).with_catalogue(read.clone()).size;
-        assert_eq!(sizes.iter().map(|size| size.price_per_hour.micros()).collect::<Vec<_>>(), [30, 30]);
+        assert_eq!(sizes.iter().map(|size| size.price_per_hour.micros()).collect::<Vec<_>>(), [30, 30, 0]);
+        assert_eq!((sizes[2].instance_type.as_str(), sizes[2].market), ("m2.large", Market::Reserved));
         for (later, due) in [
             (0, &[][..]),
             (299, &[]),
-            (300, &[Part::Subnets]),
-            (3600, &[Part::SpotPrices, Part::Subnets, Part::Quotas]),
+            (300, &[Part::Subnets, Part::Reservations]),
+            (3600, &[Part::SpotPrices, Part::Subnets, Part::Reservations, Part::Quotas]),
             (86_400, &Part::ALL),
             (-10, &Part::ALL),
         ] {
@@ -263,7 +297,7 @@ mod tests {
         assert_eq!(first.part(Part::Prices).read_at, None, "there was no type to ask for");
         assert!(policy(1).with_catalogue(first.clone()).waits_for_catalogue(), "no job is rejected meanwhile");
         let (then, _) = all(&told, &policy(1), &first, 300).await;
-        assert_eq!(policy(1).with_catalogue(then.clone()).size.len(), 3);
+        assert_eq!(policy(1).with_catalogue(then.clone()).size.len(), 4, "three types and a reservation");
         let mut older = then;
         older.parts.entry(Part::Prices).or_default().read_at = Some(at(299));
         assert_eq!(all(&told, &policy(1), &older, 301).await.1, [Part::Prices], "a type may be new");
@@ -285,6 +319,26 @@ mod tests {
         let (new, _) = all(&away, &policy(2), &read, 1).await;
         assert!(policy(2).with_catalogue(new).waits_for_catalogue());
         assert!(!policy(1).with_catalogue(read).waits_for_catalogue());
+    }
+
+    /// A reservation × what is said of it.
+    #[tokio::test]
+    async fn a_reservation_in_which_nothing_can_be_launched_is_named() {
+        for (of, expected) in [
+            (Some(reservation("m2.large", "a")), None),
+            (Some(reservation("p5.48xlarge", "a")), Some("cr-1 is of p5.48xlarge, and no size has this type")),
+            (Some(reservation("m2.large", "b")), Some("cr-1 is in b, and no subnet of launch.subnets is")),
+            (None, Some("EC2 knows no capacity reservation cr-1 that is not over")),
+        ] {
+            let mut told = offers(3);
+            told.of.reservations = of.clone().into_iter().map(|it| ("cr-1".to_owned(), it)).collect();
+            let (read, _) = all(&told, &policy(2), &Catalogue::default(), 0).await;
+            let said = faults(&policy(2).with_catalogue(read), at(0));
+            match expected {
+                Some(expected) => assert!(said.len() == 1 && said[0].says.contains(expected), "{of:?}: {said:?}"),
+                None => assert_eq!(said, []),
+            }
+        }
     }
 
     #[tokio::test]

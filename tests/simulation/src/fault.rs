@@ -222,6 +222,8 @@ faults! {
     MembersInParts = 0.0,
     /// a job that arrives has a role, and a node asks for the credentials of an alloc, its own or another one's (`--fault`)
     RoleWanted = 0.0,
+    /// any chance: the policy also names capacity reservations and a capacity block, which are used up and end (`--fault`)
+    Reservations = 0.0,
 }
 
 impl Fault {

@@ -44,6 +44,8 @@ pub const SITUATIONS: &[&str] = &[
     "a batch was cut short",
     "a launch call was made",
     "a launch went on with its next way",
+    "a launch was in a capacity reservation",
+    "a capacity block ended under an instance",
     "a launch token was used again",
     "a node became disconnected",
     "a node became down",

@@ -6,6 +6,7 @@
 use crate::fault::Fault;
 use crate::replay::Replay;
 use crate::replay::pools::Pools;
+use model::enums::ReservationKind;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -375,10 +376,25 @@ pub fn sizes(spot: bool) -> Value {
     Value::Array(all)
 }
 
+/// The reservations of a world that has some: id, kind, type, machines, and after how many minutes it ends.
+pub const RESERVATIONS: [(&str, ReservationKind, &str, u32, Option<i64>); 3] = [
+    ("cr-lasts", ReservationKind::OnDemand, "small.type", 2, None),
+    ("cr-ends", ReservationKind::OnDemand, "medium.type", 3, Some(70)),
+    ("cr-block", ReservationKind::CapacityBlock, "gpu.type", 2, Some(110)),
+];
+
 /// The types of the size of several, and their vCPUs.
 pub const SEVERAL: [(&str, u32); 5] = [("v1.type", 2), ("v2.type", 2), ("w1.type", 4), ("w2.type", 4), ("x1.type", 8)];
 
 impl Scenario {
+    /// Adds capacity reservations to the policy.
+    pub fn add_reservations(&mut self) {
+        if let Some(launch) = self.policy.get_mut("launch") {
+            launch["reservations"] = RESERVATIONS.iter().map(|(id, ..)| *id).collect();
+            launch["reservation_drain_s"] = json!(600);
+        }
+    }
+
     /// Adds a size of several types to the policy, behind the others. It is the cheapest most of the time.
     pub fn add_several(&mut self) {
         let share = if self.seed.is_multiple_of(3) { 0.6 } else { 1.0 };

@@ -53,7 +53,8 @@ fn who(command: &Command) -> Option<&'static str> {
 const OF_LOGS: [&str; 2] = ["dynamodb:UpdateItem nodes", "s3:GetObject"];
 
 /// What an operator may ask of EC2's offers. The trait `Cloud` has none of it, so [`NotingCloud`] does not see it.
-const OFFERS: [&str; 6] = [
+const OFFERS: [&str; 7] = [
+    "ec2:DescribeCapacityReservations",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeSpotPriceHistory",
@@ -118,14 +119,7 @@ impl Cloud for NotingCloud {
         panic!("a command read a console")
     }
     fn offers(&self) -> Option<&dyn Offers> {
-        for call in [
-            "ec2:DescribeInstanceTypeOfferings",
-            "ec2:DescribeInstanceTypes",
-            "ec2:DescribeSpotPriceHistory",
-            "ec2:DescribeSubnets",
-            "pricing:GetProducts",
-            "servicequotas:ListServiceQuotas",
-        ] {
+        for call in OFFERS {
             self.0.lock().unwrap().insert(call.to_owned());
         }
         Some(&self.1)

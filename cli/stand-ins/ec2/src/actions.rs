@@ -23,6 +23,7 @@ impl Call<'_> {
             "DescribeInstanceTypes" => Self::describe_instance_types,
             "DescribeInstanceTypeOfferings" => Self::describe_instance_type_offerings,
             "DescribeSpotPriceHistory" => Self::describe_spot_price_history,
+            "DescribeCapacityReservations" => Self::describe_capacity_reservations,
             "DescribeSubnets" => Self::describe_subnets,
             "TerminateInstances" => Self::terminate_instances,
             "GetConsoleOutput" => Self::get_console_output,

@@ -32,6 +32,12 @@ pub(crate) enum ApiError {
     InstanceNotFound(Vec<String>),
     #[error("The subnet ID '{0}' does not exist")]
     SubnetNotFound(String),
+    #[error("The Capacity Reservation ID '{0}' does not exist")]
+    ReservationNotFound(String),
+    #[error("The Capacity Reservation '{0}' is not active")]
+    ReservationState(String),
+    #[error("The requested reservation {0} does not have sufficient capacity for this request.")]
+    ReservationCapacityExceeded(String),
     #[error("There are not enough free addresses in subnet '{0}' to satisfy the requested number of instances.")]
     NoFreeAddresses(String),
     #[error("The following supplied instance types do not exist: [{0}]")]
@@ -110,6 +116,9 @@ impl ApiError {
             Self::InstanceIdMalformed(_) => (400, "InvalidInstanceID.Malformed"),
             Self::InstanceNotFound(_) => (400, "InvalidInstanceID.NotFound"),
             Self::SubnetNotFound(_) => (400, "InvalidSubnetID.NotFound"),
+            Self::ReservationNotFound(_) => (400, "InvalidCapacityReservationId.NotFound"),
+            Self::ReservationState(_) => (400, "InvalidCapacityReservationState"),
+            Self::ReservationCapacityExceeded(_) => (400, "ReservationCapacityExceeded"),
             Self::NoFreeAddresses(_) => (400, "InsufficientFreeAddressesInSubnet"),
             Self::InstanceTypeUnknown(_) => (400, "InvalidInstanceType"),
             Self::Json { code, .. } => (400, code),

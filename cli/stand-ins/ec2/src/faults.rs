@@ -2,6 +2,7 @@
 //! those that are still to come.
 
 use model::Market;
+use model::reservation::CapacityReservation;
 use model::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -29,6 +30,8 @@ pub struct Faults {
     /// The quota of spot vCPUs: `MaxSpotInstanceCountExceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_spot_vcpus: Option<u32>,
+    /// The capacity reservations of the account.
+    pub capacity_reservations: Vec<Reservation>,
     /// This many of the next calls, of any action, answer `RequestLimitExceeded`.
     pub throttle_calls: u32,
     /// This many of the next successful calls of RunInstances and CreateFleet launch, but their answer is lost.
@@ -65,6 +68,15 @@ impl Shortage {
             && self.zone.as_deref().is_none_or(|z| z == zone)
             && self.market.is_none_or(|m| m == market)
     }
+}
+
+/// A capacity reservation of the account. `free` does not count: the stand-in knows who uses it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reservation {
+    /// For example `cr-0123456789abcdef0`.
+    pub id: String,
+    #[serde(flatten)]
+    pub of: CapacityReservation,
 }
 
 /// How an answer is lost.

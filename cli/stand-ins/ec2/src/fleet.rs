@@ -16,7 +16,7 @@ use model::Market;
 use crate::api_error::ApiError;
 use crate::call::Call;
 use crate::catalogue;
-use crate::run::{Launch, identity, token};
+use crate::run::{Launch, RESERVATION, identity, token};
 use crate::settings::InstanceType;
 use crate::templates;
 use crate::wire::{Params, Xml};
@@ -169,10 +169,15 @@ impl Fleet {
         let (market, options) = match target.filled("DefaultTargetCapacityType") {
             Some("spot") => (Market::Spot, "SpotOptions"),
             None | Some("on-demand") => (Market::OnDemand, "OnDemandOptions"),
+            Some("reserved-capacity") => (Market::Reserved, "ReservedCapacityOptions"),
             Some(other) => {
-                return Err(ApiError::value(other, "DefaultTargetCapacityType", "it must be spot or on-demand"));
+                let why = "it must be spot, on-demand or reserved-capacity";
+                return Err(ApiError::value(other, "DefaultTargetCapacityType", why));
             }
         };
+        let options = params.structure(options).unwrap_or_default();
+        let reservation = reservation_of(&options, market)?;
+
         if target.get("OnDemandTargetCapacity").or(target.get("SpotTargetCapacity")).is_some() {
             return Err(ApiError::InvalidParameterValue("The stand-in knows fleets of one market only".into()));
         }
@@ -187,7 +192,7 @@ impl Fleet {
                 overrides.push(Params::default());
             }
             ways.extend(overrides.into_iter().map(|given| Way {
-                launch: as_launch(params, &template, &given, (total, market)),
+                launch: as_launch(params, &template, &given, (total, market, reservation)),
                 template: template.clone(),
                 given,
             }));
@@ -195,12 +200,30 @@ impl Fleet {
         if ways.is_empty() {
             return Err(ApiError::MissingParameter("LaunchTemplateConfigs"));
         }
-        Ok(Self { total, market, options: params.structure(options).unwrap_or_default(), ways })
+        Ok(Self { total, market, ways, options: options.clone() })
+    }
+}
+
+/// The capacity reservation of a fleet in reserved capacity.
+fn reservation_of(options: &Params, market: Market) -> Result<Option<&str>, ApiError> {
+    if market != Market::Reserved {
+        return Ok(None);
+    }
+    match options.list("CapacityReservationTarget.CapacityReservationId").as_slice() {
+        [id] => Ok(Some(*id)),
+        _ => Err(ApiError::InvalidParameterValue(
+            "The stand-in knows fleets in one capacity reservation, which is named by its id".into(),
+        )),
     }
 }
 
 /// The parameters of RunInstances that launch the same.
-fn as_launch(fleet: &Params, template: &Params, given: &Params, (total, market): (u32, Market)) -> Params {
+fn as_launch(
+    fleet: &Params,
+    template: &Params,
+    given: &Params,
+    (total, market, reservation): (u32, Market, Option<&str>),
+) -> Params {
     let total = total.to_string();
     let mut pairs = vec![("MinCount".to_owned(), "1"), ("MaxCount".to_owned(), total.as_str())];
     for name in ["InstanceType", "SubnetId", "ImageId"] {
@@ -211,6 +234,7 @@ fn as_launch(fleet: &Params, template: &Params, given: &Params, (total, market):
     }
     let user_data = template.filled("LaunchTemplateSpecificationUserData");
     pairs.extend(user_data.map(|value| ("UserData".to_owned(), value)));
+    pairs.extend(reservation.map(|id| (RESERVATION.to_owned(), id)));
     if market == Market::Spot {
         pairs.push(("InstanceMarketOptions.MarketType".to_owned(), "spot"));
     }

@@ -56,6 +56,9 @@ pub struct Instance {
     /// The vCPUs that count against a quota.
     pub vcpus: u32,
     pub market: Market,
+    /// The capacity reservation in which it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_reservation: Option<String>,
     pub subnet_id: String,
     /// The availability zone.
     pub zone: String,

@@ -61,6 +61,9 @@ fn instance(xml: &mut Xml, instance: &Instance) {
     if instance.market == Market::Spot {
         xml.text("instanceLifecycle", "spot");
     }
+    if let Some(reservation) = &instance.capacity_reservation {
+        xml.text("capacityReservationId", reservation);
+    }
     if let Some(token) = &instance.client_token {
         xml.text("clientToken", token);
     }

@@ -44,6 +44,7 @@ mod machines;
 mod offers;
 mod pages;
 mod price_list;
+mod reservations;
 mod run;
 mod service_quotas;
 mod settings;
@@ -57,7 +58,7 @@ mod world;
 mod tests;
 
 pub use ec2::Ec2;
-pub use faults::{FailCall, Faults, Forget, LostAs, Shortage};
+pub use faults::{FailCall, Faults, Forget, LostAs, Reservation, Shortage};
 pub use http::serve;
 pub use instance::{Instance, State, StateReason};
 pub use machines::{MachineStart, Machines, NoMachines};

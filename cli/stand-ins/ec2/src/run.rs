@@ -28,6 +28,9 @@ const DEFAULT_TYPE: &str = "m1.small";
 /// The resource types that a launch may tag ("RunInstances", EC2 API Reference, TagSpecification.N).
 const TAGGABLE: [&str; 4] = ["instance", "volume", "network-interface", "spot-instances-request"];
 
+/// What names the capacity reservation of a launch.
+pub(crate) const RESERVATION: &str = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId";
+
 /// A valid request.
 pub(crate) struct Launch<'a> {
     min: u32,
@@ -36,6 +39,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) instance_type: String,
     vcpus: u32,
     market: Market,
+    capacity_reservation: Option<&'a str>,
     pub(crate) subnet: &'a Subnet,
     subnet_index: usize,
     image_id: Option<String>,
@@ -125,6 +129,12 @@ impl Call<'_> {
                     limit(left, ApiError::MaxSpotInstanceCountExceeded)?;
                 }
             }
+            // The reservation itself counts against the quota.
+            Market::Reserved => {
+                let id = launch.capacity_reservation.unwrap_or_default();
+                let room = self.room_in_reservation(id, &launch.instance_type, &launch.subnet.zone)?;
+                limit(room, ApiError::ReservationCapacityExceeded(id.to_owned()))?;
+            }
         }
         if launch.subnet.addresses.is_some() {
             let subnet = &launch.subnet.subnet_id;
@@ -158,6 +168,7 @@ impl Call<'_> {
                 instance_type: launch.instance_type.clone(),
                 vcpus: launch.vcpus,
                 market: launch.market,
+                capacity_reservation: launch.capacity_reservation.map(str::to_owned),
                 subnet_id: launch.subnet.subnet_id.clone(),
                 zone: launch.subnet.zone.clone(),
                 private_ip: self.world.fresh_address(launch.subnet_index),
@@ -186,6 +197,7 @@ impl<'a> Launch<'a> {
         let template = templates::of_launch(params, settings)?;
         let (min, max) = counts(params)?;
         let (subnet_index, subnet) = subnet(params, settings)?;
+        let capacity_reservation = params.filled(RESERVATION);
         let instance_type = params
             .filled("InstanceType")
             .or(template.and_then(|t| t.instance_type.as_deref()))
@@ -197,10 +209,12 @@ impl<'a> Launch<'a> {
             token: token(params)?,
             vcpus: vcpus(&instance_type, &subnet.zone, settings)?,
             instance_type,
-            market: match market(params)? {
-                Some(market) => market,
-                None => template.and_then(|t| t.market).unwrap_or(Market::OnDemand),
+            market: match (capacity_reservation, market(params)?) {
+                (Some(_), _) => Market::Reserved,
+                (None, Some(market)) => market,
+                (None, None) => template.and_then(|t| t.market).unwrap_or(Market::OnDemand),
             },
+            capacity_reservation,
             subnet,
             subnet_index,
             image_id: params.filled("ImageId").map(str::to_owned).or_else(|| template.and_then(|t| t.image_id.clone())),

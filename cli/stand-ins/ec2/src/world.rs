@@ -10,6 +10,7 @@
 //!    └───────────────────┴───────▶ shutting-down
 //! ```
 
+use model::enums::ReservationKind;
 use model::time::{Span, Time};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -45,6 +46,7 @@ pub(crate) enum Shutdown {
 enum DueChange {
     Run,
     Interrupt,
+    EndBlock,
     Stop,
     Terminate,
     Forget,
@@ -126,6 +128,11 @@ impl World {
     pub(crate) fn launch(&mut self, instance: Instance, settings: &Ec2Settings) {
         let number = self.next();
         self.schedule(instance.launched_at + Span::from_ms(settings.pending_ms), number, DueChange::Run);
+        let reservation = instance.capacity_reservation.as_deref().and_then(|id| self.reservation(id).ok());
+        let block = reservation.filter(|(known, _)| known.of.kind == ReservationKind::CapacityBlock);
+        if let Some(until) = block.and_then(|(known, _)| known.of.until()) {
+            self.schedule(until, number, DueChange::EndBlock);
+        }
         self.by_id.insert(instance.instance_id.clone(), number);
         self.instances.insert(number, instance);
     }
@@ -203,6 +210,10 @@ impl World {
             (DueChange::Interrupt, _) => {
                 let id = instance.instance_id.clone();
                 self.shut_down(&id, Shutdown::Terminate, StateReason::SpotTermination, at, settings);
+            }
+            (DueChange::EndBlock, _) => {
+                let id = instance.instance_id.clone();
+                self.shut_down(&id, Shutdown::Terminate, StateReason::TerminatedByCloud, at, settings);
             }
             (DueChange::Terminate, State::ShuttingDown) | (DueChange::Stop, State::Stopping)
                 if self.faults.is_stuck(instance) =>

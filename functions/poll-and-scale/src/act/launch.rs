@@ -9,8 +9,8 @@
 //! repeats the call and gets the same instances. Source: EC2 API reference, "Ensuring idempotency".
 //!
 //! One call launches a batch of nodes if the user data holds nothing of one node. Then step 1 is one transaction, and a
-//! batch is never half claimed. One call names all ways to launch that share a size, a market and a template, so EC2 goes to
-//! the next way by itself. Only then the next call of the run tries the next ways.
+//! batch is never half claimed. One call names all ways to launch that share a size, a market, a capacity reservation and a template,
+//! so EC2 goes to the next way by itself. Only then the next call of the run tries the next ways.
 //!
 //! Guarantees: only the run that wrote the claim makes the call; only that run changes the ways or the batch, in a
 //! write of its own before the next call.
@@ -47,7 +47,8 @@ type Ways = Vec<Offering>;
 /// nodes of a zone.
 fn calls_of(offerings: &[Offering], zone_share: f64) -> Vec<Ways> {
     let in_one_call = |a: &Offering, b: &Offering| {
-        (&a.size, a.market, &a.template, a.template_version) == (&b.size, b.market, &b.template, b.template_version)
+        (&a.size, a.market, &a.reservation) == (&b.size, b.market, &b.reservation)
+            && (&a.template, a.template_version) == (&b.template, b.template_version)
     };
     let mut calls = Vec::new();
     for alike in offerings.chunk_by(in_one_call) {

@@ -130,6 +130,7 @@ impl Acting<'_> {
                 let record = self.record(*node_id)?;
                 self.write_node(&record, &record.seen_by_run(*seen, now)?, Vec::new()).await?;
             }
+            Action::DrainNode { node_id, by } => self.drain(*node_id, *by, now).await?,
             Action::Drain(id, node_id) => self.stop_and_count_lost(*id, *node_id, reason, now).await?,
             Action::Warn(_) => return Ok(Outcome::Said),
             Action::HoldBack { note, .. } => {

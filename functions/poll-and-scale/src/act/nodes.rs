@@ -46,6 +46,14 @@ impl Acting<'_> {
         Ok(())
     }
 
+    /// Drains a node whose machine will not stay. The event of the action says why.
+    pub(super) async fn drain(&self, node_id: NodeId, by: Option<Time>, now: Time) -> Result<(), ActError> {
+        let record = self.record(node_id)?;
+        let after = by.map_or_else(|| record.at_risk(now), |by| record.interrupted(by, now));
+        self.write_node(&record, &after.ok_or(ActError::CONFLICT)?, Vec::new()).await?;
+        Ok(())
+    }
+
     /// Frees a slot. `unlisted` is the instance, if EC2 does not list it. EC2 is then asked for this id as the last
     /// proof: the slot is freed only if EC2 does not know the instance, or knows it as terminated.
     pub(super) async fn clean_node(

@@ -112,6 +112,8 @@ pub enum Action {
     SetIdle(NodeId, Idleness),
     /// Tell an alloc to stop because its node's drain deadline is near, and count it as lost for its job.
     Drain(AllocId, NodeId),
+    /// Drain a node whose machine will not stay; until this time, if EC2 terminates it then.
+    DrainNode { node_id: NodeId, by: Option<Time> },
     /// Tell a person.
     Warn(Subject),
     /// Do nothing on purpose, and record why.
@@ -194,7 +196,7 @@ impl Describe for Action {
             Self::Requeue(_) => ActionName::Requeue,
             Self::Advance { .. } => ActionName::Advance,
             Self::SetIdle(..) => ActionName::SetIdle,
-            Self::Drain(..) => ActionName::Drain,
+            Self::Drain(..) | Self::DrainNode { .. } => ActionName::Drain,
             Self::Warn(_) => ActionName::Warn,
             Self::HoldBack { .. } => ActionName::HoldBack,
         }
@@ -214,6 +216,7 @@ impl Describe for Action {
             | Self::MarkDown(node_id)
             | Self::SetIdle(node_id, _)
             | Self::BindInstance { node_id, .. }
+            | Self::DrainNode { node_id, .. }
             | Self::ShutDown { node_id, .. }
             | Self::Terminate { node_id, .. }
             | Self::Clean { node_id, .. } => About::Node(*node_id),

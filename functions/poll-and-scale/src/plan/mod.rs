@@ -2,8 +2,8 @@
 //!
 //! Each stage is one file. The stages run in this order: whose silence is believed (`failure_detector`), what EC2 lists
 //! (`instances`), which leases expired (`leases`), what follows for the allocs (`allocs`), which spot pools EC2 empties
-//! (`interruptions`), what the queue needs (`demand`), which launches without an answer are repeated for it (`relaunch`), and which nodes may be shut down
-//! (`shutdown`). The stages share the actions (`actions`), the indexed
+//! (`interruptions`), which capacity reservations end (`reservations`), what the queue needs (`demand`), which launches without
+//! an answer are repeated for it (`relaunch`), and which nodes may be shut down (`shutdown`). The stages share the actions (`actions`), the indexed
 //! observation (`view`) and the brakes (`brakes`).
 //!
 //! Guarantees: the same observation and time give the same plan; after a plan was carried out, the next plan is empty,
@@ -21,6 +21,7 @@ mod leases;
 mod liveness;
 mod needs;
 mod relaunch;
+mod reservations;
 mod shutdown;
 mod sizes;
 mod suspicion;
@@ -55,6 +56,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     leases::plan(&mut view, &mut plan);
     allocs::plan(&mut view, &mut plan);
     interruptions::plan(&mut view, &mut plan);
+    reservations::plan(&mut view, &mut plan);
     let mut needs = demand::plan(&view, &mut plan);
     relaunch::plan(&view, &mut plan, &mut needs);
     shutdown::plan(&view, &mut plan, &needs);

@@ -1,12 +1,16 @@
 //! Which sizes fit a job, in which order they are tried, and which offerings may be launched now.
 //!
-//! Guarantees: the cheapest size comes first; at equal price the one with more memory, then by name.
+//! Guarantees: the cheapest size comes first; at equal price the one with more memory, then by name; of reserved ones the
+//! smallest.
 //! Does not: count nodes or prices; the packing does.
 
 use super::view::View;
+use model::catalogue::Catalogue;
 use model::limits::Limit;
 use model::policy::{Fallback, Policy, Size};
 use model::reason::Reason;
+use model::reservation::CapacityReservation;
+use model::time::Span;
 use model::{Arch, Capacity, JobSummary, Machine, MachineNeed, Market, MarketNeed, Offering, Usd};
 use std::collections::BTreeSet;
 
@@ -25,8 +29,9 @@ impl<'a> Sizes<'a> {
         Self { policy, sorted, default_arch: policy.default_arch() }
     }
 
+    /// Every size that work without GPUs may have, in the order to try them.
     pub(super) fn all(&self) -> Vec<&'a Size> {
-        self.sorted.iter().map(|(size, _)| *size).collect()
+        self.sorted.iter().map(|(size, _)| *size).filter(|size| is_for(size, 0)).collect()
     }
 
     /// The sizes that fit a job, in the order to try them.
@@ -36,7 +41,8 @@ impl<'a> Sizes<'a> {
 
     /// The sizes that offer this, in the order to try them.
     pub(super) fn offering(&self, takes: Capacity, need: &MachineNeed) -> Vec<&'a Size> {
-        let fit = self.sorted.iter().filter(|(size, usable)| self.machine(size).fits(takes, need, *usable));
+        let is_fitting = |size, usable| is_for(size, takes.gpus) && self.machine(size).fits(takes, need, usable);
+        let fit = self.sorted.iter().filter(|(size, usable)| is_fitting(size, *usable));
         fit.map(|(size, _)| *size).collect()
     }
 
@@ -51,9 +57,29 @@ impl<'a> Sizes<'a> {
     }
 }
 
-/// The order to try sizes: the cheapest first; at equal price more memory, then by name.
+/// Whether work that needs so many GPUs may have this size. What is reserved costs nothing, so without this rule every job would
+/// go first to the reserved machines with GPUs, and those that need GPUs would find none.
+fn is_for(size: &Size, gpus: u32) -> bool {
+    size.reservation.is_none() || size.capacity.gpus == 0 || gpus > 0
+}
+
+/// Why no machine may be launched in the capacity reservation of a size, of which so many are free; `None` if one may.
+pub(super) fn closed(view: &View<'_>, size: &Size, free: u32) -> Option<Reason> {
+    let reservation = size.reservation.as_ref()?.id.clone();
+    let known = view.seen.policy.catalogue.reservations.get(&reservation)?;
+    let lead = Span::from_s(view.seen.policy.launch.reservation_drain_s);
+    if let Some(until) = known.until().filter(|until| view.now >= *until - lead) {
+        return Some(Reason::ReservationEnding { reservation, until });
+    }
+    (free == 0).then_some(Reason::ReservationUsed { reservation, total: known.total })
+}
+
+/// The order to try sizes: the cheapest first; at equal price more memory, then by name. Of those that are reserved, and so cost
+/// nothing, the smallest comes first.
 fn order(size: &Size) -> impl Ord + use<'_> {
-    (size.price_per_hour, std::cmp::Reverse(size.capacity.memory_mib), size.name.as_str())
+    let Capacity { vcpus, memory_mib, .. } = size.capacity;
+    let smallest = size.reservation.as_ref().map(|_| (vcpus, memory_mib));
+    (size.price_per_hour, smallest, std::cmp::Reverse(memory_mib), size.name.as_str())
 }
 
 /// The offerings of a size that may be launched now: those of [`every_offering`] that no limit covers, in subnets with
@@ -80,7 +106,11 @@ fn full_subnet<'o>(view: &View<'_>, offering: &'o Offering) -> Option<&'o str> {
 }
 
 /// What a machine of this size costs; `None` if the zone does not have it, or the price is not known.
-fn price(size: &Size, market: Market, zone: Option<&str>) -> Option<Usd> {
+fn price(catalogue: &Catalogue, size: &Size, market: Market, zone: Option<&str>) -> Option<Usd> {
+    if let Some(reserved) = &size.reservation {
+        let is_there = |it: &CapacityReservation| zone.is_none_or(|zone| zone == it.zone);
+        return catalogue.reservations.get(&reserved.id).filter(|it| is_there(it)).map(|_| Usd::ZERO);
+    }
     match &size.offered {
         None => Some(size.price_per_hour),
         Some(offered) if zone.is_none_or(|zone| offered.zones.contains(zone)) => offered.price_in(market, zone),
@@ -101,6 +131,7 @@ pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<MarketN
             &[Market::Spot, Market::OnDemand]
         }
         Market::OnDemand => &[Market::OnDemand],
+        Market::Reserved => &[Market::Reserved],
     };
     let template = size.template.as_deref().or(policy.launch.template.as_deref()).unwrap_or_default();
     let (template, version) = split_version(template);
@@ -110,11 +141,12 @@ pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<MarketN
     for market in markets.iter().copied() {
         for subnet in &subnets {
             let zone = subnet.and_then(|id| policy.catalogue.zone_of(id));
-            let Some(price_per_hour) = price(size, market, zone) else { continue };
+            let Some(price_per_hour) = price(&policy.catalogue, size, market, zone) else { continue };
             found.push(Offering {
                 size: size.name.clone(),
                 instance_type: size.instance_type.clone(),
                 market,
+                reservation: size.reservation.clone(),
                 subnet_id: subnet.cloned(),
                 zone: zone.map(str::to_owned),
                 template: template.to_owned(),

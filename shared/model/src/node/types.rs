@@ -10,6 +10,7 @@ use crate::instance::NewInstance;
 use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
 use crate::output::Follow;
+use crate::reservation::Reserved;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -215,6 +216,9 @@ pub struct Offering {
     /// Like `m7a.large`.
     pub instance_type: String,
     pub market: Market,
+    /// The capacity reservation, if the market is [`Market::Reserved`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Reserved>,
     /// `None` where the launch template names the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subnet_id: Option<String>,
@@ -239,6 +243,9 @@ impl fmt::Display for Offering {
         write!(f, "{} {}", self.market, self.instance_type)?;
         if let Some(place) = self.zone.as_ref().or(self.subnet_id.as_ref()) {
             write!(f, " in {place}")?;
+        }
+        if let Some(reservation) = &self.reservation {
+            write!(f, " ({})", reservation.id)?;
         }
         write!(f, " ${:.4}", f64::from(self.price_per_hour))
     }

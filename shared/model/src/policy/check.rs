@@ -324,10 +324,9 @@ fn fits(kind: Kind, value: &Value) -> bool {
         Kind::Flag => value.is_boolean(),
         Kind::OneOf(words) => value.as_str().is_some_and(|t| words.contains(&t)),
         Kind::Template => value.as_str().is_some_and(is_template),
-        Kind::Subnets => value.as_array().is_some_and(|list| {
-            let subnets: BTreeSet<&str> =
-                list.iter().filter_map(Value::as_str).filter(|text| is_subnet(text)).collect();
-            subnets.len() == list.len()
+        Kind::Ids(of) => value.as_array().is_some_and(|list| {
+            let ids: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(|text| is_id_of(of, text)).collect();
+            ids.len() == list.len()
         }),
         Kind::InstanceTypes => value.as_array().is_some_and(|list| {
             let is_pattern = |text: &&str| is_instance_type(&text.replace('*', "x"));
@@ -385,8 +384,9 @@ fn is_graviton(instance_type: &str) -> bool {
     family == "a1" || (has_generation && is_plain && options.contains('g'))
 }
 
-fn is_subnet(text: &str) -> bool {
-    let id = text.strip_prefix("subnet-").unwrap_or_default();
+/// Whether EC2 could have given this id to something of this kind.
+fn is_id_of(kind: &str, text: &str) -> bool {
+    let id = text.strip_prefix(kind).and_then(|id| id.strip_prefix('-')).unwrap_or_default();
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
@@ -402,7 +402,7 @@ fn allowed(kind: Kind) -> String {
         Kind::Flag => "true or false".into(),
         Kind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
         Kind::Template => TEMPLATE_FORM.into(),
-        Kind::Subnets => "a list of subnets, each once, like [\"subnet-0123456789abcdef0\"]".into(),
+        Kind::Ids(of) => format!("a list of ids, each once, like [\"{of}-0123456789abcdef0\"]"),
         Kind::InstanceTypes => {
             format!("a list of at most {MAX_PATTERNS} names of instance types, each once, like [\"m7a.large\", \"c7*\"]")
         }

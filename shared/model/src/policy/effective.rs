@@ -12,14 +12,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Policy {
-    /// The policy with a size for each instance type that its sizes of several types take.
+    /// The policy with a size for each instance type that its sizes of several types take, and one for each size that has a
+    /// capacity reservation.
     #[must_use]
     pub fn with_catalogue(mut self, catalogue: Catalogue) -> Self {
-        self.size.retain(|size| size.offered.is_none());
+        self.size.retain(|size| !size.is_derived());
         let zones: BTreeSet<&str> = self.launch.subnets.iter().filter_map(|id| catalogue.zone_of(id)).collect();
         for several in &self.several {
             let types = catalogue.types.iter().filter_map(|(name, offered)| several.of_type(name, offered, &zones));
             self.size.extend(types);
+        }
+        for (id, reservation) in &catalogue.reservations {
+            let of_type = self.size.iter().filter(|size| size.instance_type == reservation.instance_type);
+            let reserved: Vec<_> =
+                of_type.filter(|s| s.reservation.is_none()).map(|s| s.reserved(id, reservation)).collect();
+            self.size.extend(reserved);
         }
         self.catalogue = Arc::new(catalogue);
         self
@@ -39,9 +46,11 @@ impl Policy {
         self.parts_needed().iter().find_map(error).unwrap_or_else(next)
     }
 
-    /// The parts of the catalogue without which nothing is bought: EC2 itself refuses what exceeds a quota.
+    /// The parts of the catalogue without which nothing is bought: EC2 itself refuses what exceeds a quota, and what is not
+    /// known to be reserved is bought.
     fn parts_needed(&self) -> Vec<Part> {
-        self.parts_wanted().into_iter().filter(|part| *part != Part::Quotas).collect()
+        let is_needed = |part: &Part| !matches!(part, Part::Quotas | Part::Reservations);
+        self.parts_wanted().into_iter().filter(is_needed).collect()
     }
 
     /// The parts of the catalogue that are of use for the policy.
@@ -53,6 +62,7 @@ impl Policy {
             }
             Part::SpotPrices => self.several.iter().any(|s| s.market == Market::Spot),
             Part::Subnets => !self.launch.subnets.is_empty(),
+            Part::Reservations => !self.launch.reservations.is_empty(),
             Part::Quotas => true,
         };
         Part::ALL.into_iter().filter(is_wanted).collect()
@@ -61,7 +71,7 @@ impl Policy {
     /// What a catalogue of this policy has to have, as a text: with another text, a catalogue is one of another policy.
     pub fn catalogue_wanted(&self) -> String {
         let of_sizes: Vec<_> = self.several.iter().map(|s| (&s.name, s.kind.arch, &s.requirements)).collect();
-        serde_json::to_string(&(of_sizes, &self.launch.subnets)).unwrap_or_default()
+        serde_json::to_string(&(of_sizes, &self.launch.subnets, &self.launch.reservations)).unwrap_or_default()
     }
 
     /// How many nodes are kept up at this time.

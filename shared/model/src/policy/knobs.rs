@@ -32,8 +32,8 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
     /// A launch template: its id or its name, and perhaps `:7` for a version.
     Template,
-    /// A list of subnets, each once.
-    Subnets,
+    /// A list of ids that EC2 gave to things of this kind, like `subnet`, each once.
+    Ids(&'static str),
     /// A list of names of instance types, in which `*` is any text, each once.
     InstanceTypes,
     /// A list of days of the week, each once, at least one.
@@ -114,9 +114,21 @@ pub const KNOBS: &[Knob] = &[
     ),
     knob(
         "launch.subnets",
-        Kind::Subnets,
+        Kind::Ids("subnet"),
         "[]",
         "subnets to launch in, tried in order; empty: the subnet of the template",
+    ),
+    knob(
+        "launch.reservations",
+        Kind::Ids("cr"),
+        "[]",
+        "capacity reservations and capacity blocks of EC2 for this cluster: as long as one has a free machine, a size of its type is launched there, for every market, and costs nothing",
+    ),
+    knob(
+        "launch.reservation_drain_s",
+        SECONDS,
+        "900",
+        "how long before a reservation ends its nodes get no new jobs; a capacity block ends for its instances half an hour before its end date: what runs then is stopped, while nodes of other reservations finish their jobs first",
     ),
     knob(
         "launch.zone_share",

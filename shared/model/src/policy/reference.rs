@@ -77,7 +77,7 @@ fn unit(knob: &Knob, name: &str) -> String {
         Kind::Flag => "true or false",
         Kind::OneOf(words) => return words.join(" or "),
         Kind::Template => "a launch template",
-        Kind::Subnets => "a list of subnets",
+        Kind::Ids(_) => "a list of ids",
         Kind::InstanceTypes => "a list of names of instance types",
         Kind::Days => "a list of days",
         Kind::TimeOfDay => "a time of day",

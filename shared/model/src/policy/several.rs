@@ -170,6 +170,7 @@ impl SeveralTypes {
             max: self.max,
             template: self.template.clone(),
             offered: Some(Arc::new(offered.clone())),
+            reservation: None,
         })
     }
 }
@@ -180,6 +181,7 @@ impl Offered {
         match market {
             Market::OnDemand => self.on_demand,
             Market::Spot => self.spot.values().min().copied(),
+            Market::Reserved => Some(Usd::ZERO),
         }
     }
 
@@ -187,7 +189,7 @@ impl Offered {
     pub fn price_in(&self, market: Market, zone: Option<&str>) -> Option<Usd> {
         match (market, zone) {
             (Market::Spot, Some(zone)) => self.spot.get(zone).copied(),
-            (Market::OnDemand, _) | (Market::Spot, None) => self.price(market),
+            (Market::OnDemand | Market::Reserved, _) | (Market::Spot, None) => self.price(market),
         }
     }
 }

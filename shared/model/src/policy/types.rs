@@ -57,7 +57,8 @@ macro_rules! sections {
 sections! {
     Nodes { min: u32, max: u32, max_price_per_hour: Usd, memory_usable: f64 }
     Launch {
-        template: Option<String>, subnets: Vec<String>, zone_share: f64, drain_at_risk: bool, tags: BTreeMap<String, String>, user_data: String,
+        template: Option<String>, subnets: Vec<String>, reservations: Vec<String>, reservation_drain_s: i64,
+        zone_share: f64, drain_at_risk: bool, tags: BTreeMap<String, String>, user_data: String,
         max_per_run: u32, max_per_call: usize, calls_per_second: f64,
     }
     Boot { timeout_s: i64, failures_before_pause: u32 }
@@ -133,7 +134,7 @@ impl Policy {
     /// The document with every default filled in.
     pub fn to_json(&self) -> Value {
         let mut document = serde_json::to_value(self).unwrap_or(Value::Null);
-        let of_one = self.size.iter().filter(|size| size.offered.is_none()).map(serde_json::to_value);
+        let of_one = self.size.iter().filter(|size| !size.is_derived()).map(serde_json::to_value);
         let sizes = of_one.chain(self.several.iter().map(serde_json::to_value)).flatten().collect();
         if let Some(document) = document.as_object_mut() {
             document.insert("size".into(), Value::Array(sizes));

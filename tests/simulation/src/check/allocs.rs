@@ -1,8 +1,8 @@
 //! The invariants of allocs, and of the processes on the machines.
 
 use super::{
-    Check, RUN, SLACK, alloc_id, count, done, is_back, is_final, is_true, is_wanted, node_id, number, set, slot, text,
-    time, usable_gpus, within,
+    Check, RUN, SLACK, alloc_id, count, done, is_back, is_final, is_of_market, is_true, is_wanted, node_id, number,
+    set, slot, text, time, usable_gpus, within,
 };
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
@@ -527,7 +527,8 @@ impl Check {
         }
         let job = alloc_id(alloc).and_then(|id| model.get(&store::job_key(id.job_id)));
         let asks = |name: &str| job.and_then(|j| text(j, name));
-        if ["instance_type", "market"].iter().any(|name| asks(name).is_some() && asks(name) != text(after, name)) {
+        let is_other_type = asks("instance_type").is_some_and(|asked| text(after, "instance_type") != Some(asked));
+        if is_other_type || !is_of_market(after, asks("market")) {
             self.broken(rule, format!("not what it asks for, {after:?}: {job:?}"));
         }
     }

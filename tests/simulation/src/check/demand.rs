@@ -2,11 +2,12 @@
 
 use super::brakes::MOVED;
 use super::jobs::is_held;
-use super::{Check, INDEX, RUN, SLACK, count, node_id, refuses, text, time, usable_gpus};
+use super::{Check, INDEX, RUN, SLACK, count, is_of_market, node_id, refuses, text, time, usable_gpus};
 use crate::caller::{Caller, Kind, may_be_about};
 use crate::core::lock;
 use crate::database::Model;
 use crate::world::STEADY;
+use model::Market;
 use model::ids::JobId;
 use model::policy::{Policy, Size};
 use model::time::{Span, Time};
@@ -124,7 +125,7 @@ impl Check {
     }
 
     /// A node that is launched for a job has the cheapest size that fits the job and can be had. (A size that EC2 refused
-    /// lately, or that has reached its own maximum, cannot be had.)
+    /// lately, or that has reached its own maximum, cannot be had; what is reserved costs nothing.)
     fn invariant_the_cheapest_fitting_size_is_launched(
         &self,
         caller: &Caller,
@@ -134,6 +135,9 @@ impl Check {
     ) {
         let job = wanted_for(after).and_then(|job| model.get(&job_key(job)));
         let (Some(job), Some(size)) = (job, text(after, "size")) else { return };
+        if text(after, "market") == Some(Market::Reserved.as_str()) {
+            return;
+        }
         let (now, policies) = (self.core.now(), self.policies(RUN));
         let refused = |s: &Size| {
             let told = |key: &str| may_be_about(key, s);
@@ -187,7 +191,7 @@ impl Check {
                 && usable_gpus(row) >= gpus
                 && !refuses(row)
                 && self.may_be_there(row)
-                && market.is_none_or(|m| text(row, "market") == Some(m))
+                && is_of_market(row, market)
                 // A restored table may have forgotten something that keeps this node from taking work.
                 && !self.forgets(time(row, "assigned_at"))
         };
@@ -288,7 +292,7 @@ impl Check {
                 && self.may_be_there(row)
                 && node_id(row).is_some_and(|n| caller.knows(n))
         };
-        let of_kind = |row: &&Row| alike(row, after) && market.is_none_or(|m| text(row, "market") == Some(m));
+        let of_kind = |row: &&Row| alike(row, after) && is_of_market(row, market);
         let booting = model.rows(Table::Nodes).filter(boots).filter(of_kind).count();
         let since = self.core.now() - INDEX;
         let (queued, copies, sets) = {

@@ -39,8 +39,8 @@ use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::{Span, Time};
 use row::{
-    alloc_id, count, done, is_back, is_ended, is_final, is_true, is_wanted, node_id, number, refuses, set, slot, text,
-    time, usable_gpus, within,
+    alloc_id, count, done, is_back, is_ended, is_final, is_of_market, is_true, is_wanted, node_id, number, refuses,
+    set, slot, text, time, usable_gpus, within,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Deref;

@@ -1,6 +1,7 @@
 //! What a row says.
 
 use aws_sdk_dynamodb::types::AttributeValue;
+use model::Market;
 use model::ids::{AllocId, NodeId, Slot};
 use model::time::Time;
 use serde_json::Value;
@@ -21,6 +22,12 @@ pub(super) fn text<'a>(row: &'a Item, name: &str) -> Option<&'a str> {
         Some(AttributeValue::S(s)) => Some(s),
         _ => None,
     }
+}
+
+/// Whether a node may run work that asks for this market. One in a capacity reservation may run any.
+pub(super) fn is_of_market(row: &Item, asked: Option<&str>) -> bool {
+    let market = text(row, "market");
+    asked.is_none_or(|asked| market == Some(asked)) || market == Some(Market::Reserved.as_str())
 }
 
 pub(super) fn number(row: &Item, name: &str) -> Option<i64> {

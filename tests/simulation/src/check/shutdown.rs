@@ -1,7 +1,9 @@
 //! The invariants of shutdowns: every shutdown has one of the allowed reasons.
 
 use super::jobs::is_held;
-use super::{Check, RUN, SLACK, count, is_ended, is_true, node_id, refuses, set, text, time, usable_gpus};
+use super::{
+    Check, RUN, SLACK, count, is_ended, is_of_market, is_true, node_id, refuses, set, text, time, usable_gpus,
+};
 use crate::caller::{Caller, Kind, covers};
 use crate::core::lock;
 use crate::database::Model;
@@ -89,9 +91,9 @@ impl Check {
     /// instance.)
     fn invariant_an_interruption_is_ec2s_word(&self, caller: &Caller, before: &Item, after: &Item) {
         let Some(by) = time(after, "drain_by_at").filter(|_| caller.kind != Kind::Operator) else { return };
-        let real = text(before, "instance_id").map(|id| self.ec2().and_then(|ec2| ec2.one(id)));
-        let forgotten = matches!(real, Some(None));
-        let taken_at = real.flatten().and_then(|real| real.taken_at);
+        let (id, ec2) = (text(before, "instance_id"), self.ec2());
+        let forgotten = id.is_some_and(|id| ec2.as_ref().and_then(|ec2| ec2.one(id)).is_none());
+        let taken_at = id.and_then(|id| ec2.as_ref()?.leaves_at(id));
         if !forgotten && taken_at.is_none_or(|at| by + SLACK < at) {
             self.broken("invariant_an_interruption_is_ec2s_word", format!("taken at {taken_at:?}: {after:?}"));
         }
@@ -298,7 +300,7 @@ impl Check {
                 && count(first, "gpus") <= usable_gpus(row)
                 && count(first, "memory_mib") <= memory(row)
                 && kind(row, "instance_type")
-                && kind(row, "market")
+                && is_of_market(row, text(first, "market"))
         };
         // The node that is shut down is not counted.
         let others = model.rows(Table::Nodes).filter(|r| {
@@ -363,6 +365,7 @@ fn was_short(caller: &Caller, model: &Model, policy: &Policy, size: &Size) -> bo
             size: size.name.clone(),
             instance_type: size.instance_type.clone(),
             market: *market,
+            reservation: None,
             subnet_id: (place != "any").then(|| place.clone()),
             zone: None,
             template: policy.launch.template.clone().unwrap_or_default(),

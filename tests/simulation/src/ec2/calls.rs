@@ -136,7 +136,8 @@ impl Cloud for Seen {
 
     fn offers(&self) -> Option<&dyn Offers> {
         let scenario = &self.0.core.scenario;
-        (scenario.chance(Fault::SeveralTypes) > 0.0 || scenario.replay.is_some()).then_some(self)
+        let has_offers = [Fault::SeveralTypes, Fault::Reservations].iter().any(|what| scenario.chance(*what) > 0.0);
+        (has_offers || scenario.replay.is_some()).then_some(self)
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

@@ -240,6 +240,10 @@ impl Ec2 {
 
     /// How many more instances a pool has room for.
     fn room(&self, region: &Region, offering: &Offering, zone: &str) -> usize {
+        if let Some(reserved) = &offering.reservation {
+            self.core.count("a launch was in a capacity reservation");
+            return self.room_in(region, &reserved.id, zone, self.core.now());
+        }
         let Some(pools) = self.core.scenario.pools() else { return usize::MAX };
         let of_pool = |real: &&Real| {
             let (is_type, is_zone) =
@@ -315,6 +319,7 @@ impl Ec2 {
         let real = Real {
             node: nodes.first().copied().filter(|_| nodes.len() == 1),
             nodes: nodes.into(),
+            reservation: way.reservation.as_ref().map(|reserved| reserved.id.clone()),
             instance_type: way.instance_type.clone(),
             market: way.market,
             user_data: request.user_data.clone(),

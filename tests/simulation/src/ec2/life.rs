@@ -64,7 +64,11 @@ impl Ec2 {
             if !self.is_up(instance_id) {
                 break;
             }
-            if core.happens(Fault::InstanceDies) || core.happens(Fault::TerminatedByOthers) {
+            let is_over = self.leaves_at(instance_id).is_some_and(|at| at <= core.now());
+            if is_over && market == Market::Reserved {
+                core.count("a capacity block ended under an instance");
+                self.end(instance_id, core.between(0, 60), "its capacity block ends");
+            } else if core.happens(Fault::InstanceDies) || core.happens(Fault::TerminatedByOthers) {
                 self.end(instance_id, core.between(0, 60), "ended by itself or by others");
             } else if core.happens(Fault::Stopped) {
                 core.tell(|| "ec2".into(), || format!("{instance_id} is stopped by somebody"));

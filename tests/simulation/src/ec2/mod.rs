@@ -6,6 +6,7 @@
 //! launches   which launches EC2 carries out, and which it refuses
 //! life       what happens to an instance as time passes
 //! offers     what there is, at which prices
+//! reservations  the capacity reservations, and who uses them
 //! ```
 //!
 //! Guarantees: an instance id is never used twice; a terminated instance never comes back; a
@@ -17,6 +18,7 @@ mod calls;
 mod launches;
 mod life;
 mod offers;
+mod reservations;
 
 pub use calls::Seen;
 
@@ -48,6 +50,8 @@ pub struct Real {
     pub node: Option<NodeId>,
     instance_type: String,
     market: Market,
+    /// The capacity reservation in which it runs.
+    reservation: Option<String>,
     /// The script of its first boot.
     pub user_data: String,
     /// The time from which lists show the instance.
@@ -222,6 +226,13 @@ impl Ec2 {
     /// When EC2 will take an instance back, if EC2 gave a warning.
     pub fn taken_at(&self, instance_id: &str) -> Option<Time> {
         lock(&self.region).instances.get(instance_id).and_then(|r| r.taken_at)
+    }
+
+    /// When EC2 will take an instance away: as it warned, or because its capacity block ends.
+    pub fn leaves_at(&self, instance_id: &str) -> Option<Time> {
+        let region = lock(&self.region);
+        let real = region.instances.get(instance_id)?;
+        real.taken_at.or_else(|| self.block_ends(&region, real))
     }
 
     fn is_up(&self, instance_id: &str) -> bool {

@@ -11,6 +11,7 @@ use crate::scenario::SEVERAL;
 use async_trait::async_trait;
 use model::catalogue::{Offers, Subnet, TypeFacts};
 use model::cloud::CloudError;
+use model::reservation::CapacityReservation;
 use model::{Arch, Usd};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -117,6 +118,11 @@ impl Offers for Seen {
             (id.clone(), Subnet { zone, free })
         };
         Ok(ids.iter().filter(|id| Some(*id) != gone).map(subnet).collect())
+    }
+
+    async fn reservations(&self, ids: &BTreeSet<String>) -> Result<BTreeMap<String, CapacityReservation>, CloudError> {
+        self.0.call("DescribeCapacityReservations").await?;
+        Ok(self.0.reservations().into_iter().filter(|(id, _)| ids.contains(id)).collect())
     }
 
     async fn quotas(&self) -> Result<BTreeMap<String, u64>, CloudError> {

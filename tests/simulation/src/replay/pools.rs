@@ -51,6 +51,8 @@ impl Pools {
         let (rarely, often, least, most) = match market {
             Market::OnDemand => (0.0, 0.06, 100.0, 1000.0),
             Market::Spot => (0.05, 0.35, 30.0, 300.0),
+            // Replays have no reservations.
+            Market::Reserved => return 0,
         };
         let short = between(rarely, often, self.draw(&pool, "is short", 0));
         if self.draw(&pool, "hour", hour) < short {

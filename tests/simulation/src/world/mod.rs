@@ -156,6 +156,9 @@ fn run_here(
     if scenario.chance(Fault::SeveralTypes) > 0.0 {
         scenario.add_several();
     }
+    if scenario.chance(Fault::Reservations) > 0.0 {
+        scenario.add_reservations();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.unwrap_or_else(|e| unreachable!("no runtime: {e}"));
     let seed = scenario.seed;

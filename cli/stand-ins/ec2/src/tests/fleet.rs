@@ -182,3 +182,29 @@ async fn a_fleet_that_cannot_be_read_is_refused() {
     bench.call("CreateFleet", &[("Type", "instant"), (TOTAL, "1")]).await.is_refused(400, "MissingParameter");
     assert_eq!(launched(&bench), []);
 }
+
+#[tokio::test]
+async fn a_fleet_launches_in_the_reservation_that_it_names() {
+    let bench = Bench::new(types()).await;
+    let reservation = serde_json::json!({"id": "cr-1", "kind": "on-demand-capacity-reservation", "instance_type": "a.large",
+                                         "zone": "z1", "total": 2, "free": 0});
+    let faults = serde_json::json!({ "capacity_reservations": [reservation] });
+    bench.ec2.set_faults(serde_json::from_value(faults).unwrap());
+    let of = |id: &'static str| {
+        let more = [
+            (TOTAL, "3"),
+            ("TargetCapacitySpecification.DefaultTargetCapacityType", "reserved-capacity"),
+            ("ReservedCapacityOptions.AllocationStrategy", "prioritized"),
+            ("ReservedCapacityOptions.CapacityReservationTarget.CapacityReservationId.1", id),
+        ];
+        let bench = &bench;
+        async move { fleet(bench, &[("a.large", "subnet-a", "0")], &more).await }
+    };
+    of("cr-1").await.ok();
+    let launched: Vec<_> = bench.ec2.instances().into_iter().map(|i| i.capacity_reservation).collect();
+    assert_eq!(launched, vec![Some("cr-1".to_owned()); 2], "as many as there are");
+    assert_eq!(of("cr-1").await.ok().one("errorCode"), "ReservationCapacityExceeded");
+    assert_eq!(of("cr-x").await.ok().one("errorCode"), "InvalidCapacityReservationId.NotFound");
+    let none = [(TOTAL, "1"), ("TargetCapacitySpecification.DefaultTargetCapacityType", "reserved-capacity")];
+    fleet(&bench, &BOTH, &none).await.is_refused(400, "InvalidParameterValue");
+}

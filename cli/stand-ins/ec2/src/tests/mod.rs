@@ -7,6 +7,7 @@ mod life;
 mod limits;
 mod lists;
 mod offers;
+mod reservations;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

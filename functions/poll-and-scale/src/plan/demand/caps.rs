@@ -6,13 +6,14 @@
 //! that are already shutting down; if the maximum of a size is reached, idle nodes of that size must make room.
 //! Does not: launch (the packing does) or shut down (`shutdown` does, by its own rules).
 
-use super::super::sizes::offerings;
+use super::super::sizes::{closed, offerings};
 use super::bin::{At, Bin};
 use super::packing::Packing;
 use super::prices::{cheapest, is_within_cap, mix};
 use model::ids::NodeId;
 use model::policy::Size;
-use model::{JobSummary, Usd};
+use model::reason::Reason;
+use model::{JobSummary, MarketNeed, Usd};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<'a> Packing<'_, 'a> {
@@ -26,9 +27,10 @@ impl<'a> Packing<'_, 'a> {
         let policy = &self.view.seen.policy;
         let ever = self.sizes.fitting(job);
         // Room does not help a size for which EC2 has no capacity now.
-        let to_be_had = |s: &&Size| !offerings(self.view, s, job.needs.machine.market).is_empty();
+        let to_be_had = |s: &&Size| self.is_to_be_had(s, job.needs.machine.market);
         let now: Vec<&'a Size> = ever.iter().copied().filter(to_be_had).collect();
-        let can_be_had = cheapest(&now, members, |_| 0).is_some_and(|price| is_within_cap(policy, price));
+        let can_be_had =
+            cheapest(&now, members, |_| 0, |size| self.free_of(size)).is_some_and(|price| is_within_cap(policy, price));
         let kept = self.within_caps(if can_be_had { &now } else { &ever }, &found, members);
         self.keep(job, &kept);
         if can_be_had {
@@ -49,7 +51,7 @@ impl<'a> Packing<'_, 'a> {
         let there = |size: &Size| {
             self.counts.staying(size).saturating_sub(self.idle_of(size).len().try_into().unwrap_or(u32::MAX))
         };
-        let mix = mix(sizes, lacking, there, within);
+        let mix = mix(sizes, lacking, there, |size| self.free_of(size), within);
         if mix.nodes == lacking {
             for (size, some) in &mix.of {
                 let over = self.counts.staying(size).saturating_add(*some).saturating_sub(size.max.unwrap_or(u32::MAX));
@@ -112,7 +114,8 @@ impl<'a> Packing<'_, 'a> {
         }
         while let Some(dearest) = kept.last() {
             let rest = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
-            let new = cheapest(sizes, rest, |size| of_size.get(size.name.as_str()).copied().unwrap_or(0));
+            let there = |size: &Size| of_size.get(size.name.as_str()).copied().unwrap_or(0);
+            let new = cheapest(sizes, rest, there, |size| self.free_of(size));
             if new.is_some_and(|new| is_within_cap(policy, spent + new)) {
                 break;
             }
@@ -125,6 +128,21 @@ impl<'a> Packing<'_, 'a> {
             kept.pop();
         }
         kept
+    }
+
+    /// Whether EC2 launches this size now, as far as is known.
+    pub(super) fn is_to_be_had(&self, size: &Size, asked: Option<MarketNeed>) -> bool {
+        self.closed(size).is_none() && !offerings(self.view, size, asked).is_empty()
+    }
+
+    /// Why no machine may be launched in the capacity reservation of this size; `None` if one may, or if it has none.
+    pub(super) fn closed(&self, size: &Size) -> Option<Reason> {
+        closed(self.view, size, self.counts.free_in_reservation(size))
+    }
+
+    /// How many machines may be launched in the capacity reservation of this size.
+    fn free_of(&self, size: &Size) -> u32 {
+        if self.closed(size).is_some() { 0 } else { self.counts.free_in_reservation(size) }
     }
 
     /// The price of these bins.

@@ -6,6 +6,7 @@
 use super::super::needs::Room;
 use super::super::view::View;
 use super::prices::{Mix, is_within_cap};
+use model::catalogue::Part;
 use model::policy::{Policy, Size};
 use model::reason::Reason;
 use model::{Life, NodeRecord, NodeState, Usd};
@@ -63,6 +64,8 @@ pub(super) struct Counts<'a> {
     pub(super) reserved: Count<'a>,
     /// The nodes in each zone, with the launches of this plan.
     zones: BTreeMap<String, u32>,
+    /// How many machines are free in each capacity reservation: those that EC2 told, without those that were launched since.
+    free: BTreeMap<&'a str, u32>,
 }
 
 impl<'a> Counts<'a> {
@@ -77,7 +80,12 @@ impl<'a> Counts<'a> {
                 *zones.entry(zone.to_owned()).or_default() += 1;
             }
         }
-        Self { policy, all, leaving, new: Count::default(), reserved: Count::default(), zones }
+        Self { policy, all, leaving, new: Count::default(), reserved: Count::default(), zones, free: free(view) }
+    }
+
+    /// How many machines of the capacity reservation of this size are free; 0 if it has none.
+    pub(super) fn free_in_reservation(&self, size: &Size) -> u32 {
+        size.reservation.as_ref().and_then(|reserved| self.free.get(reserved.id.as_str())).copied().unwrap_or(0)
     }
 
     /// Whether one more node in this zone would be more than `launch.zone_share` of the nodes. The share of a few nodes is
@@ -93,6 +101,9 @@ impl<'a> Counts<'a> {
         if let Some(zone) = zone {
             *self.zones.entry(zone.to_owned()).or_default() += 1;
         }
+        if let Some(free) = size.reservation.as_ref().and_then(|reserved| self.free.get_mut(reserved.id.as_str())) {
+            *free = free.saturating_sub(1);
+        }
         self.all.add(size, 1, price);
         self.new.add(size, 1, price);
     }
@@ -101,6 +112,9 @@ impl<'a> Counts<'a> {
     pub(super) fn take_back(&mut self, size: &Size, zone: Option<&str>, price: Usd) {
         if let Some(there) = zone.and_then(|zone| self.zones.get_mut(zone)) {
             *there = there.saturating_sub(1);
+        }
+        if let Some(free) = size.reservation.as_ref().and_then(|reserved| self.free.get_mut(reserved.id.as_str())) {
+            *free = free.saturating_add(1);
         }
         self.all.remove(size, price);
         self.new.remove(size, price);
@@ -165,6 +179,20 @@ impl<'a> Counts<'a> {
             price: if cap.is_zero() { Usd::ZERO } else { spent.saturating_sub(cap) },
         }
     }
+}
+
+/// How many machines are free in each capacity reservation. EC2 may have told it before it knew of the latest launches.
+fn free<'a>(view: &View<'a>) -> BTreeMap<&'a str, u32> {
+    let catalogue = &view.seen.policy.catalogue;
+    let mut free: BTreeMap<&str, u32> = catalogue.reservations.iter().map(|(id, of)| (id.as_str(), of.free)).collect();
+    let Some(read_at) = catalogue.part(Part::Reservations).read_at.filter(|_| !free.is_empty()) else { return free };
+    for (_, life) in view.lives().filter(|(_, life)| life.launch_claim_until_at >= read_at) {
+        let reserved = life.offering.reservation.as_ref();
+        if let Some(free) = reserved.and_then(|reserved| free.get_mut(reserved.id.as_str())) {
+            *free = free.saturating_sub(1);
+        }
+    }
+    free
 }
 
 /// The zone of a node, if it is known.

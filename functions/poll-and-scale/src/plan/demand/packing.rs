@@ -300,12 +300,13 @@ impl<'v, 'a> Packing<'v, 'a> {
             }
         }
         if ways.is_empty() && blocked.wait == BlockedBy::Backoff && self.limits == LimitMode::Caps {
-            let allowed = sizes.iter().copied().find(|size| self.cap_on(size, None).is_none());
+            let is_allowed = |size: &Size| size.reservation.is_none() && self.cap_on(size, None).is_none();
+            let allowed = sizes.iter().copied().find(|size| is_allowed(size));
             let of = |size| every_offering(self.view, size, asked).into_iter().map(move |offering| (size, offering));
             ways = allowed.into_iter().flat_map(of).collect();
         }
         // What a size costs depends on the zone, so its order among the sizes is not the order of its offerings.
-        let is_second = |o: &Offering| asked == Some(MarketNeed::SpotFirst) && o.market != Market::Spot;
+        let is_second = |o: &Offering| asked == Some(MarketNeed::SpotFirst) && o.market == Market::OnDemand;
         ways.sort_by_key(|(_, offering)| (is_second(offering), offering.price_per_hour));
         match ways.first() {
             Some((first, _)) => Ok((first, self.alternatives(first, ways))),
@@ -335,6 +336,9 @@ impl<'v, 'a> Packing<'v, 'a> {
 
     /// The offerings of a size that one more launch may try; if there is none, also why.
     fn attempts(&self, size: &Size, asked: Option<MarketNeed>) -> (Vec<Offering>, Vec<Reason>) {
+        if let Some(closed) = self.closed(size) {
+            return (Vec::new(), vec![closed]);
+        }
         let mut spent = Vec::new();
         let mut ways = offerings(self.view, size, asked);
         ways.retain(|offering| {
@@ -421,7 +425,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                 BlockedBy::Cap if self.counts.reserved.nodes > 0 => break,
                 BlockedBy::Cap => {
                     // Expensive idle nodes must make room, if a cheaper size may be launched now.
-                    let to_be_had = |s: &&&Size| !self.counts.is_full(s) && !offerings(self.view, s, None).is_empty();
+                    let to_be_had = |s: &&&Size| !self.counts.is_full(s) && self.is_to_be_had(s, None);
                     let Some(size) = sizes.iter().find(to_be_had) else { break };
                     let cheap = size.price_per_hour;
                     let dear = self.bins.iter().any(|b| b.is_idle() && b.price_per_hour > cheap);

@@ -14,14 +14,22 @@ pub(super) struct Mix<'a> {
     pub(super) price: Usd,
 }
 
-/// The cheapest mix of `nodes` nodes, or of fewer if the sizes' own maxima or the price `within` do not allow so
-/// many. `there` says how many nodes of a size there are already. `sizes` must be sorted, the cheapest first.
-pub(super) fn mix<'a>(sizes: &[&'a Size], nodes: u32, there: impl Fn(&Size) -> u32, within: Option<Usd>) -> Mix<'a> {
+/// The cheapest mix of `nodes` nodes, or of fewer if the sizes' own maxima, what is free in capacity reservations, or the price
+/// `within` do not allow so many. `there` says how many nodes of a size there are already, and `free` how many machines its
+/// reservation has. `sizes` must be sorted, the cheapest first.
+pub(super) fn mix<'a>(
+    sizes: &[&'a Size],
+    nodes: u32,
+    there: impl Fn(&Size) -> u32,
+    free: impl Fn(&Size) -> u32,
+    within: Option<Usd>,
+) -> Mix<'a> {
     let mut mix = Mix::default();
     for size in sizes {
         // The types of a size of several share its maximum.
         let taken: u32 = mix.of.iter().filter(|(of, _)| of.name == size.name).map(|(_, some)| some).sum();
         let allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)).saturating_sub(taken));
+        let allowed = if size.reservation.is_some() { allowed.min(free(size)) } else { allowed };
         let affordable = within.map_or(u32::MAX, |most| most.saturating_sub(mix.price).pays_times(size.price_per_hour));
         let some = nodes.saturating_sub(mix.nodes).min(allowed).min(affordable);
         mix.nodes += some;
@@ -33,10 +41,14 @@ pub(super) fn mix<'a>(sizes: &[&'a Size], nodes: u32, there: impl Fn(&Size) -> u
     mix
 }
 
-/// The price of the cheapest mix of `nodes` nodes; `None` if the sizes' own maxima do not allow so many. `there`
-/// says how many nodes of a size there are already.
-pub(super) fn cheapest(sizes: &[&Size], nodes: u32, there: impl Fn(&Size) -> u32) -> Option<Usd> {
-    let mix = mix(sizes, nodes, there, None);
+/// The price of the cheapest mix of `nodes` nodes, as [`mix`] finds it; `None` if so many are not allowed.
+pub(super) fn cheapest(
+    sizes: &[&Size],
+    nodes: u32,
+    there: impl Fn(&Size) -> u32,
+    free: impl Fn(&Size) -> u32,
+) -> Option<Usd> {
+    let mix = mix(sizes, nodes, there, free, None);
     (mix.nodes == nodes).then_some(mix.price)
 }
 

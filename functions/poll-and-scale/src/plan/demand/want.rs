@@ -5,6 +5,7 @@ use super::super::sizes::Sizes;
 use super::super::view::View;
 use super::prices::{cheapest, is_within_cap};
 use model::ids::{AllocId, NodeId};
+use model::policy::Size;
 use model::reason::Reason;
 use model::{JobSummary, Usd};
 use std::collections::BTreeMap;
@@ -84,6 +85,8 @@ pub(super) fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Opt
         return Some(Reason::MoreThanSizesAllow { nodes: job.needs.nodes, most });
     }
     let cap = policy.nodes.max_price_per_hour;
-    let price = cheapest(&sizes, job.needs.nodes, |_| 0).unwrap_or(Usd::ZERO);
+    let reservation = |size: &Size| policy.catalogue.reservations.get(&size.reservation.as_ref()?.id);
+    let ever = |size: &Size| reservation(size).map_or(0, |known| known.total);
+    let price = cheapest(&sizes, job.needs.nodes, |_| 0, ever).unwrap_or(Usd::ZERO);
     (!is_within_cap(policy, price)).then_some(Reason::DearerThanCap { price, cap })
 }

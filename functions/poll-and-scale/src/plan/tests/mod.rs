@@ -9,6 +9,7 @@ mod explained;
 mod machines;
 mod outage;
 mod reconnects;
+mod reservations;
 mod retries;
 mod sets;
 mod several;

@@ -1,0 +1,77 @@
+//! Capacity reservations: DescribeCapacityReservations, and which launches one has room for.
+//!
+//! Guarantees: a reservation holds no more instances than it is for; the instances of a capacity block are terminated half an
+//! hour before its end.
+//! Does not: make reservations (the faults name them), or use an open one for a launch that does not name it.
+//! Source: "DescribeCapacityReservations", EC2 API Reference; "Capacity Blocks for ML", EC2 User Guide.
+
+use model::enums::ReservationKind;
+use std::ops::RangeInclusive;
+
+use crate::api_error::ApiError;
+use crate::call::Call;
+use crate::faults::Reservation;
+use crate::filters;
+use crate::instance::State;
+use crate::wire::Xml;
+use crate::world::World;
+
+/// What `MaxResults` may be.
+const PAGE: RangeInclusive<usize> = 1..=1_000;
+
+impl World {
+    /// How many more instances run in this reservation, and the reservation.
+    pub(crate) fn reservation(&self, id: &str) -> Result<(&Reservation, u32), ApiError> {
+        let known = self.faults.capacity_reservations.iter().find(|known| known.id == id);
+        let known = known.ok_or_else(|| ApiError::ReservationNotFound(id.chars().take(100).collect()))?;
+        let uses = |state: State| !matches!(state, State::Terminated | State::Stopped);
+        let used = self.listed(None).filter(|(_, i)| i.capacity_reservation.as_deref() == Some(id) && uses(i.state));
+        Ok((known, known.of.total.saturating_sub(u32::try_from(used.count()).unwrap_or(u32::MAX))))
+    }
+}
+
+impl Call<'_> {
+    /// How many instances of this type can be launched in a zone into this reservation.
+    pub(crate) fn room_in_reservation(&self, id: &str, instance_type: &str, zone: &str) -> Result<u32, ApiError> {
+        let (known, free) = self.world.reservation(id)?;
+        if known.of.until().is_some_and(|until| until <= self.now) {
+            return Err(ApiError::ReservationState(id.to_owned()));
+        }
+        if (known.of.instance_type.as_str(), known.of.zone.as_str()) != (instance_type, zone) {
+            let why = "the reservation is of another instance type or Availability Zone";
+            return Err(ApiError::value(id, "CapacityReservationId", why));
+        }
+        Ok(free)
+    }
+
+    /// One unknown id fails the whole call.
+    pub(crate) fn describe_capacity_reservations(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
+        filters::read(self.params, &[])?;
+        let named = self.params.list("CapacityReservationId");
+        for id in &named {
+            self.world.reservation(id)?;
+        }
+        let all = &self.world.faults.capacity_reservations;
+        let rows: Vec<&Reservation> =
+            all.iter().filter(|known| named.is_empty() || named.contains(&known.id.as_str())).collect();
+        self.write_page(xml, "capacityReservationSet", rows, PAGE, |xml, known| {
+            let is_over = known.of.ends_at.is_some_and(|end| end <= self.now);
+            let free = self.world.reservation(&known.id).map_or(0, |(_, free)| free);
+            xml.text("capacityReservationId", &known.id);
+            xml.text("instanceType", &known.of.instance_type);
+            xml.text("instancePlatform", "Linux/UNIX");
+            xml.text("availabilityZone", &known.of.zone);
+            xml.text("tenancy", "default");
+            xml.value("totalInstanceCount", known.of.total);
+            xml.value("availableInstanceCount", free);
+            xml.text("state", if is_over { "expired" } else { "active" });
+            if let Some(end) = known.of.ends_at {
+                xml.value("endDate", end);
+            }
+            xml.text("endDateType", if known.of.ends_at.is_some() { "limited" } else { "unlimited" });
+            let is_block = known.of.kind == ReservationKind::CapacityBlock;
+            xml.text("reservationType", if is_block { "capacity-block" } else { "default" });
+            xml.value("interruptible", known.of.kind == ReservationKind::Interruptible);
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! The stage for capacity reservations that end: their nodes are drained in time.
+//!
+//! | reservation | its nodes |
+//! | --- | --- |
+//! | a capacity block, `launch.reservation_drain_s` before EC2 begins to terminate its instances | get no new work; what runs then is stopped |
+//! | another kind, as long before its end | get no new work, and go when their jobs have ended: EC2 lets them run on, at the price on demand |
+//! | over, cancelled, or no longer in the policy | as for another kind |
+//!
+//! Guarantees: without knowing of a reservation, nothing is drained; what an operator holds is drained only if EC2 terminates it.
+//! Does not: count who uses a reservation (`demand` does).
+
+use super::actions::{Action, Plan};
+use super::view::View;
+use model::catalogue::Part;
+use model::enums::ReservationKind;
+use model::reason::Reason;
+use model::reservation::Reserved;
+use model::time::{Span, Time};
+use model::{Intent, Life, NodeState};
+
+pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+    let lead = Span::from_s(view.seen.policy.launch.reservation_drain_s);
+    let mut drained = Vec::new();
+    for (record, life) in view.lives() {
+        let Some(reservation) = life.offering.reservation.as_ref() else { continue };
+        let is_up = matches!(record.state, NodeState::Assigned(_) | NodeState::InUse(_));
+        if !is_up || view.decided.contains(&life.node_id) {
+            continue;
+        }
+        let Some(ending) = ending(view, reservation) else { continue };
+        if view.now < ending.until - lead || drains_already(life, ending.by) {
+            continue;
+        }
+        drained.push(life.node_id);
+        let reason = Reason::ReservationEnding { reservation: reservation.id.clone(), until: ending.until };
+        plan.add(Action::DrainNode { node_id: life.node_id, by: ending.by }, reason);
+    }
+    drained.into_iter().for_each(|node_id| view.lose(node_id));
+}
+
+/// When a reservation ends for its nodes.
+struct Ending {
+    until: Time,
+    /// When EC2 terminates them; `None` if it does not.
+    by: Option<Time>,
+}
+
+/// The end of a reservation; `None` if it has none, or if nothing is known of it.
+fn ending(view: &View<'_>, reservation: &Reserved) -> Option<Ending> {
+    let policy = &view.seen.policy;
+    let over = Some(Ending { until: view.now, by: None });
+    if !policy.launch.reservations.contains(&reservation.id) {
+        return over;
+    }
+    let Some(known) = policy.catalogue.reservations.get(&reservation.id) else {
+        let is_read = policy.catalogue.wanted == policy.catalogue_wanted()
+            && policy.catalogue.part(Part::Reservations).read_at.is_some();
+        return if is_read { over } else { None };
+    };
+    let until = known.until()?;
+    Some(Ending { until, by: (known.kind == ReservationKind::CapacityBlock).then_some(until) })
+}
+
+/// Whether the node drains already as it must.
+fn drains_already(life: &Life, by: Option<Time>) -> bool {
+    match by {
+        Some(by) => life.intent == Intent::Drain && life.drain_by_at.is_some_and(|at| at <= by),
+        None => life.intent != Intent::Run,
+    }
+}
