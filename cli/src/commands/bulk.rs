@@ -9,11 +9,10 @@ use crate::console::Cluster;
 use futures::stream::{self, StreamExt};
 use model::Job;
 use model::ids::JobId;
-use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use store::transactions::{Retention, SUBMITTED_TOGETHER, submit_jobs};
+use store::transactions::JOBS_TOGETHER;
 use store::{DbError, WriteError};
 
 /// How many transactions are made at once.
@@ -36,20 +35,20 @@ pub(super) struct Written {
 }
 
 /// Writes these jobs. A job may follow only jobs before it. `may_exist` says that some of them may have been written before.
-pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool, keep: Retention, now: Time) -> Written {
+pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> Written {
     // A job that follows another one of these is never in without it, also if this is broken off.
     let ids: BTreeSet<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
     let in_order = jobs.iter().any(|job| job.summary.after.keys().any(|id| ids.contains(id)));
     // After a failure, nothing more is begun.
     let failed = AtomicBool::new(false);
     let mut bar = Bar::new("submitting", jobs.len());
-    let writes = jobs.chunks(SUBMITTED_TOGETHER).map(|some| {
+    let writes = jobs.chunks(JOBS_TOGETHER).map(|some| {
         let failed = &failed;
         async move {
             if failed.load(Ordering::Relaxed) {
                 return (some, None);
             }
-            let result = write_some(cluster, some, may_exist, keep, now).await;
+            let result = write_some(cluster, some, may_exist).await;
             failed.fetch_or(result.is_err(), Ordering::Relaxed);
             (some, Some(result))
         }
@@ -86,13 +85,7 @@ pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool, keep
 }
 
 /// Writes a few jobs: all of them, or none. Those that are there already are left as they are.
-async fn write_some(
-    cluster: &Cluster,
-    jobs: &[Job],
-    may_exist: bool,
-    keep: Retention,
-    now: Time,
-) -> Result<Vec<Job>, WriteError> {
+async fn write_some(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> Result<Vec<Job>, WriteError> {
     let (mut looks, mut tries) = (may_exist, 0);
     loop {
         let there: BTreeMap<JobId, Job> = if looks {
@@ -101,8 +94,10 @@ async fn write_some(
         } else {
             BTreeMap::new()
         };
-        let missing: Vec<Job> = jobs.iter().filter(|job| !there.contains_key(&job.summary.job_id)).cloned().collect();
-        match submit_jobs(&cluster.store, &missing, keep, now).await {
+        let missing = jobs.iter().filter(|job| !there.contains_key(&job.summary.job_id));
+        let missing: Vec<(Option<Job>, Job)> = missing.map(|job| (None, job.clone())).collect();
+        // A submission leaves no event: the row of the job says all of it.
+        match cluster.store.write_together(&missing, &[]).await {
             Ok(written) => return Ok(there.into_values().chain(written).collect()),
             // Another program submits the same, or an earlier try was carried out and its answer was lost.
             Err(WriteError::Conflict(_) | WriteError::Contended) if tries < TRIES => looks = true,

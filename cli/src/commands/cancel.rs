@@ -17,7 +17,7 @@ use model::ids::JobId;
 use model::{JobState, JobSummary};
 use std::collections::BTreeSet;
 use store::Waiting;
-use store::transactions::SUBMITTED_TOGETHER;
+use store::transactions::JOBS_TOGETHER;
 
 /// How many transactions are made at once.
 const AT_ONCE: usize = 8;
@@ -69,7 +69,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     };
     let clock = std::sync::Arc::clone(&context.clock);
     // In the order in which they were given, or in that of the queue.
-    let chunks = ids.chunks(SUBMITTED_TOGETHER);
+    let chunks = ids.chunks(JOBS_TOGETHER);
     let cancelling: Vec<_> = chunks.map(|ids| cancel_together(&cluster, ids, keep, &clock)).collect();
     let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE).flat_map(stream::iter);
     while let Some((id, result)) = cancelled.next().await {

@@ -12,7 +12,7 @@ use super::bulk::{self, Written};
 use super::followed;
 use super::job_line::{self, Follows};
 use super::submit::{self, SubmitArgs};
-use crate::changes::operate::accepting;
+use crate::changes::operate::{accepting, retention};
 use crate::console::{Cluster, Context, Outcome, Usage, show};
 use crate::view::find::Finder;
 use anyhow::Context as _;
@@ -60,7 +60,8 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     refuse(&shown, mistakes.collect())?;
     let cluster = context.cluster().await?;
     let (token, name) = digest(&bytes, &defaults, args)?;
-    let keep = accepting(&cluster, lines.iter().map(|line| &line.spec)).await?;
+    accepting(&cluster, lines.iter().map(|line| &line.spec)).await?;
+    let keep = retention(&cluster).await?;
     let subject = format!("submission#{name}");
     let file = File { args, cluster: &cluster, lines: &lines, shown: &shown, token, subject, keep, now };
     let mut submission = file.begin_or_go_on(context).await?;
@@ -95,7 +96,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
         writeln!(context.err, "it was begun {before}: only what is missing is written")?;
     }
     files.store(context, &cluster).await?;
-    let written = bulk::write(&cluster, &jobs, !submission.is_new, keep, now).await;
+    let written = bulk::write(&cluster, &jobs, !submission.is_new).await;
     if written.error.is_some() {
         return file.broken(context, &jobs, written);
     }

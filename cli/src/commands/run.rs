@@ -11,7 +11,7 @@ use super::output_printer::Route;
 use super::output_reader::Until;
 use super::output_stream::{OutputStream, POLL, tail};
 use super::submit::JobOptions;
-use super::{followed, input};
+use super::{bulk, followed, input};
 use crate::changes::cancel::cancel;
 use crate::changes::operate::{accepting, retention};
 use crate::console::{Cluster, Context, Outcome, Usage, is_yes, show};
@@ -21,7 +21,6 @@ use model::ids::JobId;
 use model::rng::Rng;
 use model::{EndCause, Job, JobState};
 use std::collections::BTreeSet;
-use store::transactions::submit_job;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// The exit code if the job ended without an exit code of its command, or if it is not known how it ended.
@@ -118,17 +117,20 @@ pub(super) async fn run_with(
     let mut finder = Finder::new(&cluster);
     spec.after = followed::of_options(&cluster, &mut finder, args.job.after()).await?;
     files.find(&cluster, &mut finder, &mut spec).await?;
-    let keep = accepting(&cluster, [&spec]).await?;
+    accepting(&cluster, [&spec]).await?;
     warn_of_forgotten(context, &spec)?;
     files.store(context, &cluster).await?;
     let job = Job::submit(id, spec, now).map_err(|e| Usage(e.to_string()))?;
-    let job = submit_job(&cluster.store, &job, keep, now).await?;
+    let written = bulk::write(&cluster, &[job], false).await;
+    if let Some(error) = written.error {
+        return Err(error.into());
+    }
     if !args.quiet {
         writeln!(context.err, "job {} is submitted ({id})", short(id))?;
     }
     let tells = if args.quiet { Tells::Nothing } else { Tells::Progress };
     let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new(), Route::Apart).quiet(args.quiet);
-    let mut followed = Followed::new(&cluster, vec![job], tells);
+    let mut followed = Followed::new(&cluster, written.jobs, tells);
     match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
         Ok(true) => {}
         Ok(false) => {

@@ -311,10 +311,10 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     spec.after = followed::of_options(&cluster, &mut finder, args.job.after()).await?;
     files.find(&cluster, &mut finder, &mut spec).await?;
     let jobs = jobs(&spec)?;
-    let keep = accepting(&cluster, [&spec]).await?;
+    accepting(&cluster, [&spec]).await?;
     warn_of_forgotten(context, &spec)?;
     files.store(context, &cluster).await?;
-    let written = bulk::write(&cluster, &jobs, false, keep, now).await;
+    let written = bulk::write(&cluster, &jobs, false).await;
     if let Some(error) = written.error {
         print(context, args, &written.jobs)?;
         let said = format!("{} of {} jobs were submitted", written.jobs.len(), jobs.len());

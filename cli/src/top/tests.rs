@@ -501,7 +501,7 @@ async fn the_lists_and_details_are_those_of_the_page() {
     let thing = Selection::Job(fixtures::job_id(1));
     asked.send_modify(|asked| asked.opened = Some(thing));
     let Some(Update::Detail(about, Ok(Detail::Job(job)))) = told.recv().await else { panic!("nothing was told") };
-    assert_eq!((about, job.story.len()), (thing, 1));
+    assert_eq!((about, job.story.len()), (thing, 2));
     asked.send_modify(|asked| asked.opened = Some(Selection::Node(Slot::new(7).unwrap())));
     let Some(Update::Detail(_, Err(why))) = told.recv().await else { panic!("nothing was told") };
     assert!(why.contains("no longer stored"), "{why}");

@@ -1,6 +1,7 @@
 //! The story of a job: what happened to it and to all its allocs, and why, in the order of time.
 //!
-//! The events tell it. The placement of an alloc and its start have no event of their own: the row of the alloc says them.
+//! The events tell it. What has no event of its own is in the rows: the submission in that of the job, and the placement and the start
+//! of an alloc in that of the alloc. The end of an alloc that changes the state of its job is one event, of which both are told.
 //!
 //! Guarantees: each happening is told once, with the reason that was stored.
 //! Does not: show events of nodes (`history SLOT`), or rows and events that are no longer kept.
@@ -8,10 +9,10 @@
 use crate::console::Cluster;
 use crate::console::show::several;
 use futures::{StreamExt, TryStreamExt, stream};
-use model::events::{Event, Subject};
+use model::events::{ENDED_ALLOC, ENDED_AS, Event, Subject};
 use model::ids::{AllocId, JobId};
 use model::time::{Span, Time};
-use model::{ActionName, Alloc};
+use model::{ActionName, Alloc, Job, JobSummary};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use store::{DbError, Store};
@@ -42,13 +43,15 @@ pub(crate) struct Happening {
 /// The story of a job. If its row is no longer stored, only its events are told.
 pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Job(id).to_string(), WHOLE).await?;
-    let allocs = match store.job(id).await? {
-        Some(job) => store.allocs_of(&job).await?.rows,
+    let job = store.job(id).await?;
+    let allocs = match &job {
+        Some(job) => store.allocs_of(job).await?.rows,
         None => Vec::new(),
     };
     let (placements, others): (Vec<&Event>, Vec<&Event>) =
         events.iter().partition(|e| e.action == ActionName::Place.as_str());
-    let mut story: Vec<Happening> = others.into_iter().map(Happening::of_event).collect();
+    let mut story: Vec<Happening> = job.iter().map(Happening::of_submission).collect();
+    story.extend(others.into_iter().flat_map(Happening::of_event));
     let mut told_by_rows = BTreeSet::new();
     for alloc in &allocs {
         let placed_at = alloc.summary.placed_at;
@@ -58,7 +61,7 @@ pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<H
         story.extend(of_row(alloc, event.map(|e| e.reason.as_str())));
     }
     // The rows of old allocs expire earlier than events.
-    story.extend(placements.iter().filter(|e| !told_by_rows.contains(&e.at())).map(|e| Happening::of_event(e)));
+    story.extend(placements.iter().filter(|e| !told_by_rows.contains(&e.at())).flat_map(|e| Happening::of_event(e)));
     story.extend(events_of(store, &allocs).await?);
     Ok(in_order(story, &Subject::Job(id), limit))
 }
@@ -67,6 +70,10 @@ pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<H
 pub(crate) async fn of_allocs(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, DbError> {
     let mut story: Vec<Happening> = allocs.iter().flat_map(|alloc| of_row(alloc, None)).collect();
     story.extend(events_of(store, allocs).await?);
+    for job in allocs.iter().map(|alloc| alloc.id().job_id).collect::<BTreeSet<_>>() {
+        story
+            .extend(ends_told_by(store, job).await?.into_iter().filter(|end| allocs.iter().any(|a| end.is_of(a.id()))));
+    }
     story.sort_by_key(|happening| happening.at);
     Ok(story)
 }
@@ -75,7 +82,14 @@ pub(crate) async fn of_allocs(store: &Store, allocs: &[Alloc]) -> Result<Vec<Hap
 pub(crate) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyhow::Result<Vec<Happening>> {
     let mut story = cluster.store.alloc(id).await?.map_or_else(Vec::new, |alloc| of_row(&alloc, None));
     story.extend(events_of_one(&cluster.store, id).await?);
+    story.extend(ends_told_by(&cluster.store, id.job_id).await?.into_iter().filter(|end| end.is_of(id)));
     Ok(in_order(story, &Subject::Alloc(id), limit))
+}
+
+/// What the events of a job tell of its allocs.
+async fn ends_told_by(store: &Store, job: JobId) -> Result<Vec<Happening>, DbError> {
+    let events = store.history(&Subject::Job(job).to_string(), WHOLE).await?;
+    Ok(events.iter().filter_map(Happening::of_ended_alloc).collect())
 }
 
 /// What the events of these allocs tell.
@@ -91,7 +105,7 @@ async fn events_of(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, Db
 async fn events_of_one(store: &Store, id: AllocId) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Alloc(id).to_string(), WHOLE).await?;
     let events = events.iter().filter(|e| e.action != ActionName::Replace.as_str());
-    Ok(events.map(Happening::of_event).collect())
+    Ok(events.flat_map(Happening::of_event).collect())
 }
 
 /// The newest `limit` happenings, the oldest of them first. If there are more, the first line says how many.
@@ -109,9 +123,34 @@ fn in_order(mut story: Vec<Happening>, subject: &Subject, limit: i32) -> Vec<Hap
 }
 
 impl Happening {
-    fn of_event(event: &Event) -> Self {
+    /// What an event tells.
+    fn of_event(event: &Event) -> impl Iterator<Item = Self> {
         let Event { subject, action, reason, .. } = event.clone();
-        Self { at: event.at(), subject, action, reason }
+        let own = Self { at: event.at(), subject, action, reason };
+        Self::of_ended_alloc(event).into_iter().chain([own])
+    }
+
+    /// The end of the alloc with which a job changed its state.
+    fn of_ended_alloc(event: &Event) -> Option<Self> {
+        let text = |name: &str| event.detail.get(name)?.as_str();
+        let (alloc, reason) = (text(ENDED_ALLOC)?, text(ENDED_AS)?.to_owned());
+        let action = ActionName::EndAlloc.to_string();
+        Some(Self { at: event.at(), subject: format!("alloc#{alloc}"), action, reason })
+    }
+
+    /// The submission, which the row of the job tells.
+    fn of_submission(job: &Job) -> Self {
+        let JobSummary { submitted_at, priority, needs, .. } = &job.summary;
+        Self {
+            at: *submitted_at,
+            subject: Subject::Job(job.summary.job_id).to_string(),
+            action: ActionName::Submit.to_string(),
+            reason: format!("priority {priority}, {} node(s)", needs.nodes),
+        }
+    }
+
+    fn is_of(&self, alloc: AllocId) -> bool {
+        self.subject == Subject::Alloc(alloc).to_string()
     }
 }
 

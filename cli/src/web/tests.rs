@@ -171,7 +171,7 @@ async fn a_job_is_told_whole_without_its_environment() {
         (&json!("<b>done</b>\n"), &json!("lost"))
     );
     let story: Vec<_> = job["story"].as_array().unwrap().iter().map(|h| h["action"].as_str().unwrap()).collect();
-    assert_eq!(story, ["place", "end_alloc"]);
+    assert_eq!(story, ["submit", "place", "end_alloc"]);
     let (status, text) = served.answer(&format!("/api/jobs/{}", id(99))).await;
     assert!(status == StatusCode::NOT_FOUND && text.contains("there is no job"), "{text}");
     assert_eq!(served.answer("/api/jobs/nonsense").await.0, StatusCode::BAD_REQUEST);

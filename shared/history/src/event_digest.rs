@@ -4,7 +4,7 @@
 //! stood then. Events of a subject may come in any order; in the order of time, less of them is kept.
 
 use super::uses::{MOST, Use};
-use model::events::Event;
+use model::events::{ENDED_ALLOC, Event};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::money::Usd;
 use model::time::Time;
@@ -90,8 +90,12 @@ impl EventDigest {
             let (kind, name) = event.subject.split_once('#').unwrap_or((&event.subject, ""));
             let fits = match kind {
                 "slot" => self.step(name, action, &event, at),
-                "alloc" => self.used(name, action, &event, at),
-                "job" => self.queued(name, action, &event, at),
+                "alloc" if action == ActionName::EndAlloc => self.used(name, &event, at),
+                // Where the end of an alloc changed the state of its job, this event tells both.
+                "job" => {
+                    let alloc = text(&event, ENDED_ALLOC);
+                    alloc.is_none_or(|alloc| self.used(alloc, &event, at)) & self.queued(name, action, &event, at)
+                }
                 _ => true,
             };
             self.left_out += usize::from(!fits);
@@ -126,8 +130,8 @@ impl EventDigest {
         true
     }
 
-    fn used(&mut self, alloc: &str, action: ActionName, event: &Event, at: Time) -> bool {
-        if action != ActionName::EndAlloc || at <= self.from {
+    fn used(&mut self, alloc: &str, event: &Event, at: Time) -> bool {
+        if at <= self.from {
             return true;
         }
         let (Ok(alloc_id), Some(node_id)) = (alloc.parse::<AllocId>(), id(event, "node_id")) else { return true };
@@ -148,7 +152,7 @@ impl EventDigest {
     fn queued(&mut self, job: &str, action: ActionName, event: &Event, at: Time) -> bool {
         let Ok(job) = job.parse::<JobId>() else { return true };
         let waits = match action {
-            ActionName::Submit | ActionName::Requeue => true,
+            ActionName::Requeue => true,
             ActionName::Place | ActionName::Cancel | ActionName::Reject => false,
             // The reason begins with the new state.
             ActionName::EndJob => event.reason.starts_with(JobState::Queued.as_str()),
@@ -198,7 +202,7 @@ impl Queue {
         unknown.for_each(|(_, submitted_at)| add(*submitted_at, now));
         for (job, mut changes) in self.changes {
             changes.sort_by_key(|(at, _)| *at);
-            // A job that was put into the table by itself has no event of its submission.
+            // A submission leaves no event.
             let mut since = changes.first().filter(|(_, waits)| !waits).map(|_| job.made_at());
             for (at, waits) in changes {
                 match (since, waits) {

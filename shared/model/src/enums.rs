@@ -381,8 +381,9 @@ string_enum! {
         Heartbeat = "heartbeat",
         /// A node became ready to take work.
         Ready = "ready",
-        /// A job was submitted.
+        /// Jobs were submitted from a file. The row of a job tells its own submission.
         Submit = "submit",
+        /// An alloc ended and the state of its job stayed as it was: otherwise [`Self::EndJob`] tells both.
         EndAlloc = "end_alloc",
         /// A node reports an unknown alloc again: it runs.
         ReturnAlloc = "return_alloc",

@@ -15,8 +15,23 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use ulid::Ulid;
 
 /// The details of events with which costs are reckoned: what a life of a slot was, and what an alloc used.
-pub const FOR_COSTS: &[&str] =
-    &["node_id", "size", "instance_type", "market", "price_per_hour", "assigned_at", "placed_at", "vcpus", "name"];
+pub const FOR_COSTS: &[&str] = &[
+    "node_id",
+    "size",
+    "instance_type",
+    "market",
+    "price_per_hour",
+    "assigned_at",
+    "placed_at",
+    "vcpus",
+    "name",
+    ENDED_ALLOC,
+];
+
+/// The details of the event with which a job changes its state because one of its allocs ended: which alloc, and how it ended.
+/// The end of the alloc has no event of its own then.
+pub const ENDED_ALLOC: &str = "alloc_id";
+pub const ENDED_AS: &str = "ended";
 
 /// What an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

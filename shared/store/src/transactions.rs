@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::together::Attempts;
 use crate::write::{Cond, Write};
 use model::control::Control;
-use model::events::{Event, Subject};
+use model::events::{ENDED_ALLOC, ENDED_AS, Event, Subject};
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::reason::Reason;
@@ -88,7 +88,7 @@ async fn end_alloc_if(
     now: Time,
 ) -> Result<Option<NodeRecord>, WriteError> {
     let id = alloc.id();
-    let (mut writes, name) = count_member(store, alloc, ending, JobSet::Leaves, keep, now).await?;
+    let Counted { mut writes, name, told } = count_member(store, alloc, ending, JobSet::Leaves, keep, now).await?;
     writes.push(change(Some(alloc), &alloc.end(ending, keep.finished, now)).0);
     let mut written = None;
     if let Some(node) = node {
@@ -105,8 +105,11 @@ async fn end_alloc_if(
         HandleRow::Absent => writes.extend(written.as_ref().and_then(|node| new_handle(id, node, ending, keep, now))),
         HandleRow::Unreadable => {}
     }
-    let reason = Reason::AllocEndedAs { client: ending.client(), cause: ending.cause.clone() };
-    let event = Event::of_change(&Subject::Alloc(id), ActionName::EndAlloc, &reason.to_string(), now, keep.events);
+    let reason = Reason::AllocEndedAs { client: ending.client(), cause: ending.cause.clone() }.to_string();
+    let event = match told {
+        Some(event) => event.with(ENDED_ALLOC, id.to_string()).with(ENDED_AS, reason),
+        None => Event::of_change(&Subject::Alloc(id), ActionName::EndAlloc, &reason, now, keep.events),
+    };
     writes.push(Store::event_write(&with_use(event, alloc, name.as_deref())));
     store.transact(&writes).await?;
     Ok(written)
@@ -198,7 +201,9 @@ pub async fn stop_and_count_lost(
 ) -> Result<NodeRecord, WriteError> {
     let stopped = alloc.stop(now).ok_or(WriteError::CONFLICT)?;
     let mut writes = vec![change(Some(alloc), &stopped).0];
-    writes.extend(count_member(store, alloc, &node.loses(reason), JobSet::Stays, keep, now).await?.0);
+    let counted = count_member(store, alloc, &node.loses(reason), JobSet::Stays, keep, now).await?;
+    writes.extend(counted.writes);
+    writes.extend(counted.told.as_ref().map(Store::event_write));
     let told = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
     let (write, told) = change(Some(node), &told);
     writes.push(write);
@@ -206,8 +211,16 @@ pub async fn stop_and_count_lost(
     Ok(told)
 }
 
-/// The writes with which a job counts the end of one of its members: the job, an event if the state of the job
-/// changes, and checks that the other live copies of the member are unchanged. Also the name of the job.
+/// How a job counts the end of one of its members.
+struct Counted {
+    /// The change of the job, and checks that the other live copies of the member are unchanged.
+    writes: Vec<Write>,
+    /// The name of the job.
+    name: Option<String>,
+    /// The event of the job, if its state changes.
+    told: Option<Event>,
+}
+
 async fn count_member(
     store: &Store,
     alloc: &Alloc,
@@ -215,9 +228,11 @@ async fn count_member(
     set: JobSet,
     keep: Retention,
     now: Time,
-) -> Result<(Vec<Write>, Option<String>), WriteError> {
+) -> Result<Counted, WriteError> {
     let id = alloc.id();
-    let Some(job) = store.job(id.job_id).await? else { return Ok((vec![no_job(id.job_id)], None)) };
+    let Some(job) = store.job(id.job_id).await? else {
+        return Ok(Counted { writes: vec![no_job(id.job_id)], name: None, told: None });
+    };
     let Copies { others, unreadable } = other_copies(store, &job, id).await?;
     if let Some(copy) = unreadable {
         // Whether the member runs elsewhere decides what becomes of the job.
@@ -229,12 +244,12 @@ async fn count_member(
     let after = job.after_end(&alloc.summary, &ending, &summaries, set, keep.of_jobs(), now);
     let mut writes = vec![change(Some(&job), &after).0];
     writes.extend(others.iter().filter(|o| counts_for(&o.summary, id)).map(unchanged));
-    if after.summary.state != job.summary.state {
+    let told = (after.summary.state != job.summary.state).then(|| {
         let message = after.reason.as_ref().map_or_else(String::new, |r| format!(": {r}"));
-        let reason = Reason::JobNow { state: after.summary.state, message };
-        writes.push(event_of(&Subject::Job(id.job_id), ActionName::EndJob, &reason, keep, now));
-    }
-    Ok((writes, job.summary.name))
+        let reason = Reason::JobNow { state: after.summary.state, message }.to_string();
+        Event::of_change(&Subject::Job(id.job_id), ActionName::EndJob, &reason, now, keep.events)
+    });
+    Ok(Counted { writes, name: job.summary.name, told })
 }
 
 /// The other copies of a member.
@@ -282,31 +297,8 @@ pub async fn drain_interrupted(
     Ok(Some(after))
 }
 
-/// The most jobs that are submitted in one transaction: each has its event.
-pub const SUBMITTED_TOGETHER: usize = MAX_TRANSACTION_ITEMS / 2;
-
-/// Writes new jobs and their events, at most [`SUBMITTED_TOGETHER`]: all of them, or none. Returns the jobs as written.
-pub async fn submit_jobs(store: &Store, jobs: &[Job], keep: Retention, now: Time) -> Result<Vec<Job>, WriteError> {
-    let (mut writes, mut written) = (Vec::with_capacity(jobs.len() * 2), Vec::with_capacity(jobs.len()));
-    for job in jobs {
-        let reason = format!("priority {}, {} node(s)", job.summary.priority, job.summary.needs.nodes);
-        let subject = Subject::Job(job.summary.job_id);
-        let event = Event::of_change(&subject, ActionName::Submit, &reason, now, keep.events);
-        let (write, job) = change(None, job);
-        writes.extend([write, Store::event_write(&event)]);
-        written.push(job);
-    }
-    if !writes.is_empty() {
-        store.transact(&writes).await?;
-    }
-    Ok(written)
-}
-
-/// Writes a new job and its event. Returns the job as written.
-pub async fn submit_job(store: &Store, job: &Job, keep: Retention, now: Time) -> Result<Job, WriteError> {
-    let written = submit_jobs(store, std::slice::from_ref(job), keep, now).await?;
-    written.into_iter().next().ok_or(WriteError::CONFLICT)
-}
+/// The most jobs that are submitted or cancelled in one transaction: a cancellation has its event beside each.
+pub const JOBS_TOGETHER: usize = MAX_TRANSACTION_ITEMS / 2;
 
 /// Cancels a job for an operator and writes its event. `None` if the job has ended already.
 pub async fn cancel_job(
@@ -319,7 +311,7 @@ pub async fn cancel_job(
     Ok(cancel_jobs(store, std::slice::from_ref(job), by, keep, now).await?.pop())
 }
 
-/// Cancels jobs for an operator and writes their events, at most [`SUBMITTED_TOGETHER`]: all that have not ended, or none.
+/// Cancels jobs for an operator and writes their events, at most [`JOBS_TOGETHER`]: all that have not ended, or none.
 /// Returns the jobs as written.
 pub async fn cancel_jobs(
     store: &Store,

@@ -30,7 +30,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
-use store::transactions::{Retention, submit_job};
 use tokio::task::JoinSet;
 
 /// From the launch of an instance to its first heartbeat.
@@ -324,7 +323,7 @@ impl Fleet {
         let (now, meter) = (self.now(), Meter::new(&self.tables));
         let store = Store::with_rng(Arc::new(meter.clone()), self.rng.clone());
         let job = Job::submit(JobId::new(self.rng.ulid(now)), self.spec.clone(), now).unwrap();
-        submit_job(&store, &job, Retention::of(&self.policy), now).await.unwrap();
+        store.write(None, &job, Vec::new()).await.unwrap();
         self.note(Kind::Submit, meter.take());
         self.wake(json!({"Records": [{"eventName": "INSERT"}]}));
     }

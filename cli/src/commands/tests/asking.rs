@@ -76,11 +76,11 @@ async fn a_long_story_is_whole_and_says_what_a_limit_leaves_out() {
         world.store().record_event(&event).await;
     }
     let out = world.run(&["history", &id(1)]).await.done();
-    assert_eq!(out.lines().count(), 61, "{out}");
+    assert_eq!(out.lines().count(), 62, "a head, the submission and sixty events: {out}");
     let out = world.run(&["history", &id(1), "--limit", "10"]).await.done();
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 12, "{out}");
-    assert!(lines[1].ends_with("50 happenings before this: give a larger --limit"), "{out}");
+    assert!(lines[1].ends_with("51 happenings before this: give a larger --limit"), "{out}");
     assert!(lines[11].ends_with("it fits on slot 59"), "{out}");
 }
 

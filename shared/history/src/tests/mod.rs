@@ -165,19 +165,18 @@ fn a_life_that_was_over_before_is_not_kept() {
 #[test]
 fn jobs_wait_from_their_submission_to_their_place() {
     let mut log = Log::since(0);
-    log.job(10, 1, ActionName::Submit, "priority 500");
     log.job(70, 1, ActionName::Place, "it fits");
     log.job(100, 1, ActionName::EndJob, "queued: member 0 failed");
     log.job(130, 1, ActionName::Place, "it fits");
     log.job(200, 1, ActionName::EndJob, "complete");
-    // Job 2 was put into the table by a program, and waits. Nothing is told of job 3, and it waits too.
+    // Job 2 waits. Nothing is told of job 3, and it waits too.
     let waiting = |n: u32| fixtures::job(n).summary;
     log.job(50, 2, ActionName::Wait, "no room");
     let past = log.past(Present { jobs: vec![waiting(2), waiting(3)], ..Present::default() }, 400);
     let s = |t: Time| t.since(at(0)).as_ms() / 1000;
     let mut waits: Vec<_> = past.waits.iter().map(|(from, to)| (s(*from), s(*to))).collect();
     waits.sort_unstable();
-    assert_eq!(waits, [(0, 400), (0, 400), (10, 70), (100, 130)]);
+    assert_eq!(waits, [(0, 70), (0, 400), (0, 400), (100, 130)]);
 }
 
 #[test]

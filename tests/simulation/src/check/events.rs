@@ -9,6 +9,7 @@ use crate::core::lock;
 use crate::database::{Change, Model};
 use model::events::ONCE_PREFIX;
 use model::functions;
+use model::ids::AllocId;
 use model::time::{Span, Time};
 use runtime::answer::{Outcome, RunAnswer};
 use store::{Item, Table, control_key};
@@ -34,6 +35,9 @@ const JOBS: &[Rule] = &[
     ("failed", &["end_job"]),
     ("rejected", &["reject"]),
 ];
+
+/// The end of its alloc says enough.
+const HANDLES: &[Rule] = &[("destroying", &["mark_destroying", "end_alloc", "end_job"])];
 
 /// The actions that an attribute needs whose new value is this one.
 fn rule(rules: &'static [Rule], before: Option<&Item>, after: Option<&Item>, name: &str) -> &'static [&'static str] {
@@ -87,10 +91,10 @@ impl Check {
                 }
                 (Table::Allocs, Some(row)) => self.of_alloc(before, row),
                 (Table::Handles, Some(row)) => {
-                    // The end of its alloc says enough.
-                    let marked = rule(&[("destroying", &["mark_destroying", "end_alloc"])], before, after, "state");
-                    let alloc = text(row, "alloc_id").map(|id| format!("alloc#{id}"));
-                    vec![(slot_subject(row).into_iter().chain(alloc).collect(), marked, None)]
+                    let marked = rule(HANDLES, before, after, "state");
+                    let id = text(row, "alloc_id").and_then(|id| id.parse::<AllocId>().ok());
+                    let of_alloc = id.into_iter().flat_map(|id| [format!("alloc#{id}"), format!("job#{}", id.job_id)]);
+                    vec![(slot_subject(row).into_iter().chain(of_alloc).collect(), marked, None)]
                 }
                 _ => Vec::new(),
             };
@@ -153,7 +157,9 @@ impl Check {
         };
         let mut needed = Vec::new();
         if is_final(row) && !is_final(before) {
-            needed.push((own.clone(), &["end_alloc"][..], None));
+            // Where the state of its job changes too, one event tells both.
+            let of_job = format!("job#{}", id.job_id);
+            needed.push((own.iter().cloned().chain([of_job]).collect(), &["end_alloc", "end_job"][..], None));
         }
         let of_client = rule(&[("unknown", &["unknown_alloc"])], Some(before), Some(row), "client");
         needed.push((own.clone(), of_client, None));
