@@ -13,6 +13,7 @@ use model::node::Idleness;
 use model::time::Time;
 use model::{ActionName, Offering};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
@@ -27,7 +28,7 @@ pub enum Action {
         /// The free slot.
         slot: Slot,
         /// The offerings, in the order to try.
-        offerings: Vec<Offering>,
+        offerings: Arc<[Offering]>,
         /// The job that needs the node; `None` if the node is for the minimum.
         job_id: Option<JobId>,
         /// Whether the node is one of several that the job needs at once: it is of no use without the others.

@@ -34,6 +34,11 @@ impl<'a> Sizes<'a> {
         self.sorted.iter().map(|(size, _)| *size).filter(|size| is_for(size, 0)).collect()
     }
 
+    /// The sizes of this name, in the order to try them.
+    pub(super) fn named(&self, name: &str) -> Vec<&'a Size> {
+        self.sorted.iter().map(|(size, _)| *size).filter(|size| size.name == name).collect()
+    }
+
     /// The sizes that fit a job, in the order to try them.
     pub(super) fn fitting(&self, job: &JobSummary) -> Vec<&'a Size> {
         self.offering(job.needs.capacity(), &job.needs.machine)

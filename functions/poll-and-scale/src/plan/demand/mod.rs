@@ -17,11 +17,13 @@ mod bins;
 mod caps;
 mod counts;
 mod explain;
+mod find_ways;
 mod followers;
 mod packing;
 mod prices;
 mod sets;
 mod want;
+mod ways;
 
 use super::actions::{Action, Plan};
 use super::liveness::{stuck_syncing, wants_copy};
@@ -35,7 +37,7 @@ use arrays::Arrays;
 use followers::Followers;
 use packing::{HeadOfLine, LimitMode, New, Packing};
 use std::collections::BTreeSet;
-use want::{Served, Waits, Want, never};
+use want::{Possible, Served, Waits, Want};
 
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     let mut packing = Packing::new(view, LimitMode::Everything);
@@ -80,10 +82,10 @@ fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Follower
 /// Serves the queue in its order.
 fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> Served<'a> {
     let mut served = Served::default();
-    let (mut queue, mut arrays) = (HeadOfLine::Served, Arrays::new(view));
+    let (mut queue, mut arrays, mut possible) = (HeadOfLine::Served, Arrays::new(view), Possible::default());
     for want in wants(view, followers) {
         let job = want.job();
-        if let Some(reason) = never(view, &packing.sizes, job) {
+        if let Some(reason) = possible.never(view, &packing.sizes, job) {
             // The policy may have changed, so that no size fits a wanted copy. The copy then reserves nothing, and the
             // job of the copy is not rejected.
             match want {

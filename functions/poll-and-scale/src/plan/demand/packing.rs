@@ -7,28 +7,33 @@
 
 use super::super::liveness::will_terminate;
 use super::super::needs::{Needs, Room};
-use super::super::sizes::{Sizes, every_offering, offerings, refusals};
+use super::super::sizes::Sizes;
 use super::super::view::View;
 use super::bin::{At, Bin, minus};
 use super::bin_index::Kind;
 use super::bins::{Bins, Fitting};
 use super::counts::{Counts, by_size};
+use super::ways::{KnownWays, Ways};
 use model::control::ControlKey;
 use model::explain::{SetNote, name_of};
 use model::ids::{JobId, NodeId};
 use model::policy::Size;
 use model::reason::Reason;
 use model::{
-    Arch, Capacity, Intent, JobSummary, Life, Machine, Market, MarketNeed, NodeRecord, NodeState, NodeStatus, Offering,
-    Usd,
+    Arch, Capacity, Intent, JobSummary, Life, Machine, MachineNeed, MarketNeed, NodeRecord, NodeState, NodeStatus,
+    Offering, Usd,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
+
+/// Of how many needs the fitting sizes are kept.
+const MOST_KNOWN: usize = 100;
 
 /// A node to be launched.
 pub(super) struct New<'a> {
     pub(super) size: &'a Size,
-    pub(super) offerings: Vec<Offering>,
+    pub(super) offerings: Arc<[Offering]>,
     /// What the caps count: the price of its dearest offering.
     price: Usd,
     /// Whether it shares its call with the launch before it.
@@ -38,10 +43,6 @@ pub(super) struct New<'a> {
     pub(super) is_member: bool,
     pub(super) reason: Reason,
 }
-
-/// The most offerings that one launch may try. With more, a plan for a thousand nodes and hundreds of instance types would
-/// be slow, and a run has no time for more refusals.
-const MAX_WAYS: usize = 32;
 
 /// Which limits a packing heeds.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,11 +79,15 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) counts: Counts<'a>,
     pub(super) new: Vec<New<'a>>,
     pub(super) found: Findings<'a>,
-    limits: LimitMode,
+    pub(super) limits: LimitMode,
     /// Whether the next launch shares its call with the last one: both are for members of one job.
-    is_together: bool,
+    pub(super) is_together: bool,
     /// How often this plan tries each offering that EC2 was short of.
-    tried: BTreeMap<ControlKey, u64>,
+    pub(super) tried: BTreeMap<ControlKey, u64>,
+    /// The ways of the last launch.
+    pub(super) known: Option<KnownWays<'a>>,
+    /// The sizes that fit jobs.
+    fits: HashMap<(Capacity, &'a MachineNeed), Rc<[&'a Size]>>,
     /// What jobs asked for that could not be placed, with the reasons. A change of the bins empties this map.
     failed: HashMap<(Kind<'a>, Capacity, u32), Rc<[Reason]>>,
 }
@@ -113,7 +118,7 @@ pub(super) struct Blocked {
 
 impl Blocked {
     /// Adds a reason, once. Of several sizes that the price cap does not allow, only the first is named.
-    fn add(&mut self, reason: Reason) {
+    pub(super) fn add(&mut self, reason: Reason) {
         let price = |r: &Reason| matches!(r, Reason::PriceCap { .. });
         let known = if price(&reason) { self.why.iter().any(price) } else { self.why.contains(&reason) };
         if !known {
@@ -138,6 +143,8 @@ impl<'v, 'a> Packing<'v, 'a> {
             limits,
             is_together: false,
             tried: BTreeMap::new(),
+            known: None,
+            fits: HashMap::new(),
             failed: HashMap::new(),
         }
     }
@@ -208,6 +215,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// Takes back the launches of the bins from `first` on. New bins are always the last.
     pub(super) fn undo_launches(&mut self, first: usize) {
         let undone = self.bins.len().saturating_sub(first);
+        self.known = None;
         self.bins.truncate(first);
         let left = self.new.len().saturating_sub(undone);
         for new in self.new.drain(left..) {
@@ -221,8 +229,8 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 
     /// Launches one more node for this job, of the cheapest fitting size that may be launched now.
-    fn launch(&mut self, job: &JobSummary) -> Result<usize, Blocked> {
-        let sizes = self.sizes.fitting(job);
+    fn launch(&mut self, job: &'a JobSummary) -> Result<usize, Blocked> {
+        let sizes = self.fitting(job);
         if sizes.is_empty() && self.view.seen.policy.waits_for_catalogue() {
             let why = vec![Reason::CatalogueMissing { why: self.view.seen.policy.catalogue_lacks() }];
             return Err(Blocked { wait: BlockedBy::Backoff, why });
@@ -235,28 +243,40 @@ impl<'v, 'a> Packing<'v, 'a> {
         Ok(launched)
     }
 
+    /// The sizes that fit a job, in the order to try them. Most jobs of a queue ask for the same as others.
+    fn fitting(&mut self, job: &'a JobSummary) -> Rc<[&'a Size]> {
+        let asked = (job.needs.capacity(), &job.needs.machine);
+        if let Some(known) = self.fits.get(&asked) {
+            return Rc::clone(known);
+        }
+        if self.fits.len() >= MOST_KNOWN {
+            self.fits.clear();
+        }
+        let sizes: Rc<[&Size]> = self.sizes.fitting(job).into();
+        self.fits.insert(asked, Rc::clone(&sizes));
+        sizes
+    }
+
     pub(super) fn launch_one_of(
         &mut self,
-        sizes: &[&'a Size],
+        sizes: &Rc<[&'a Size]>,
         asked: Option<MarketNeed>,
         job_id: Option<JobId>,
         reason: Reason,
     ) -> Result<usize, Blocked> {
-        let (mut size, mut ways) = self.ways(sizes, asked)?;
-        if self.is_together && self.new.last().is_some_and(|last| last.offerings != ways) {
+        let mut ways = self.ways(sizes, asked)?;
+        if self.is_together && self.new.last().is_some_and(|last| !ways.are(&last.offerings)) {
             // Launches of other offerings are another call.
             self.is_together = false;
-            (size, ways) = self.ways(sizes, asked)?;
+            ways = self.ways(sizes, asked)?;
         }
-        let Some(first) = ways.first() else {
+        let Ways { size, offerings, price, .. } = ways;
+        let Some(first) = offerings.first() else {
             return Err(Blocked { wait: BlockedBy::Backoff, why: Vec::new() });
         };
-        let (market, of_size) = (first.market, ways.iter().filter(|o| o.size == size.name));
-        let price = of_size.map(|o| o.price_per_hour).max().unwrap_or(size.price_per_hour);
-        for offering in ways.iter().filter(|_| !self.is_together) {
-            if self.attempts_allowed(offering).is_some() {
-                *self.tried.entry(ControlKey::shortage_of(offering)).or_default() += 1;
-            }
+        let market = first.market;
+        if !self.is_together {
+            self.note_tries(&offerings);
         }
         self.counts.launch(size, first.zone.as_deref(), price);
         let capacity = for_jobs(self.view, size.capacity);
@@ -276,101 +296,8 @@ impl<'v, 'a> Packing<'v, 'a> {
             for_set: None,
         };
         let is_together = self.is_together;
-        self.new.push(New { size, offerings: ways, price, is_together, job_id, is_member: false, reason });
+        self.new.push(New { size, offerings, price, is_together, job_id, is_member: false, reason });
         Ok(self.bins.push(bin))
-    }
-
-    /// The cheapest of these sizes that may be launched now, and the offerings to try for it, the best one first.
-    fn ways(&self, sizes: &[&'a Size], asked: Option<MarketNeed>) -> Result<(&'a Size, Vec<Offering>), Blocked> {
-        let mut blocked = Blocked { wait: BlockedBy::Backoff, why: Vec::new() };
-        let mut ways: Vec<(&'a Size, Offering)> = Vec::new();
-        for size in sizes {
-            if ways.len() >= MAX_WAYS {
-                break;
-            }
-            // Room does not help a size that EC2 does not launch now.
-            let (of_size, refused) = self.attempts(size, asked);
-            if of_size.is_empty() {
-                refused.into_iter().for_each(|reason| blocked.add(reason));
-            } else if let Some(cap) = self.cap_on(size, of_size.iter().map(|o| o.price_per_hour).min()) {
-                blocked.wait = BlockedBy::Cap;
-                blocked.add(cap);
-            } else {
-                ways.extend(of_size.into_iter().map(|offering| (*size, offering)));
-            }
-        }
-        if ways.is_empty() && blocked.wait == BlockedBy::Backoff && self.limits == LimitMode::Caps {
-            let is_allowed = |size: &Size| size.reservation.is_none() && self.cap_on(size, None).is_none();
-            let allowed = sizes.iter().copied().find(|size| is_allowed(size));
-            let of = |size| every_offering(self.view, size, asked).into_iter().map(move |offering| (size, offering));
-            ways = allowed.into_iter().flat_map(of).collect();
-        }
-        // What a size costs depends on the zone, so its order among the sizes is not the order of its offerings.
-        let is_second = |o: &Offering| asked == Some(MarketNeed::SpotFirst) && o.market == Market::OnDemand;
-        ways.sort_by_key(|(_, offering)| (is_second(offering), offering.price_per_hour));
-        match ways.first() {
-            Some((first, _)) => Ok((first, self.alternatives(first, ways))),
-            None => Err(blocked),
-        }
-    }
-
-    /// Those of these offerings that may replace the first one, which is of this size.
-    fn alternatives(&self, first: &Size, ways: Vec<(&'a Size, Offering)>) -> Vec<Offering> {
-        let policy = &self.view.seen.policy;
-        let has_price_cap = !policy.nodes.max_price_per_hour.is_zero();
-        // What is put on the node before it is launched has to fit on whichever machine it becomes.
-        let fits = |size: &Size| size.name != first.name || size.capacity.covers(first.capacity);
-        let is_allowed = |o: &Offering| !has_price_cap || !self.counts.is_capped(1, o.price_per_hour);
-        // The caps are counted for the size of the first offering. Offerings of other sizes may replace it only if no cap
-        // applies to them. What is dearer than a size with a cap does not replace it either: the next run counts the caps
-        // anew, and takes the cheaper size.
-        let is_counted = |o: &Offering| o.size == first.name || !(has_price_cap || policy.most_of(&o.size).is_some());
-        let allowed = ways.into_iter().filter(|(size, o)| fits(size) && is_allowed(o)).map(|(_, offering)| offering);
-        allowed.take_while(is_counted).collect()
-    }
-
-    /// How often this run may try an offering; `None` if EC2 was not short of it recently.
-    fn attempts_allowed(&self, offering: &Offering) -> Option<u64> {
-        self.view.seen.control.shortage(offering).attempts(self.view.seen.observed_at)
-    }
-
-    /// The offerings of a size that one more launch may try; if there is none, also why.
-    fn attempts(&self, size: &Size, asked: Option<MarketNeed>) -> (Vec<Offering>, Vec<Reason>) {
-        if let Some(closed) = self.closed(size) {
-            return (Vec::new(), vec![closed]);
-        }
-        let mut spent = Vec::new();
-        let mut ways = offerings(self.view, size, asked);
-        ways.retain(|offering| {
-            if let Some(zone) = offering.zone.as_deref().filter(|zone| self.counts.is_zone_full(zone)) {
-                let (zone, share) = (zone.to_owned(), self.view.seen.policy.launch.zone_share);
-                let full = Reason::ZoneFull { zone, share };
-                if !spent.contains(&full) {
-                    spent.push(full);
-                }
-                return false;
-            }
-            let key = ControlKey::shortage_of(offering);
-            let over = |most: &u64| !self.is_together && self.tried.get(&key).is_some_and(|tried| tried >= most);
-            let Some(most) = self.attempts_allowed(offering).filter(over) else { return true };
-            let offering = format!("{} {}", offering.market, offering.instance_type);
-            spent.push(Reason::AttemptsSpent { offering, most });
-            false
-        });
-        if ways.is_empty() {
-            spent.extend(refusals(self.view, size, asked));
-        }
-        (ways, spent)
-    }
-
-    /// Which cap does not allow one more node of this size, at this price if it is known. If the cap is reached only because
-    /// of what is reserved for the first job, the reason names that job.
-    fn cap_on(&self, size: &Size, price: Option<Usd>) -> Option<Reason> {
-        let (cap, without_reserved) = self.counts.cap_on(size, price.unwrap_or(size.price_per_hour))?;
-        match self.found.first {
-            Some(job) if without_reserved => Some(Reason::KeptForEarlier { job: name_of(job) }),
-            _ => Some(cap),
-        }
     }
 
     /// Keeps the found bins for the first job that cannot be placed.
@@ -411,7 +338,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 
     pub(super) fn fill_minimum(&mut self) {
-        let (sizes, min) = (self.sizes.all(), self.view.minimum());
+        let (sizes, min): (Rc<[&Size]>, u32) = (self.sizes.all().into(), self.view.minimum());
         while self.usable_nodes() < min {
             let reason = Reason::BelowMinimum { min };
             let Err(Blocked { wait, why }) = self.launch_one_of(&sizes, None, None, reason) else { continue };

@@ -14,6 +14,7 @@ use model::control::{DemandNeed, WantedSet};
 use model::explain::SetNote;
 use model::policy::Size;
 use model::reason::Reason;
+use std::rc::Rc;
 
 impl<'a> Packing<'_, 'a> {
     /// Finds nodes for every set, in the order of their names. Sets come before jobs: the work that they stand for may be
@@ -65,10 +66,10 @@ impl<'a> Packing<'_, 'a> {
     }
 
     /// The sizes that may be launched for this need, in the order to try them.
-    fn sizes_for(&self, need: &DemandNeed) -> Vec<&'a Size> {
+    fn sizes_for(&self, need: &DemandNeed) -> Rc<[&'a Size]> {
         match &need.size {
-            Some(name) => self.sizes.all().into_iter().filter(|size| size.name == *name).collect(),
-            None => self.sizes.offering(need.capacity, &need.machine),
+            Some(name) => self.sizes.named(name).into(),
+            None => self.sizes.offering(need.capacity, &need.machine).into(),
         }
     }
 

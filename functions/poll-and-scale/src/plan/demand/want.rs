@@ -7,8 +7,8 @@ use super::prices::{cheapest, is_within_cap};
 use model::ids::{AllocId, NodeId};
 use model::policy::Size;
 use model::reason::Reason;
-use model::{JobSummary, Usd};
-use std::collections::BTreeMap;
+use model::{Capacity, JobSummary, MachineNeed, Usd};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 /// One demand for places: all members of a queued job, or a copy of an unknown alloc.
@@ -61,6 +61,25 @@ impl<'a> Want<'a> {
                 Some((Action::Replace { original: *original, on }, Reason::CopyWanted { original: *original }))
             }
         }
+    }
+}
+
+/// What jobs may ask for: of machines like these, so many at once. Most jobs of a queue ask for the same as others.
+#[derive(Default)]
+pub(super) struct Possible<'a>(HashMap<(Capacity, &'a MachineNeed), u32>);
+
+impl<'a> Possible<'a> {
+    /// Why a job can never run with this policy; `None` if it can.
+    pub(super) fn never(&mut self, view: &View<'_>, sizes: &Sizes<'_>, job: &'a JobSummary) -> Option<Reason> {
+        let (asked, nodes) = ((job.needs.capacity(), &job.needs.machine), job.needs.nodes);
+        if self.0.get(&asked).is_some_and(|known| nodes <= *known) {
+            return None;
+        }
+        let reason = never(view, sizes, job);
+        if reason.is_none() {
+            self.0.insert(asked, nodes);
+        }
+        reason
     }
 }
 

@@ -277,7 +277,7 @@ fn spot_first_takes_spot_where_it_is_to_be_had() {
 fn members_are_one_attempt_and_are_launched_together_or_not_at_all() {
     let mut given = several(json!({}), json!({}), json!({}), &[C7A]).job(5, |spec| spec.needs.nodes = 3).job(6, whole);
     let offering = plan(&given.seen, at(100)).actions.into_iter().find_map(|p| match p.action {
-        Action::Launch { offerings, is_member: true, .. } => offerings.into_iter().next(),
+        Action::Launch { offerings, is_member: true, .. } => offerings.first().cloned(),
         _ => None,
     });
     let error = model::cloud::LaunchError::from(model::cloud::Refusal::short("none"));
