@@ -376,6 +376,9 @@ pub fn sizes(spot: bool) -> Value {
     Value::Array(all)
 }
 
+/// `launch.reservation_drain_s` in a world that has reservations.
+pub const RESERVATION_DRAIN_S: i64 = 600;
+
 /// The reservations of a world that has some: id, kind, type, machines, and after how many minutes it ends.
 pub const RESERVATIONS: [(&str, ReservationKind, &str, u32, Option<i64>); 3] = [
     ("cr-lasts", ReservationKind::OnDemand, "small.type", 2, None),
@@ -391,7 +394,7 @@ impl Scenario {
     pub fn add_reservations(&mut self) {
         if let Some(launch) = self.policy.get_mut("launch") {
             launch["reservations"] = RESERVATIONS.iter().map(|(id, ..)| *id).collect();
-            launch["reservation_drain_s"] = json!(600);
+            launch["reservation_drain_s"] = json!(RESERVATION_DRAIN_S);
         }
     }
 

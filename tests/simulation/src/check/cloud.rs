@@ -9,6 +9,7 @@ use model::batch::Batch;
 use model::cloud::{BATCH_TAG, CLUSTER_TAG, InstanceState, NODE_TAG};
 use model::ids::{AllocId, NodeId};
 use model::launch::LaunchRequest;
+use model::reservation::CapacityReservation;
 use model::time::{Span, Time};
 use model::wire::LaunchFile;
 use store::{Key, Table, alloc_key, control_key, node_key};
@@ -49,6 +50,14 @@ impl Check {
         self.invariant_a_launch_is_written_ahead(model, caller, request, token);
         self.invariant_no_launch_while_a_refusal_holds(model, caller, request);
         self.invariant_a_launch_names_its_nodes(request);
+    }
+
+    /// A call for machines of a capacity reservation does not ask for more than it is for.
+    pub fn invariant_no_call_asks_for_more_than_is_reserved(&self, request: &LaunchRequest, of: &CapacityReservation) {
+        if request.count > of.total as usize {
+            let what = format!("{} instances of {of:?}", request.count);
+            self.broken("invariant_no_call_asks_for_more_than_is_reserved", what);
+        }
     }
 
     /// A run makes its launch calls at the policy's pace: not more than `launch.calls_per_second` allows since it began. (The

@@ -258,7 +258,11 @@ impl Check {
                 && matches!(text(row, "intent"), None | Some("run"))
                 && matches!(text(row, "status"), None | Some("syncing" | "ready"))
         };
-        let lacks = model.rows(Table::Control).any(|row| is_wanted(&row)) && !model.rows(Table::Nodes).any(serves);
+        // An operator may drain all nodes that there may be, while long jobs run on them.
+        let most = self.policies(RUN).iter().map(|p| p.nodes.max as usize).min().unwrap_or(0);
+        let is_full = model.rows(Table::Nodes).filter(|row| text(row, "state") != Some("cleaned")).count() >= most;
+        let is_served = is_full || model.rows(Table::Nodes).any(serves);
+        let lacks = model.rows(Table::Control).any(|row| is_wanted(&row)) && !is_served;
         let mut seen = lock(&self.seen);
         let since = seen.unsatisfied_since.filter(|_| lacks);
         seen.unsatisfied_since = since.or_else(|| lacks.then_some(now));

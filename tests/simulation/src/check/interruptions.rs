@@ -5,14 +5,22 @@
 
 use super::{Check, SLACK, node_id, text, time};
 use crate::caller::{Caller, Kind};
+use crate::core::lock;
 use crate::database::Model;
+use crate::scenario::RESERVATION_DRAIN_S;
+use model::control::ControlKey;
+use model::functions::POLL_AND_SCALE;
 use model::ids::NodeId;
 use model::time::{Span, Time};
 use serde_json::Value;
-use store::{Row, Table, node_key};
+use store::{Row, Table, control_key, node_key};
 
 /// How old a list of nodes may be.
 const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
+
+/// How long before the end of a capacity block its nodes have been drained: half of `launch.reservation_drain_s` in worlds that have
+/// one, because a run may fail, or lose a race.
+const DRAINED_SINCE: Span = Span::from_s(RESERVATION_DRAIN_S / 2);
 
 /// Whether a node takes work until its end: nobody has drained it until `by` or earlier.
 fn is_undrained(row: &Row, by: Time) -> bool {
@@ -73,9 +81,29 @@ impl Check {
         }
     }
 
+    /// When EC2 terminates an instance because its capacity block ends, its node takes no work any more: runs of poll-and-scale have
+    /// drained it before. (Not checked if no run succeeded that could know of the end, if the node is silent, which gets no work, or if an operator has just
+    /// said otherwise.)
+    pub fn invariant_a_block_is_left_in_time(&self, model: &Model, instance: &str, until: Time) {
+        let of_this = |row: &&Row| text(row, "instance_id") == Some(instance);
+        let Some(row) = model.rows(Table::Nodes).find(of_this) else { return };
+        let run = model
+            .get(&control_key(&ControlKey::Run(POLL_AND_SCALE.name.to_owned())))
+            .and_then(|run| time(run, "last_success_at"));
+        let said_at = node_id(row).and_then(|node| lock(&self.seen).intended_at.get(&node).copied());
+        let began_at = time(row, "assigned_at").max(said_at);
+        let known_since = began_at.map(|at| (at + BEHIND).max(until - DRAINED_SINCE));
+        let is_heard = time(row, "lease_expires_at").is_none_or(|at| at > self.core.now());
+        let is_known = is_heard && run.zip(known_since).is_some_and(|(run, since)| run > since + SLACK);
+        if is_known && is_undrained(row, until) && !self.forgets(time(row, "assigned_at")) {
+            let what = format!("the block of {instance} ends at {until}: {row:?}");
+            self.broken("invariant_a_block_is_left_in_time", what);
+        }
+    }
+
     /// Whether an operator may have changed the intent of the node while the caller worked.
     fn operators_intend(&self, row: &Row, caller: &Caller) -> bool {
-        let at = node_id(row).and_then(|node| crate::core::lock(&self.seen).intended_at.get(&node).copied());
+        let at = node_id(row).and_then(|node| lock(&self.seen).intended_at.get(&node).copied());
         at.is_some_and(|at| at + SLACK >= caller.began())
     }
 }

@@ -167,6 +167,10 @@ impl Ec2 {
             return Ok((answer.clone(), false));
         }
         self.check.launching(&self.check.tables(), caller, request, token);
+        let first = request.ways.first().and_then(|way| way.reservation.as_ref());
+        if let Some(known) = first.and_then(|reserved| self.reservation(&region, &reserved.id)) {
+            self.check.invariant_no_call_asks_for_more_than_is_reserved(request, &known);
+        }
         let nodes = nodes_of(request);
         if nodes.is_empty() {
             return Err(refusal(Reach::Request, Class::Wrong, "no node id").into());

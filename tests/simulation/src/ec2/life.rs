@@ -67,6 +67,9 @@ impl Ec2 {
             let is_over = self.leaves_at(instance_id).is_some_and(|at| at <= core.now());
             if is_over && market == Market::Reserved {
                 core.count("a capacity block ended under an instance");
+                if let Some(until) = self.leaves_at(instance_id) {
+                    self.check.invariant_a_block_is_left_in_time(&self.check.tables(), instance_id, until);
+                }
                 self.end(instance_id, core.between(0, 60), "its capacity block ends");
             } else if core.happens(Fault::InstanceDies) || core.happens(Fault::TerminatedByOthers) {
                 self.end(instance_id, core.between(0, 60), "ended by itself or by others");
