@@ -82,8 +82,8 @@ impl Check {
     }
 
     /// When EC2 terminates an instance because its capacity block ends, its node takes no work any more: runs of poll-and-scale have
-    /// drained it before. (Not checked if no run succeeded that could know of the end, if the node is silent, which gets no work, or if an operator has just
-    /// said otherwise.)
+    /// drained it before. (Not checked if no run succeeded that could know of the end, if the node is silent or unlisted, which other
+    /// rules are about, or if an operator has just said otherwise.)
     pub fn invariant_a_block_is_left_in_time(&self, model: &Model, instance: &str, until: Time) {
         let of_this = |row: &&Row| text(row, "instance_id") == Some(instance);
         let Some(row) = model.rows(Table::Nodes).find(of_this) else { return };
@@ -93,7 +93,8 @@ impl Check {
         let said_at = node_id(row).and_then(|node| lock(&self.seen).intended_at.get(&node).copied());
         let began_at = time(row, "assigned_at").max(said_at);
         let known_since = began_at.map(|at| (at + BEHIND).max(until - DRAINED_SINCE));
-        let is_heard = time(row, "lease_expires_at").is_none_or(|at| at > self.core.now());
+        let is_listed = !row.contains_key("absent_since_at");
+        let is_heard = is_listed && time(row, "lease_expires_at").is_none_or(|at| at > self.core.now());
         let is_known = is_heard && run.zip(known_since).is_some_and(|(run, since)| run > since + SLACK);
         if is_known && is_undrained(row, until) && !self.forgets(time(row, "assigned_at")) {
             let what = format!("the block of {instance} ends at {until}: {row:?}");
