@@ -794,6 +794,7 @@ def check_events(resources: dict[str, Any]) -> Iterator[str]:
     arn = f"arn:aws:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function:{CLUSTER}-poll-and-scale"
     wanted = {
         "EC2 Spot Instance Interruption Warning": None,
+        "EC2 Capacity Reservation Instance Interruption Warning": None,
         "EC2 Instance Rebalance Recommendation": None,
         "EC2 Instance State-change Notification": {"state": ["stopped", "terminated"]},
     }

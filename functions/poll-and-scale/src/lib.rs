@@ -194,7 +194,7 @@ fn by_event(input: &Value) -> bool {
         || input.get("detail-type").and_then(Value::as_str).is_some_and(|t| t != "Scheduled Event")
 }
 
-/// What EC2 says of a spot instance.
+/// What EC2 says of an instance that it may take back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Warning {
     /// It is taken away two minutes after the warning.
@@ -206,7 +206,10 @@ enum Warning {
 /// The warning in an event of EC2, and the instance that it is about.
 fn warned(input: &Value) -> Option<(Warning, &str)> {
     let warning = match input.get("detail-type")?.as_str()? {
-        "EC2 Spot Instance Interruption Warning" => Warning::Interruption,
+        // The second one is about a capacity reservation that another account has lent.
+        "EC2 Spot Instance Interruption Warning" | "EC2 Capacity Reservation Instance Interruption Warning" => {
+            Warning::Interruption
+        }
         "EC2 Instance Rebalance Recommendation" => Warning::Rebalance,
         _ => return None,
     };

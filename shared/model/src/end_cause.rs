@@ -113,7 +113,7 @@ pub enum EndCause {
         /// What happened.
         why: String,
     },
-    /// EC2 took its spot instance away.
+    /// EC2 took its instance back, as it had announced.
     Interrupted {
         /// What happened then.
         why: String,
@@ -227,7 +227,7 @@ impl fmt::Display for EndCause {
             Self::NoOutput { path, why } => write!(f, "its output {path:?} cannot be kept: {why}"),
             Self::ElementsFailed { failed, elements } => write!(f, "{failed} of {elements} elements failed"),
             Self::Stopped { why, code: Some(code) } => write!(f, "{why} (exit code {code})"),
-            Self::Interrupted { why } => write!(f, "its spot instance was interrupted: {why}"),
+            Self::Interrupted { why } => write!(f, "EC2 took its instance back: {why}"),
             Self::NotStarted { why } => write!(f, "its node could not start it: {why}"),
             Self::Stopped { why, code: None } | Self::Lost { why } | Self::Rejected { why } => f.write_str(why),
             Self::Cancelled => f.write_str("cancelled by the operator"),
@@ -392,7 +392,7 @@ mod tests {
             (
                 EndCause::Interrupted { why: why.clone() },
                 json!({"kind": "interrupted", "why": why.clone()}),
-                "its spot instance was interrupted: the disk is full",
+                "EC2 took its instance back: the disk is full",
                 "lost",
                 None,
             ),

@@ -51,7 +51,7 @@ pub(crate) enum Cause {
     Failed,
     /// Its node is gone, or what ran there was lost.
     Lost,
-    /// EC2 took its spot instance away.
+    /// EC2 took its instance back, as it had announced.
     Spot,
     /// Its node could not start it.
     Node,

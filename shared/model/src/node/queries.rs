@@ -31,9 +31,9 @@ impl NodeRecord {
         }
     }
 
-    /// The end of an alloc that is lost with this node. Of a spot node that EC2 announced to take away, the cause says so.
+    /// The end of an alloc that is lost with this node. Of a node that EC2 announced to take away, the cause says so.
     pub fn loses(&self, why: &str) -> Ending {
-        let is_interrupted = |l: &&Life| l.offering.market == Market::Spot && l.interrupt_at.is_some();
+        let is_interrupted = |l: &&Life| l.offering.market != Market::OnDemand && l.interrupt_at.is_some();
         match self.life().filter(is_interrupted) {
             Some(_) => Ending::new(EndCause::Interrupted { why: why.to_owned() }),
             None => Ending::lost(why),

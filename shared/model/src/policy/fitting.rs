@@ -38,7 +38,15 @@ impl Policy {
         if need.arch.is_none() && self.size.iter().any(|size| size.kind.arch != default_arch) {
             words.push(format!("{default_arch}, because it names no architecture"));
         }
-        let narrowed = if words.is_empty() { String::new() } else { format!(" with {}", words.join(", ")) };
+        let mut narrowed = if words.is_empty() { String::new() } else { format!(" with {}", words.join(", ")) };
+        let has_type = |name: &str| self.size.iter().any(|size| size.name == name);
+        let without: Vec<&str> = self.several.iter().map(|s| s.name.as_str()).filter(|name| !has_type(name)).collect();
+        if !without.is_empty() {
+            narrowed.push_str(&format!(
+                " (no instance type can be bought for size {}: see `nodekeeper sizes`)",
+                without.join(", ")
+            ));
+        }
         Reason::NoSizeFits { needs: takes, narrowed, usable: self.nodes.memory_usable }
     }
 }

@@ -159,6 +159,8 @@ fn jobs_wait_for_a_catalogue_that_is_not_there_and_are_rejected_by_one_that_is()
     let large = |spec: &mut JobSpec| spec.needs.vcpus = 32;
     let known = several(json!({}), json!({}), json!({}), &[M7A]).job(5, large);
     assert!(said(&known).contains("rejected: no size fits"), "{}", said(&known));
+    let none = several(json!({"vcpus": [500, 600]}), json!({}), json!({}), &[M7A]).job(5, large);
+    assert!(said(&none).contains("no instance type can be bought for size any"), "{}", said(&none));
     let mut missing = known.clone();
     missing.seen.policy = missing.seen.policy.clone().with_catalogue(Catalogue::default());
     let waits = said(&missing);
