@@ -494,7 +494,10 @@ mod tests {
         assert_eq!(detail("node_id", Some(s("x"))), says("node id \"x\" is not {slot}-{ULID}"));
         assert_eq!(detail("attempt", Some(s("two"))), says("invalid type: string \"two\", expected u32"));
         assert_eq!(detail("version", Some(n("1.5"))), says("invalid type: floating point `1.5`, expected u64"));
-        assert_eq!(detail("market", Some(s("gift"))), says("unknown variant `gift`, expected `on_demand` or `spot`"));
+        assert_eq!(
+            detail("market", Some(s("gift"))),
+            says("unknown variant `gift`, expected one of `on_demand`, `spot`, `reserved`")
+        );
         assert_eq!(
             detail("allocs", Some(AttributeValue::Bool(true))),
             says("invalid type: boolean `true`, expected a sequence")
