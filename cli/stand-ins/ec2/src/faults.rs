@@ -70,7 +70,7 @@ impl Shortage {
     }
 }
 
-/// A capacity reservation of the account. `free` does not count: the stand-in knows who uses it.
+/// A capacity reservation of the account. The stand-in ignores `free`, because it counts the instances itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reservation {
     /// For example `cr-0123456789abcdef0`.

@@ -1,7 +1,7 @@
 //! Capacity reservations: DescribeCapacityReservations, and which launches one has room for.
 //!
-//! Guarantees: a reservation holds no more instances than it is for; the instances of a capacity block are terminated half an
-//! hour before its end.
+//! Guarantees: a reservation has no more instances than its total. The instances of a capacity block end half an hour before the
+//! block does.
 //! Does not: make reservations (the faults name them), or use an open one for a launch that does not name it.
 //! Source: "DescribeCapacityReservations", EC2 API Reference; "Capacity Blocks for ML", EC2 User Guide.
 

@@ -1,6 +1,6 @@
 //! Finds the ways to launch one more node: the offerings that EC2 may take, the best one first.
 //!
-//! Guarantees: what is put on the node before it is launched fits on whichever of them it becomes, and each is within the caps.
+//! Guarantees: each way is within the caps, and has room for what this plan puts on the node.
 //! Does not: know bins, or count what is launched; the packing does.
 
 use super::super::sizes::{every_offering, offerings, refusals};

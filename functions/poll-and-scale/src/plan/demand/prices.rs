@@ -14,8 +14,8 @@ pub(super) struct Mix<'a> {
     pub(super) price: Usd,
 }
 
-/// The cheapest mix of `nodes` nodes, or of fewer if the sizes' own maxima, what is free in capacity reservations, or the price
-/// `within` do not allow so many. `there` says how many nodes of a size there are already, and `free` how many machines its
+/// The cheapest mix of `nodes` nodes. The mix has fewer nodes if something does not allow so many: the sizes' own maxima, the free
+/// machines of capacity reservations, or the price `within`. `there` says how many nodes of a size there are already, and `free` how many machines its
 /// reservation has. `sizes` must be sorted, the cheapest first.
 pub(super) fn mix<'a>(
     sizes: &[&'a Size],
