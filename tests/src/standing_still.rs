@@ -54,7 +54,7 @@ impl World {
     /// One run of a function, or one round of the nodes, which call heartbeat-ingest.
     async fn run(&mut self, function: Function) -> Result<(), String> {
         let (input, clock, now) = (json!({}), self.clock(), self.now());
-        match function {
+        let outcome = match function {
             POLL_AND_SCALE => {
                 let run = poll_and_scale::tick(&self.store, &*self.cloud, &self.settings, &input, clock).await;
                 run.map(drop).map_err(|e| e.to_string())
@@ -72,7 +72,9 @@ impl World {
                 }
                 Ok(())
             }
-        }
+        };
+        self.not_before(clock);
+        outcome
     }
 
     /// What was told of a function, the oldest first.

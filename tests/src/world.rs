@@ -275,7 +275,7 @@ impl World {
     }
 
     /// A run takes real milliseconds and stamps rows with them: the next run must not begin before their end.
-    fn not_before(&self, run: RunClock) {
+    pub fn not_before(&self, run: RunClock) {
         self.now.fetch_max(run.now().as_ms(), Ordering::SeqCst);
     }
 
