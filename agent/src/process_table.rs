@@ -55,6 +55,14 @@ pub fn arguments(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
+/// The signals that this process ignores.
+pub fn ignored_signals() -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|number| mask >> (number - 1) & 1 == 1).collect()
+}
+
 /// Every process of the machine.
 pub fn all() -> Vec<ProcessEntry> {
     pids().filter_map(read).collect()

@@ -72,6 +72,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
     // Listens for TERM before the claim, because the agent may send TERM as soon as the alloc is claimed.
     let mut term = signal(SignalKind::terminate())?;
+    listen_to_ignored();
     let Some(task) = dir.task()? else {
         return Err(io::Error::new(io::ErrorKind::NotFound, format!("no task in {}", dir.path().display())));
     };
@@ -118,6 +119,15 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     }
     let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some((context.clock)()), usage, kept };
     write_exit_record(&dir, &exit, &reserve).await
+}
+
+/// A signal that the starter of this program ignores (a shell does so for `nohup` and `&`), the command would ignore as
+/// well. A signal with a handler gets its default action when another program is executed.
+fn listen_to_ignored() {
+    for number in process_table::ignored_signals() {
+        // Some belong to the C library, and nobody may handle them.
+        let _best_effort = signal(SignalKind::from_raw(number));
+    }
 }
 
 /// Runs the command of the alloc to its end. The rest of its output is still to be written.

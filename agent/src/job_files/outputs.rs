@@ -78,7 +78,7 @@ impl JobFiles<'_> {
         if made.content.bytes > MAX_CONTENT_BYTES {
             return Err(no_output(format!("it has more than {most} TiB: split it")));
         }
-        let what = format!("the output {} cannot be stored", output.path);
+        let what = format!("the command has ended, but its output {} cannot be stored", output.path);
         let is_stored = self.put(output, &made, &what).await;
         if made.folder.is_some()
             && let Err(error) = fs::remove_file(&made.path)

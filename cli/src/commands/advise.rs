@@ -6,9 +6,10 @@
 
 use super::amounts::{self, Moment, moment};
 use super::filter::fits;
-use crate::console::show::{self, Rows, dollars, memory, several};
+use crate::console::show::{self, Rows, dollars, several};
 use crate::console::{Context, Outcome};
 use clap::Args;
+use model::machine::memory;
 use model::policy::{Policy, Size};
 use model::time::Time;
 use model::{Job, JobState, Usage, Usd};

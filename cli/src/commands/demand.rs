@@ -10,7 +10,7 @@ use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::console::show::{self, Rows, moment, one_line, or_blank};
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::{Next, next};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
 use model::events::Subject;
 use model::explain::SetNote;
@@ -30,6 +30,7 @@ pub enum DemandCommand {
 
 /// `demand set`
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("what").required(true).args(["size", "vcpus"]))]
 pub struct SetArgs {
     /// The name of the set: at most 64 letters, digits, '-', '_' and '.'
     name: String,
@@ -37,10 +38,10 @@ pub struct SetArgs {
     #[arg(long, value_name = "N")]
     count: u32,
     /// Each is a whole node of this size of the policy
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["vcpus", "memory", "scratch", "gpus", "instance_type", "market", "arch", "gpu_type", "gpu_memory", "require", "exclusive"])]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["memory", "scratch", "gpus", "instance_type", "market", "arch", "gpu_type", "gpu_memory", "require", "exclusive"])]
     size: Option<String>,
     /// vCPUs of each, on any node that has them
-    #[arg(long, required_unless_present = "size")]
+    #[arg(long)]
     vcpus: Option<u32>,
     /// Memory of each: in MiB, or with a unit such as 512M or 1.5G
     #[arg(long, default_value = "0", value_name = "SIZE", value_parser = mebibytes)]
@@ -325,7 +326,7 @@ fn needs(need: &DemandNeed) -> String {
     if let Some(size) = &need.size {
         return format!("size {size}");
     }
-    show::narrowed(show::capacity(need.capacity), &need.machine, need.exclusive)
+    show::narrowed(need.capacity.to_string(), &need.machine, need.exclusive)
 }
 
 /// The lines about demand sets that lists of jobs end with.

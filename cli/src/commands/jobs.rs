@@ -272,5 +272,5 @@ fn cells(job: &JobSummary, now: Time) -> [String; 7] {
 pub(super) fn needs(job: &JobSummary) -> String {
     let needs = &job.needs;
     let each = if needs.nodes > 1 { format!(" on each of {} nodes", needs.nodes) } else { String::new() };
-    show::narrowed(format!("{}{each}", show::capacity(needs.capacity())), &needs.machine, needs.exclusive)
+    show::narrowed(format!("{}{each}", needs.capacity()), &needs.machine, needs.exclusive)
 }

@@ -163,7 +163,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
                 short_alloc(seen.alloc_id),
                 seen.desired.to_string(),
                 seen.client.to_string(),
-                show::capacity(seen.needs.capacity()),
+                seen.needs.capacity().to_string(),
                 when(seen.placed_at, now),
                 show::command(&alloc.work.command),
             ]

@@ -5,10 +5,11 @@
 
 use super::offers::price;
 use super::policy;
-use crate::console::show::{self, Rows, memory};
+use crate::console::show::{self, Rows};
 use crate::console::{Cluster, Context, Outcome};
 use clap::Args;
 use model::catalogue::{Catalogue, Offers, Part, TypeFacts};
+use model::machine::memory;
 use model::policy::{Fallback, Policy, SeveralTypes, Size};
 use model::quotas::{self, QuotaUse, quota_of};
 use model::time::Time;
@@ -234,7 +235,7 @@ fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) -> bo
         let (facts, has) = (&offered.facts, size.capacity);
         if (facts.vcpus, facts.memory_mib, facts.gpus) != (has.vcpus, has.memory_mib, u64::from(has.gpus)) {
             let gpus = if facts.gpus > 0 { format!(", {} GPUs", facts.gpus) } else { String::new() };
-            row.notes.push(format!("EC2 says {} vCPUs, {}{gpus}", facts.vcpus, memory(facts.memory_mib)));
+            row.notes.push(format!("EC2 says {} vCPU, {}{gpus}", facts.vcpus, memory(facts.memory_mib)));
         }
         if let Some(says) = offered.price(size.market).filter(|says| *says != size.price_per_hour) {
             row.notes.push(format!("AWS says {}", price(says)));

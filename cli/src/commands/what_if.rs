@@ -4,9 +4,10 @@
 //! Does not: say on which node the next try runs, or whether a size has the memory that it then needs.
 
 use crate::changes::operate::retention;
-use crate::console::show::{self, memory, several};
+use crate::console::show::{self, several};
 use crate::console::{Context, Outcome};
 use crate::view::find::{Finder, no_job};
+use model::machine::memory;
 use model::retry::{Follows, Retry};
 use model::time::Span;
 use model::{EndCause, Job, JobTimes, Signal};

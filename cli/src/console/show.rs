@@ -219,23 +219,6 @@ pub(crate) fn dollars(usd: Usd) -> String {
     if dollars == 0.0 || dollars >= 0.1 { format!("${dollars:.2}") } else { format!("${dollars:.4}") }
 }
 
-/// An amount of memory.
-pub(crate) fn memory(mib: u64) -> String {
-    if mib > 0 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
-}
-
-/// The capacity of a machine, or the needs of a job.
-pub(crate) fn capacity(capacity: Capacity) -> String {
-    let Capacity { vcpus, memory_mib, scratch_gib, gpus } = capacity;
-    let parts = [
-        Some(format!("{vcpus} vCPU")),
-        (memory_mib > 0).then(|| memory(memory_mib)),
-        (scratch_gib > 0).then(|| format!("{scratch_gib} GiB scratch")),
-        (gpus > 0).then(|| format!("{gpus} GPU")),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
 /// What is needed, with what it is narrowed by.
 pub(crate) fn narrowed(needs: String, machine: &MachineNeed, is_exclusive: bool) -> String {
     let exclusive = is_exclusive.then(|| "exclusive".to_owned());
@@ -244,7 +227,7 @@ pub(crate) fn narrowed(needs: String, machine: &MachineNeed, is_exclusive: bool)
 
 /// What a machine is and has. The usual architecture goes without saying.
 pub(crate) fn kind(has: Capacity, kind: &MachineKind) -> String {
-    let mut parts = vec![capacity(has)];
+    let mut parts = vec![has.to_string()];
     parts.extend(kind.gpu_type.as_ref().map(|name| format!("GPUs of type {name}")));
     parts.extend((kind.gpu_memory_gib > 0).then(|| format!("{} GiB on each GPU", kind.gpu_memory_gib)));
     parts.extend((kind.arch != Arch::X86_64).then(|| kind.arch.to_string()));

@@ -1,7 +1,7 @@
 //! Serves the embedded DynamoDB, makes its tables, and stores the policy in them.
 //!
 //! Guarantees: expired rows are deleted, soon if there are few rows, and for at most a hundredth of the time; a policy stored in a `--data` file stays unless
-//! another one is given.
+//! another one is given; no two stacks use one `--data` file.
 
 use super::access::Access;
 use super::args::LocalArgs;
@@ -11,6 +11,8 @@ use aws_sdk_dynamodb::Client;
 use model::control::PolicyRow;
 use model::policy::Policy;
 use std::fmt::Display;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,6 +56,7 @@ fn serve(
     let failed = |why: &dyn Display| {
         anyhow!("the embedded DynamoDB cannot open {name}: {why}; name another file with --data, or leave it out")
     };
+    let lock = path.map(lock).transpose().map_err(|e| failed(&e))?;
     let db = match path {
         None => dynoxide::Database::memory(),
         Some(path) => {
@@ -65,6 +68,7 @@ fn serve(
     let router = access.signed(dynamo::router(db.clone(), written), "dynamodb", dynamo::unsigned);
     tasks.spawn(async move { access.serve("DynamoDB", listener, router).await });
     tasks.spawn(async move {
+        let _until_the_end = lock;
         loop {
             let (db, began) = (db.clone(), Instant::now());
             let swept = tokio::task::spawn_blocking(move || db.sweep_ttl()).await;
@@ -75,6 +79,16 @@ fn serve(
         }
     });
     Ok(())
+}
+
+/// Locks the file. Two stacks on one database would launch machines for each other's jobs.
+fn lock(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(io::Error::other("another `nodekeeper local` uses it")),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// The pause after a look for expired rows that took so long.
@@ -100,6 +114,16 @@ pub(super) async fn store_policy(store: &Store, given: Option<Policy>) -> anyhow
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    #[test]
+    fn no_two_stacks_use_one_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let first = lock(&path).unwrap();
+        assert!(lock(&path).unwrap_err().to_string().contains("another `nodekeeper local`"));
+        drop(first);
+        lock(&path).unwrap();
+    }
 
     #[test]
     fn looking_for_expired_rows_takes_a_small_part_of_the_time() {

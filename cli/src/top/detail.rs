@@ -6,7 +6,7 @@
 use super::fold::fold;
 use super::paint::Paint;
 use super::state::{Detail, Opened, Selection};
-use crate::console::show::{Screen, capacity, moment, one_line, output, several, when};
+use crate::console::show::{Screen, moment, one_line, output, several, when};
 use crate::console::tone::Tone;
 use crate::view::find::{short, short_alloc};
 use crate::view::usage::{Used, bytes_text};
@@ -85,7 +85,7 @@ fn of_job(lines: &mut Lines, job: &JobDetail, now: Time) {
     lines.field("command", Some(&job.whole_command));
     lines.field("image", job.image.as_ref());
     let nodes = if row.nodes > 1 { format!(" on each of {} nodes", row.nodes) } else { String::new() };
-    lines.field("needs", Some(format!("{}{nodes}", capacity(row.capacity))));
+    lines.field("needs", Some(format!("{}{nodes}", row.capacity)));
     lines.field("priority", Some(row.priority));
     lines.field("submitted", Some(moment(row.submitted_at, now)));
     lines.field("ended", row.finished_at.map(|at| moment(at, now)));

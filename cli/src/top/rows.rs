@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the text is on one line and cannot control the terminal; the columns fit into the width.
 
-use crate::console::show::{capacity, one_line, or_blank, rough};
+use crate::console::show::{one_line, or_blank, rough};
 use crate::view::find::short;
 use crate::view::{JobRow, NodeRow};
 use model::Intent;
@@ -90,7 +90,7 @@ pub(super) fn node(row: &NodeRow, now: Time) -> Vec<String> {
 
 /// The cells of a job.
 pub(super) fn job(row: &JobRow, now: Time) -> Vec<String> {
-    let mut needs = capacity(row.capacity);
+    let mut needs = row.capacity.to_string();
     if row.nodes > 1 {
         needs.push_str(&format!(", {} nodes", row.nodes));
     }

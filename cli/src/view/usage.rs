@@ -3,7 +3,7 @@
 //! Guarantees: what is not known is blank, and never 0.
 //! Does not: measure; the nodes do.
 
-use crate::console::show::memory;
+use model::machine::memory;
 use model::{Capacity, Usage};
 
 /// The cells of a table: CPU time, CPU efficiency, memory, what was read and written, scratch space, GPUs.

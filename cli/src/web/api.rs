@@ -5,7 +5,7 @@
 use crate::view::status::counts;
 use crate::view::{JobDetail, JobRow, NodeDetail, PAST, Searched, Views, Wanted, find, holds};
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use history::{By, Report, Series};
 use model::ActionName;
@@ -16,6 +16,8 @@ use model::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::Arc;
 use store::DbError;
 
@@ -29,6 +31,8 @@ pub(super) enum Failure {
     Db(DbError),
     NotFound(String),
     Wrong(String),
+    /// The page only reads.
+    Method,
 }
 
 impl From<DbError> for Failure {
@@ -43,16 +47,33 @@ impl IntoResponse for Failure {
             Self::Db(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             Self::NotFound(what) => (StatusCode::NOT_FOUND, what),
             Self::Wrong(why) => (StatusCode::BAD_REQUEST, why),
+            Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "the page only reads: ask with GET".to_owned()),
         };
         (status, Json(json!({ "error": error }))).into_response()
     }
 }
 
+/// The answer at a path that is not of the API.
+pub(super) async fn nothing_here(uri: Uri) -> Failure {
+    Failure::NotFound(format!("there is nothing at {}", uri.path()))
+}
+
+pub(super) async fn only_reads() -> Failure {
+    Failure::Method
+}
+
 type Answer = Result<Json<Value>, Failure>;
 type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+type Named = Result<Path<String>, axum::extract::rejection::PathRejection>;
 
 fn asked<T>(query: Asked<T>) -> Result<T, Failure> {
     query.map(|Query(wanted)| wanted).map_err(|e| Failure::Wrong(e.body_text()))
+}
+
+/// The last part of the path, as an id.
+fn named<T: FromStr<Err: Display>>(path: Named) -> Result<T, Failure> {
+    let Path(name) = path.map_err(|e| Failure::Wrong(e.body_text()))?;
+    name.parse().map_err(|e: T::Err| Failure::Wrong(e.to_string()))
 }
 
 /// Something with the time at which it was seen.
@@ -103,8 +124,8 @@ pub(super) async fn jobs(State(web): State<Arc<Views>>, query: Asked<Wanted>) ->
     seen_with(live.present.now, part, [("counts", json!(counts)), ("more", json!(more))])
 }
 
-pub(super) async fn job(State(web): State<Arc<Views>>, Path(id): Path<String>) -> Answer {
-    let id: JobId = id.parse().map_err(|e: model::ids::BadId| Failure::Wrong(e.to_string()))?;
+pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> Answer {
+    let id: JobId = named(id)?;
     let live = web.live().await?;
     let detail = JobDetail::read(&web.source.store, &live, id).await?;
     let detail =
@@ -118,8 +139,8 @@ pub(super) async fn nodes(State(web): State<Arc<Views>>, query: Asked<Wanted>) -
     seen_with(live.present.now, wanted.of(live.nodes()), [("counts", json!(live.status.nodes))])
 }
 
-pub(super) async fn node(State(web): State<Arc<Views>>, Path(slot): Path<String>) -> Answer {
-    let slot = slot.parse::<Slot>().map_err(|e| Failure::Wrong(e.to_string()))?;
+pub(super) async fn node(State(web): State<Arc<Views>>, slot: Named) -> Answer {
+    let slot: Slot = named(slot)?;
     let (live, past) = (web.live().await?, web.past().await?);
     let detail = NodeDetail::read(&web.source.store, &live, Some(&*past), slot).await?;
     seen(live.present.now, detail.ok_or_else(|| Failure::NotFound(format!("slot {slot} has never had a node")))?)

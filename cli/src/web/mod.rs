@@ -24,7 +24,6 @@ mod tests;
 use crate::view::{Source, Views};
 use ::guard::{Listener, Owner};
 use axum::Router;
-use axum::http::StatusCode;
 use axum::routing::get;
 use std::io;
 use std::sync::Arc;
@@ -44,7 +43,7 @@ pub(crate) fn router(source: Source) -> Router {
         .route("/api/local", get(api::local))
         .route("/metrics", get(metrics::answer))
         .with_state(Arc::new(Views::new(source)));
-    let all = api.merge(assets::router()).fallback(|| async { StatusCode::NOT_FOUND });
+    let all = api.merge(assets::router()).fallback(api::nothing_here).method_not_allowed_fallback(api::only_reads);
     all.layer(axum::middleware::from_fn(guard::check))
 }
 

@@ -18,6 +18,7 @@ use crate::mistakes::{Mistakes, shown};
 use crate::names::{LABEL_FORM, is_instance_type, is_label};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// The most labels that a size has, or that work asks for. They stand on the record of each node, which has to stay small.
 pub const MAX_LABELS: usize = 8;
@@ -36,6 +37,28 @@ pub struct Capacity {
     pub scratch_gib: u64,
     #[serde(default)]
     pub gpus: u32,
+}
+
+/// For people: the vCPUs, and what else there is.
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} vCPU", self.vcpus)?;
+        if self.memory_mib > 0 {
+            write!(f, ", {}", memory(self.memory_mib))?;
+        }
+        if self.scratch_gib > 0 {
+            write!(f, ", {} GiB scratch", self.scratch_gib)?;
+        }
+        if self.gpus > 0 {
+            write!(f, ", {} GPU", self.gpus)?;
+        }
+        Ok(())
+    }
+}
+
+/// An amount of memory, for people.
+pub fn memory(mib: u64) -> String {
+    if mib > 0 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
 }
 
 impl Capacity {

@@ -5,7 +5,7 @@
 //! Does not: decide when it is read ([`Catalogue::due`] does), or choose what is bought (the plan does).
 
 use model::Market;
-use model::catalogue::{Catalogue, CatalogueRow, MAX_TYPES, Offered, Offers, Part, TypeFacts};
+use model::catalogue::{Catalogue, CatalogueRow, MAX_TYPES, Offered, Offers, Part, PartState, TypeFacts};
 use model::cloud::CloudError;
 use model::control::{Control, ControlKey};
 use model::policy::{Fallback, Policy, Size};
@@ -115,27 +115,34 @@ pub struct Fault {
     pub says: String,
 }
 
+/// What to say of a part that was not read when it should have been, and whether a size cannot be bought then.
+fn unread(part: Part, state: &PartState, now: Time) -> Option<(bool, String)> {
+    let age = state.read_at.map(|at| now.since(at));
+    let read = age.map_or_else(|| "were never read".to_owned(), |age| format!("were last read {age} ago"));
+    let is_needed = !matches!(part, Part::Subnets | Part::Reservations | Part::Quotas);
+    if let Some(error) = &state.error {
+        let again = Part::Subnets.keeps();
+        let says = format!("the {part} cannot be read, and {read}: {error}; they are asked for again every {again}");
+        return Some((age.is_none() && is_needed, says));
+    }
+    let should = match age {
+        None if is_needed => "clean-stale-records reads them in its next run".to_owned(),
+        // Twice as old as it should ever be.
+        Some(age) if age >= part.keeps() + part.keeps() => {
+            format!("clean-stale-records should read them every {}", part.keeps())
+        }
+        _ => return None,
+    };
+    Some((false, format!("the {part} {read}: {should}")))
+}
+
 /// What is wrong with the catalogue of a policy.
 pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
     let (catalogue, mut faults) = (policy.catalogue.as_ref(), Vec::new());
     let mut add = |is_wrong, says| faults.push(Fault { is_wrong, says });
     for part in policy.parts_wanted() {
-        let state = catalogue.part(part);
-        let age = state.read_at.map(|at| now.since(at));
-        // Twice as old as it should ever be.
-        let is_old = age.is_some_and(|age| age >= part.keeps() + part.keeps());
-        let read = age.map_or_else(|| "were never read".to_owned(), |age| format!("were last read {age} ago"));
-        let is_needed = !matches!(part, Part::Subnets | Part::Reservations | Part::Quotas);
-        match state.error {
-            Some(error) => add(age.is_none() && is_needed, format!("the {part} cannot be read, and {read}: {error}")),
-            None if age.is_none() && !is_needed => {}
-            None if age.is_none() => {
-                add(false, format!("the {part} {read}: clean-stale-records reads them in its next run"))
-            }
-            None if is_old => {
-                add(false, format!("the {part} {read}: clean-stale-records should read them every {}", part.keeps()))
-            }
-            None => {}
+        if let Some((is_wrong, says)) = unread(part, &catalogue.part(part), now) {
+            add(is_wrong, says);
         }
     }
     let is_read = |part| catalogue.part(part).read_at.is_some();

@@ -91,7 +91,7 @@ async fn what_cannot_be_is_refused_and_nothing_is_written() {
         ("a --size small --count 1 --for 8d", "--for must be from "),
         ("a --vcpus 0 --count 1", "--vcpus must be at least 1"),
         ("a --size large --count 1", "the policy has no size \"large\": it has small"),
-        ("a --vcpus 999 --count 1", "no size fits: it needs 999 vCPUs"),
+        ("a --vcpus 999 --count 1", "no size fits: it needs 999 vCPU;"),
         ("a --vcpus 1 --memory 9T --count 1", "no size fits: "),
         ("a --vcpus 1 --gpus 1 --count 1", "no size fits: "),
         ("a --vcpus 1 --require nvme --count 1", "no size fits: "),

@@ -61,7 +61,7 @@ async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
         said.contains("m7a.xlarge") && said.contains("its spot price is not known here: it is not bought"),
         "{said}"
     );
-    assert!(said.contains("EC2 says 2 vCPUs, 8 GiB; AWS says $0.1050"), "the typed size: {said}");
+    assert!(said.contains("EC2 says 2 vCPU, 8 GiB; AWS says $0.1050"), "the typed size: {said}");
 
     // A price rises, a type goes, another comes.
     let mut later = shop();

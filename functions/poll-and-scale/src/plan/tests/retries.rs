@@ -104,7 +104,7 @@ fn a_retry_with_more_memory_is_packed_by_its_new_need_and_rejected_if_no_size_ha
     let too_large = grown(&given, 2);
     assert_eq!(too_large.count(at(150), "reject"), 1, "11250 MiB");
     let reason = plan(&too_large.seen, at(150)).actions.iter().map(|planned| planned.row().reason).collect::<String>();
-    assert!(reason.contains("no size fits: it needs 1 vCPUs, 11250 MiB memory"), "{reason}");
+    assert!(reason.contains("no size fits: it needs 1 vCPU, 11250 MiB"), "{reason}");
     let rejected = Job::submit(fixtures::job_id(0), JobSpec::running(["true"]), at(0)).unwrap();
     let rejected = Job { summary: too_large.seen.jobs[0].clone(), ..rejected };
     let rejected = rejected.reject("no size fits", model::time::Span::ZERO, at(9)).unwrap().reason.unwrap();
