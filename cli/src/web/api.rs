@@ -31,8 +31,6 @@ pub(super) enum Failure {
     Db(DbError),
     NotFound(String),
     Wrong(String),
-    /// The page only reads.
-    Method,
 }
 
 impl From<DbError> for Failure {
@@ -43,23 +41,23 @@ impl From<DbError> for Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let (status, error) = match self {
+        let (status, why) = match self {
             Self::Db(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             Self::NotFound(what) => (StatusCode::NOT_FOUND, what),
             Self::Wrong(why) => (StatusCode::BAD_REQUEST, why),
-            Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "the page only reads: ask with GET".to_owned()),
         };
-        (status, Json(json!({ "error": error }))).into_response()
+        refusal(status, &why)
     }
+}
+
+/// Every refusal has this form.
+pub(super) fn refusal(status: StatusCode, why: &str) -> Response {
+    (status, Json(json!({ "error": why }))).into_response()
 }
 
 /// The answer at a path that is not of the API.
 pub(super) async fn nothing_here(uri: Uri) -> Failure {
     Failure::NotFound(format!("there is nothing at {}", uri.path()))
-}
-
-pub(super) async fn only_reads() -> Failure {
-    Failure::Method
 }
 
 type Answer = Result<Json<Value>, Failure>;

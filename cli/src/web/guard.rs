@@ -3,10 +3,11 @@
 //! Guarantees: a page of another site gets no data ([`origin`]); an answer loads nothing from elsewhere, and is no part of
 //! another site's page.
 
+use super::api;
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use guard::origin;
 
 /// What the page may do in a browser.
@@ -17,7 +18,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 pub(super) async fn check(request: Request, next: Next) -> Response {
     let mut answer = match origin::of_our_page(request.method(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
+        Err((status, why)) => api::refusal(status, why.trim_end()),
     };
     let headers = answer.headers_mut();
     for (name, value) in [

@@ -43,7 +43,7 @@ pub(crate) fn router(source: Source) -> Router {
         .route("/api/local", get(api::local))
         .route("/metrics", get(metrics::answer))
         .with_state(Arc::new(Views::new(source)));
-    let all = api.merge(assets::router()).fallback(api::nothing_here).method_not_allowed_fallback(api::only_reads);
+    let all = api.merge(assets::router()).fallback(api::nothing_here);
     all.layer(axum::middleware::from_fn(guard::check))
 }
 
