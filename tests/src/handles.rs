@@ -203,6 +203,49 @@ async fn a_cache_that_its_node_cannot_destroy_is_taken_back_by_a_job() {
     assert_eq!(world.row(&nodes[0], &name).await.unwrap().state, HandleState::Live);
 }
 
+/// The container of a job that has just completed, on the only node.
+async fn complete(sticks: bool) -> (World, NodeRecord, String) {
+    let (mut world, nodes) = ready(1, json!({})).await;
+    let id = world.submit(job(&["true"])).await.summary.job_id;
+    let name = format!("{id}.0.0");
+    if sticks {
+        world.node_of(&nodes[0]).stuck.insert(name.clone());
+    }
+    for _ in 0..20 {
+        world.step().await;
+        if world.look.job(id).await.unwrap().unwrap().summary.state == model::JobState::Complete {
+            return (world, nodes[0].clone(), name);
+        }
+    }
+    panic!("the job did not complete");
+}
+
+#[tokio::test]
+async fn what_a_complete_alloc_left_is_destroyed_without_a_row() {
+    let (mut world, node, name) = complete(false).await;
+    for _ in 0..12 {
+        assert_eq!(world.handles(&node).await, []);
+        world.step().await;
+    }
+    assert!(!world.node_of(&node).handles.contains(&name));
+}
+
+#[tokio::test]
+async fn what_a_complete_alloc_left_gets_a_row_if_it_stays() {
+    let (mut world, node, name) = complete(true).await;
+    world.steps(4).await;
+    assert_eq!(world.handles(&node).await, [], "it may just take a moment");
+    world.pass(120);
+    world.steps(4).await;
+    assert_eq!(world.row(&node, &name).await.unwrap().state, HandleState::Destroying);
+    world.pass(600);
+    world.steps(8).await;
+    assert_eq!(world.warnings(&node).await.len(), 1, "and it is told of");
+    world.node_of(&node).stuck.clear();
+    world.steps(12).await;
+    assert_eq!(world.handles(&node).await, []);
+}
+
 #[tokio::test]
 async fn a_handle_that_its_node_does_not_destroy_is_told_of_once_a_day_with_the_reason() {
     let (mut world, nodes) = ready(1, json!({})).await;

@@ -16,7 +16,7 @@ use model::ids::{AllocId, NodeId};
 use model::time::{Span, Time};
 use model::{ActionName, BrakeKind, Handle, HandleState, Life, MAX_DUE_S, NodeRecord};
 use sha2::{Digest, Sha256};
-use store::{Listed, change_handle, insert_handle};
+use store::{Listed, change_handle, insert_handle, unchanged};
 
 /// How long a release is remembered: long enough for the next run of every function.
 const RELEASE: Span = Span::from_s(3600);
@@ -122,10 +122,18 @@ fn of_allocs(record: &NodeRecord, now: Time) -> impl Iterator<Item = Handle> {
     record.life().into_iter().flat_map(move |life| life.allocs.iter().map(move |id| of(life, id)))
 }
 
-/// The handle of a live alloc of a node that has this name.
-async fn of_alloc(cluster: &Cluster, node: NodeId, handle: &str, now: Time) -> anyhow::Result<Option<Handle>> {
+/// The handle of a live alloc of a node that has this name, with the record that says that the alloc is live.
+async fn of_alloc(
+    cluster: &Cluster,
+    node: NodeId,
+    handle: &str,
+    now: Time,
+) -> anyhow::Result<Option<(Handle, NodeRecord)>> {
     let record = cluster.store.node(node.slot()).await?.filter(|record| record.node_id() == Some(node));
-    Ok(record.and_then(|record| of_allocs(&record, now).find(|row| row.handle == handle)))
+    Ok(record.and_then(|record| {
+        let found = of_allocs(&record, now).find(|row| row.handle == handle);
+        found.map(|row| (row, record))
+    }))
 }
 
 pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<Outcome> {
@@ -140,15 +148,15 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
     };
     let (name, slot, wanted) = (show::one_line(&args.handle), node.slot(), !args.undo);
     let changed = retried(async || {
-        let stored = cluster.store.handle(node, &args.handle).await?;
-        let is_new = stored.is_none();
-        let handle = match stored {
-            Some(handle) => Some(handle),
-            None => of_alloc(&cluster, node, &args.handle, now).await?,
+        let (handle, record) = match cluster.store.handle(node, &args.handle).await? {
+            Some(handle) => (handle, None),
+            None => match of_alloc(&cluster, node, &args.handle, now).await? {
+                Some((handle, record)) => (handle, Some(record)),
+                None => anyhow::bail!(
+                    "slot {slot} has no handle {name}, or destroys it because its alloc is complete: `nodekeeper handles {slot}` lists the others"
+                ),
+            },
         };
-        let handle = handle.ok_or_else(|| {
-            anyhow::anyhow!("slot {slot} has no handle {name}: `nodekeeper handles {slot}` lists them")
-        })?;
         if handle.keep == wanted {
             return Ok(false);
         }
@@ -158,8 +166,11 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
         // The next run looks at a handle that is no longer kept. Otherwise its next look could be a day away.
         let due_at = if wanted { handle.due_at } else { handle.due_at.min(now) };
         let after = Handle { keep: wanted, due_at, ..handle.clone() };
-        let write = if is_new { insert_handle(&after) } else { change_handle(&handle, &after) };
-        cluster.store.apply(&write).await?;
+        match &record {
+            // What a complete alloc left is destroyed: the alloc must still be live.
+            Some(record) => cluster.store.transact(&[unchanged(record), insert_handle(&after)]).await?,
+            None => cluster.store.apply(&change_handle(&handle, &after)).await?,
+        }
         Ok(true)
     })
     .await?;

@@ -2,9 +2,9 @@
 //! which to destroy.
 //!
 //! The end of an alloc marks its handle, and the function marks all others; the node destroys, and the next report confirms it
-//! (Concourse #1959).
+//! (Concourse #1959). What a complete alloc leaves needs no row.
 //!
-//! Guarantees: a handle is destroyed only if its row was marked, or if two reports listed it as unknown; a report that may be older than a handle's row never makes the handle
+//! Guarantees: a handle is destroyed only if its row was marked, its alloc is complete, or two reports listed it as unknown; a report that may be older than a handle's row never makes the handle
 //! missing or gone; the rows of a node whose life is over are deleted.
 //! Does not: call nodes, or destroy anything that does not have the node's label.
 

@@ -24,7 +24,9 @@ use model::time::{Span, Time};
 use model::wire::{
     ErrorCode, HandleReport, HandleReportAnswer, MAX_DIGEST_BYTES, ReportCounter, ReportPart, ReportedHandle,
 };
-use model::{ActionName, BrakeKind, Handle, HandleKind, HandleState, NodeRecord, NodeStatus};
+use model::{
+    ActionName, AllocSummary, BrakeKind, ClientStatus, Handle, HandleKind, HandleState, NodeRecord, NodeStatus,
+};
 use runtime::clock::RunClock;
 use runtime::http::{Claim, Refusal, Request, first_part, report_of, reporting, standing, too_often};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +45,7 @@ const MAX_OWNERS: usize = 20;
 /// The most parts of one report. A part of an agent has up to 1,000 handles.
 const MAX_PARTS: u32 = 10_000;
 
-/// How many allocs of one node are read to learn which caches they name.
+/// How many allocs of one node are read to learn which caches they name, or whether they are complete.
 const MAX_ALLOCS: usize = 1000;
 
 /// How often the entry of a brake is read and written before the report leaves it to the next one.
@@ -136,6 +138,7 @@ struct Basis {
     over: BTreeSet<String>,
     allocs: BTreeSet<AllocId>,
     used_caches: BTreeSet<String>,
+    complete: BTreeMap<AllocId, Time>,
     is_every_row_read: bool,
 }
 
@@ -143,8 +146,8 @@ impl Applying<'_> {
     async fn apply(mut self, settled: &str) -> Result<HandleReportAnswer, WriteError> {
         let basis = self.read().await?;
         let rows = &basis.rows;
-        let node =
-            OfNode { node_id: self.node_id, over: &basis.over, allocs: &basis.allocs, used_caches: &basis.used_caches };
+        let Basis { over, allocs, used_caches, complete, .. } = &basis;
+        let node = OfNode { node_id: self.node_id, over, allocs, used_caches, complete };
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
         let mut verdict = judge(rows, &basis.handles, self.report.complete, &node, self.rules(readiness), self.now);
@@ -162,7 +165,9 @@ impl Applying<'_> {
             && basis.cut.is_none()
             && !is_held;
         let settled = if quiet { self.settles(settled) } else { None };
-        self.note_number(settled.as_deref()).await?;
+        if settled.is_some() || verdict.writes() {
+            self.note_number(settled.as_deref()).await?;
+        }
         let left = self.write(&mut verdict).await?;
         if let Some((before, after)) = release.filter(|_| left == 0) {
             ignore_race(self.sweep.store.write_entry(&before, &after).await.map(drop))?;
@@ -209,7 +214,30 @@ impl Applying<'_> {
         }
         let is_every_row_read = unreadable.is_empty() && used_caches.is_some();
         let used_caches = used_caches.unwrap_or_default();
-        Ok(Basis { rows, unreadable, cut, handles, over, allocs, used_caches, is_every_row_read })
+        let complete = self.complete(&mut handles, &rows, &allocs).await?;
+        Ok(Basis { rows, unreadable, cut, handles, over, allocs, used_caches, complete, is_every_row_read })
+    }
+
+    /// The complete allocs of this node whose containers are listed and have no row, and when they ended. If these are very many,
+    /// the others are left to the next reports: when the first ones have rows.
+    async fn complete(
+        &self,
+        handles: &mut Vec<ReportedHandle>,
+        rows: &[Handle],
+        live: &BTreeSet<AllocId>,
+    ) -> Result<BTreeMap<AllocId, Time>, WriteError> {
+        let known: BTreeSet<&str> = rows.iter().map(|row| row.handle.as_str()).collect();
+        let id = |handle: &ReportedHandle| handle.handle.parse().ok().filter(|id| !live.contains(id));
+        let mut asked: BTreeSet<AllocId> = BTreeSet::new();
+        handles.retain(|handle| match id(handle).filter(|_| !known.contains(handle.handle.as_str())) {
+            Some(_) if asked.len() >= MAX_ALLOCS => false,
+            Some(id) => asked.insert(id),
+            None => true,
+        });
+        let read = self.sweep.store.allocs_listed(asked).await?.rows.into_iter();
+        let is_complete = |of: &AllocSummary| of.client == ClientStatus::Complete && of.node_id == self.node_id;
+        let complete = read.filter(|alloc| is_complete(&alloc.summary));
+        Ok(complete.filter_map(|alloc| Some((alloc.id(), alloc.finished_at?))).collect())
     }
 
     /// Writes what the verdict says, and adds what is marked to what the node is told to destroy. Returns how many rows are

@@ -19,6 +19,9 @@ const MAX_PARENTS: usize = 64;
 /// The time of a row's next look is at most a day ahead. The clocks of two runs differ by less than another day.
 const LATEST_LOOK: Span = Span::from_s(2 * MAX_DUE_S);
 
+/// A container that a complete alloc left gets a row if it is still there so long after the end: then `status` and lists know of it.
+const SOON: Span = Span::from_s(120);
+
 /// What a report changes, row by row.
 #[derive(Default)]
 pub(crate) struct Verdict<'a> {
@@ -29,11 +32,11 @@ pub(crate) struct Verdict<'a> {
     /// Handles that were missing for too long: their rows become tombstones, with an event.
     pub(crate) dropped: Vec<&'a Handle>,
     /// The rows to make for handles that have this node's label and no row. If a live alloc uses the handle, its row is
-    /// `live`, or it needs none. If not, its row is `unknown`.
+    /// `live`, or it needs none. If a complete alloc left it, it needs none at first. If not, its row is `unknown`.
     pub(crate) new: Vec<Handle>,
     /// Handles that two reports listed as unknown: they are marked.
     pub(crate) twice_unknown: Vec<&'a Handle>,
-    /// Handles that are marked and still listed: the node is told to destroy them.
+    /// Handles that are marked, or that a complete alloc left, and still listed: the node is told to destroy them.
     pub(crate) destroy: BTreeSet<String>,
     /// Handles with the label of another node: the answer names them, and nobody destroys them.
     pub(crate) conflicts: Vec<String>,
@@ -52,6 +55,8 @@ pub(crate) struct OfNode<'a> {
     pub(crate) allocs: &'a BTreeSet<AllocId>,
     /// The caches that these allocs name.
     pub(crate) used_caches: &'a BTreeSet<String>,
+    /// When those of its allocs ended that are complete, and whose containers it lists.
+    pub(crate) complete: &'a BTreeMap<AllocId, Time>,
 }
 
 impl OfNode<'_> {
@@ -62,6 +67,11 @@ impl OfNode<'_> {
     /// The live alloc that a handle belongs to, if its name says so.
     fn alloc_of(&self, handle: &str) -> Option<AllocId> {
         handle.parse().ok().filter(|id| self.allocs.contains(id))
+    }
+
+    /// The complete alloc that left this container, and when it ended.
+    fn complete(&self, handle: &str) -> Option<(AllocId, Time)> {
+        self.complete.get_key_value(&handle.parse().ok()?).map(|(id, ended_at)| (*id, *ended_at))
     }
 
     fn is_used(&self, handle: &str) -> bool {
@@ -78,7 +88,17 @@ impl Verdict<'_> {
             && self.changed.is_empty()
             && self.dropped.is_empty()
             && self.new.is_empty()
+            && self.destroy.is_empty()
             && self.conflicts.is_empty()
+    }
+
+    /// Whether a row is written.
+    pub(crate) fn writes(&self) -> bool {
+        !(self.changed.is_empty()
+            && self.gone.is_empty()
+            && self.dropped.is_empty()
+            && self.new.is_empty()
+            && self.twice_unknown.is_empty())
     }
 }
 
@@ -166,21 +186,29 @@ impl<'a> Judging<'a, '_> {
 
     /// A handle that has no row.
     fn unknown(&mut self, handle: &ReportedHandle) {
-        let node = self.node;
-        match &handle.label {
-            // The alloc says that it is in use. A row is needed only to say what must be destroyed after it.
-            Some(label)
-                if node.is_ours(label) && handle.parent.is_none() && node.alloc_of(&handle.handle).is_some() => {}
-            Some(label) if node.is_ours(label) => {
-                let row = Handle::unknown(node.node_id, handle, self.rules.report_no, self.now);
-                let is_used = node.is_used(&handle.handle);
-                let used = |row: Handle| row.used(node.alloc_of(&handle.handle), self.rules.seq, self.now);
-                self.verdict.new.push(if is_used { used(row) } else { row });
-            }
+        let (node, rules, now) = (self.node, self.rules, self.now);
+        let (name, alloc) = (&handle.handle, node.alloc_of(&handle.handle));
+        let Some(label) = &handle.label else { return };
+        if !node.is_ours(label) {
             // A cloned disk or a moved volume: the answer names the handle, and it stays while its node lives.
-            Some(_) => self.verdict.conflicts.push(handle.handle.clone()),
-            None => {}
+            self.verdict.conflicts.push(name.clone());
+            return;
         }
+        // A row of an alloc's container is needed only to say what must be destroyed after it, or that this takes long.
+        if handle.parent.is_none() {
+            if alloc.is_some() {
+                return;
+            }
+            if let Some((id, ended_at)) = node.complete(name) {
+                self.verdict.destroy.insert(name.clone());
+                let is_late = now.since(ended_at) >= SOON;
+                let marked = || Handle::of_alloc(node.node_id, id, rules.seq, now).marked(rules.seq, now);
+                self.verdict.new.extend(is_late.then(marked));
+                return;
+            }
+        }
+        let row = Handle::unknown(node.node_id, handle, rules.report_no, now);
+        self.verdict.new.push(if node.is_used(name) { row.used(alloc, rules.seq, now) } else { row });
     }
 }
 
@@ -230,6 +258,62 @@ pub fn digest(handles: &[ReportedHandle]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::HandleKind;
+    use model::fixtures::{alloc_id, at, node_id};
+    use model::handle::Readiness;
+
+    /// Whose container it is, with or without a parent, how long ago its alloc ended × what becomes of it: destroyed, or told
+    /// as another node's, and the state of its new row.
+    #[test]
+    fn a_container_without_a_row_is_what_its_alloc_says() {
+        let (live, complete, unknown) = (alloc_id(1), alloc_id(2), alloc_id(3));
+        let (own, other) = (node_id(0).to_string(), node_id(1).to_string());
+        let rules = ReportRules {
+            readiness: Readiness::Ready,
+            report_no: 7,
+            is_repeat: false,
+            seq: 5,
+            as_of: 5,
+            report: Span::from_s(30),
+            missing_grace: Span::from_s(60),
+            cache_unused: Span::from_s(60),
+        };
+        let none = BTreeSet::new();
+        for (id, label, parent, ago_s, destroyed, state) in [
+            (live, Some(&own), None, 0, false, None),
+            (live, Some(&own), Some("p"), 0, false, Some(HandleState::Live)),
+            (complete, Some(&own), None, 0, true, None),
+            (complete, Some(&own), None, 119, true, None),
+            (complete, Some(&own), None, 120, true, Some(HandleState::Destroying)),
+            (complete, Some(&own), Some("p"), 0, false, Some(HandleState::Unknown)),
+            (complete, Some(&other), None, 0, false, None),
+            (complete, None, None, 0, false, None),
+            (unknown, Some(&own), None, 0, false, Some(HandleState::Unknown)),
+        ] {
+            let node = OfNode {
+                node_id: node_id(0),
+                over: &none,
+                allocs: &[live].into(),
+                used_caches: &none,
+                complete: &[(complete, at(1000 - ago_s))].into(),
+            };
+            let (label, parent) = (label.cloned(), parent.map(str::to_owned));
+            let (handle, kind) = (id.to_string(), HandleKind::Container);
+            let listed = ReportedHandle { handle: handle.clone(), kind, label, parent, stays: None };
+            let verdict = judge(&[], &[listed], true, &node, rules, at(1000));
+            let states: Vec<HandleState> = verdict.new.iter().map(|row| row.state).collect();
+            assert_eq!(
+                (verdict.destroy.contains(&handle), states),
+                (destroyed, Vec::from_iter(state)),
+                "{handle} {ago_s}"
+            );
+            assert_eq!(
+                verdict.is_quiet(&[]),
+                !destroyed && state.is_none() && verdict.conflicts.is_empty(),
+                "{handle} {ago_s}"
+            );
+        }
+    }
 
     fn set(names: &[&str]) -> BTreeSet<String> {
         names.iter().map(|name| (*name).to_owned()).collect()

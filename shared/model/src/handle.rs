@@ -12,8 +12,9 @@
 //!                                               └─▶ gone: missing for `sweep.missing_grace_s`
 //! ```
 //!
-//! A handle of an alloc has no row while the alloc lives: the alloc itself says that it is in use. The end of the alloc or
-//! sweep-dispatch marks a handle, the node destroys it, and the next report confirms it.
+//! A handle of an alloc has no row while the alloc lives: the alloc itself says that it is in use. After a complete alloc it
+//! gets one only if it stays. Any other end of the alloc, or sweep-dispatch, marks a handle, the node destroys it, and the next
+//! report confirms it.
 //!
 //! Guarantees: a report that may be older than a handle's row never makes the handle missing or gone; a handle
 //! is destroyed only if it was marked, or if two reports listed it as unknown. A destroyed handle needs no tombstone: a node's

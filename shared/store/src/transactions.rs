@@ -155,9 +155,10 @@ fn kept_for(client: ClientStatus, keep: Retention) -> Span {
 }
 
 /// The row that a handle gets when its alloc ends: until then the alloc itself says that the handle is in use. It is marked for
-/// destruction, with the order of this transaction to its node, or looked at when its time is over.
+/// destruction, with the order of this transaction to its node, or looked at when its time is over. What a complete alloc leaves
+/// needs none: its own row says that its node may destroy it.
 fn new_handle(id: AllocId, node: &NodeRecord, ending: &Ending, keep: Retention, now: Time) -> Option<Write> {
-    let life = node.life()?;
+    let life = node.life().filter(|_| ending.client() != ClientStatus::Complete)?;
     let wait = kept_for(ending.client(), keep);
     let row = Handle::of_alloc(life.node_id, id, life.seq, now + wait);
     Some(make_handle(&if wait == Span::ZERO { row.marked(life.seq, now) } else { row }))

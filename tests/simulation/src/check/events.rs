@@ -90,6 +90,12 @@ impl Check {
                     vec![(subjects, rule(JOBS, before, after, "state"), None)]
                 }
                 (Table::Allocs, Some(row)) => self.of_alloc(before, row),
+                // A report makes the row of what a complete alloc left. The event of the alloc's end tells why it goes.
+                (Table::Handles, Some(_))
+                    if before.is_none() && matches!(caller.kind, Kind::Node { what: "handles", .. }) =>
+                {
+                    Vec::new()
+                }
                 (Table::Handles, Some(row)) => {
                     let marked = rule(HANDLES, before, after, "state");
                     let id = text(row, "alloc_id").and_then(|id| id.parse::<AllocId>().ok());

@@ -254,12 +254,16 @@ impl Check {
         self.core.count("a handle was destroyed");
         self.invariant_nothing_foreign_is_destroyed(model, node, handle, label);
         let row = model.get(&handle_key(node, handle)).cloned();
+        let alloc = handle.parse().ok().and_then(|id| model.get(&alloc_key(id)).cloned());
         let marked = match row.as_deref() {
             Some(row) => matches!(text(row, "state"), Some("destroying" | "gone")),
-            // The row goes with the node's record, or when the handle is destroyed.
-            None => model.get(&node_key(node.slot())).cloned().is_none_or(|r| node_id(&r) != Some(node)),
+            // The row goes with the node's record, or when the handle is destroyed. What a complete alloc left needs none.
+            None => {
+                let is_complete = |a: &Row| text(a, "client") == Some("complete") && node_id(a) == Some(node);
+                alloc.as_ref().is_some_and(is_complete)
+                    || model.get(&node_key(node.slot())).cloned().is_none_or(|r| node_id(&r) != Some(node))
+            }
         };
-        let alloc = handle.parse().ok().and_then(|id| model.get(&alloc_key(id)).cloned());
         let live = alloc.as_deref().is_some_and(|a| !is_final(a) && node_id(a) == Some(node));
         // The order may be a little older than the row: an alloc may have taken a cache back meanwhile. (A container is
         // never needed again.)
