@@ -164,7 +164,7 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let (allocs, gpu_looks) = (data_dir.allocs(), data_dir.gpu_looks());
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
-    let credentials = CredentialsService::new(Arc::clone(&state), Arc::clone(&client), allocs, clock);
+    let credentials = CredentialsService::new(Arc::clone(&state), Arc::clone(&client), allocs);
     look_first(&state, &guard, &source, &mut runner).await;
     let uploads =
         Uploads::start(Arc::clone(&state), outputs.clone(), S3Access::new(s3, role, imds.clone(), region, clock));

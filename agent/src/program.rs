@@ -5,6 +5,7 @@
 //! Does not: execute anything.
 
 use model::EndCause;
+use model::ulimits::Ulimits;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 use std::fs::File;
@@ -29,6 +30,12 @@ pub fn why_not(program: &str, path: Option<&str>, cwd: &Path, error: &io::Error)
         }
         _ => not_started(),
     }
+}
+
+/// The cause, if a start failed because the job itself limits its open files too much. No other machine would do better.
+pub fn own_limit(ulimits: &Ulimits, error: &io::Error) -> Option<EndCause> {
+    let limit = ulimits.get("nofile").filter(|_| error.raw_os_error() == Some(Errno::EMFILE as i32))?;
+    Some(EndCause::Rejected { why: format!("it cannot start with its limit nofile={limit}: {error}") })
 }
 
 /// What is where the program should be.
@@ -59,7 +66,9 @@ fn interpreter(script: &Path) -> Option<String> {
     let mut line = Vec::new();
     BufReader::new(File::open(script).ok()?.take(LONGEST_LINE)).read_until(b'\n', &mut line).ok()?;
     let line = String::from_utf8_lossy(&line);
-    line.strip_prefix("#!")?.split_whitespace().next().map(str::to_owned)
+    // As the kernel reads it: the carriage return of a file from Windows belongs to the name.
+    let blank = [' ', '\t', '\n'];
+    line.strip_prefix("#!")?.trim_start_matches(blank).split(blank).next().map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -80,6 +89,7 @@ mod tests {
         file("plain", "echo", 0o644);
         file("lost", "#!/no/such/interpreter -x\necho", 0o755);
         file("bad", "#!plain\n", 0o755);
+        file("dos", "#! /bin/sh\r\necho", 0o755);
         fs::create_dir(dir.path().join("folder")).unwrap();
         let path = dir.path().display().to_string();
         let text = |t: &str| t.to_owned();
@@ -92,6 +102,7 @@ mod tests {
             ("./folder", EndCause::NotExecutable { program: text("./folder") }),
             ("plain/x", EndCause::NotFound { program: text("plain/x") }),
             ("lost", EndCause::NoInterpreter { program: text("lost"), interpreter: text("/no/such/interpreter") }),
+            ("./dos", EndCause::NoInterpreter { program: text("./dos"), interpreter: text("/bin/sh\r") }),
             ("./bad", EndCause::NoInterpreter { program: text("./bad"), interpreter: text("plain") }),
         ] {
             let error =
@@ -111,5 +122,16 @@ mod tests {
         }
         assert!(!is_started(Errno::ENOENT, "/no/such/directory"), "its directory is gone");
         assert!(is_started(Errno::E2BIG, "/"));
+    }
+
+    #[test]
+    fn a_limit_of_open_files_is_blamed_only_if_the_job_has_one() {
+        let (none, own) = (Ulimits::default(), Ulimits::from([("nofile".to_owned(), "0".to_owned())]));
+        for (ulimits, errno, is_own) in
+            [(&none, Errno::EMFILE, false), (&own, Errno::EMFILE, true), (&own, Errno::ENFILE, false)]
+        {
+            let cause = own_limit(ulimits, &io::Error::from_raw_os_error(errno as i32));
+            assert_eq!(cause.is_some(), is_own, "{errno}");
+        }
     }
 }

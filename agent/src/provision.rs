@@ -85,7 +85,7 @@ async fn rights(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -
     let user = user(task).map_err(cannot)?;
     let seen_at = task.runtime.alloc_path(dir.path());
     let token = rights::make_token(dir.path(), user.as_ref()).map_err(cannot)?;
-    let role = JobRole { source: source.clone(), token, clock: Arc::clone(&context.clock) };
+    let role = JobRole { source: source.clone(), token };
     let reader = secrets::Reader { role: &role, endpoints: &context.endpoints };
     let values = reader.read(work, || dir.stop_reason().is_some()).await?;
     env.extend(secrets::variables(work, &values, dir.path(), &seen_at, user.as_ref()).map_err(cannot)?);

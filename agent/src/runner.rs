@@ -437,6 +437,8 @@ impl Runner {
     /// What the end of an alloc says about this node.
     fn learn(&mut self, id: AllocId, cause: &EndCause) {
         match cause {
+            // What another node could not start either says nothing about this one.
+            EndCause::NotStarted { .. } if id.copy > 0 => {}
             EndCause::NotStarted { why } => self.fitness.failed(id, why, Instant::now()),
             EndCause::Exited { .. }
             | EndCause::OverTime { .. }

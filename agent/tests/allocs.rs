@@ -56,7 +56,7 @@ async fn the_limits_of_single_resources_are_those_of_the_order() {
     assert_eq!(node.end_of(0).await.log_tail.as_deref(), Some("64\n128\n0\n"));
     // The kernel has a highest number of open files.
     let end = node.end_of(1).await;
-    assert!(matches!(&end.cause, Some(EndCause::NotStarted { why }) if why.contains("nofile=-1")), "{end:?}");
+    assert!(matches!(&end.cause, Some(EndCause::Rejected { why }) if why.contains("nofile=-1")), "{end:?}");
 }
 
 #[tokio::test]

@@ -158,7 +158,10 @@ async fn a_role_is_assumed_as_sts_expects() {
         session: "01JD0000000000000000000001.0.0".into(),
         tags: vec![("nodekeeper:job".into(), "01JD0000000000000000000001".into())],
     };
-    let given = aws_sdk_sts::Client::from_conf(config).assume(&request, Span::from_s(900)).await.unwrap();
+    let given = aws_sdk_sts::Client::from_conf(config)
+        .assume(&request, Span::from_s(900), model::fixtures::at(0))
+        .await
+        .unwrap();
     assert!(given.access_key_id.starts_with("ASIA") && given.role_arn == ROLE, "{given:?}");
     assert!(!format!("{given:?}").contains(&given.secret_access_key), "a secret is never printed");
     let left = given.expires_at.since(Time::now()).as_ms() / 1000;

@@ -124,12 +124,13 @@ pub struct EveryRole;
 
 #[async_trait]
 impl Sts for EveryRole {
-    async fn assume(&self, request: &AssumeRole, lasts: Span) -> Result<JobCredentials, StsError> {
+    async fn assume(&self, request: &AssumeRole, lasts: Span, now: Time) -> Result<JobCredentials, StsError> {
         Ok(JobCredentials {
             access_key_id: request.session.clone(),
             secret_access_key: "secret".into(),
             session_token: "token".into(),
-            expires_at: Time::from_ms(0) + lasts,
+            given_at: now,
+            expires_at: now + lasts,
             role_arn: request.role_arn.clone(),
         })
     }

@@ -11,6 +11,7 @@ use crate::program;
 use crate::stops::{Step, Stops};
 use model::elements::{Outcome, Pack};
 use model::time::Time;
+use model::ulimits::Ulimits;
 use model::wire::AllocOrder;
 use model::{EndCause, FailurePolicy, Signal};
 use nix::errno::Errno;
@@ -77,6 +78,7 @@ pub struct Shared {
     /// The environment that each element gets. Its number is added.
     pub env: BTreeMap<String, String>,
     pub input: Option<Vec<u8>>,
+    pub ulimits: Ulimits,
     pub elements: ElementsStart,
     pub clock: fn() -> Time,
 }
@@ -91,7 +93,8 @@ struct Runner {
 /// Runs all elements. An error says why none can be run.
 pub fn run(shared: Shared) -> Result<(), EndCause> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| cannot("start its elements", &e))?;
+    let own = |e: &io::Error| program::own_limit(&shared.ulimits, e);
+    let runtime = runtime.map_err(|e| own(&e).unwrap_or_else(|| cannot("start its elements", &e)))?;
     runtime.block_on(all(shared))
 }
 
@@ -212,7 +215,8 @@ impl Runner {
         let mut left = STARTS;
         loop {
             let input = self.shared.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes);
-            let input = input.map_err(|e| cannot("pass on the standard input", &e))?;
+            let own = |e: &io::Error| program::own_limit(&self.shared.ulimits, e);
+            let input = input.map_err(|e| own(&e).unwrap_or_else(|| cannot("pass on the standard input", &e)))?;
             let mut command = Command::new(name);
             command.args(args).env_clear().envs(&self.shared.env).env("NODEKEEPER_ARRAY_INDEX", element.to_string());
             if let Some(limit_s) = i64::try_from(self.shared.elements.timeout_s).ok().filter(|s| *s > 0) {
@@ -225,7 +229,7 @@ impl Runner {
                 Err(error) => error,
             };
             let path = self.shared.env.get("PATH").map(String::as_str);
-            let cause = program::why_not(name, path, Path::new("."), &error);
+            let cause = own(&error).unwrap_or_else(|| program::why_not(name, path, Path::new("."), &error));
             match cause.exit_code() {
                 Some(code) => return Ok(Err(Outcome::Exit(code))),
                 // The machine has no room now.

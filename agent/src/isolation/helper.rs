@@ -118,22 +118,29 @@ fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
     let not_started = |why: String| EndCause::NotStarted { why };
     let start: JobStart = serde_json::from_reader(BufReader::new(stdin))
         .map_err(|e| not_started(format!("standard input says nothing to run: {e}")))?;
-    restrict(&start, || Ok(())).map_err(|e| not_started(e.to_string()))?;
+    restrict(&start, || Ok(())).map_err(|e| match e.kind() {
+        io::ErrorKind::InvalidInput => EndCause::Rejected { why: e.to_string() },
+        _ => not_started(e.to_string()),
+    })?;
     if let Some(elements) = start.elements.clone() {
-        let JobStart { command, env, input, .. } = start;
-        return run::run(Shared { command, env, input, elements, clock });
+        let JobStart { command, env, input, ulimits, .. } = start;
+        return run::run(Shared { command, env, input, ulimits, elements, clock });
     }
     let Some((name, args)) = start.command.split_first() else {
         return Err(EndCause::Rejected { why: "the command is empty".to_owned() });
     };
     // Made by the job's user, who may open /dev/stdin again.
     let input = start.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes);
-    let input = input.map_err(|e| not_started(format!("cannot pass on the standard input: {e}")))?;
+    let own = |e: &io::Error| program::own_limit(&start.ulimits, e);
+    let input =
+        input.map_err(|e| own(&e).unwrap_or_else(|| not_started(format!("cannot pass on the standard input: {e}"))))?;
     let error = Command::new(name).args(args).env_clear().envs(&start.env).stdin(input).exec();
-    Err(program::why_not(name, start.env.get("PATH").map(String::as_str), Path::new("."), &error))
+    let path = start.env.get("PATH").map(String::as_str);
+    Err(own(&error).unwrap_or_else(|| program::why_not(name, path, Path::new("."), &error)))
 }
 
 /// Applies every restriction of the command to this process. `join` enters a view of the file system that there is already.
+/// `InvalidInput`: a limit that the job asks for cannot be set, here or anywhere.
 pub fn restrict(start: &JobStart, join: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // Fails only on a kernel without the file, where the score does not exist.
     let _best_effort = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
@@ -170,7 +177,9 @@ fn set_limits(ulimits: &Ulimits) -> io::Result<()> {
         let what = format!("set the limit {name}={limit}");
         let Ulimit { soft, hard } = limit.parse().map_err(|why| failed(&what, &io::Error::other(why)))?;
         let [soft, hard] = [soft, hard].map(|limit| limit.unwrap_or(RLIM_INFINITY));
-        setrlimit(resource, soft, hard).map_err(|e| failed(&what, &e.into()))?;
+        setrlimit(resource, soft, hard).map_err(|e| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("cannot {what}: {e}: the machine allows less"))
+        })?;
     }
     Ok(())
 }

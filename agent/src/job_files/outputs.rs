@@ -90,7 +90,7 @@ impl JobFiles<'_> {
 
     async fn put(&self, output: &Output, made: &Made, what: &str) -> Result<(), EndCause> {
         match (&output.to, &made.folder) {
-            (None, _) => self.put_content(made, what).await,
+            (None, _) => self.put_content(output, made, what).await,
             (Some(to), None) => {
                 let s3 = self.of_job(what).await?;
                 put(&s3, to, &made.path, (made.content.bytes, made.content.sha256()), what).await
@@ -100,7 +100,7 @@ impl JobFiles<'_> {
     }
 
     /// Into the bucket of the cluster, with the rights of the node.
-    async fn put_content(&self, made: &Made, what: &str) -> Result<(), EndCause> {
+    async fn put_content(&self, output: &Output, made: &Made, what: &str) -> Result<(), EndCause> {
         let lost = |e: S3Error| EndCause::Lost { why: format!("{what}: {e}") };
         let (content, alloc) = (&made.content, self.order.output_s3.as_ref());
         let place =
@@ -108,8 +108,11 @@ impl JobFiles<'_> {
         let place = place.content(content.sha256());
         let access = self.of_node().map_err(lost)?;
         let put = async || access.s3().await?.put_file(&place, &made.path, content.bytes, content.sha256()).await;
-        // The node's rights are not the job's fault.
-        patiently(what, put).await.map_err(|cause| EndCause::Lost { why: cause.to_string() })
+        // What is denied to the node is not the job's fault. But to run the command again would not help.
+        patiently(what, put).await.map_err(|cause| match cause {
+            EndCause::Rejected { why } => EndCause::NoOutput { path: output.path.clone(), why },
+            other => other,
+        })
     }
 
     /// Each file of a folder as an object of its own.

@@ -7,10 +7,11 @@
 use super::CredentialsSource;
 use async_trait::async_trait;
 use aws_credential_types::Credentials;
+use jiff::Timestamp;
 use model::EndCause;
 use model::error_chain::error_chain;
-use model::time::Time;
 use reqwest::StatusCode;
+use reqwest::header::DATE;
 use s3::{Access, Keys, S3, S3Error};
 use serde::Deserialize;
 use std::fmt;
@@ -50,8 +51,6 @@ pub struct JobRole {
     pub source: CredentialsSource,
     /// The token of the alloc.
     pub token: String,
-    /// The node's clock, to sign with.
-    pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
 }
 
 impl fmt::Debug for JobRole {
@@ -75,11 +74,12 @@ impl JobRole {
         S3::new(Arc::new(self.clone()), region, endpoint).map_err(|e: S3Error| Failure::Passing(e.to_string()))
     }
 
-    /// The credentials of the job, from the agent.
-    pub(super) async fn credentials(&self, http: &reqwest::Client) -> Result<Credentials, Failure> {
+    /// The credentials of the job, from the agent, and the time to sign with: that of AWS, whatever the node's clock says.
+    pub(super) async fn credentials(&self, http: &reqwest::Client) -> Result<(Credentials, Timestamp), Failure> {
         let request = http.get(&self.source.url).header("Authorization", &self.token);
         let answer = request.send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
         let status = answer.status();
+        let date = answer.headers().get(DATE).and_then(|date| jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok());
         let body = answer.bytes().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
         if !status.is_success() {
             let said = serde_json::from_slice::<Refusal>(&body).unwrap_or_default().message;
@@ -87,7 +87,10 @@ impl JobRole {
             return Err(if final_ { Failure::Final(said) } else { Failure::Passing(said) });
         }
         let given: Given = serde_json::from_slice(&body).map_err(|e| Failure::Passing(e.to_string()))?;
-        Ok(Credentials::new(given.access_key_id, given.secret_access_key, Some(given.token), None, "the job's role"))
+        let at =
+            date.ok_or_else(|| Failure::Passing("the agent does not say which time it is".to_owned()))?.timestamp();
+        let Given { access_key_id, secret_access_key, token } = given;
+        Ok((Credentials::new(access_key_id, secret_access_key, Some(token), None, "the job's role"), at))
     }
 }
 
@@ -104,8 +107,7 @@ impl Keys for JobRole {
             Failure::Final(why) | Failure::Passing(why) => why,
         };
         // The agent keeps them until they end.
-        let credentials = self.credentials(&client().map_err(said)?).await.map_err(said)?;
-        let at = jiff::Timestamp::from_millisecond((self.clock)().as_ms()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        let (credentials, at) = self.credentials(&client().map_err(said)?).await.map_err(said)?;
         Ok(Access { credentials, at: SystemTime::from(at) })
     }
 

@@ -10,7 +10,6 @@ use super::{SECRETS_DIR, write_for};
 use crate::isolation::JobUser;
 use crate::runtime::interface::Environment;
 use crate::signer::{Signed, signature};
-use jiff::Timestamp;
 use model::EndCause;
 use model::error_chain::error_chain;
 use model::rights::{SecretPlace, SecretService};
@@ -90,7 +89,7 @@ impl Reader<'_> {
     /// The answer to a call in this region.
     pub(crate) async fn call(&self, region: &str, call: &Call) -> Result<Value, Failure> {
         let http = client()?;
-        let credentials = self.role.credentials(&http).await?;
+        let (credentials, at) = self.role.credentials(&http).await?;
         let Call { host, service, variable, target, body } = call;
         let endpoint = self.endpoints.get(&format!("AWS_ENDPOINT_URL_{variable}"));
         let endpoint = endpoint.or_else(|| self.endpoints.get("AWS_ENDPOINT_URL")).cloned();
@@ -98,7 +97,6 @@ impl Reader<'_> {
         let url = format!("{}/", url.trim_end_matches('/'));
         let body = body.to_string().into_bytes();
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", *target)];
-        let at = Timestamp::from_millisecond((self.role.clock)().as_ms()).unwrap_or(Timestamp::UNIX_EPOCH);
         let signed = Signed { credentials: &credentials, region, service, url: &url, headers: &headers, body: &body };
         let signature = signature(&signed, at).map_err(Failure::Passing)?;
         let mut request = http.post(&url);
@@ -130,6 +128,17 @@ pub(crate) struct Call {
     pub body: Value,
 }
 
+/// A part of the code of each refusal that passes, or that another node does not get.
+const PASSING: [&str; 7] = [
+    "Throttl",
+    "TooMany",
+    "RequestExpired",
+    "ExpiredToken",
+    "InternalService",
+    "InvalidSignature",
+    "SignatureDoesNotMatch",
+];
+
 /// The call that reads the secret at this place.
 fn call_for(place: &SecretPlace) -> Call {
     match place.service {
@@ -155,14 +164,13 @@ fn suffix(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }
 
-/// What a service refuses for good, and what passes.
+/// What a service refuses for good, and what passes. A signature that it does not accept is the node's fault: its clock's, for instance.
 fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     let said: Refusal = serde_json::from_slice(body).unwrap_or_default();
     let code = said.code.rsplit('#').next().unwrap_or_default().to_owned();
     let why = if said.message.is_empty() { format!("{code} ({status})") } else { format!("{code}: {}", said.message) };
-    let passes = status.is_server_error()
-        || status == StatusCode::TOO_MANY_REQUESTS
-        || ["Throttl", "TooMany", "RequestExpired", "ExpiredToken", "InternalService"].iter().any(|p| code.contains(p));
+    let passes =
+        status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS || PASSING.iter().any(|p| code.contains(p));
     if passes { Failure::Passing(why) } else { Failure::Final(why) }
 }
 
@@ -204,7 +212,9 @@ mod tests {
         assert_eq!(of(400, denied), Failure::Final("AccessDeniedException: not authorized".into()));
         let absent = r#"{"__type":"com.amazonaws#ResourceNotFoundException","message":"no such secret"}"#;
         assert_eq!(of(400, absent), Failure::Final("ResourceNotFoundException: no such secret".into()));
-        for (status, body) in [(400, r#"{"__type":"ThrottlingException"}"#), (500, ""), (503, "<html>"), (429, "")] {
+        let skewed = r#"{"__type":"InvalidSignatureException","message":"Signature not yet current"}"#;
+        let throttled = r#"{"__type":"ThrottlingException"}"#;
+        for (status, body) in [(400, throttled), (400, skewed), (500, ""), (503, "<html>"), (429, "")] {
             assert!(matches!(of(status, body), Failure::Passing(_)), "{status} {body}");
         }
     }

@@ -1,7 +1,7 @@
 //! Gives each job the credentials of its role, on a port of this machine.
 //!
 //! Guarantees: an answer with credentials needs the token of their alloc; the service asks for new ones when two thirds of
-//! their time are over; it gives nothing after an order to stop, even if it knows credentials that still count.
+//! their time are over, also if the node's clock is wrong, and says in `Date` which time it is in AWS; it gives nothing after an order to stop, even if it knows credentials that still count.
 //! Does not: say more to a caller without the token than that it is wrong.
 //! Source: "Container credential provider", AWS SDKs and Tools Reference Guide.
 
@@ -10,18 +10,18 @@ use crate::alloc_dir::AllocDir;
 use crate::client::{CallError, ControlPlaneClient};
 use crate::node_state::NodeState;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::routing::get;
 use axum::{Json, Router};
+use jiff::Timestamp;
 use model::Desired;
 use model::ids::AllocId;
-use model::time::Time;
+use model::time::{Span, Time};
 use model::wire::{CredentialsRequest, ErrorCode, JobCredentials};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
@@ -31,7 +31,30 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 struct Known {
     credentials: JobCredentials,
-    renew_at: Instant,
+    since: Instant,
+}
+
+impl Known {
+    /// How much of their time is over, and how long they last. The node's own clock may be wrong.
+    fn age_and_time(&self) -> (Span, Span) {
+        let age = i64::try_from(self.since.elapsed().as_millis()).unwrap_or(i64::MAX);
+        (Span::from_ms(age), self.credentials.expires_at.since(self.credentials.given_at))
+    }
+
+    fn is_young(&self) -> bool {
+        let (age, lasts) = self.age_and_time();
+        age.as_ms().saturating_mul(3) < lasts.as_ms().saturating_mul(2)
+    }
+
+    fn counts(&self) -> bool {
+        let (age, lasts) = self.age_and_time();
+        age < lasts
+    }
+
+    /// The time now, by the clock of the function that gave them.
+    fn now(&self) -> Time {
+        self.credentials.given_at + self.age_and_time().0
+    }
 }
 
 /// What the service works with.
@@ -40,8 +63,6 @@ pub struct CredentialsService {
     state: Arc<NodeState>,
     client: Arc<ControlPlaneClient>,
     allocs: PathBuf,
-    /// The node's clock, in Unix time.
-    clock: crate::client::Clock,
     known: Mutex<BTreeMap<AllocId, Known>>,
 }
 
@@ -50,13 +71,8 @@ type Refused = (StatusCode, Json<Value>);
 
 impl CredentialsService {
     /// The service for the allocs of this directory.
-    pub fn new(
-        state: Arc<NodeState>,
-        client: Arc<ControlPlaneClient>,
-        allocs: PathBuf,
-        clock: crate::client::Clock,
-    ) -> Self {
-        Self { state, client, allocs, clock, known: Mutex::default() }
+    pub fn new(state: Arc<NodeState>, client: Arc<ControlPlaneClient>, allocs: PathBuf) -> Self {
+        Self { state, client, allocs, known: Mutex::default() }
     }
 
     /// Answers jobs until the future is dropped.
@@ -70,7 +86,7 @@ impl CredentialsService {
     }
 
     /// The credentials of this alloc, for a caller with this token.
-    async fn credentials(&self, id: AllocId, token: Option<&str>) -> Result<JobCredentials, Refused> {
+    async fn credentials(&self, id: AllocId, token: Option<&str>) -> Result<Known, Refused> {
         let right = std::fs::read(token_file(AllocDir::of(&self.allocs, id).path())).unwrap_or_default();
         let is_right = token.is_some_and(|token| !right.is_empty() && bool::from(right.ct_eq(token.as_bytes())));
         if !is_right {
@@ -87,22 +103,19 @@ impl CredentialsService {
         })?;
         let mut known = self.known.lock().await;
         known.retain(|other, _| *other == id || self.state.read(|node| node.durable.allocs.contains_key(other)));
-        if let Some(known) = known.get(&id).filter(|known| Instant::now() < known.renew_at) {
-            return Ok(known.credentials.clone());
+        if let Some(known) = known.get(&id).filter(|known| known.is_young()) {
+            return Ok(known.clone());
         }
         let request = CredentialsRequest { incarnation: incarnation.unwrap_or_default(), alloc_id: id };
-        let now = Time::from_ms((self.clock)().as_millisecond());
         match self.client.post::<JobCredentials>(&url, "credentials", &request).await {
             Ok(credentials) => {
-                let lasts =
-                    Duration::from_millis(u64::try_from(credentials.expires_at.since(now).as_ms()).unwrap_or(0));
-                let renew_at = Instant::now() + lasts * 2 / 3;
-                known.insert(id, Known { credentials: credentials.clone(), renew_at });
-                Ok(credentials)
+                let new = Known { credentials, since: Instant::now() };
+                known.insert(id, new.clone());
+                Ok(new)
             }
             // What is known counts to its end, unless the control plane says no.
             Err(error) => match (denial(&error), known.get(&id)) {
-                (None, Some(known)) if known.credentials.expires_at > now => Ok(known.credentials.clone()),
+                (None, Some(known)) if known.counts() => Ok(known.clone()),
                 (Some(why), _) => Err(refused(StatusCode::FORBIDDEN, why)),
                 (None, _) => Err(refused(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())),
             },
@@ -122,20 +135,56 @@ async fn answer(
     State(service): State<Arc<CredentialsService>>,
     Path(id): Path<String>,
     headers: HeaderMap,
-) -> Result<Json<Value>, Refused> {
+) -> Result<([(HeaderName, String); 1], Json<Value>), Refused> {
     let id: AllocId = id.parse().map_err(|_| refused(StatusCode::NOT_FOUND, "there is no such alloc"))?;
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let given = service.credentials(id, token).await?;
-    Ok(Json(json!({
-        "AccessKeyId": given.access_key_id,
-        "SecretAccessKey": given.secret_access_key,
-        "Token": given.session_token,
-        "Expiration": given.expires_at.to_string(),
-        "RoleArn": given.role_arn,
-    })))
+    let known = service.credentials(id, token).await?;
+    let date = [(header::DATE, http_date(known.now()))];
+    let given = known.credentials;
+    Ok((
+        date,
+        Json(json!({
+            "AccessKeyId": given.access_key_id,
+            "SecretAccessKey": given.secret_access_key,
+            "Token": given.session_token,
+            "Expiration": given.expires_at.to_string(),
+            "RoleArn": given.role_arn,
+        })),
+    ))
+}
+
+/// A time as HTTP writes it.
+fn http_date(at: Time) -> String {
+    let at = Timestamp::from_millisecond(at.as_ms()).unwrap_or(Timestamp::UNIX_EPOCH);
+    jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at).unwrap_or_default()
 }
 
 fn refused(status: StatusCode, message: &str) -> Refused {
     let code = status.canonical_reason().unwrap_or_default().replace(' ', "");
     (status, Json(json!({"code": code, "message": message})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn credentials_age_by_the_clock_of_the_function_that_gave_them() {
+        let given_at = Time::from_ms(1_800_000_000_000);
+        let credentials = JobCredentials {
+            access_key_id: String::new(),
+            secret_access_key: String::new(),
+            session_token: String::new(),
+            given_at,
+            expires_at: given_at + Span::from_s(900),
+            role_arn: String::new(),
+        };
+        let known = Known { credentials, since: Instant::now() };
+        for (s, is_young, counts) in [(0, true, true), (599, true, true), (600, false, true), (900, false, false)] {
+            tokio::time::advance(known.since + std::time::Duration::from_secs(s) - Instant::now()).await;
+            assert_eq!((known.is_young(), known.counts()), (is_young, counts), "{s} s");
+            assert_eq!(known.now(), given_at + Span::from_s(s as i64));
+        }
+        assert_eq!(http_date(given_at), "Fri, 15 Jan 2027 08:00:00 GMT");
+    }
 }

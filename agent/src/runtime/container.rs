@@ -345,6 +345,8 @@ impl ContainerRuntime {
         let lower = line.to_ascii_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
         match code {
+            // The job asks for limits that no machine gives, or that leave nothing for a container.
+            CLIENT_FAILED if has(&["rlimit", "memory limit"]) => Some(EndCause::Rejected { why }),
             CLIENT_FAILED => Some(EndCause::NotStarted { why }),
             NO_PROGRAM if has(&["executable file", "no such file"]) => Some(EndCause::NotFound { program }),
             CANNOT_RUN if has(&["exec: ", "executable"]) => Some(EndCause::NotExecutable { program }),

@@ -192,7 +192,7 @@ mod tests {
         assert!(said(&job, "timeout").contains("what follows: no retry by the rule timeout=fail\n"));
         let lost = said(&job, "lost");
         assert!(lost.contains("rule: lost=again*3, used 0 times (no rule of the job names this cause)\nwhat follows: retry 1 of 3, 2 left"), "{lost}");
-        assert!(said(&job, "node").contains("what follows: it is tried again\n"));
+        assert!(said(&job, "node").contains("what follows: retry 1 of 20, 19 left"));
         assert_eq!(said(&job, "exit:0"), "the member is done; when all are, the job is complete");
         let ended = job.cancel(Span::ZERO, at(1)).unwrap();
         assert_eq!(said(&ended, "lost"), "nothing follows: the job is cancelled");

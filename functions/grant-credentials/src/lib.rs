@@ -92,7 +92,7 @@ impl Grants {
         let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
         let assume = self.request(&policy, asked.alloc_id, role)?;
         let lasts = lasts(alloc.as_ref(), now);
-        let given = self.sts.assume(&assume, lasts).await.map_err(|e| refused(&assume.role_arn, &e))?;
+        let given = self.sts.assume(&assume, lasts, now).await.map_err(|e| refused(&assume.role_arn, &e))?;
         tracing::info!(%node_id, alloc_id = %asked.alloc_id, role = assume.role_arn, "credentials were given");
         Ok(given)
     }

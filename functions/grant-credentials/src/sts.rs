@@ -35,12 +35,12 @@ pub enum StsError {
 #[async_trait]
 pub trait Sts: Debug + Send + Sync {
     /// The credentials of a session that lasts so long.
-    async fn assume(&self, request: &AssumeRole, lasts: Span) -> Result<JobCredentials, StsError>;
+    async fn assume(&self, request: &AssumeRole, lasts: Span, now: Time) -> Result<JobCredentials, StsError>;
 }
 
 #[async_trait]
 impl Sts for aws_sdk_sts::Client {
-    async fn assume(&self, request: &AssumeRole, lasts: Span) -> Result<JobCredentials, StsError> {
+    async fn assume(&self, request: &AssumeRole, lasts: Span, now: Time) -> Result<JobCredentials, StsError> {
         let seconds = i32::try_from(lasts.as_ms() / 1000).unwrap_or(i32::MAX);
         let mut call = self.assume_role().role_arn(&request.role_arn).role_session_name(&request.session);
         for (key, value) in &request.tags {
@@ -59,6 +59,7 @@ impl Sts for aws_sdk_sts::Client {
             access_key_id: given.access_key_id,
             secret_access_key: given.secret_access_key,
             session_token: given.session_token,
+            given_at: now,
             expires_at: Time::from_ms(given.expiration.to_millis().unwrap_or(0)),
             role_arn: request.role_arn.clone(),
         })

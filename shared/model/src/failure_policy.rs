@@ -13,6 +13,10 @@ use crate::signals::Signal;
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
 
+/// How often a job is tried again after a node that could not start it, if no rule of the job names that. With the default pauses,
+/// these tries take about three hours: an operator has seen by then that the machines are at fault, if they are.
+const STARTS: u32 = 20;
+
 /// Copied from the job to each of its allocs, without the rules for retries: the job's row has them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -55,11 +59,11 @@ impl FailurePolicy {
     };
 
     /// All rules for retries, in order: those of the job, and behind them what counts where they say nothing. What its node
-    /// could not start has never run, so it may run as often as it takes.
+    /// could not start has never run, so it is tried often. But it ends: a job that no node can start would keep machines
+    /// coming for ever.
     pub fn rules(&self) -> impl Iterator<Item = RetryRule> {
-        let short =
-            [(Cause::Failed, Some(self.retry_failed)), (Cause::Lost, Some(self.retry_lost)), (Cause::Node, None)];
-        self.retry.iter().cloned().chain(short.map(|(cause, times)| RetryRule::of(cause, times)))
+        let short = [(Cause::Failed, self.retry_failed), (Cause::Lost, self.retry_lost), (Cause::Node, STARTS)];
+        self.retry.iter().cloned().chain(short.map(|(cause, times)| RetryRule::of(cause, Some(times))))
     }
 
     /// What follows from an end for a job with these needs, whose rules were used so often, each. `None` for a success.
@@ -153,7 +157,7 @@ mod tests {
             // Behind the rules of the job: what counts where they say nothing.
             (EndCause::Signalled { signal: 9 }, 5, Follows::Again(AGAIN)),
             (EndCause::Rejected { why: why() }, 5, Follows::Again(AGAIN)),
-            (EndCause::NotStarted { why: why() }, 7, Follows::Again(Retry { times: None, ..AGAIN })),
+            (EndCause::NotStarted { why: why() }, 7, Follows::Again(Retry { times: Some(STARTS), ..AGAIN })),
         ] {
             let verdict = policy.judge(&cause, &[], &needs).unwrap();
             assert_eq!((verdict.rule, verdict.follows, verdict.is_own), (rule, follows, rule < 5), "{cause:?}");

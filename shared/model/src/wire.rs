@@ -277,6 +277,8 @@ pub struct JobCredentials {
     pub access_key_id: String,
     pub secret_access_key: String,
     pub session_token: String,
+    /// When they were given, by the clock of the function: the node's own may be wrong.
+    pub given_at: Time,
     /// When they end.
     pub expires_at: Time,
     pub role_arn: String,

@@ -46,13 +46,13 @@ struct AnyRole;
 
 #[async_trait]
 impl Sts for AnyRole {
-    async fn assume(&self, request: &AssumeRole, lasts: Span) -> Result<JobCredentials, StsError> {
+    async fn assume(&self, request: &AssumeRole, lasts: Span, now: Time) -> Result<JobCredentials, StsError> {
         Ok(JobCredentials {
             access_key_id: request.session.clone(),
             secret_access_key: String::new(),
             session_token: String::new(),
-            // Nobody here uses them.
-            expires_at: Time::from_ms(0) + lasts,
+            given_at: now,
+            expires_at: now + lasts,
             role_arn: request.role_arn.clone(),
         })
     }
