@@ -91,11 +91,6 @@ impl Fitness {
         self.refuses.take_if(|(_, until)| *until <= now);
         self.disk.as_deref().or(self.refuses.as_ref().map(|(why, _)| why.as_str()))
     }
-
-    /// Whether the node will not be able to start anything soon.
-    pub const fn is_hopeless(&self) -> bool {
-        self.refuses.is_some()
-    }
 }
 
 /// Does with the disk what the start of an alloc does.

@@ -149,7 +149,7 @@ impl Runner {
     }
 
     /// Starts a supervisor for this alloc, unless one is running or has claimed the alloc. `refuses` is why the node
-    /// takes no work at present: the alloc then waits as on a machine without room.
+    /// takes no work at present: the alloc is given back, because another node may have room.
     pub fn start(&mut self, order: &AllocOrder, refuses: Option<&str>) {
         let id = order.alloc_id;
         if self.children.contains_key(&id) || self.unwritten.contains_key(&id) {
@@ -169,12 +169,10 @@ impl Runner {
         if order.work.image.is_some() && self.settings.containers.is_none() {
             return self.never_start(order, LaunchError::NoContainers.into());
         }
-        let prepared = match refuses {
-            Some(why) if self.fitness.is_hopeless() => return self.not_started(order, why.to_owned()),
-            Some(why) => Err(no_room(format!("the node takes no work: {why}")).into()),
-            None => self.prepare(order),
-        };
-        match prepared.and_then(|dir| Ok(self.spawn(&dir)?)) {
+        if let Some(why) = refuses {
+            return self.not_started(order, why.to_owned());
+        }
+        match self.prepare(order).and_then(|dir| Ok(self.spawn(&dir)?)) {
             Ok(None) => {}
             Ok(Some(child)) => {
                 self.children.insert(id, child);

@@ -7,7 +7,7 @@
 
 use anstream::AutoStream;
 use anyhow::Context as _;
-use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
@@ -80,7 +80,8 @@ const CLOSED_PIPE: u8 = 141;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = with_negative_numbers(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| QUIET.into()))
         .with_writer(io::stderr)
@@ -98,6 +99,14 @@ async fn main() -> ExitCode {
             ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
         }
     }
+}
+
+/// Lets the value of each option be a negative number: it is told then why it is wrong, and not taken for an option.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes_number = |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_positional();
+    command
+        .mut_args(|arg| if takes_number(&arg) { arg.allow_negative_numbers(true) } else { arg })
+        .mut_subcommands(with_negative_numbers)
 }
 
 /// Runs a command, and writes its whole output.

@@ -267,6 +267,8 @@ impl Alloc {
             self.with_told(ending);
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
+        // The row of its job has it.
+        new.env = Environment::new();
         new
     }
 

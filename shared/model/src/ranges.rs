@@ -16,7 +16,7 @@ pub struct Ranges(Vec<(u32, u32)>);
 
 /// A text that is no set of numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} must be numbers and ranges, such as 0-199 or 1,3,10-20")]
+#[error("{0:?} must be numbers and ranges from a smaller to a larger number, such as 0-199 or 1,3,10-20")]
 pub struct BadRanges(String);
 
 impl Ranges {

@@ -17,11 +17,15 @@ use model::events::{Event, Once};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::output::Piece;
 use model::time::Time;
-use model::{Alloc, AllocSummary, Handle, Job, JobState, JobSummary, NodeRecord, Version};
+use model::{Alloc, AllocSummary, FailurePolicy, Handle, Job, JobState, JobSummary, Needs, NodeRecord, Version, Work};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::LazyLock;
+
+/// Counts that are 0 when they are absent.
+const COUNTS: &[&str] = &["failed_count", "lost_count"];
 
 /// Attributes that are sets, of texts or of numbers.
 const TEXT_SETS: &[&str] = &["allocs"];
@@ -39,6 +43,7 @@ pub(crate) fn n(value: impl ToString) -> AttributeValue {
 pub(crate) fn to_item(value: &impl Serialize) -> Item {
     // This cannot fail: the model's types are objects, and everything in them can be an attribute.
     let Ok(AttributeValue::M(mut item)) = value.serialize(ser::Attribute) else { return Item::new() };
+    leave_out_defaults(&mut item);
     item.retain(|name, value| {
         if let AttributeValue::L(list) = value {
             if TEXT_SETS.contains(&name.as_str()) {
@@ -53,6 +58,23 @@ pub(crate) fn to_item(value: &impl Serialize) -> Item {
         !is_nothing(value)
     });
     item
+}
+
+/// Most jobs say little. A row of the jobs or allocs is without what counts anyway, so most ends of jobs fit into one write unit.
+fn leave_out_defaults(item: &mut Item) {
+    static DEFAULTS: LazyLock<[(&str, Option<AttributeValue>); 3]> = LazyLock::new(|| {
+        [
+            ("needs", Needs::DEFAULT.serialize(ser::Attribute).ok()),
+            ("work", Work::default().serialize(ser::Attribute).ok()),
+            ("failure_policy", FailurePolicy::DEFAULT.serialize(ser::Attribute).ok()),
+        ]
+    });
+    for (name, defaults) in DEFAULTS.iter() {
+        if let (Some(AttributeValue::M(said)), Some(AttributeValue::M(defaults))) = (item.get_mut(*name), defaults) {
+            said.retain(|part, value| defaults.get(part) != Some(value));
+        }
+    }
+    item.retain(|name, value| !(COUNTS.contains(&name.as_str()) && *value == n(0)));
 }
 
 fn is_nothing(value: &AttributeValue) -> bool {

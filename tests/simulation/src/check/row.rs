@@ -17,6 +17,10 @@ pub(super) fn said<'a>(row: &'a Item, name: &str) -> Option<&'a AttributeValue> 
     row.get(name).or_else(|| ["needs", "work", "failure_policy"].iter().find_map(part))
 }
 
+/// What counts where a row of a job or an alloc says nothing, by the contract. All other numbers are 0 then.
+const DEFAULTS: &[(&str, i64)] =
+    &[("vcpus", 1), ("nodes", 1), ("kill_timeout_s", 30), ("lost_after_s", 600), ("retry_lost", 3)];
+
 pub(super) fn text<'a>(row: &'a Item, name: &str) -> Option<&'a str> {
     match said(row, name) {
         Some(AttributeValue::S(s)) => Some(s),
@@ -38,7 +42,8 @@ pub(super) fn number(row: &Item, name: &str) -> Option<i64> {
 }
 
 pub(super) fn count(row: &Item, name: &str) -> i64 {
-    number(row, name).unwrap_or(0)
+    let default = DEFAULTS.iter().find(|(of, _)| *of == name).map_or(0, |(_, default)| *default);
+    number(row, name).unwrap_or(default)
 }
 
 /// What stands below an attribute that is a map.
