@@ -70,14 +70,16 @@ impl Ingest {
         }
         let known = self.known(now).await?;
         let record = self.qualified(node_id, proven, report).await?;
-        // The number is written first: from here on, a report with a lower number is stale. A report with an equal
-        // number is a repeat: it applies only the updates that were not applied before.
-        let noted =
-            self.store.note_report(node_id, &report.incarnation, ReportCounter::Allocs, report.report_no, None).await;
-        match noted {
-            Ok(()) => {}
-            Err(WriteError::Conflict(_)) => _ = self.qualified(node_id, proven, report).await?,
-            Err(e) => return Err(unwritten(e)),
+        if report.complete {
+            // The number is written first: from here on, a report with a lower number is stale. A report with an equal
+            // number is a repeat: it applies only the updates that were not applied before. One that is not complete says
+            // only what is there, and that always counts.
+            let counter = ReportCounter::Allocs;
+            match self.store.note_report(node_id, &report.incarnation, counter, report.report_no, None).await {
+                Ok(()) => {}
+                Err(WriteError::Conflict(_)) => _ = self.qualified(node_id, proven, report).await?,
+                Err(e) => return Err(unwritten(e)),
+            }
         }
         let mut applying = Applying {
             ingest: self,
