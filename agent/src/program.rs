@@ -4,6 +4,7 @@
 //! error of the machine is never taken for one.
 //! Does not: execute anything.
 
+use crate::OWN_PROGRAM;
 use model::EndCause;
 use model::ulimits::Ulimits;
 use nix::errno::Errno;
@@ -14,6 +15,15 @@ use std::path::{Path, PathBuf};
 
 /// Where programs are looked for if the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// The numbers of architectures in the header of a program (ELF, `e_machine`).
+const I386: u16 = 3;
+const ARM: u16 = 40;
+const X86_64: u16 = 62;
+const AARCH64: u16 = 183;
+
+/// What else than its own programs the kernel runs: beside two files of its own, one for each handler (`binfmt_misc`).
+const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
 
 /// The longest first line of a script that is read.
 const LONGEST_LINE: u64 = 4096;
@@ -38,19 +48,61 @@ pub fn own_limit(ulimits: &Ulimits, error: &io::Error) -> Option<EndCause> {
     Some(EndCause::Rejected { why: format!("it cannot start with its limit nofile={limit}: {error}") })
 }
 
+/// The cause, if the program is for machines of another architecture. To execute it would not fail: what the kernel does not know,
+/// the C library gives to a shell, which fails at some line of it.
+pub fn of_other_machine(program: &str, path: Option<&str>, cwd: &Path) -> Option<EndCause> {
+    let places = places(program, path, cwd);
+    let file = places.iter().find(|place| is_executable(place))?;
+    let (theirs, ours) = (machine_of(file)?, machine_of(Path::new(OWN_PROGRAM))?);
+    // A kernel for 64 bits may run programs for 32, and one with such a handler any.
+    let is_related = theirs == ours || (ours, theirs) == (X86_64, I386) || (ours, theirs) == (AARCH64, ARM);
+    let name = |machine: u16| match machine {
+        X86_64 => "x86_64".to_owned(),
+        I386 => "i386".to_owned(),
+        AARCH64 => "arm64".to_owned(),
+        ARM => "arm".to_owned(),
+        other => format!("machine {other} of ELF"),
+    };
+    (!is_related && !has_handlers()).then(|| EndCause::Rejected {
+        why: format!("program {program:?} is for {}, and the node is {}: see --arch", name(theirs), name(ours)),
+    })
+}
+
+fn has_handlers() -> bool {
+    std::fs::read_dir(HANDLERS).is_ok_and(|all| all.count() > 2)
+}
+
+/// The architecture of a program, as its header says; `None` if it is no binary.
+fn machine_of(program: &Path) -> Option<u16> {
+    let mut head = [0; 20];
+    File::open(program).ok()?.read_exact(&mut head).ok()?;
+    let is_little = *head.get(5)? == 1;
+    let machine: [u8; 2] = head.get(18..20)?.try_into().ok()?;
+    let machine = if is_little { u16::from_le_bytes(machine) } else { u16::from_be_bytes(machine) };
+    head.starts_with(b"\x7fELF").then_some(machine)
+}
+
+/// Where a program may be.
+fn places(program: &str, path: Option<&str>, cwd: &Path) -> Vec<PathBuf> {
+    if program.contains('/') {
+        vec![cwd.join(program)]
+    } else {
+        path.unwrap_or(DEFAULT_PATH).split(':').map(|dir| cwd.join(dir).join(program)).collect()
+    }
+}
+
+fn is_executable(place: &Path) -> bool {
+    place.is_file() && access(place, AccessFlags::X_OK).is_ok()
+}
+
 /// What is where the program should be.
 fn look(program: &str, path: Option<&str>, cwd: &Path) -> EndCause {
-    let program = program.to_owned();
-    let places: Vec<PathBuf> = if program.contains('/') {
-        vec![cwd.join(&program)]
-    } else {
-        path.unwrap_or(DEFAULT_PATH).split(':').map(|dir| cwd.join(dir).join(&program)).collect()
-    };
+    let (program, places) = (program.to_owned(), places(program, path, cwd));
     let mut there = places.iter().filter(|place| place.exists()).peekable();
     if program.is_empty() || there.peek().is_none() {
         return EndCause::NotFound { program };
     }
-    match there.find(|place| place.is_file() && access(place.as_path(), AccessFlags::X_OK).is_ok()) {
+    match there.find(|place| is_executable(place)) {
         Some(file) => {
             match interpreter(file).filter(|name| access(cwd.join(name).as_path(), AccessFlags::X_OK).is_err()) {
                 Some(interpreter) => EndCause::NoInterpreter { program, interpreter },
@@ -108,6 +160,26 @@ mod tests {
             let error =
                 Command::new(program).env_clear().env("PATH", &path).current_dir(dir.path()).spawn().unwrap_err();
             assert_eq!(why_not(program, Some(&path), dir.path(), &error), cause, "{program:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_program_for_another_architecture_is_told_before_a_shell_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let ours = machine_of(Path::new(OWN_PROGRAM)).unwrap();
+        let binary = |machine: u16| [b"\x7fELF\x02\x01".as_slice(), &[0; 12], &machine.to_le_bytes()].concat();
+        for (name, content, is_other) in [
+            ("other", binary(if ours == AARCH64 { X86_64 } else { AARCH64 }), true),
+            ("own", binary(ours), false),
+            ("script", b"echo a script without a first line".to_vec(), false),
+            ("short", b"\x7fELF".to_vec(), false),
+        ] {
+            let file = dir.path().join(name);
+            fs::write(&file, content).unwrap();
+            assert_eq!(of_other_machine(name, dir.path().to_str(), dir.path()), None, "it is not executable");
+            fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+            let found = of_other_machine(name, dir.path().to_str(), dir.path());
+            assert_eq!(found.is_some(), is_other && !has_handlers(), "{name}: {found:?}");
         }
     }
 

@@ -255,8 +255,12 @@ fn start_command(
         sandbox: sandbox.as_ref(),
         agent_env: &context.env,
         agent_program: &context.program,
-    });
-    let invocation = invocation?;
+    })?;
+    let name = task.order.work.command.first().map_or("", String::as_str);
+    let (path, is_plain) = (env.get("PATH").map(String::as_str), matches!(invocation.process, Process::Command));
+    if let Some(cause) = is_plain.then(|| program::of_other_machine(name, path, &dir.work())).flatten() {
+        return Err(cause);
+    }
     let mut command = Command::new(&invocation.program);
     if !matches!(invocation.process, Process::Client(_)) {
         command.env_clear();
@@ -265,10 +269,7 @@ fn start_command(
     command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
     match (command.spawn(), invocation.process) {
         (Ok(child), process) => Ok((child, capture, process)),
-        (Err(e), Process::Command) => {
-            let name = task.order.work.command.first().map_or("", String::as_str);
-            Err(program::why_not(name, env.get("PATH").map(String::as_str), &dir.work(), &e))
-        }
+        (Err(e), Process::Command) => Err(program::why_not(name, path, &dir.work(), &e)),
         (Err(e), Process::Helper(_) | Process::Client(_)) => {
             Err(cannot(&format!("start {}", invocation.program.display()), &e))
         }

@@ -122,6 +122,11 @@ fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
         io::ErrorKind::InvalidInput => EndCause::Rejected { why: e.to_string() },
         _ => not_started(e.to_string()),
     })?;
+    let path = start.env.get("PATH").map(String::as_str);
+    let name = start.command.first().map_or("", String::as_str);
+    if let Some(cause) = program::of_other_machine(name, path, Path::new(".")) {
+        return Err(cause);
+    }
     if let Some(elements) = start.elements.clone() {
         let JobStart { command, env, input, ulimits, .. } = start;
         return run::run(Shared { command, env, input, ulimits, elements, clock });
@@ -135,7 +140,6 @@ fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
     let input =
         input.map_err(|e| own(&e).unwrap_or_else(|| not_started(format!("cannot pass on the standard input: {e}"))))?;
     let error = Command::new(name).args(args).env_clear().envs(&start.env).stdin(input).exec();
-    let path = start.env.get("PATH").map(String::as_str);
     Err(own(&error).unwrap_or_else(|| program::why_not(name, path, Path::new("."), &error)))
 }
 
