@@ -4,7 +4,6 @@
 //! error of the machine is never taken for one.
 //! Does not: execute anything.
 
-use crate::OWN_PROGRAM;
 use model::EndCause;
 use model::ulimits::Ulimits;
 use nix::errno::Errno;
@@ -21,6 +20,8 @@ const I386: u16 = 3;
 const ARM: u16 = 40;
 const X86_64: u16 = 62;
 const AARCH64: u16 = 183;
+
+const OURS: u16 = if cfg!(target_arch = "aarch64") { AARCH64 } else { X86_64 };
 
 /// What else than its own programs the kernel runs: beside two files of its own, one for each handler (`binfmt_misc`).
 const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
@@ -53,9 +54,9 @@ pub fn own_limit(ulimits: &Ulimits, error: &io::Error) -> Option<EndCause> {
 pub fn of_other_machine(program: &str, path: Option<&str>, cwd: &Path) -> Option<EndCause> {
     let places = places(program, path, cwd);
     let file = places.iter().find(|place| is_executable(place))?;
-    let (theirs, ours) = (machine_of(file)?, machine_of(Path::new(OWN_PROGRAM))?);
+    let theirs = machine_of(file)?;
     // A kernel for 64 bits may run programs for 32, and one with such a handler any.
-    let is_related = theirs == ours || (ours, theirs) == (X86_64, I386) || (ours, theirs) == (AARCH64, ARM);
+    let is_related = theirs == OURS || matches!((OURS, theirs), (X86_64, I386) | (AARCH64, ARM));
     let name = |machine: u16| match machine {
         X86_64 => "x86_64".to_owned(),
         I386 => "i386".to_owned(),
@@ -64,7 +65,7 @@ pub fn of_other_machine(program: &str, path: Option<&str>, cwd: &Path) -> Option
         other => format!("machine {other} of ELF"),
     };
     (!is_related && !has_handlers()).then(|| EndCause::Rejected {
-        why: format!("program {program:?} is for {}, and the node is {}: see --arch", name(theirs), name(ours)),
+        why: format!("program {program:?} is for {}, and the node is {}: see --arch", name(theirs), name(OURS)),
     })
 }
 
@@ -166,11 +167,11 @@ mod tests {
     #[test]
     fn a_program_for_another_architecture_is_told_before_a_shell_reads_it() {
         let dir = tempfile::tempdir().unwrap();
-        let ours = machine_of(Path::new(OWN_PROGRAM)).unwrap();
+        assert_eq!(machine_of(&std::env::current_exe().unwrap()), Some(OURS));
         let binary = |machine: u16| [b"\x7fELF\x02\x01".as_slice(), &[0; 12], &machine.to_le_bytes()].concat();
         for (name, content, is_other) in [
-            ("other", binary(if ours == AARCH64 { X86_64 } else { AARCH64 }), true),
-            ("own", binary(ours), false),
+            ("other", binary(if OURS == AARCH64 { X86_64 } else { AARCH64 }), true),
+            ("own", binary(OURS), false),
             ("script", b"echo a script without a first line".to_vec(), false),
             ("short", b"\x7fELF".to_vec(), false),
         ] {

@@ -538,6 +538,9 @@ mod tests {
             ("pulling\ndocker: no space left on device.\nSee 'docker run --help'.", "not_started"),
             ("", "not_started"),
             ("Error: crun: cannot open cgroup", "not_started"),
+            ("docker: Error response from daemon: Minimum memory limit allowed is 6MB.", "rejected"),
+            ("Error: OCI runtime error: runc: unable to set memory limit to 1048576 (current usage: 2)", "rejected"),
+            ("docker: Error response from daemon: error setting rlimit type 7: operation not permitted", "rejected"),
         ] {
             assert_eq!(own(125, output).as_deref(), Some(want), "{output}");
         }
