@@ -412,14 +412,14 @@ mod tests {
         let (cache, label) = (store.caches.join("m2"), store.cache_labels.join("m2"));
         fs::create_dir(&cache).unwrap();
         let (alloc, named) = (HandleTarget::Alloc(alloc_id(0)), HandleTarget::Cache("m2".into()));
-        for now in [None, Some("9-01JD0000000000000000000009")] {
+        for found in [None, Some("9-01JD0000000000000000000009")] {
             let _ = (fs::remove_file(dir.join("label")), fs::remove_file(&label));
-            if let Some(other) = now {
+            if let Some(other) = found {
                 fs::write(dir.join("label"), other).unwrap();
                 fs::write(&label, other).unwrap();
             }
             let said = store.destroy(&alloc, &own).await.unwrap_err().to_string();
-            assert!(said.contains(now.unwrap_or("no label")), "{said}");
+            assert!(said.contains(found.unwrap_or("no label")), "{said}");
             store.destroy(&named, &own).await.unwrap_err();
             assert!(dir.join("work/deep/file").exists() && cache.exists());
         }

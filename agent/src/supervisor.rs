@@ -121,11 +121,11 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     write_exit_record(&dir, &exit, &reserve).await
 }
 
-/// A signal that the starter of this program ignores (a shell does so for `nohup` and `&`), the command would ignore as
-/// well. A signal with a handler gets its default action when another program is executed.
+/// The command would ignore each signal that the starter of this program ignores, as a shell does for `nohup` and `&`. A handler
+/// prevents that: when a program is executed, a signal with a handler gets its default action.
 fn listen_to_ignored() {
     for number in process_table::ignored_signals() {
-        // Some belong to the C library, and nobody may handle them.
+        // The C library keeps some signals for itself, and refuses a handler for them.
         let _best_effort = signal(SignalKind::from_raw(number));
     }
 }

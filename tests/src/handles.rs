@@ -203,7 +203,7 @@ async fn a_cache_that_its_node_cannot_destroy_is_taken_back_by_a_job() {
     assert_eq!(world.row(&nodes[0], &name).await.unwrap().state, HandleState::Live);
 }
 
-/// The container of a job that has just completed, on the only node.
+/// A job has just completed on the only node. Returns this node, and the container that the job left.
 async fn complete(sticks: bool) -> (World, NodeRecord, String) {
     let (mut world, nodes) = ready(1, json!({})).await;
     let id = world.submit(job(&["true"])).await.summary.job_id;

@@ -1,11 +1,12 @@
 //! sweep-dispatch: marks containers and volumes for destruction. Each node reports its handles and is told
 //! which to destroy.
 //!
-//! The end of an alloc marks its handle, and the function marks all others; the node destroys, and the next report confirms it
-//! (Concourse #1959). What a complete alloc leaves needs no row.
+//! The end of an alloc marks its handle, and the function marks all others. The node destroys what is marked, and its next report
+//! confirms that (Concourse #1959). What a complete alloc leaves needs no row.
 //!
-//! Guarantees: a handle is destroyed only if its row was marked, its alloc is complete, or two reports listed it as unknown; a report that may be older than a handle's row never makes the handle
-//! missing or gone; the rows of a node whose life is over are deleted.
+//! Guarantees: a handle is destroyed only if its row was marked, its alloc is complete, or two reports listed it as unknown. A report
+//! that may be older than the row of a handle never makes the handle missing or gone. When the life of a node is over, its rows are
+//! deleted.
 //! Does not: call nodes, or destroy anything that does not have the node's label.
 
 mod act;

@@ -218,8 +218,8 @@ impl Applying<'_> {
         Ok(Basis { rows, unreadable, cut, handles, over, allocs, used_caches, complete, is_every_row_read })
     }
 
-    /// The complete allocs of this node whose containers are listed and have no row, and when they ended. If these are very many,
-    /// the others are left to the next reports: when the first ones have rows.
+    /// The complete allocs of this node whose containers are listed and have no row, and when they ended. A report looks at
+    /// [`MAX_ALLOCS`] of them. A later report looks at the rest, when the first ones have rows.
     async fn complete(
         &self,
         handles: &mut Vec<ReportedHandle>,

@@ -13,8 +13,8 @@ use crate::signals::Signal;
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
 
-/// How often a job is tried again after a node that could not start it, if no rule of the job names that. With the default pauses,
-/// these tries take about three hours: an operator has seen by then that the machines are at fault, if they are.
+/// A job is tried again so often after its nodes could not start it, if no rule of the job names that. With the default pauses, the
+/// tries take two to three hours. If the machines are at fault, an operator has seen it by then.
 const STARTS: u32 = 20;
 
 /// Copied from the job to each of its allocs, without the rules for retries: the job's row has them.

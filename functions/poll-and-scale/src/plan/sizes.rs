@@ -79,8 +79,8 @@ pub(super) fn closed(view: &View<'_>, size: &Size, free: u32) -> Option<Reason> 
     (free == 0).then_some(Reason::ReservationUsed { reservation, total: known.total })
 }
 
-/// The order to try sizes: the cheapest first, then the one with more memory, then by name. Reserved sizes all cost nothing. Of
-/// these, the smallest comes first.
+/// The order to try sizes: the cheapest first, then the one with more memory, then by name. All reserved sizes
+/// cost nothing, so the smallest of them comes first.
 fn order(size: &Size) -> impl Ord + use<'_> {
     let Capacity { vcpus, memory_mib, .. } = size.capacity;
     let smallest = size.reservation.as_ref().map(|_| (vcpus, memory_mib));

@@ -14,9 +14,9 @@ pub(super) struct Mix<'a> {
     pub(super) price: Usd,
 }
 
-/// The cheapest mix of `nodes` nodes. The mix has fewer nodes if something does not allow so many: the sizes' own maxima, the free
-/// machines of capacity reservations, or the price `within`. `there` says how many nodes of a size there are already, and `free` how many machines its
-/// reservation has. `sizes` must be sorted, the cheapest first.
+/// The cheapest mix of `nodes` nodes. The mix has fewer nodes if a limit does not allow so many: the maximum of a size, the free
+/// machines of a capacity reservation, or the price `within`. `there` is the number of nodes that a size has already. `free` is the
+/// number of machines that its reservation has left. `sizes` must be sorted, the cheapest first.
 pub(super) fn mix<'a>(
     sizes: &[&'a Size],
     nodes: u32,
