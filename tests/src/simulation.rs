@@ -24,6 +24,9 @@ const KEPT: &[(&str, u64)] = &[
     ("dear_nodes_in_the_way_of_the_minimum", 137),
     ("room_made_for_a_full_size", 888),
     ("late_run_drains_too_long", 50),
+    ("a_taken_instance_is_forgotten", 9464),
+    ("a_copy_that_cannot_be_read_is_copied", 9912),
+    ("what_cannot_end_runs_for_ever", 9103),
 ];
 
 /// Kept too, but these worlds take long.

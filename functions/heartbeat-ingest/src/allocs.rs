@@ -17,7 +17,7 @@ use model::{ActionName, Alloc, ClientStatus, Ending, NodeRecord, NodeStatus, Rep
 use runtime::http::{Claim, Proven, Refusal, reporting, standing};
 use std::collections::{BTreeMap, BTreeSet};
 use store::transactions::{self, Retention};
-use store::{DbError, Store, Unreadable, WriteError, change, unchanged};
+use store::{DbError, Store, Unreadable, Write, WriteError, change, unchanged};
 
 /// The most allocs in a report. A record has room for fewer: DynamoDB allows 400 KiB for a row.
 const MAX_ALLOCS: usize = 10_000;
@@ -183,9 +183,13 @@ impl Applying<'_> {
         if alloc.summary.client != ClientStatus::Unknown {
             return store.write(Some(alloc), after, Vec::new()).await.map(drop);
         }
-        let (subject, reason) = (Subject::Alloc(alloc.id()), Reason::ReportedAgain {}.to_string());
-        let event = Event::of_change(&subject, ActionName::ReturnAlloc, &reason, self.now, self.keep.events);
-        store.transact(&[change(Some(alloc), after).0, unchanged(&self.record), Store::event_write(&event)]).await
+        let event = self.event(alloc, ActionName::ReturnAlloc, &Reason::ReportedAgain {}.to_string());
+        store.transact(&[change(Some(alloc), after).0, unchanged(&self.record), event]).await
+    }
+
+    fn event(&self, alloc: &Alloc, action: ActionName, reason: &str) -> Write {
+        let subject = Subject::Alloc(alloc.id());
+        Store::event_write(&Event::of_change(&subject, action, reason, self.now, self.keep.events))
     }
 
     async fn end(&mut self, alloc: &Alloc, ending: &Ending) -> Result<(), WriteError> {
@@ -223,10 +227,7 @@ impl Applying<'_> {
                     break;
                 }
                 let written = match live {
-                    Some(alloc) => {
-                        let ending = Ending::lost("it is no longer on its node: restarted or wiped");
-                        self.end(&alloc, &ending).await
-                    }
+                    Some(alloc) => self.lose(&alloc).await,
                     None => self.forget(*id).await,
                 };
                 match written {
@@ -245,6 +246,19 @@ impl Applying<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Ends an alloc that is not on its node any more. If a row of its job cannot be read, the alloc becomes unknown:
+    /// poll-and-scale ends it when it can.
+    async fn lose(&mut self, alloc: &Alloc) -> Result<(), WriteError> {
+        let why = "it is no longer on its node: restarted or wiped";
+        match (self.end(alloc, &Ending::lost(why)).await, alloc.unknown(self.now)) {
+            (Err(WriteError::Db(error @ DbError::Corrupt { .. })), Some(unknown)) => {
+                let event = self.event(alloc, ActionName::UnknownAlloc, &format!("{why}; it cannot end: {error}"));
+                self.ingest.store.transact(&[change(Some(alloc), &unknown).0, event]).await
+            }
+            (ended, _) => ended,
+        }
     }
 
     /// Removes an alloc without a live row from the node's set. Such an alloc exists after the tables were restored to

@@ -388,6 +388,14 @@ impl Observation {
         self.nodes.get(at).filter(|n| n.node_id() == Some(node_id))
     }
 
+    /// Whether this life has an instance, and another node of its launch has none yet. Only the records say which instances
+    /// of a launch are taken, so none of them is cleaned before each has its own: EC2's late answer names those too that are
+    /// terminated.
+    pub fn is_launch_open(&self, life: &Life) -> bool {
+        let is_open = |other: &Life| other.node_id.ulid() == life.node_id.ulid() && other.instance_id.is_none();
+        life.instance_id.is_some() && self.nodes.iter().filter_map(NodeRecord::life).any(is_open)
+    }
+
     /// A live alloc.
     pub fn alloc(&self, id: AllocId) -> Option<&AllocSummary> {
         let at = self.allocs.binary_search_by_key(&id, |a| a.alloc_id).ok()?;

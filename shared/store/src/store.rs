@@ -573,8 +573,11 @@ impl Store {
         }
     }
 
-    /// Writes the row of a scheduled run. If that fails, only the log says so.
+    /// Writes the row of a scheduled run, unless a run that began later has written it. If that fails, only the log says so.
     pub async fn write_run(&self, before: Option<&RunRow>, row: &RunRow) {
+        if before.is_some_and(|before| before.started_at > row.started_at) {
+            return;
+        }
         // A conflict needs no warning: another run wrote its own row.
         if let Err(WriteError::Db(e)) = self.write(before, row, Vec::new()).await {
             tracing::warn!(error = %e, "the run's row was not written");

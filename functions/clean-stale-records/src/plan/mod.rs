@@ -116,7 +116,7 @@ fn stale(
     found: &Instances<'_>,
 ) -> Option<Silent> {
     let node_id = life.node_id;
-    if found.live.contains_key(&node_id) {
+    if found.live.contains_key(&node_id) || seen.is_launch_open(life) {
         return None;
     }
     let bound = life.instance_id.as_deref().and_then(|id| found.by_id.get(id));

@@ -45,8 +45,10 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         if let (Some(terminated), None) = (first, live) {
             let instance_id = terminated.instance_id.clone();
             view.lose(life.node_id);
-            let action = Action::Clean { node_id: life.node_id, unlisted: None };
-            plan.add(action, Reason::InstanceTerminated { instance_id });
+            if !view.seen.is_launch_open(life) {
+                let action = Action::Clean { node_id: life.node_id, unlisted: None };
+                plan.add(action, Reason::InstanceTerminated { instance_id });
+            }
             continue;
         }
         match (&life.instance_id, live) {
@@ -194,7 +196,7 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
     let permit =
         brake(view, plan, gone.iter().filter(|(record, ..)| is_up(record)).map(|(_, life, ..)| *life).collect());
     for (record, life, instance_id, since) in gone {
-        if is_up(record) && !permit.frees(&life.node_id.to_string()) {
+        if view.seen.is_launch_open(life) || (is_up(record) && !permit.frees(&life.node_id.to_string())) {
             view.hold(life.node_id);
             continue;
         }

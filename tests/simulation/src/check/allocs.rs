@@ -45,7 +45,7 @@ impl Check {
         self.invariant_what_is_lost_for_its_absence_is_absent(caller, id, before, after);
         self.invariant_a_silent_nodes_work_is_waited_for(caller, model, before, after);
         self.invariant_heartbeat_before_updates(caller, model, after);
-        self.invariant_only_silence_makes_unknown(model, before, after);
+        self.invariant_only_silence_makes_unknown(caller, model, before, after);
         self.invariant_an_end_calls_the_sweep(model, id, before, after);
         self.invariant_an_end_is_as_it_was(id, before, after);
         if let Some(after) = after
@@ -211,12 +211,21 @@ impl Check {
         }
     }
 
-    /// An alloc becomes unknown only while its node is silent.
-    fn invariant_only_silence_makes_unknown(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+    /// An alloc becomes unknown only while its node is silent, or if it is not on its node and cannot end because a row cannot
+    /// be read.
+    fn invariant_only_silence_makes_unknown(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
         let unknown = |row: Option<&Item>| row.is_some_and(|r| text(r, "client") == Some("unknown"));
         let Some(node) = after.filter(|_| unknown(after) && !unknown(before)).and_then(node_id) else { return };
         let record = model.get(&node_key(node.slot())).filter(|r| node_id(r) == Some(node));
-        if !record.is_some_and(|r| matches!(text(r, "status"), Some("disconnected" | "down"))) {
+        let is_silent = record.is_some_and(|r| matches!(text(r, "status"), Some("disconnected" | "down")));
+        let cannot_end = matches!(caller.kind, Kind::Node { what: "allocs", .. }) && self.has_spoiled();
+        if !is_silent && !cannot_end {
             self.broken("invariant_only_silence_makes_unknown", format!("{after:?} on {record:?}"));
         }
     }
@@ -273,7 +282,7 @@ impl Check {
         let stuck = time(record, "syncing_since_at").is_some_and(|at| now.since(at) + SLACK >= Span::from_s(timeout_s));
         let waits = Span::from_s(count(before, "lost_after_s")) + Span::from_s(120);
         let over = time(before, "unknown_since_at").is_some_and(|at| now.since(at) + SLACK >= waits);
-        if there && heard && (ready || (syncing && !stuck && !over)) {
+        if there && heard && (ready || (syncing && !stuck && !over)) && !self.was_spoiled(Table::Allocs, before) {
             let what = format!("{before:?} on {record:?}");
             self.broken("invariant_what_a_ready_node_runs_is_not_lost", what);
         }

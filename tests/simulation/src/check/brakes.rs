@@ -186,7 +186,7 @@ impl Check {
     ) {
         let beat = &policy.heartbeat;
         let Some(due) = time(before, "lease_expires_at").map(|at| at - Span::from_s(beat.grace_s)) else { return };
-        let heard_at = model.rows(Table::Nodes).filter_map(|r| time(r, "last_ping_at")).max();
+        let heard_at = lock(&self.seen).heard_at;
         if heard_at.is_some_and(|at| at + SLACK > due) {
             return;
         }

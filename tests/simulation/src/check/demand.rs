@@ -139,6 +139,7 @@ impl Check {
             return;
         }
         let (now, policies) = (self.core.now(), self.policies(RUN));
+        let queued = lock(&self.seen).queued.since(now - INDEX);
         let refused = |s: &Size| {
             let told = |key: &str| may_be_about(key, s);
             let again = |row: &Row| AGAIN.max(Span::from_s(count(row, "wait_s")) + RUN);
@@ -148,8 +149,8 @@ impl Check {
         };
         let is_full = |s: &Size| {
             let all = up.iter().filter(|r| text(r, "size") == Some(s.name.as_str())).count();
-            // The plan counted the records that the run has cleaned since.
-            s.max.is_some_and(|max| all + MOVED + caller.written() >= max as usize)
+            // The plan counted the records that the run has cleaned since, and what it launches for other members.
+            s.max.is_some_and(|max| all + MOVED + caller.written() + queued >= max as usize)
         };
         // What is cheaper by every policy that the run may have read.
         let is_cheaper = |p: &Policy, name: &str| {
@@ -284,7 +285,8 @@ impl Check {
 
     /// No node is launched for a job while enough nodes of the same kind are booting. Enough means as many nodes as
     /// members are queued and copies are wanted, and as many more as demand sets want: a set may be given a node that was
-    /// launched for a job. (Counts only nodes that the run saw and that are too young to have failed.)
+    /// launched for a job. (Counts only nodes that the run saw and that are too young to have failed. After launches without an
+    /// answer, jobs go another way.)
     fn invariant_what_boots_is_counted(&self, caller: &Caller, model: &Model, after: &Item) {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         let market = model.get(&job).and_then(|job| text(job, "market"));
@@ -294,6 +296,8 @@ impl Check {
                 && time(row, "assigned_at")
                     .is_some_and(|at| at + SLACK < caller.began() && self.core.now().since(at) < RUN)
                 && self.may_be_there(row)
+                && (row.contains_key("instance_id")
+                    || time(row, "launch_claim_until_at") > Some(caller.began() + SLACK))
                 && node_id(row).is_some_and(|n| caller.knows(n))
         };
         let of_kind = |row: &&Row| alike(row, after) && is_of_market(row, market);

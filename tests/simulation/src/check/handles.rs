@@ -101,7 +101,8 @@ impl Check {
         self.invariant_an_unused_cache_is_kept_for_a_while(model, before);
         // The handle of a failed alloc is kept for some time, so that people can look at it. (The handles may be
         // restored to another moment. What was destroyed before is not kept a second time.)
-        if let Some(alloc) = alloc.filter(|a| !self.forgets(time(a, "placed_at")) && !self.was_spoiled(before))
+        if let Some(alloc) =
+            alloc.filter(|a| !self.forgets(time(a, "placed_at")) && !self.was_spoiled(Table::Handles, before))
             && text(before, "state") != Some("gone")
             && text(alloc, "client") == Some("failed")
             && let Some(policy) = self.present_policy()
@@ -184,7 +185,7 @@ impl Check {
         let there = matches!(text(after, "state"), Some("creating" | "live")) && !is_true(after, "keep");
         let alloc = alloc_id(after).and_then(|id| model.get(&alloc_key(id))).filter(|a| node_id(a) == node_id(after));
         let Some(alloc) = alloc.filter(|a| there && is_final(a) && !self.forgets(time(a, "placed_at"))) else { return };
-        if self.was_spoiled(after) {
+        if self.was_spoiled(Table::Handles, after) {
             return;
         }
         let failed = text(alloc, "client") == Some("failed");

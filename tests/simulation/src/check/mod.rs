@@ -46,7 +46,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use store::{Item, Row, Table, Write, alloc_key, job_key, node_key};
+use store::{Item, Key, Row, Table, Write, alloc_key, job_key, node_key};
 use tokio::sync::Notify;
 
 /// How far the clocks of two functions may differ, and how old a run's observation may be.
@@ -149,12 +149,14 @@ struct Seen {
     array_waits: Option<(u128, Time)>,
     /// For each brake: its row before the last write, who wrote, and when.
     brakes: HashMap<String, (u64, Time, Row)>,
+    /// When heartbeat-ingest last accepted a heartbeat.
+    heard_at: Option<Time>,
     /// When the tables were last restored.
     restored_at: Option<Time>,
     /// The rows that cannot be read.
     spoiled: Vec<unreadable::Spoiled>,
-    /// The handles whose rows could not be read at some time.
-    once_spoiled: HashSet<String>,
+    /// The rows of handles and allocs that could not be read at some time.
+    once_spoiled: Vec<Key>,
     /// When an operator last set the intent of each node.
     intended_at: HashMap<NodeId, Time>,
     /// When the row of a handle stopped being marked for destruction.

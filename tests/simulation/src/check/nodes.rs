@@ -5,6 +5,7 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
+use model::ids::AllocId;
 use model::time::Span;
 use store::{Item, Row, Table, alloc_key, node_key};
 
@@ -24,6 +25,10 @@ impl Check {
     pub(super) fn node(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         self.invariant_the_version_guards_everything_but_the_pulse(before, after);
         self.invariant_a_late_heartbeat_changes_nothing(before, after);
+        if let (Kind::Node { what: "heartbeat", .. }, Some(after)) = (&caller.kind, after) {
+            let heard_at = &mut lock(&self.seen).heard_at;
+            *heard_at = (*heard_at).max(time(after, "last_ping_at"));
+        }
         if let (Some(before), Some(after)) = (before, after)
             && before.get("version") == after.get("version")
         {
@@ -47,7 +52,7 @@ impl Check {
             self.invariant_what_is_being_terminated_stays_so(before, after);
             self.drained(caller, before, after);
             self.invariant_no_lease_expires_early(before, after);
-            self.invariant_the_gate_opens_only_with_a_complete_report(caller, before, after);
+            self.invariant_the_gate_opens_only_with_a_complete_report(caller, model, before, after);
             self.shut_down(caller, model, before, after);
             self.invariant_only_what_is_over_is_cleaned(model, before, after);
             self.invariant_no_instance_loses_its_record(before, after);
@@ -82,11 +87,12 @@ impl Check {
         }
     }
 
-    /// A record has the type and the place of its instance, once a run knows them: then it has no other ways.
+    /// A record has the type and the place of its instance, once a run knows them: then it has no other ways. (A restored record
+    /// may have the ways of an earlier call.)
     fn invariant_a_record_has_the_way_of_its_launch(&self, after: Option<&Item>) {
         let Some(after) = after.filter(|row| !row.contains_key("others")) else { return };
         let Some(real) = text(after, "instance_id").and_then(|id| self.ec2()?.one(id)) else { return };
-        let is_own = node_id(after).is_some_and(|node| real.was_launched_for(node));
+        let is_own = node_id(after).is_some_and(|node| real.was_launched_for(node) && !self.forgets_life(node));
         let launched = (real.instance.instance_type.as_deref(), real.instance.subnet_id.as_deref());
         if is_own && launched != (text(after, "instance_type"), text(after, "subnet_id")) {
             self.broken("invariant_a_record_has_the_way_of_its_launch", format!("{launched:?}: {after:?}"));
@@ -291,7 +297,13 @@ impl Check {
 
     /// A node becomes ready only by a complete report of the current incarnation that passes the gate, and only after
     /// the whole report was applied.
-    fn invariant_the_gate_opens_only_with_a_complete_report(&self, caller: &Caller, before: &Item, after: &Item) {
+    fn invariant_the_gate_opens_only_with_a_complete_report(
+        &self,
+        caller: &Caller,
+        model: &Model,
+        before: &Item,
+        after: &Item,
+    ) {
         if text(after, "status") != Some("ready") || text(before, "status") == Some("ready") {
             return;
         }
@@ -306,8 +318,13 @@ impl Check {
         let listed = report.get("allocs").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
         let listed: Vec<&str> = listed.iter().filter_map(|a| a.get("alloc_id")?.as_str()).collect();
         // Nothing is placed on a node before it is ready, so the report lists all of its allocs. An alloc whose row cannot be
-        // read may be one that the node never heard of. It stays as it is, and closes no gate.
-        let of_node = set(after).into_iter().filter(|id| !self.is_spoiled(&alloc_key(*id)));
+        // read may be one that the node never heard of. It stays as it is, and closes no gate. One of a job with rows that
+        // cannot be read does not end yet: it is unknown.
+        let is_open = |id: &AllocId| {
+            let is_unknown = || model.get(&alloc_key(*id)).is_some_and(|row| text(row, "client") == Some("unknown"));
+            self.is_spoiled(&alloc_key(*id)) || (self.has_spoiled() && is_unknown())
+        };
+        let of_node = set(after).into_iter().filter(|id| !is_open(id));
         let unlisted: Vec<String> =
             of_node.map(|id| id.to_string()).filter(|id| !listed.contains(&id.as_str())).collect();
         let right = complete

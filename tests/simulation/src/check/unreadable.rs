@@ -69,8 +69,8 @@ impl Check {
             Table::Events => "an event could not be read",
             Table::Output => "a piece of output could not be read",
         });
-        if key.table == Table::Handles {
-            lock(&self.seen).once_spoiled.extend(text(row, "handle").map(ToOwned::to_owned));
+        if matches!(key.table, Table::Handles | Table::Allocs) {
+            lock(&self.seen).once_spoiled.push(key.clone());
         }
         let spoiled = Spoiled { key: key.clone(), row: row.clone(), at: self.core.now() };
         lock(&self.seen).spoiled.push(spoiled);
@@ -86,9 +86,11 @@ impl Check {
         lock(&self.seen).spoiled.iter().any(|one| alike(&one.key, key))
     }
 
-    /// Whether the row of this handle could not be read at some time. If its alloc ended then, the row knows nothing of it.
-    pub(super) fn was_spoiled(&self, handle: &Item) -> bool {
-        text(handle, "handle").is_some_and(|name| lock(&self.seen).once_spoiled.contains(name))
+    /// Whether this row could not be read at some time. What happened then is missing in it: the end of a handle's alloc, the
+    /// return of an alloc's node.
+    pub(super) fn was_spoiled(&self, table: Table, row: &Item) -> bool {
+        let key = key_as_read(table, row);
+        key.is_some_and(|key| lock(&self.seen).once_spoiled.iter().any(|once| alike(once, &key)))
     }
 
     /// Whether any row cannot be read now.

@@ -162,9 +162,10 @@ fn free_slots(view: &View<'_>) -> Vec<Slot> {
 }
 
 /// The unknown allocs whose job wants a copy meanwhile and that have no copy yet. Jobs of several members get no
-/// copies.
+/// copies, and neither does a job with an alloc that cannot be read: it may be the copy.
 fn copies_wanted<'v, 'a>(view: &'v View<'a>, job: &JobSummary) -> impl Iterator<Item = AllocId> + use<'v, 'a> {
-    let of_job = if job.needs.nodes > 1 { &[] } else { view.allocs_of(job.job_id) };
+    let may_have = job.needs.nodes == 1 && job.allocs.iter().all(|id| view.is_live_alloc(*id));
+    let of_job = if may_have { view.allocs_of(job.job_id) } else { &[] };
     of_job
         .iter()
         .filter(|a| wants_copy(a) && !view.ending.contains(&a.alloc_id))
