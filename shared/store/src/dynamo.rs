@@ -5,6 +5,7 @@
 //! is conditional.
 //! Does not: decide what to read or write.
 
+use crate::answers::Rows;
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
 use crate::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
 use crate::write::{Aliases, Effect, Item, Key, Write};
@@ -245,10 +246,6 @@ where
     }
 }
 
-fn rows(items: Option<Vec<Item>>) -> Vec<Row> {
-    items.unwrap_or_default().into_iter().map(Row::from).collect()
-}
-
 /// The meaning of a cancelled transaction. If its writes failed for different reasons, a failed condition comes
 /// before a conflict, and a conflict before throttling.
 fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
@@ -299,14 +296,17 @@ impl Dynamo {
                 .consistent_read(true)
                 .build()
                 .map_err(|e| DbError::Refused { operation, code: "BuildError".into(), message: e.to_string() })?;
+            let rows = Rows::default();
             let answer = self
                 .client
                 .batch_get_item()
                 .request_items(&name, request)
+                .customize()
+                .interceptor(rows.clone())
                 .send()
                 .await
                 .map_err(|e| db_error(operation, &name, &e))?;
-            found.extend(answer.responses.unwrap_or_default().into_values().flatten().map(Row::from));
+            found.extend(rows.take());
             wanted = answer.unprocessed_keys.unwrap_or_default().into_values().flat_map(|k| k.keys).collect();
         }
         Ok(found)
@@ -318,18 +318,20 @@ impl Db for Dynamo {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         let table = self.name(key.table);
         let (projection, aliases) = self.projection(key.table, None).unzip();
-        let answer = self
-            .client
+        let rows = Rows::default();
+        self.client
             .get_item()
             .table_name(&table)
             .set_key(Some(key.attributes()))
             .set_projection_expression(projection)
             .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
             .consistent_read(true)
+            .customize()
+            .interceptor(rows.clone())
             .send()
             .await
             .map_err(|e| db_error("GetItem", &table, &e))?;
-        Ok(answer.item.map(Row::from))
+        Ok(rows.take().pop())
     }
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
@@ -361,6 +363,7 @@ impl Db for Dynamo {
             _ => String::new(),
         };
         condition.push_str(&bound);
+        let rows = Rows::default();
         let answer = self
             .client
             .query()
@@ -373,16 +376,19 @@ impl Db for Dynamo {
             .scan_index_forward(!query.newest_first)
             .set_limit(query.limit)
             .set_exclusive_start_key(from)
+            .customize()
+            .interceptor(rows.clone())
             .send()
             .await
             .map_err(|e| db_error("Query", &table, &e))?;
-        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page { items: rows.take(), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
     }
 
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
         let Scan { table, index, segment } = *scan;
         let name = self.name(table);
         let (projection, aliases) = self.projection(table, index).unzip();
+        let rows = Rows::default();
         let answer = self
             .client
             .scan()
@@ -395,10 +401,12 @@ impl Db for Dynamo {
             .set_segment(segment.map(|s| s.number))
             .set_total_segments(segment.map(|s| s.of))
             .set_exclusive_start_key(from)
+            .customize()
+            .interceptor(rows.clone())
             .send()
             .await
             .map_err(|e| db_error("Scan", &name, &e))?;
-        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page { items: rows.take(), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
     }
 
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
