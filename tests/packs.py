@@ -22,9 +22,8 @@ def rows(local, name):
 
 def each_once(elements):
     """Each element has its result, its output and its exit code, whatever becomes of machines and other elements."""
-    size = max(10, elements // 10)
+    size = min(1000, max(10, elements // 10))
     with Local("--tick-s", "1") as local:
-        # An element appends its number to a file of this computer each time it succeeds.
         script = ('n=$NODEKEEPER_ARRAY_INDEX; echo "this is $n"; [ $((n % 100)) != 7 ] || exit 3; '
                   f'[ $((n % 50)) != 1 ] || sleep 0.2')
         local.run("submit", "--name", "many", "--array", f"0-{elements - 1}", "--pack", str(size), "--at-once", "2",
@@ -33,7 +32,7 @@ def each_once(elements):
         killed, rng = 0, random.Random(1)
         while ended() < len(rows(local, "many")):
             busy = [n for n in json.loads(local.run("nodes", "--json").stdout) if n["allocs"] and n["state"] == "ready"]
-            if busy and killed < 3:
+            if busy and killed < max(3, elements // 2000):
                 victim = rng.choice(busy)["instance_id"]
                 killed += subprocess.run(["pkill", "-KILL", "-f", f"machines/{victim}"], check=False).returncode == 0
             time.sleep(2)

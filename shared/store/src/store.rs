@@ -14,7 +14,8 @@ use crate::rows::{
 use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
-use futures::future::{join_all, try_join_all};
+use futures::future::{join_all, ready};
+use futures::stream::{Stream, TryStreamExt, select_all, try_unfold};
 use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
 use model::events::Event;
 use model::functions::{self, POLL_AND_SCALE};
@@ -31,6 +32,9 @@ use std::time::Duration;
 
 /// How many copies of a job's members are looked for: more than any job keeps rows of.
 const COPIES: u32 = 1000;
+
+/// How many segments of a table of the past are read at the same time. Such a table may have hundreds of pages.
+const SEGMENTS_OF_PAST: i32 = 8;
 
 /// How often a write is retried after a conflict with another transaction.
 const CONTENTION_RETRIES: u32 = 3;
@@ -88,7 +92,7 @@ impl Store {
 
     /// All rows; an error if one of them cannot be read.
     async fn scan<R: Readable>(&self, table: Table, index: Option<Index>) -> Result<Vec<R>, DbError> {
-        self.scan_segment(&Scan::all(table, index)).await?.all()
+        self.scan_at_once(table, index, 1).await?.all()
     }
 
     /// All rows, in any order. Several segments are read at the same time.
@@ -98,25 +102,32 @@ impl Store {
         index: Option<Index>,
         segments: i32,
     ) -> Result<Listed<R>, DbError> {
-        if segments <= 1 {
-            return self.scan_segment(&Scan::all(table, index)).await;
-        }
-        let scans = (0..segments).map(|number| Scan { table, index, segment: Some(Segment { number, of: segments }) });
-        let parts = try_join_all(scans.map(|scan| async move { self.scan_segment(&scan).await })).await?;
-        Ok(parts.into_iter().fold(Listed::default(), Listed::and))
+        let add = |mut listed: Listed<R>, rows: Vec<Row>| {
+            rows.iter().for_each(|row| listed.add(table, row));
+            ready(Ok(listed))
+        };
+        self.scan_pages(table, index, segments).try_fold(Listed::default(), add).await
     }
 
-    async fn scan_segment<R: Readable>(&self, scan: &Scan) -> Result<Listed<R>, DbError> {
-        let mut listed = Listed::default();
-        let mut from = None;
-        loop {
-            let page = self.db.scan(scan, from).await?;
-            page.items.iter().for_each(|row| listed.add(scan.table, row));
-            from = page.next;
-            if from.is_none() {
-                return Ok(listed);
-            }
-        }
+    /// The rows of each page of a list, in any order. Several segments are read at the same time.
+    fn scan_pages(
+        &self,
+        table: Table,
+        index: Option<Index>,
+        segments: i32,
+    ) -> impl Stream<Item = Result<Vec<Row>, DbError>> + '_ {
+        let scans = (0..segments.max(1)).map(move |number| Scan {
+            table,
+            index,
+            segment: (segments > 1).then_some(Segment { number, of: segments }),
+        });
+        select_all(scans.map(move |scan| {
+            Box::pin(try_unfold(Some(None), move |from| async move {
+                let Some(from) = from else { return Ok(None) };
+                let page = self.db.scan(&scan, from).await?;
+                Ok(Some((page.items, page.next.map(Some))))
+            }))
+        }))
     }
 
     pub(crate) async fn query<R: Readable>(&self, query: &Query) -> Result<Listed<R>, DbError> {
@@ -309,16 +320,11 @@ impl Store {
     }
 
     async fn each<R: Readable>(&self, table: Table, mut take: impl FnMut(R) + Send) -> Result<(), DbError> {
-        let scan = Scan::all(table, None);
-        let mut from = None;
-        loop {
-            let page = self.db.scan(&scan, from).await?;
-            Listed::of(table, &page.items).rows.into_iter().for_each(&mut take);
-            from = page.next;
-            if from.is_none() {
-                return Ok(());
-            }
-        }
+        let take_all = |rows: Vec<Row>| {
+            Listed::of(table, &rows).rows.into_iter().for_each(&mut take);
+            ready(Ok(()))
+        };
+        self.scan_pages(table, None, SEGMENTS_OF_PAST).try_for_each(take_all).await
     }
 
     /// Writes what changed between `before` (the record as read) and `after`. The conditions `more` must hold besides
