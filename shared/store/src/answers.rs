@@ -92,14 +92,18 @@ impl Body for Rest {
     }
 }
 
-/// What the answers of the calls that read have in them.
+/// What the answers of the calls have in them.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Answer<'a> {
     #[serde(default, skip_serializing)]
     items: Vec<Box<RawValue>>,
+    /// The row of a read.
     #[serde(default, skip_serializing)]
     item: Option<Box<RawValue>>,
+    /// The row of a write.
+    #[serde(default, skip_serializing)]
+    attributes: Option<Box<RawValue>>,
     #[serde(default, skip_serializing)]
     responses: BTreeMap<String, Vec<Box<RawValue>>>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -112,7 +116,8 @@ struct Answer<'a> {
 fn split(body: &[u8]) -> serde_json::Result<(Vec<Row>, Vec<u8>)> {
     let mut answer: Answer<'_> = serde_json::from_slice(body)?;
     let responses = std::mem::take(&mut answer.responses).into_values().flatten();
-    let rows = std::mem::take(&mut answer.items).into_iter().chain(answer.item.take()).chain(responses);
+    let one = answer.item.take().or(answer.attributes.take());
+    let rows = std::mem::take(&mut answer.items).into_iter().chain(one).chain(responses);
     let rows = rows.map(Row::from).collect();
     Ok((rows, serde_json::to_vec(&answer)?))
 }
@@ -138,6 +143,7 @@ mod tests {
                 json!({"LastEvaluatedKey": key}),
             ),
             (json!({"Item": row(1), "ConsumedCapacity": {}}), 1, json!({})),
+            (json!({"Attributes": row(1)}), 1, json!({})),
             (json!({}), 0, json!({})),
             (
                 json!({"Responses": {"t": [row(1)]}, "UnprocessedKeys": {"t": {"Keys": [key]}}}),

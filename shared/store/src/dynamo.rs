@@ -438,9 +438,12 @@ impl Db for Dynamo {
             Effect::Update { set, remove } => {
                 let change = aliases.update(set, remove);
                 let update = self.client.update_item().table_name(&table).set_key(key).update_expression(change);
-                let answer = conditional!(update, condition, aliases)
+                let rows = Rows::default();
+                conditional!(update, condition, aliases)
                     .return_values(if wants { ReturnValue::AllNew } else { ReturnValue::None })
                     .return_values_on_condition_check_failure(on_failure)
+                    .customize()
+                    .interceptor(rows.clone())
                     .send()
                     .await
                     .map_err(|e| {
@@ -451,7 +454,7 @@ impl Db for Dynamo {
                         };
                         write_error("UpdateItem", &table, &e, row)
                     })?;
-                Ok(answer.attributes.map(Row::from))
+                Ok(rows.take().pop())
             }
             Effect::Delete => {
                 let delete = self.client.delete_item().table_name(&table).set_key(key);
