@@ -8,6 +8,7 @@
 //! Does not: know which of its instances exist.
 
 use crate::ids::{BadId, NodeId, Slot, Ulid, number, only_spelling};
+use crate::text_form::text_form;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -125,18 +126,7 @@ fn ends(range: &str) -> Option<(u32, u32)> {
     Some((number(first)?, number(last)?))
 }
 
-impl TryFrom<String> for Batch {
-    type Error = BadId;
-    fn try_from(s: String) -> Result<Self, BadId> {
-        s.parse()
-    }
-}
-
-impl From<Batch> for String {
-    fn from(batch: Batch) -> Self {
-        batch.to_string()
-    }
-}
+text_form!(BadId: Batch);
 
 #[cfg(test)]
 mod tests {

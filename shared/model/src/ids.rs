@@ -210,7 +210,7 @@ impl fmt::Display for AllocId {
     }
 }
 
-text_form!(BadId: NodeId, JobId, AllocId);
+text_form!(BadId: NodeId, JobId, AllocId, ClusterName);
 
 /// The name of a deployment: it names the tables and tags the instances.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -234,19 +234,6 @@ impl FromStr for ClusterName {
         } else {
             Err(BadId::new("cluster name", s, "1 to 64 letters, digits, '-', '_' or '.'"))
         }
-    }
-}
-
-impl TryFrom<String> for ClusterName {
-    type Error = BadId;
-    fn try_from(s: String) -> Result<Self, BadId> {
-        s.parse()
-    }
-}
-
-impl From<ClusterName> for String {
-    fn from(c: ClusterName) -> String {
-        c.0
     }
 }
 

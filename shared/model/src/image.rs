@@ -4,7 +4,8 @@
 //! Does not: speak to a registry; the agent does.
 //! Source: "Content Digests", Docker Distribution; "Digests", OCI Image Format Specification.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::text_form::text_form;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -41,7 +42,8 @@ pub fn pinned(image: &str, digest: &ImageDigest) -> String {
 }
 
 /// `sha256:` and 64 hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ImageDigest(String);
 
 /// The text is not the digest of an image.
@@ -64,17 +66,7 @@ impl fmt::Display for ImageDigest {
     }
 }
 
-impl Serialize for ImageDigest {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for ImageDigest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+text_form!(BadImageDigest: ImageDigest);
 
 /// Reads what a node says. Anything that is no digest is none.
 pub(crate) fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ImageDigest>, D::Error> {

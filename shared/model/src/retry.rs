@@ -16,6 +16,7 @@ use crate::enums::MarketNeed;
 use crate::mistakes::shown;
 use crate::needs::Needs;
 use crate::signals::Signal;
+use crate::text_form::text_form;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -325,18 +326,7 @@ impl FromStr for RetryRule {
     }
 }
 
-impl TryFrom<String> for RetryRule {
-    type Error = BadRule;
-    fn try_from(text: String) -> Result<Self, BadRule> {
-        text.parse()
-    }
-}
-
-impl From<RetryRule> for String {
-    fn from(rule: RetryRule) -> Self {
-        rule.to_string()
-    }
-}
+text_form!(BadRule: RetryRule);
 
 impl fmt::Display for RetryRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 //! Guarantees: a signal is one that Linux has; its name is written without `SIG`, and read with or without it.
 //! Does not: send any; the agent does.
 
+use crate::text_form::text_form;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -66,18 +67,7 @@ impl fmt::Display for Signal {
     }
 }
 
-impl TryFrom<String> for Signal {
-    type Error = NoSignal;
-    fn try_from(text: String) -> Result<Self, NoSignal> {
-        text.parse()
-    }
-}
-
-impl From<Signal> for String {
-    fn from(signal: Signal) -> Self {
-        signal.to_string()
-    }
-}
+text_form!(NoSignal: Signal);
 
 #[cfg(test)]
 mod tests {
