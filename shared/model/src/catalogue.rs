@@ -37,16 +37,16 @@ pub struct TypeFacts {
     pub memory_mib: u64,
     /// The architectures of its processors that nodekeeper knows.
     pub arch: BTreeSet<Arch>,
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub gpus: u64,
     /// The model of its GPUs in lower case, like `a10g`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
     /// The memory of each GPU.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub gpu_memory_gib: u64,
     /// The local disks together.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub local_disk_gib: u64,
     /// Whether EC2 calls it a current generation.
     pub is_current: bool,
@@ -54,10 +54,6 @@ pub struct TypeFacts {
     pub is_burstable: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_bare_metal: bool,
-}
-
-const fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 /// An instance type in the catalogue.
@@ -162,7 +158,7 @@ pub struct Catalogue {
     /// What the catalogue was made for: see [`crate::policy::Policy::catalogue_wanted`].
     pub wanted: String,
     /// How many types fit but are left out, because there are more than [`MAX_TYPES`].
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub left_out: u64,
 }
 

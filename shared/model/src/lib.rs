@@ -56,6 +56,7 @@ pub mod image;
 mod instance;
 pub mod job;
 pub mod launch;
+pub mod left_out;
 pub mod limits;
 pub mod machine;
 mod mistakes;

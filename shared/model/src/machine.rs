@@ -84,17 +84,13 @@ pub struct MachineKind {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
     /// The memory of each GPU; 0 if it is not known.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub gpu_memory_gib: u64,
     /// What else the policy says of it.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub labels: BTreeSet<String>,
     /// Whether it runs jobs that have an image.
     pub containers: bool,
-}
-
-const fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 impl MachineKind {
@@ -126,7 +122,7 @@ pub struct MachineNeed {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
     /// The least memory of each GPU.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub gpu_memory_gib: u64,
     /// The labels that the machine must have.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]

@@ -109,10 +109,6 @@ pub enum Failures {
 }
 
 impl Standing {
-    pub fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Takes what an alloc has told. `judge` says what follows if an element fails so after so many failures. Returns what follows for
     /// the elements that are tried again, each rule once, or `None` if nothing is new.
     pub fn take(

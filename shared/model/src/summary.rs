@@ -46,7 +46,7 @@ pub struct JobSummary {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobId, AfterEnd>,
     /// What came of the tries to run the job so far.
-    #[serde(default, skip_serializing_if = "Tries::is_none")]
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub tries: Tries,
     /// The members that have completed.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]

@@ -35,7 +35,7 @@ pub struct Tries {
     #[serde(default)]
     pub copies: u32,
     /// How often the job waited before a next try. Each wait is twice the one before.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub pauses: u32,
     /// The job is not placed before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,10 +67,6 @@ pub struct Tries {
 const MAX_AVOIDED: usize = 3;
 
 impl Tries {
-    pub(crate) fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// How long the next try waits: as long as its rule says, or by the policy.
     pub fn next_pause(&self, own_s: Option<u64>, times: JobTimes) -> Span {
         let factor = 1_i64.checked_shl(self.pauses.min(30)).unwrap_or(i64::MAX);
@@ -102,9 +98,4 @@ impl Tries {
             *uses = used;
         }
     }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-const fn is_zero(number: &u32) -> bool {
-    *number == 0
 }

@@ -83,10 +83,6 @@ pub struct NodeFile {
     pub sweep_url: String,
 }
 
-const fn is_none_usable(n: &u32) -> bool {
-    *n == 0
-}
-
 /// `POST /v1/nodes/{node_id}/binding`, for any node of a batch: an instance of the batch asks which of its nodes it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindingRequest {
@@ -126,7 +122,7 @@ pub struct Heartbeat {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
     /// How many of its GPUs can be used.
-    #[serde(default, skip_serializing_if = "is_none_usable")]
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub gpus_usable: u32,
     /// Which of its GPUs cannot be used, and why, for people; `None` if all can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -471,7 +467,7 @@ pub struct HandleReportAnswer {
     /// When to report again, in seconds, jitter included.
     pub next_report_s: f64,
     /// How many changes this request left to the next reports, because it must end in time.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub left: u64,
     /// The function has looked only at the names up to this one. The agent reports the rest of the range at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -480,11 +476,6 @@ pub struct HandleReportAnswer {
     /// again only after the handles have changed, or after a heartbeat is answered with `report_handles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<String>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// The body of every answer that is not a success.

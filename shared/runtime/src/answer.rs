@@ -152,7 +152,7 @@ pub struct RunAnswer {
     /// How many actions had each outcome, also those that [`RunAnswer::bounded`] left out.
     pub outcomes: BTreeMap<Outcome, usize>,
     /// How many rows of all lists [`RunAnswer::bounded`] left out.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "model::left_out::is_default")]
     pub left_out: usize,
     /// How many actions were not started.
     pub left_for_next_run: usize,
@@ -259,10 +259,6 @@ fn cut<T: Serialize>(rows: &mut Vec<T>) -> usize {
     let kept = rows.iter().take_while(|row| fits(row)).count();
     rows.truncate(kept);
     all - kept
-}
-
-const fn is_zero(n: &usize) -> bool {
-    *n == 0
 }
 
 #[cfg(test)]

@@ -54,12 +54,8 @@ pub struct Observed {
     pub jobs: usize,
     pub allocs: usize,
     /// How many jobs wait at least besides those that were read.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "model::left_out::is_default")]
     pub unread: usize,
-}
-
-const fn is_zero(n: &usize) -> bool {
-    *n == 0
 }
 
 /// Everything one run has read.

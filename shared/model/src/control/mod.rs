@@ -64,7 +64,7 @@ pub struct RunRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since_at: Option<Time>,
     /// How many actions failed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub failed: u64,
     /// When the first of the runs began that had something to do and did nothing of it; `None` if the last run did something,
     /// or had nothing to do.
@@ -80,10 +80,10 @@ pub struct RunRow {
 #[serde(default)]
 pub struct Found {
     /// How many records name an instance. poll-and-scale says this.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub named: u64,
     /// How many of these instances EC2 did not list. poll-and-scale says this.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub unlisted: u64,
     /// Since when EC2 has not listed all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,19 +92,14 @@ pub struct Found {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub strangers: Vec<String>,
     /// How many instances belong to no record. clean-stale-records says this.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub orphans: u64,
     /// Since when there have been such instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub orphans_since_at: Option<Time>,
     /// How many runs in a row have found some.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub orphans_runs: u64,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// The longest error that is kept of a run, in characters.

@@ -56,7 +56,7 @@ pub struct Job {
     #[serde(default)]
     pub failure_policy: FailurePolicy,
     /// How the elements of a pack stand.
-    #[serde(default, skip_serializing_if = "Standing::is_none")]
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub elements: Standing,
     /// The addresses of the nodes of several members, by member number. An unknown one is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

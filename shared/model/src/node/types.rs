@@ -291,7 +291,7 @@ pub struct Contact {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses_since_at: Option<Time>,
     /// How many GPUs can be used, as the agent says. It does not know how many its size has.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub gpus_usable: u32,
     /// Which GPUs cannot be used, and why, as the agent says; `None` if all can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -300,14 +300,10 @@ pub struct Contact {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since_at: Option<Time>,
     /// How many runs saw the node idle.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub idle_seen: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syncing_since_at: Option<Time>,
-}
-
-fn is_zero(n: &u32) -> bool {
-    *n == 0
 }
 
 /// Why a transition does not apply to a record as it is.
