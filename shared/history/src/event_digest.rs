@@ -56,7 +56,7 @@ pub(super) struct Queue {
 pub(super) struct Latest(BTreeMap<(Time, String, String), Event>);
 
 /// Everything that was told since a time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct EventDigest {
     pub(super) from: Time,
     pub(super) slots: BTreeMap<Slot, Vec<(Time, Step)>>,
@@ -71,16 +71,7 @@ pub(super) struct EventDigest {
 
 impl EventDigest {
     pub(super) fn since(from: Time) -> Self {
-        Self {
-            from,
-            slots: BTreeMap::new(),
-            steps: 0,
-            uses: Vec::new(),
-            names: BTreeMap::new(),
-            queue: Queue::default(),
-            latest: Latest::default(),
-            left_out: 0,
-        }
+        Self { from, ..Self::default() }
     }
 
     /// Keeps of an event what matters.

@@ -48,16 +48,18 @@ pub struct News {
     pub reason: String,
 }
 
-impl AnnouncedRow {
+impl Default for AnnouncedRow {
     /// The row before anything was told.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let key = ControlKey::Announced.to_string();
         Self { key, version: Version::UNWRITTEN, jobs: BTreeMap::new(), caps: BTreeSet::new(), rows: BTreeSet::new() }
     }
+}
 
+impl AnnouncedRow {
     /// What is new in this explanation, and the row after it was told. `queue` is the jobs in the order of the queue.
     pub fn news(&self, explained: &Explanation, queue: impl Iterator<Item = JobId>) -> (Vec<News>, Self) {
-        let mut after = Self { key: self.key.clone(), version: self.version, ..Self::new() };
+        let mut after = Self { key: self.key.clone(), version: self.version, ..Self::default() };
         let mut news = Vec::new();
         let row_of = |subject: &Subject, reason: &Reason| {
             // Entries of the control table have no subject of their own.
@@ -100,12 +102,6 @@ impl AnnouncedRow {
     }
 }
 
-impl Default for AnnouncedRow {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 fn words(waits: &Waiting) -> String {
     waits.why.iter().map(Reason::word).collect::<Vec<_>>().join(",")
 }
@@ -140,7 +136,7 @@ mod tests {
         let size = |size: &str| Reason::SizeMaximum { size: size.into(), max: 2, there: 2 };
         let mut explained = Explanation::default();
         explained.limits(&size("small"));
-        let (news, told) = AnnouncedRow::new().news(&explained, std::iter::empty());
+        let (news, told) = AnnouncedRow::default().news(&explained, std::iter::empty());
         assert_eq!(news.len(), 1);
         explained.limits(&size("large"));
         explained.rows.push((Subject::Cluster, Reason::RowInvalid { what: "it is there twice".into() }));
@@ -157,7 +153,7 @@ mod tests {
             let row = Reason::RowInvalid { what: "it is there twice".into() };
             explained.rows.push((Subject::Slot(fixtures::slot(n)), row));
         }
-        let (mut told, mut all, mut numbers) = (AnnouncedRow::new(), BTreeSet::new(), Vec::new());
+        let (mut told, mut all, mut numbers) = (AnnouncedRow::default(), BTreeSet::new(), Vec::new());
         for _ in 0..4 {
             let (news, after) = told.news(&explained, std::iter::empty());
             numbers.push(news.len());
@@ -172,7 +168,7 @@ mod tests {
         let jobs = jobs(50);
         let ids = || jobs.iter().map(|j| j.job_id);
         let max = explained(&jobs, &Reason::NodesMax { max: 6, there: 6 });
-        let mut told = AnnouncedRow::new();
+        let mut told = AnnouncedRow::default();
         let mut numbers = Vec::new();
         for _ in 0..4 {
             let (news, after) = told.news(&max, ids());

@@ -51,7 +51,7 @@ impl Acting<'_> {
         let key = ControlKey::Announced.to_string();
         if before.is_none() && self.run.seen.control.unreadable.iter().any(|entry| entry.key == key) {
             // It is only a memory. Without it nothing could be told, not even this.
-            if let Err(error) = self.run.store.replace_unreadable(&AnnouncedRow::new()).await {
+            if let Err(error) = self.run.store.replace_unreadable(&AnnouncedRow::default()).await {
                 tracing::warn!(%error, "what was told is not known and could not be forgotten");
             }
             return;

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The row of an entry that ends. All of these entries share this format.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRow {
     /// A [`ControlKey`] as text.
     pub key: String,
     /// Raised by every write.
-    #[serde(default = "unwritten")]
+    #[serde(default)]
     pub version: Version,
     /// Until when the entry applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,37 +106,15 @@ const MAX_UNREADABLE: usize = 1000;
 /// How long an entry is kept after its end, in seconds: a day.
 const MEMORY_S: i64 = 86_400;
 
-pub(super) const fn unwritten() -> Version {
-    Version::UNWRITTEN
-}
-
 impl EntryRow {
     /// A row that was never written.
     pub fn new(key: &ControlKey) -> Self {
-        Self::named(key.to_string())
-    }
-
-    const fn named(key: String) -> Self {
-        Self {
-            key,
-            version: Version::UNWRITTEN,
-            until_at: None,
-            since_at: None,
-            before_at: None,
-            wait_s: None,
-            count: None,
-            policy_version: None,
-            message: None,
-            parts: BTreeMap::new(),
-            unreadable: BTreeSet::new(),
-            need: None,
-            revision: None,
-        }
+        Self { key: key.to_string(), ..Self::default() }
     }
 
     /// Whether the row says nothing: it was never written, or a wrong clock wrote what it said.
     pub fn is_blank(&self) -> bool {
-        let blank = Self { version: self.version, ..Self::named(self.key.clone()) };
+        let blank = Self { key: self.key.clone(), version: self.version, ..Self::default() };
         *self == blank
     }
 

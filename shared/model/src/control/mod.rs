@@ -22,19 +22,18 @@ use crate::node::{LONGEST_AHEAD, Offering, Version};
 use crate::policy::Policy;
 use crate::time::{Span, Time};
 pub(crate) use entries::node_of;
-use entries::unwritten;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// What a function did last: `run#{function}`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     /// `run#{function}`.
     pub key: String,
     /// Raised by every write.
-    #[serde(default = "unwritten")]
+    #[serde(default)]
     pub version: Version,
     /// When the last run began.
     pub started_at: Time,
@@ -117,22 +116,7 @@ pub struct Tally {
 impl RunRow {
     /// The row of a function that has not run yet.
     pub fn new(function: &str) -> Self {
-        Self {
-            key: ControlKey::Run(function.to_owned()).to_string(),
-            version: Version::UNWRITTEN,
-            started_at: Time::from_ms(0),
-            duration_ms: 0,
-            last_success_at: None,
-            period_ms: None,
-            in_use: None,
-            actions: 0,
-            left: 0,
-            error: None,
-            failing_since_at: None,
-            failed: 0,
-            nothing_done_since_at: None,
-            found: None,
-        }
+        Self { key: ControlKey::Run(function.to_owned()).to_string(), ..Self::default() }
     }
 
     /// Whether the row says nothing: a wrong clock wrote what it said.

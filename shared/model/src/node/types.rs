@@ -33,7 +33,7 @@ pub const LONGEST_UPTIME_MS: u64 = 100 * 366 * 86_400_000;
 
 /// The version of a record as read. Other crates do not make versions: they take them from the records that they
 /// read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(pub(crate) u64);
 
