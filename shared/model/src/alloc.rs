@@ -197,11 +197,7 @@ impl Alloc {
     fn kept_of(&self, cause: &EndCause, told: &[StoredOutput]) -> Result<Vec<StoredOutput>, String> {
         match cause.client() {
             ClientStatus::Complete => files::all_of(&self.work.outputs, told),
-            ClientStatus::Pending
-            | ClientStatus::Running
-            | ClientStatus::Unknown
-            | ClientStatus::Failed
-            | ClientStatus::Lost => Ok(files::some_of(&self.work.outputs, told)),
+            _ => Ok(files::some_of(&self.work.outputs, told)),
         }
     }
 
@@ -332,20 +328,12 @@ impl Alloc {
 /// The last part of the output in a report, and which of it is standard error.
 fn tail_of(update: &AllocUpdate) -> (Option<String>, Switches) {
     let tail = update.log_tail.as_deref();
-    let clipped = tail.map(|t| clip_front(t, MAX_LOG_TAIL_BYTES));
+    let begin = |t: &str| t.ceil_char_boundary(t.len().saturating_sub(MAX_LOG_TAIL_BYTES));
+    let clipped = tail.map(|t| t.get(begin(t)..).unwrap_or_default());
     let cut = tail.map_or(0, str::len).saturating_sub(clipped.map_or(0, str::len));
     let is_small = update.tail_switches.len() <= MAX_TAIL_SWITCHES;
     let switches = if is_small { update.tail_switches.part(cut as u64, 0) } else { Switches::default() };
     (clipped.map(str::to_owned), switches)
-}
-
-/// At most `max` bytes from the end of `s`, on a character boundary.
-fn clip_front(s: &str, max: usize) -> &str {
-    let mut start = s.len().saturating_sub(max);
-    while !s.is_char_boundary(start) {
-        start += 1;
-    }
-    s.get(start..).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -181,23 +181,23 @@ impl EndCause {
     }
 
     /// The cause with texts of a bounded length.
-    pub fn clipped(self) -> Self {
-        let clip =
-            |text: String| if text.len() <= MAX_TEXT_BYTES { text } else { clip(&text, MAX_TEXT_BYTES).to_owned() };
-        match self {
-            Self::NotFound { program } => Self::NotFound { program: clip(program) },
-            Self::NotExecutable { program } => Self::NotExecutable { program: clip(program) },
-            Self::NoInterpreter { program, interpreter } => {
-                Self::NoInterpreter { program: clip(program), interpreter: clip(interpreter) }
-            }
-            Self::NoOutput { path, why } => Self::NoOutput { path: clip(path), why: clip(why) },
-            Self::Stopped { why, code } => Self::Stopped { why: clip(why), code },
-            Self::NotStarted { why } => Self::NotStarted { why: clip(why) },
-            Self::Lost { why } => Self::Lost { why: clip(why) },
-            Self::Interrupted { why } => Self::Interrupted { why: clip(why) },
-            Self::Rejected { why } => Self::Rejected { why: clip(why) },
-            numbers => numbers,
+    pub fn clipped(mut self) -> Self {
+        let texts = match &mut self {
+            Self::NotFound { program } | Self::NotExecutable { program } => vec![program],
+            Self::NoInterpreter { program, interpreter } => vec![program, interpreter],
+            Self::NoOutput { path, why } => vec![path, why],
+            Self::Stopped { why, .. }
+            | Self::NotStarted { why }
+            | Self::Lost { why }
+            | Self::Interrupted { why }
+            | Self::Rejected { why } => vec![why],
+            _ => Vec::new(),
+        };
+        for text in texts {
+            let end = text.floor_char_boundary(MAX_TEXT_BYTES);
+            text.truncate(end);
         }
+        self
     }
 }
 
@@ -288,15 +288,6 @@ impl Ending {
 pub fn last_line(output: &str) -> Option<String> {
     let visible = |line: &str| line.chars().filter(|c| !c.is_control()).take(MAX_LINE_CHARS).collect::<String>();
     output.lines().rev().map(visible).find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
-}
-
-/// At most `max` bytes from the front of `s`, on a character boundary.
-pub(crate) fn clip(s: &str, max: usize) -> &str {
-    let mut end = s.len().min(max);
-    while !s.is_char_boundary(end) {
-        end -= 1;
-    }
-    s.get(..end).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -318,9 +318,5 @@ pub struct NotPossible {
 
 /// Shortens `reason` to [`MAX_REASON_BYTES`], on a character boundary.
 pub fn short_reason(reason: &str) -> String {
-    let mut end = reason.len().min(MAX_REASON_BYTES);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    reason.get(..end).unwrap_or_default().to_owned()
+    reason.get(..reason.floor_char_boundary(MAX_REASON_BYTES)).unwrap_or_default().to_owned()
 }
