@@ -19,16 +19,14 @@ use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::config::timeout::TimeoutConfig;
-use aws_sdk_ec2::types::{Filter, InstanceStateName, Reservation};
+use aws_sdk_ec2::types::{Filter, Reservation};
 use base64::Engine;
 use by_id::ById;
 use calls::{AT_ONCE, FILTER_VALUES, cloud_error};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::catalogue::Offers;
-use model::cloud::{
-    BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError, NODE_TAG,
-};
+use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, LaunchAnswer, LaunchError, NODE_TAG};
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchRequest;
 use model::time::Time;
@@ -79,20 +77,11 @@ impl Ec2 {
 }
 
 fn listed(instance: &aws_sdk_ec2::types::Instance) -> Option<Instance> {
-    let state = match instance.state()?.name()? {
-        InstanceStateName::Pending => InstanceState::Pending,
-        InstanceStateName::Running => InstanceState::Running,
-        InstanceStateName::ShuttingDown => InstanceState::ShuttingDown,
-        InstanceStateName::Terminated => InstanceState::Terminated,
-        InstanceStateName::Stopping => InstanceState::Stopping,
-        InstanceStateName::Stopped => InstanceState::Stopped,
-        _ => return None,
-    };
     let launched = instance.launch_time().and_then(|t| t.to_millis().ok()).unwrap_or(0);
     let tags = instance.tags().iter().filter_map(|t| Some((t.key()?.to_owned(), t.value().unwrap_or("").to_owned())));
     Some(Instance {
         instance_id: instance.instance_id()?.to_owned(),
-        state,
+        state: instance.state()?.name()?.as_str().parse().ok()?,
         launched_at: Time::from_ms(launched),
         instance_type: instance.instance_type().map(|kind| kind.as_str().to_owned()),
         subnet_id: instance.subnet_id().map(str::to_owned),

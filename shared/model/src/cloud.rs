@@ -6,8 +6,9 @@
 
 use crate::catalogue::Offers;
 use crate::enums::Class;
+pub use crate::enums::InstanceState;
 use crate::ids::NodeId;
-pub use crate::instance::{BATCH_TAG, CLUSTER_TAG, Instance, InstanceState, NODE_TAG, NewInstance, SIZE_TAG};
+pub use crate::instance::{BATCH_TAG, CLUSTER_TAG, Instance, NODE_TAG, NewInstance, SIZE_TAG};
 use crate::launch::LaunchRequest;
 use crate::node::Offering;
 pub use crate::refusal::{CloudError, Refusal};

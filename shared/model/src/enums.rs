@@ -53,6 +53,31 @@ macro_rules! string_enum {
 }
 
 string_enum! {
+    /// The state of an instance, in EC2's word for it.
+    InstanceState {
+        Pending = "pending",
+        Running = "running",
+        ShuttingDown = "shutting-down",
+        Terminated = "terminated",
+        /// Someone else is stopping the instance. nodekeeper never stops an instance, it terminates it.
+        Stopping = "stopping",
+        /// Someone else has stopped the instance.
+        Stopped = "stopped",
+    }
+}
+
+string_enum! {
+    /// What a stored content is.
+    Form {
+        File = "file",
+        /// A file that can be executed.
+        Program = "program",
+        /// A folder, as a tar archive.
+        Tree = "tree",
+    }
+}
+
+string_enum! {
     /// How a job that another job follows must end.
     AfterEnd {
         /// It must be complete.

@@ -11,6 +11,7 @@
 //! cluster, and whoever reads it can check it; each of these has one text.
 //! Does not: read or write a file. The command line stores inputs, the supervisor on the node fetches them and stores outputs.
 
+pub use crate::enums::Form;
 use crate::ids::JobId;
 use crate::mistakes::{Mistakes, shown};
 use crate::stored::S3Place;
@@ -34,16 +35,6 @@ pub const WORK_DIRECTORY: &str = ".";
 
 /// The inputs of a job: where each comes from, by its name in the work directory.
 pub type Inputs = BTreeMap<String, Source>;
-
-/// What a stored content is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
-    File,
-    /// A file that can be executed.
-    Program,
-    /// A folder, as a tar archive.
-    Tree,
-}
 
 /// A content that is stored by its digest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -106,14 +97,6 @@ impl Content {
 
     pub fn sha256(&self) -> &str {
         &self.sha256
-    }
-}
-
-impl Form {
-    const ALL: [(Self, &'static str); 3] = [(Self::File, "file"), (Self::Program, "program"), (Self::Tree, "tree")];
-
-    pub fn as_str(self) -> &'static str {
-        Self::ALL.iter().find(|(form, _)| *form == self).map_or("", |(_, word)| word)
     }
 }
 
@@ -206,7 +189,7 @@ impl FromStr for Content {
         let read = || {
             let mut parts = text.splitn(3, ':');
             let (form, sha256, bytes) = (parts.next()?, parts.next()?, parts.next()?);
-            let (form, _) = Form::ALL.into_iter().find(|(_, word)| *word == form)?;
+            let form = form.parse().ok()?;
             let content = Self::new(form, sha256, bytes.parse().ok().filter(|bytes| *bytes <= MAX_CONTENT_BYTES)?)?;
             (content.to_string() == text).then_some(content)
         };
@@ -255,7 +238,7 @@ impl FromStr for Output {
 
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.form.as_str(), self.sha256, self.bytes)
+        write!(f, "{}:{}:{}", self.form, self.sha256, self.bytes)
     }
 }
 

@@ -4,11 +4,11 @@
 //! Does not: call anything. `crate::cloud` has the calls and re-exports these names.
 
 use crate::batch::Batch;
+use crate::enums::InstanceState;
 use crate::ids::{NodeId, Ulid};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The tag that names the cluster of an instance.
 pub const CLUSTER_TAG: &str = "nodekeeper:cluster";
@@ -18,34 +18,6 @@ pub const NODE_TAG: &str = "nodekeeper:node-id";
 pub const BATCH_TAG: &str = "nodekeeper:batch";
 /// The tag that names the size an instance was launched as.
 pub const SIZE_TAG: &str = "nodekeeper:size";
-
-/// The state of an instance, as EC2 lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum InstanceState {
-    Pending,
-    Running,
-    ShuttingDown,
-    Terminated,
-    /// Someone else is stopping the instance. nodekeeper never stops an instance, it terminates it.
-    Stopping,
-    /// Someone else has stopped the instance.
-    Stopped,
-}
-
-impl fmt::Display for InstanceState {
-    /// The state in EC2's word for it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::ShuttingDown => "shutting-down",
-            Self::Terminated => "terminated",
-            Self::Stopping => "stopping",
-            Self::Stopped => "stopped",
-        })
-    }
-}
 
 /// An instance as EC2 lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
