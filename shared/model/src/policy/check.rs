@@ -13,6 +13,7 @@ use crate::rights::role_name;
 use crate::stored::{PREFIX_FORM, S3Prefix};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::ops::RangeBounds;
 
 /// The most tags of a policy. EC2 allows 50 for an instance, and nodekeeper sets some itself.
 const MAX_TAGS: usize = 40;
@@ -57,7 +58,8 @@ impl Policy {
         let mut checker = Checker { mistakes: Vec::new() };
         let complete = checker.document(document);
         if checker.mistakes.is_empty() {
-            let policy = read(complete).map_err(|e| unreadable(&e))?;
+            let policy = read(complete)
+                .map_err(|e| BadPolicy(vec![Mistake { path: "the document".into(), message: e.to_string() }]))?;
             checker.whole(&policy);
             if checker.mistakes.is_empty() {
                 return Ok(policy);
@@ -96,10 +98,6 @@ fn json(path: &str, value: toml::Value, mistakes: &mut Vec<Mistake>) -> Value {
             Value::Object(table.into_iter().map(field).collect())
         }
     }
-}
-
-fn unreadable(e: &serde_json::Error) -> BadPolicy {
-    BadPolicy(vec![Mistake { path: "the document".into(), message: e.to_string() }])
 }
 
 /// Reads a document with every default filled in.
@@ -148,35 +146,26 @@ impl Checker {
             let table = self.table(section, given.get(section), &knobs);
             complete.insert(section.to_owned(), table);
         }
-        let sizes = match given.get("size") {
-            Some(Value::Array(sizes)) if !sizes.is_empty() => {
-                let knobs = |size: &Value| if is_of_several(size) { SEVERAL_KNOBS } else { SIZE_KNOBS };
-                sizes.iter().enumerate().map(|(n, s)| self.table(&format!("size[{n}]"), Some(s), knobs(s))).collect()
-            }
-            None | Some(Value::Array(_)) => {
-                self.wrong("size", "there must be at least one [[size]]");
-                Vec::new()
-            }
-            Some(_) => {
-                self.wrong("size", "must be a list of tables: write [[size]]");
-                Vec::new()
-            }
-        };
-        complete.insert("size".into(), Value::Array(sizes));
-        let minimums = match given.get("minimum") {
-            None => Vec::new(),
-            Some(Value::Array(all)) => all
-                .iter()
-                .enumerate()
-                .map(|(n, m)| self.table(&format!("minimum[{n}]"), Some(m), MINIMUM_KNOBS))
-                .collect(),
-            Some(_) => {
-                self.wrong("minimum", "must be a list of tables: write [[minimum]]");
-                Vec::new()
-            }
-        };
-        complete.insert("minimum".into(), Value::Array(minimums));
+        if given.get("size").is_none_or(|sizes| sizes.as_array().is_some_and(Vec::is_empty)) {
+            self.wrong("size", "there must be at least one [[size]]");
+        }
+        let knobs = |size: &Value| if is_of_several(size) { SEVERAL_KNOBS } else { SIZE_KNOBS };
+        complete.insert("size".into(), self.tables("size", given.get("size"), knobs));
+        complete.insert("minimum".into(), self.tables("minimum", given.get("minimum"), |_| MINIMUM_KNOBS));
         Value::Object(complete)
+    }
+
+    /// The tables `[[name]]`.
+    fn tables(&mut self, name: &str, given: Option<&Value>, knobs: impl Fn(&Value) -> &'static [Knob]) -> Value {
+        let tables: &[Value] = match given {
+            None => &[],
+            Some(Value::Array(tables)) => tables,
+            Some(_) => {
+                self.wrong(name, format!("must be a list of tables: write [[{name}]]"));
+                &[]
+            }
+        };
+        tables.iter().enumerate().map(|(n, one)| self.table(&format!("{name}[{n}]"), Some(one), knobs(one))).collect()
     }
 
     fn table(&mut self, path: &str, given: Option<&Value>, knobs: &[Knob]) -> Value {
@@ -307,46 +296,37 @@ fn shown(value: &Value) -> String {
     if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text }
 }
 
+/// Whether the value is a list of so many texts. `read` takes what counts of each text, and no two are the same there.
+fn is_list<'v>(value: &'v Value, many: impl RangeBounds<usize>, read: impl Fn(&'v str) -> Option<&'v str>) -> bool {
+    value.as_array().is_some_and(|list| {
+        let known: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter_map(read).collect();
+        known.len() == list.len() && many.contains(&list.len())
+    })
+}
+
 fn fits(kind: Kind, value: &Value) -> bool {
     match kind {
         Kind::Whole(min, max) => value.as_i64().is_some_and(|n| (min..=max).contains(&n)),
         Kind::Number(min, max) => value.as_f64().is_some_and(|n| (min..=max).contains(&n)),
         Kind::Text(max) => value.as_str().is_some_and(|t| t.len() <= max && !t.contains('\0')),
-        Kind::Name => {
-            let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-            value.as_str().is_some_and(|t| (1..=64).contains(&t.len()) && t.chars().all(fits))
-        }
+        Kind::Name => value.as_str().is_some_and(is_instance_type),
         Kind::Label => value.as_str().is_some_and(is_label),
-        Kind::Labels => value.as_array().is_some_and(|list| {
-            let labels: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(|text| is_label(text)).collect();
-            labels.len() == list.len() && labels.len() <= MAX_LABELS
-        }),
+        Kind::Labels => is_list(value, ..=MAX_LABELS, |text| is_label(text).then_some(text)),
         Kind::Flag => value.is_boolean(),
         Kind::OneOf(words) => value.as_str().is_some_and(|t| words.contains(&t)),
         Kind::Template => value.as_str().is_some_and(is_template),
-        Kind::Ids(of) => value.as_array().is_some_and(|list| {
-            let ids: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(|text| is_id_of(of, text)).collect();
-            ids.len() == list.len()
-        }),
-        Kind::InstanceTypes => value.as_array().is_some_and(|list| {
-            let is_pattern = |text: &&str| is_instance_type(&text.replace('*', "x"));
-            let patterns: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(is_pattern).collect();
-            patterns.len() == list.len() && patterns.len() <= MAX_PATTERNS
-        }),
-        Kind::Days => value.as_array().is_some_and(|list| {
-            let days: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter(|day| DAYS.contains(day)).collect();
-            !days.is_empty() && days.len() == list.len()
-        }),
+        Kind::Ids(of) => is_list(value, .., |text| is_id_of(of, text).then_some(text)),
+        Kind::InstanceTypes => {
+            is_list(value, ..=MAX_PATTERNS, |text| is_instance_type(&text.replace('*', "x")).then_some(text))
+        }
+        Kind::Days => is_list(value, 1.., |text| DAYS.contains(&text).then_some(text)),
         Kind::TimeOfDay => value.as_str().is_some_and(|text| minute(text).is_some()),
         Kind::TimeZone => value.as_str().is_some_and(|name| zone(name).is_some()),
         Kind::Range(min, max) => value.as_array().is_some_and(|ends| {
             let ends: Vec<f64> = ends.iter().filter_map(Value::as_f64).collect();
             matches!(ends.as_slice(), [least, most] if min <= *least && least <= most && *most <= max)
         }),
-        Kind::Roles => value.as_array().is_some_and(|list| {
-            let names: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter_map(role_name).collect();
-            names.len() == list.len()
-        }),
+        Kind::Roles => is_list(value, .., role_name),
         Kind::TextTable => value.as_object().is_some_and(|t| {
             let is_line = |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
             let is_key = |key: &str| is_line(key, 128) && !key.is_empty() && key.trim() == key;
