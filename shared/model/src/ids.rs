@@ -4,6 +4,7 @@
 //! its job, member and copy, so that no index is needed to find a record.
 //! Does not: know whether the thing exists.
 
+use crate::names::is_plain_name;
 use crate::text_form::text_form;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -228,12 +229,8 @@ impl FromStr for ClusterName {
     type Err = BadId;
     /// 1 to 64 characters, each allowed in a table name and in a tag value.
     fn from_str(s: &str) -> Result<Self, BadId> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if (1..=64).contains(&s.len()) && s.chars().all(allowed) {
-            Ok(Self(s.to_owned()))
-        } else {
-            Err(BadId::new("cluster name", s, "1 to 64 letters, digits, '-', '_' or '.'"))
-        }
+        let name = is_plain_name(s).then(|| Self(s.to_owned()));
+        name.ok_or_else(|| BadId::new("cluster name", s, "1 to 64 letters, digits, '-', '_' or '.'"))
     }
 }
 

@@ -15,7 +15,7 @@
 
 use crate::enums::{Arch, Market, MarketNeed};
 use crate::mistakes::{Mistakes, shown};
-use crate::names::{LABEL_FORM, is_instance_type, is_label};
+use crate::names::{LABEL_FORM, is_label, is_plain_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -168,7 +168,7 @@ impl MachineNeed {
 
     pub(crate) fn check(&self, gpus: u32, mistakes: &mut Mistakes) {
         if let Some(asked) = &self.instance_type {
-            mistakes.require(is_instance_type(asked), || {
+            mistakes.require(is_plain_name(asked), || {
                 format!("--instance-type {} is not the name of one, like m7a.large", shown(asked))
             });
         }

@@ -70,11 +70,12 @@ pub const LABEL_FORM: &str = "1 to 32 letters, digits, '-', '_' or '.'";
 
 /// Whether this can be a label of a size, or a type of GPUs.
 pub fn is_label(text: &str) -> bool {
-    text.len() <= 32 && is_instance_type(text)
+    text.len() <= 32 && is_plain_name(text)
 }
 
-/// Whether this can be the name of an instance type in EC2, like `m7a.large`.
-pub fn is_instance_type(text: &str) -> bool {
+/// Whether this is 1 to 64 letters, digits, `-`, `_` or `.`: what can be the name of a cluster, of a size, of a demand set, or of
+/// an instance type in EC2, like `m7a.large`.
+pub fn is_plain_name(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     (1..=64).contains(&text.len()) && text.bytes().all(fits)
 }
@@ -156,8 +157,8 @@ mod tests {
             assert!(is_id(good), "{good}");
         }
         for bad in ["", "a b", "i-1\n", "i-1,i-2", "\u{1b}", "é", "a/b", &"x".repeat(129)] {
-            assert!(!is_id(bad) && !is_instance_type(bad), "{bad:?}");
+            assert!(!is_id(bad) && !is_plain_name(bad), "{bad:?}");
         }
-        assert!(is_instance_type("u7in-32tb.224xlarge"));
+        assert!(is_plain_name("u7in-32tb.224xlarge"));
     }
 }

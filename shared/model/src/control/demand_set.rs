@@ -7,6 +7,7 @@
 use super::Control;
 use super::entries::{DemandNeed, DemandSet, EntryRow};
 use super::key::ControlKey;
+use crate::names::is_plain_name;
 use crate::time::{Span, Time};
 
 /// A set that applies now.
@@ -24,13 +25,10 @@ impl DemandSet {
     pub const MAX_COUNT: u32 = 10_000;
     /// The shortest and the longest time for which a set applies unless it is renewed.
     pub const LASTS: (Span, Span) = (Span::from_s(60), Span::from_s(7 * 86_400));
-    /// The longest name.
-    const MAX_NAME: usize = 64;
 
     /// Whether this can be the name of a set.
     pub fn is_name(name: &str) -> bool {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        (1..=Self::MAX_NAME).contains(&name.len()) && name.chars().all(allowed)
+        is_plain_name(name)
     }
 
     /// The name of the set.

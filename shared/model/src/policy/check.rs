@@ -8,7 +8,7 @@ use super::minimum::{DAYS, minute, zone};
 use super::{Fallback, KNOBS, Kind, Knob, MINIMUM_KNOBS, Policy, SEVERAL_KNOBS, SIZE_KNOBS, SeveralTypes, Size};
 use crate::enums::{Arch, Market};
 use crate::machine::MAX_LABELS;
-use crate::names::{LABEL_FORM, is_instance_type, is_label};
+use crate::names::{LABEL_FORM, is_label, is_plain_name};
 use crate::rights::role_name;
 use crate::stored::{PREFIX_FORM, S3Prefix};
 use serde_json::{Map, Value};
@@ -309,7 +309,7 @@ fn fits(kind: Kind, value: &Value) -> bool {
         Kind::Whole(min, max) => value.as_i64().is_some_and(|n| (min..=max).contains(&n)),
         Kind::Number(min, max) => value.as_f64().is_some_and(|n| (min..=max).contains(&n)),
         Kind::Text(max) => value.as_str().is_some_and(|t| t.len() <= max && !t.contains('\0')),
-        Kind::Name => value.as_str().is_some_and(is_instance_type),
+        Kind::Name => value.as_str().is_some_and(is_plain_name),
         Kind::Label => value.as_str().is_some_and(is_label),
         Kind::Labels => is_list(value, ..=MAX_LABELS, |text| is_label(text).then_some(text)),
         Kind::Flag => value.is_boolean(),
@@ -317,7 +317,7 @@ fn fits(kind: Kind, value: &Value) -> bool {
         Kind::Template => value.as_str().is_some_and(is_template),
         Kind::Ids(of) => is_list(value, .., |text| is_id_of(of, text).then_some(text)),
         Kind::InstanceTypes => {
-            is_list(value, ..=MAX_PATTERNS, |text| is_instance_type(&text.replace('*', "x")).then_some(text))
+            is_list(value, ..=MAX_PATTERNS, |text| is_plain_name(&text.replace('*', "x")).then_some(text))
         }
         Kind::Days => is_list(value, 1.., |text| DAYS.contains(&text).then_some(text)),
         Kind::TimeOfDay => value.as_str().is_some_and(|text| minute(text).is_some()),
