@@ -97,15 +97,7 @@ pub const ONCE_PREFIX: &str = "once#";
 impl Event {
     /// An event that happens now. `chance` makes its id unique within the millisecond.
     pub fn new(subject: &Subject, action: ActionName, reason: &str, now: Time, keep: Span, rng: &Rng) -> Self {
-        Self {
-            subject: subject.to_string(),
-            id: rng.ulid(now).to_string(),
-            action: action.to_string(),
-            reason: reason.to_owned(),
-            detail: BTreeMap::new(),
-            expires_at: (now + keep).as_epoch_s(),
-            once: None,
-        }
+        Self { id: rng.ulid(now).to_string(), ..Self::of_change(subject, action, reason, now, keep) }
     }
 
     /// The event of a change, written in the same transaction as the change. Its id comes from its content

@@ -203,26 +203,16 @@ impl<'a> Run<'a> {
                 }
                 EventPolicy::Event | EventPolicy::Quiet => self.event(&subject, row.action, &row.reason),
             };
-            let event = match &row.size {
-                Some(size) => event.with("size", size.clone()),
-                None => event,
-            };
-            let event = match &row.ways {
-                Some(ways) => event.with("ways", ways.clone()),
-                None => event,
-            };
             // EC2 has chosen among the ways.
             let launches = matches!(row.action, ActionName::Launch | ActionName::Relaunch | ActionName::BindInstance);
             let record = row.slot.filter(|_| launches && result.outcome == Outcome::Done);
             let launched = record.and_then(|slot| self.locks.record(slot)?.life().map(|l| l.offering.to_string()));
-            let event = match launched {
-                Some(launched) => event.with("launched", launched),
+            let (size, ways, handle) = (row.size.clone(), row.ways.clone(), row.handle.clone());
+            let details = [("size", size), ("ways", ways), ("launched", launched), ("handle", handle)];
+            let event = details.into_iter().fold(event, |event, (name, value)| match value {
+                Some(value) => event.with(name, value),
                 None => event,
-            };
-            let event = match &row.handle {
-                Some(handle) => event.with("handle", handle.clone()),
-                None => event,
-            };
+            });
             // The record of the slot keeps nothing of this life, so the event does.
             let life =
                 row.node_id.filter(|_| row.action == ActionName::Clean).and_then(|id| self.seen.node(id)?.life());
