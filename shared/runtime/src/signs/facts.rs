@@ -161,22 +161,19 @@ pub(super) fn example() -> Policy {
     Policy::from_json(&example_json()).unwrap_or_else(|e| unreachable!("the example policy: {e}"))
 }
 
-/// A finding for each of the first [`LINES`] lines, and one for the rest.
-pub(super) fn at_most(what: &str, lines: impl ExactSizeIterator<Item = (Level, String)>, all: &str) -> Vec<Raised> {
-    let more = lines.len().saturating_sub(LINES);
-    let mut worst = Level::Well;
-    let mut raised = Vec::new();
-    for (n, (level, line)) in lines.enumerate() {
-        if n < LINES {
-            raised.push(Raised::new(what, level, say::one_line(&line), ""));
-        } else {
-            worst = worst.max(level);
-        }
-    }
-    if more > 0 {
-        raised.push(Raised::new(what, worst, format!("and {more} more: `{all}` shows all"), ""));
+/// The first [`LINES`] findings, and one for the rest: it is as bad as the worst of them, and `rest` says how many they are.
+pub(super) fn first(mut raised: Vec<Raised>, rest: impl Fn(usize) -> String) -> Vec<Raised> {
+    let left = raised.split_off(raised.len().min(LINES));
+    if let Some(worst) = left.iter().max_by_key(|one| one.level) {
+        raised.push(Raised::new(&worst.what, worst.level, rest(left.len()), ""));
     }
     raised
+}
+
+/// A finding for each of the first [`LINES`] lines, and one for the rest.
+pub(super) fn at_most(what: &str, lines: impl Iterator<Item = (Level, String)>, all: &str) -> Vec<Raised> {
+    let raised = lines.map(|(level, line)| Raised::new(what, level, say::one_line(&line), ""));
+    first(raised.collect(), |more| format!("and {more} more: `{all}` shows all"))
 }
 
 /// The reasons that the plan gives for caps, apart from those that other signs say.

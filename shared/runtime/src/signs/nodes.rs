@@ -1,6 +1,6 @@
 //! Signs: nodes and instances.
 
-use super::facts::{Facts, LINES, Level, Next, Raised, at_most};
+use super::facts::{Facts, Level, Next, Raised, at_most, first};
 use super::say::{one_line, rough, several, when};
 use model::control::Found;
 use model::ids::Slot;
@@ -36,79 +36,53 @@ fn named<T: ToString>(all: &[T]) -> String {
 /// The nodes whose agents take no work.
 pub(super) fn refusing(facts: &Facts<'_>) -> Vec<Raised> {
     let refusing = facts.nodes.iter().filter_map(|n| n.refuses().map(|why| (n.slot, why)));
-    let mut raised: Vec<Raised> = refusing
-        .map(|(slot, why)| {
-            let says = format!("slot {slot} takes no work: {}", one_line(why));
-            Raised::new("node", Level::Wrong, says, "it is shut down when idle; mend the image or `launch.user_data`")
-        })
-        .collect();
-    let more = raised.len().saturating_sub(LINES);
-    raised.truncate(LINES);
-    if more > 0 {
-        raised.push(Raised::new("node", Level::Wrong, format!("and {more} more nodes take no work"), ""));
-    }
-    raised
+    let raised = refusing.map(|(slot, why)| {
+        let says = format!("slot {slot} takes no work: {}", one_line(why));
+        Raised::new("node", Level::Wrong, says, "it is shut down when idle; mend the image or `launch.user_data`")
+    });
+    first(raised.collect(), |more| format!("and {more} more nodes take no work"))
 }
 
 /// The nodes that can use fewer GPUs than their sizes have. A node that can use none takes no work, and is told of as such.
 pub(super) fn sick_gpus(facts: &Facts<'_>) -> Vec<Raised> {
     let takes_work = facts.nodes.iter().filter(|node| node.status().is_some() && node.refuses().is_none());
-    let sick: Vec<_> = takes_work.filter_map(|node| Some((node.slot, node.sick_gpus()?))).collect();
-    let mut raised: Vec<Raised> = sick
-        .iter()
-        .take(LINES)
-        .map(|(slot, why)| {
-            let says = format!("slot {slot}: {}", one_line(why));
-            let to_do = format!("`nodekeeper drain {slot}` has it replaced when what runs there has ended");
-            Raised::new("gpus", Level::Wrong, says, to_do)
-        })
-        .collect();
-    let more = sick.len().saturating_sub(LINES);
-    if more > 0 {
-        raised.push(Raised::new("gpus", Level::Wrong, format!("and {more} more nodes"), ""));
-    }
-    raised
+    let sick = takes_work.filter_map(|node| Some((node.slot, node.sick_gpus()?)));
+    let raised = sick.map(|(slot, why)| {
+        let says = format!("slot {slot}: {}", one_line(&why));
+        let to_do = format!("`nodekeeper drain {slot}` has it replaced when what runs there has ended");
+        Raised::new("gpus", Level::Wrong, says, to_do)
+    });
+    first(raised.collect(), |more| format!("and {more} more nodes"))
 }
 
 /// The nodes in use whose lease is over, and since when; and how bad that is.
-fn silent_nodes(facts: &Facts<'_>) -> (Vec<(Slot, Time)>, Level) {
+pub(super) fn silent(facts: &Facts<'_>) -> Vec<Raised> {
     let in_use = || facts.nodes.iter().filter(|n| n.status().is_some());
     let is_silent = |node: &&NodeRecord| node.contact().is_some_and(|c| c.lease_expires_at < facts.now);
     let heard = |node: &NodeRecord| node.contact().map(|c| (node.slot, c.last_ping_at));
     let silent: Vec<(Slot, Time)> = in_use().filter(is_silent).filter_map(heard).collect();
+    if silent.is_empty() {
+        return Vec::new();
+    }
     let unusual = silent.len() as f64 > facts.policy.heartbeat.brake_fraction * in_use().count() as f64;
     let replaced_after = Span::from_s(facts.policy.shutdown.down_after_s) + MARGIN;
     let stays = silent.iter().any(|(_, heard)| facts.now.since(*heard) > replaced_after);
     let level = if (silent.len() > 1 && unusual) || stays { Level::Wrong } else { Level::Look };
-    (silent, level)
-}
-
-pub(super) fn silent(facts: &Facts<'_>) -> Vec<Raised> {
-    let (silent, level) = silent_nodes(facts);
-    if silent.is_empty() {
-        return Vec::new();
-    }
-    let in_use = facts.nodes.iter().filter(|n| n.status().is_some()).count();
     let slots: Vec<String> =
         silent.iter().map(|(slot, heard)| format!("slot {slot} heard {}", when(*heard, facts.now))).collect();
-    let says = format!("{} of {} in use silent: {}", silent.len(), several(in_use, "node"), named(&slots));
-    let to_do = match level {
-        Level::Wrong => {
-            "look at the instances in the console and at their way to the URL of heartbeat-ingest; `nodekeeper plan` says why they stay"
-        }
-        Level::Look | Level::Well => "",
+    let says = format!("{} of {} in use silent: {}", silent.len(), several(in_use().count(), "node"), named(&slots));
+    let to_do = if level == Level::Wrong {
+        "look at the instances in the console and at their way to the URL of heartbeat-ingest; `nodekeeper plan` says why they stay"
+    } else {
+        ""
     };
     vec![Raised::new("silent", level, says, to_do)]
 }
 
-fn failed_starts(facts: &Facts<'_>) -> u64 {
-    let starts = facts.control.failed_starts();
-    let recent = starts.since_at().is_some_and(|at| facts.now.since(at) < STARTS_COUNT);
-    if recent || starts.applies(facts.now) { starts.count() } else { 0 }
-}
-
 pub(super) fn starts(facts: &Facts<'_>) -> Vec<Raised> {
-    let (count, starts, now) = (failed_starts(facts), facts.control.failed_starts(), facts.now);
+    let (starts, now) = (facts.control.failed_starts(), facts.now);
+    let recent = starts.since_at().is_some_and(|at| now.since(at) < STARTS_COUNT);
+    let count = if recent || starts.applies(now) { starts.count() } else { 0 };
     let level = match count {
         0 => return Vec::new(),
         1 => Level::Look,
@@ -144,8 +118,7 @@ pub(super) fn booting(facts: &Facts<'_>) -> Vec<Raised> {
         let says = format!("slot {} {does} since {} and is not given up", node.slot, rough(waited));
         (waited > look).then_some((level, says))
     });
-    let late: Vec<_> = late.collect();
-    at_most("booting", late.into_iter(), "nodekeeper nodes")
+    at_most("booting", late, "nodekeeper nodes")
 }
 
 pub(super) fn unready(facts: &Facts<'_>) -> Vec<Raised> {
@@ -166,8 +139,7 @@ pub(super) fn shutting_down(facts: &Facts<'_>) -> Vec<Raised> {
         let says = format!("slot {} is shut down since {}, and EC2 has not ended {instance}", node.slot, rough(waited));
         (waited > ENDS).then_some((level, says))
     });
-    let late: Vec<_> = late.collect();
-    at_most("shutting_down", late.into_iter(), "nodekeeper nodes")
+    at_most("shutting_down", late, "nodekeeper nodes")
 }
 
 /// What EC2 did not list in at least two runs.

@@ -81,8 +81,7 @@ pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
             alloc.alloc_id, alloc.slot, alloc.slot
         )
     };
-    let lines: Vec<_> = late.map(|alloc| (Level::Wrong, line(alloc))).collect();
-    at_most("stopping", lines.into_iter(), "nodekeeper jobs")
+    at_most("stopping", late.map(|alloc| (Level::Wrong, line(alloc))), "nodekeeper jobs")
 }
 
 /// What nodes cannot remove fills their disks.
@@ -94,8 +93,8 @@ pub(super) fn stuck(facts: &Facts<'_>) -> Vec<Raised> {
             handle.handle
         ))
     };
-    let lines: Vec<_> = facts.stuck.iter().filter_map(line).map(|line| (Level::Wrong, line)).collect();
-    at_most("handle", lines.into_iter(), "nodekeeper handles")
+    let lines = facts.stuck.iter().filter_map(line).map(|line| (Level::Wrong, line));
+    at_most("handle", lines, "nodekeeper handles")
 }
 
 pub(super) fn starting(facts: &Facts<'_>) -> Vec<Raised> {
@@ -110,8 +109,8 @@ pub(super) fn starting(facts: &Facts<'_>) -> Vec<Raised> {
         let placed = rough(facts.now.since(alloc.placed_at));
         format!("alloc {} was placed on slot {} {placed} ago and has not started", alloc.alloc_id, alloc.slot)
     };
-    let lines: Vec<_> = facts.allocs.iter().filter(waits).map(|alloc| (Level::Look, line(alloc))).collect();
-    at_most("starting", lines.into_iter(), "nodekeeper jobs")
+    let lines = facts.allocs.iter().filter(waits).map(|alloc| (Level::Look, line(alloc)));
+    at_most("starting", lines, "nodekeeper jobs")
 }
 
 /// The slots of the nodes whose lease lasts.
@@ -137,8 +136,8 @@ pub(super) fn unheld(facts: &Facts<'_>) -> Vec<Raised> {
             && !held.contains_key(&job.job_id)
     });
     let line = |waited: Span, name: String| format!("job {name} waits since {}, and nothing holds it", rough(waited));
-    let lines: Vec<_> = waits.map(|job| (Level::Look, line(facts.now.since(job.submitted_at), name_of(job)))).collect();
-    at_most("unheld", lines.into_iter(), "nodekeeper plan")
+    let lines = waits.map(|job| (Level::Look, line(facts.now.since(job.submitted_at), name_of(job))));
+    at_most("unheld", lines, "nodekeeper plan")
 }
 
 pub(super) fn demand(facts: &Facts<'_>) -> Vec<Raised> {
