@@ -223,7 +223,6 @@ impl NodeRecord {
     pub fn heartbeat(&self, caller: &Caller<'_>, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
-        let in_use = matches!(new.state, NodeState::InUse(_));
         let refuses_since_at = self.refuses_since(caller.refuses, now);
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
         // A newer or longer one stays, but not one that only a wrong clock can have written.
@@ -250,18 +249,14 @@ impl NodeRecord {
             reason = if gpus_sick.is_some() { "GPUs cannot be used" } else { "its GPUs can be used" };
             (contact.gpus_usable, contact.gpus_sick) = (caller.gpus_usable, gpus_sick);
         }
-        let was_silent = in_use && matches!(contact.status, NodeStatus::Disconnected | NodeStatus::Down);
-        if was_silent {
-            contact.status = NodeStatus::Syncing;
-            contact.syncing_since_at = Some(now);
+        if let NodeState::InUse(node) = &mut new.state
+            && matches!(node.contact.status, NodeStatus::Disconnected | NodeStatus::Down)
+        {
+            node.life.seq = node.life.next_seq(now);
+            node.contact.gate_seq = node.life.seq;
+            node.contact.status = NodeStatus::Syncing;
+            node.contact.syncing_since_at = Some(now);
             reason = "heartbeats again";
-        }
-        if let (true, Some(life)) = (was_silent, new.life_mut()) {
-            life.seq = life.next_seq(now);
-            let seq = life.seq;
-            if let Some(contact) = new.contact_mut() {
-                contact.gate_seq = seq;
-            }
         }
         if let (Some(address), Some(life)) = (caller.address, new.life_mut()) {
             life.address = Some(address.to_owned());
