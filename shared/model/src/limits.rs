@@ -200,41 +200,31 @@ impl fmt::Display for Limit {
     }
 }
 
-/// How the wait of a class begins and grows, in seconds.
-struct Terms {
-    first_s: i64,
-    longest_s: i64,
-    continues_s: i64,
+/// How the wait of a class begins and grows, in seconds: the first one, the longest one, and how long after a wait another
+/// refusal continues it.
+const fn terms(class: Class, policy: &Policy) -> (i64, i64, i64) {
+    match class {
+        Class::Short => (policy.shortage.ttl_s, LONGEST_WAIT_S, CONTINUES_S),
+        Class::Quota => (policy.quota.retry_s, LONGEST_QUOTA_S, CONTINUES_S),
+        Class::Throttled => (THROTTLED_S, LONGEST_WAIT_S, THROTTLED_CONTINUES_S),
+        Class::Refused => (REFUSED_S, LONGEST_WAIT_S, CONTINUES_S),
+        Class::Wrong => (LONGEST_WAIT_S, LONGEST_WAIT_S, CONTINUES_S),
+        Class::Unanswered => (UNANSWERED_S, LONGEST_UNANSWERED_S, CONTINUES_S),
+    }
 }
 
-impl Terms {
-    const fn of(class: Class, policy: &Policy) -> Self {
-        let (first_s, longest_s, continues_s) = match class {
-            Class::Short => (policy.shortage.ttl_s, LONGEST_WAIT_S, CONTINUES_S),
-            Class::Quota => (policy.quota.retry_s, LONGEST_QUOTA_S, CONTINUES_S),
-            Class::Throttled => (THROTTLED_S, LONGEST_WAIT_S, THROTTLED_CONTINUES_S),
-            Class::Refused => (REFUSED_S, LONGEST_WAIT_S, CONTINUES_S),
-            Class::Wrong => (LONGEST_WAIT_S, LONGEST_WAIT_S, CONTINUES_S),
-            Class::Unanswered => (UNANSWERED_S, LONGEST_UNANSWERED_S, CONTINUES_S),
-        };
-        Self { first_s, longest_s, continues_s }
-    }
-
-    /// The entry after another refusal. The wait is the first one, or twice the last wait if that wait ended recently.
-    /// Recently means within the length of the last wait or `continues_s`, whichever is longer.
-    fn after_refusal(&self, before: &EntryRow, now: Time) -> EntryRow {
-        let last_s = before.wait_s.unwrap_or(0);
-        let continues = Span::from_s(last_s.max(self.continues_s));
-        let recent = before.until_at.is_some_and(|until| now.since(until) <= continues);
-        let (wait_s, since_at) = match before.wait_s {
-            Some(wait) if recent => {
-                (wait.saturating_mul(2).min(self.longest_s).max(self.first_s), before.since_at.or(Some(now)))
-            }
-            _ => (self.first_s, Some(now)),
-        };
-        let until_at = Some(now + Span::from_s(wait_s));
-        EntryRow { wait_s: Some(wait_s), until_at, since_at, count: None, ..before.clone() }
-    }
+/// The entry after another refusal. The wait is the first one, or twice the last wait if that wait ended recently.
+/// Recently means within the length of the last wait or `continues_s`, whichever is longer.
+fn refused_again((first_s, longest_s, continues_s): (i64, i64, i64), before: &EntryRow, now: Time) -> EntryRow {
+    let last_s = before.wait_s.unwrap_or(0);
+    let continues = Span::from_s(last_s.max(continues_s));
+    let recent = before.until_at.is_some_and(|until| now.since(until) <= continues);
+    let (wait_s, since_at) = match before.wait_s {
+        Some(wait) if recent => (wait.saturating_mul(2).min(longest_s).max(first_s), before.since_at.or(Some(now))),
+        _ => (first_s, Some(now)),
+    };
+    let until_at = Some(now + Span::from_s(wait_s));
+    EntryRow { wait_s: Some(wait_s), until_at, since_at, count: None, ..before.clone() }
 }
 
 impl Control {
@@ -280,7 +270,7 @@ impl Control {
         let before = self.entry::<Shortage>(&key).0;
         let policy_version = is_of_policy.then_some(policy_version);
         let continues = if before.policy_version == policy_version { before.clone() } else { EntryRow::new(&key) };
-        let after = Terms::of(class, policy).after_refusal(&continues, now);
+        let after = refused_again(terms(class, policy), &continues, now);
         let (version, message) = (before.version, Some(error.to_string()));
         let after = EntryRow { version, policy_version, message, ..after };
         EntryChange { key, before, after }
