@@ -49,11 +49,8 @@ pub struct ArrayLimit(NonZeroU32);
 
 impl ArrayLimit {
     /// This limit. `None` for 0, with which no job could ever run.
-    pub const fn new(limit: u32) -> Option<Self> {
-        match NonZeroU32::new(limit) {
-            Some(limit) => Some(Self(limit)),
-            None => None,
-        }
+    pub fn new(limit: u32) -> Option<Self> {
+        NonZeroU32::new(limit).map(Self)
     }
 
     /// How many jobs may be placed.

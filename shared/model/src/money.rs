@@ -44,12 +44,8 @@ impl Usd {
     }
 
     /// How many times this amount covers `price`; the largest number if `price` is zero.
-    pub const fn pays_times(self, price: Self) -> u32 {
-        if price.0 == 0 {
-            return u32::MAX;
-        }
-        let times = self.0 / price.0;
-        if times > u32::MAX as u64 { u32::MAX } else { times as u32 }
+    pub fn pays_times(self, price: Self) -> u32 {
+        self.0.checked_div(price.0).and_then(|times| u32::try_from(times).ok()).unwrap_or(u32::MAX)
     }
 
     /// `n` times this amount.

@@ -47,11 +47,8 @@ impl Version {
     }
 
     /// The version after this number, of a row that cannot be read. `None`: the row has no number that could be read.
-    pub const fn after(number: Option<u64>) -> Self {
-        match number {
-            Some(number) => Self(number).next(),
-            None => Self::UNWRITTEN.next(),
-        }
+    pub fn after(number: Option<u64>) -> Self {
+        number.map_or(Self::UNWRITTEN, Self).next()
     }
 
     /// The number, for people.
