@@ -166,7 +166,7 @@ impl Alloc {
                     Ok(kept) => {
                         let (log_tail, tail_switches) = tail_of(update);
                         let usage = update.usage.and_then(Usage::possible);
-                        let elements = self.told(update);
+                        let elements = self.told(&update.elements);
                         let cause = self.cause_of(cause.clone().clipped(), &elements);
                         let image_digest = self.digest_of(update);
                         let ending = Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest };
@@ -181,7 +181,7 @@ impl Alloc {
             ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Known,
             ClientStatus::Pending | ClientStatus::Running => {
                 let mut new = self.clone();
-                new.elements = self.told(update);
+                new.elements = self.told(&update.elements);
                 new.usage = update.usage.and_then(Usage::possible).or(self.usage);
                 new.image_digest = self.digest_of(update);
                 new.summary.client = ClientStatus::Running;
@@ -211,9 +211,9 @@ impl Alloc {
         self.summary.client == ClientStatus::Complete && !self.was_stopped()
     }
 
-    /// What is known of the elements after this report.
-    fn told(&self, update: &AllocUpdate) -> Told {
-        self.work.pack.as_ref().map_or_else(Told::default, |pack| self.elements.then(&update.elements, &pack.elements))
+    /// What is known of the elements after this was told.
+    fn told(&self, newer: &Told) -> Told {
+        self.work.pack.as_ref().map_or_else(Told::default, |pack| self.elements.then(newer, &pack.elements))
     }
 
     /// The digest of its image after this report. The first digest that the node told stays.
@@ -224,8 +224,7 @@ impl Alloc {
 
     /// This end, with all that was told of the alloc while it ran.
     pub fn with_told(&self, ending: &Ending) -> Ending {
-        let pack = self.work.pack.as_ref();
-        let elements = pack.map_or_else(Told::default, |p| self.elements.then(&ending.elements, &p.elements));
+        let elements = self.told(&ending.elements);
         let image_digest = self.image_digest.clone().or_else(|| ending.image_digest.clone());
         Ending { elements, image_digest, usage: ending.usage.or(self.usage), ..ending.clone() }
     }
