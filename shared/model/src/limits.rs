@@ -245,7 +245,8 @@ impl Control {
     }
 
     /// The limit that stops every launch now, if one does.
-    pub fn launch_pause(&self, now: Time) -> Option<Limit> {
+    #[cfg(test)]
+    pub(crate) fn launch_pause(&self, now: Time) -> Option<Limit> {
         self.limits(now).into_iter().next().filter(Limit::stops_all)
     }
 
