@@ -44,19 +44,16 @@ pub fn overdue(
     let mut found = Vec::new();
     for (function, period) in functions::scheduled().filter(|(f, _)| **f != watcher) {
         let Some(run) = control.runs.get(function.name) else { continue };
-        let idle = run.nothing_done_since_at.map(|at| now.since(at)).filter(|idle| *idle > limit(policy, period));
-        if let Some(idle) = idle {
-            let name = function.name.to_owned();
-            let reason =
-                Reason::NothingDone { function: name.clone(), since: idle, failed: run.failed, left: run.left };
-            found.push((Subject::Function(name), reason));
+        let name = || function.name.to_owned();
+        let too_long = |since: Option<Time>| since.map(|at| now.since(at)).filter(|span| *span > limit(policy, period));
+        if let Some(since) = too_long(run.nothing_done_since_at) {
+            let reason = Reason::NothingDone { function: name(), since, failed: run.failed, left: run.left };
+            found.push((Subject::Function(name()), reason));
         }
-        let Some(quiet) = run.quiet_since().map(|at| now.since(at)).filter(|q| *q > limit(policy, period)) else {
-            continue;
-        };
-        let why = run.error.as_ref().map_or_else(String::new, |error| format!("; its last run failed: {error}"));
-        let name = function.name.to_owned();
-        found.push((Subject::Function(name.clone()), Reason::Overdue { function: name, quiet, period, why }));
+        if let Some(quiet) = too_long(run.quiet_since()) {
+            let why = run.error.as_ref().map_or_else(String::new, |error| format!("; its last run failed: {error}"));
+            found.push((Subject::Function(name()), Reason::Overdue { function: name(), quiet, period, why }));
+        }
     }
     let heard = control.ingest().since_at().map(|at| now.since(at));
     if let Some(quiet) =
