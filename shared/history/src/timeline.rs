@@ -159,14 +159,8 @@ pub(super) fn of(
     for (slot, steps) in slots {
         replay(&mut lives, slot, steps, prices);
     }
-    let mut open: BTreeMap<Slot, NodeLifetime> = BTreeMap::new();
-    lives.retain(|life: &NodeLifetime| {
-        let over = life.to.is_some();
-        if !over {
-            open.insert(life.slot, life.clone());
-        }
-        over
-    });
+    let (mut lives, open): (Vec<_>, Vec<NodeLifetime>) = lives.into_iter().partition(|life| life.to.is_some());
+    let mut open: BTreeMap<Slot, NodeLifetime> = open.into_iter().map(|life| (life.slot, life)).collect();
     for (slot, record) in &records {
         match (record.life(), open.remove(slot)) {
             (Some(life), last) => {
