@@ -105,11 +105,6 @@ impl Part {
             Self::Subnets | Self::Reservations => Span::from_s(300),
         }
     }
-
-    /// Whether the part is about the types that were found.
-    const fn is_of_types(self) -> bool {
-        matches!(self, Self::Prices | Self::SpotPrices)
-    }
 }
 
 impl fmt::Display for Part {
@@ -172,7 +167,7 @@ impl Catalogue {
             let state = self.parts.get(part);
             let age = |at: Option<Time>| at.map(|at| now.since(at));
             let read = age(state.and_then(|s| s.read_at));
-            let is_older = part.is_of_types() && read_at(*part) < read_at(Part::Types);
+            let is_older = matches!(part, Part::Prices | Part::SpotPrices) && read_at(*part) < read_at(Part::Types);
             let is_old = is_other || is_older || read.is_none_or(|age| age >= part.keeps() || age < Span::ZERO);
             // A part that cannot be read is tried again as often as subnets are.
             let tried = age(state.filter(|s| s.error.is_some()).and_then(|s| s.tried_at));

@@ -147,9 +147,7 @@ impl JobId {
     pub const fn new(id: Ulid) -> Self {
         Self(id)
     }
-}
 
-impl JobId {
     pub const fn ulid(self) -> Ulid {
         self.0
     }

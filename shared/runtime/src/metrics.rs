@@ -44,10 +44,6 @@ pub fn to_json() -> Value {
     json!({"namespace": NAMESPACE, "names": names, "signs": signs::to_json()})
 }
 
-fn outcomes(answer: &RunAnswer, outcome: Outcome) -> u64 {
-    count(&answer.actions, outcome) as u64
-}
-
 fn actions(answer: &RunAnswer, action: ActionName) -> u64 {
     answer.actions.iter().filter(|a| a.action == action).count() as u64
 }
@@ -85,9 +81,9 @@ pub fn log(answer: &RunAnswer) {
         jobs = answer.observed.jobs,
         unread = answer.observed.unread,
         allocs = answer.observed.allocs,
-        done = outcomes(answer, Outcome::Done),
-        conflicts = outcomes(answer, Outcome::Conflict),
-        failed = outcomes(answer, Outcome::Failed),
+        done = count(&answer.actions, Outcome::Done),
+        conflicts = count(&answer.actions, Outcome::Conflict),
+        failed = count(&answer.actions, Outcome::Failed),
         left = answer.left_for_next_run,
         held_back = actions(answer, ActionName::HoldBack),
         warnings = actions(answer, ActionName::Warn),

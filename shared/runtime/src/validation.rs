@@ -41,12 +41,8 @@ pub struct Quarantined {
 impl Quarantined {
     /// Quarantines the entries of the control table that cannot be read.
     pub fn entries(&mut self, control: &Control) {
-        let what = |entry: &model::control::UnreadableEntry| entry.to_string();
-        self.rows.extend(control.unreadable.iter().map(|e| InvalidRow {
-            table: Table::Control,
-            subject: Subject::Cluster,
-            what: what(e),
-        }));
+        let row = |what: String| InvalidRow { table: Table::Control, subject: Subject::Cluster, what };
+        self.rows.extend(control.unreadable.iter().map(|entry| row(entry.to_string())));
     }
 
     /// Quarantines rows that cannot be read, each once.

@@ -99,9 +99,7 @@ impl Requirements {
         ];
         checks.iter().find(|(_, is_met)| !is_met).map(|(name, _)| *name)
     }
-}
 
-impl Requirements {
     /// This type, whatever it is.
     fn only(instance_type: &str) -> Self {
         const ANY: (f64, f64) = (0.0, f64::MAX);
