@@ -19,65 +19,50 @@ pub(crate) struct Used {
 impl Used {
     /// As [`HEADS`] say.
     pub(crate) fn cells(self) -> [String; 7] {
-        let bytes = |n: Option<u64>| n.map(bytes_text).unwrap_or_default();
         let Usage { cpu_ms, read_bytes, written_bytes, .. } = self.usage;
-        let (read, written) = (bytes(read_bytes), bytes(written_bytes));
-        [cpu_time(cpu_ms), self.efficiency(), self.memory(), read, written, self.scratch(), self.gpus()]
+        let (read, written) = (read_bytes.map(bytes_text), written_bytes.map(bytes_text));
+        [Some(cpu_time(cpu_ms)), self.efficiency(), self.memory(), read, written, self.scratch(), self.gpus()]
+            .map(Option::unwrap_or_default)
     }
 
     /// `12.3 s of CPU in 10.0 s, 61 % of 2 vCPU; 300 MiB of 1 GiB memory; 4.0 MiB read, 7.0 MiB written`
     pub(crate) fn line(self) -> String {
         let Usage { ran_ms, cpu_ms, read_bytes, written_bytes, .. } = self.usage;
         let mut parts = vec![format!("{} of CPU in {}", cpu_time(cpu_ms), cpu_time(ran_ms))];
-        let efficiency = self.efficiency();
-        if !efficiency.is_empty() {
-            parts.push(format!("{efficiency} of {} vCPU", self.asked.vcpus));
-        }
-        let used = self.memory();
-        if !used.is_empty() {
-            parts.push(format!("{used} memory"));
-        }
+        parts.extend(self.efficiency().map(|share| format!("{share} of {} vCPU", self.asked.vcpus)));
+        parts.extend(self.memory().map(|used| format!("{used} memory")));
         parts.extend(read_bytes.map(|n| format!("{} read", bytes_text(n))));
         parts.extend(written_bytes.map(|n| format!("{} written", bytes_text(n))));
-        let scratch = self.scratch();
-        if !scratch.is_empty() {
-            parts.push(format!("{scratch} scratch space"));
-        }
-        let gpus = self.gpus();
-        if !gpus.is_empty() {
-            parts.push(format!("GPU {gpus}"));
-        }
+        parts.extend(self.scratch().map(|used| format!("{used} scratch space")));
+        parts.extend(self.gpus().map(|used| format!("GPU {used}")));
         parts.join(", ")
     }
 
     /// The CPU time in hundredths of what the vCPUs could have done.
-    fn efficiency(self) -> String {
-        let share = self.usage.busy_vcpus().map(|busy| busy / f64::from(self.asked.vcpus.max(1)));
-        share.map(|share| format!("{:.0} %", share * 100.0)).unwrap_or_default()
+    fn efficiency(self) -> Option<String> {
+        let share = self.usage.busy_vcpus()? / f64::from(self.asked.vcpus.max(1));
+        Some(format!("{:.0} %", share * 100.0))
     }
 
-    fn scratch(self) -> String {
-        let Some(used) = self.usage.scratch_mib else { return String::new() };
-        match self.asked.scratch_gib {
-            0 => memory(used),
-            asked => format!("{} of {}", memory(used), memory(asked << 10)),
-        }
+    fn memory(self) -> Option<String> {
+        self.usage.memory_mib.map(|used| of_asked(used, self.asked.memory_mib))
+    }
+
+    fn scratch(self) -> Option<String> {
+        self.usage.scratch_mib.map(|used| of_asked(used, self.asked.scratch_gib << 10))
     }
 
     /// `37 % busy, 8 GiB`
-    fn gpus(self) -> String {
+    fn gpus(self) -> Option<String> {
         let busy = self.usage.gpu_percent.map(|percent| format!("{percent} % busy"));
         let parts: Vec<String> = busy.into_iter().chain(self.usage.gpu_memory_mib.map(memory)).collect();
-        parts.join(", ")
+        (!parts.is_empty()).then(|| parts.join(", "))
     }
+}
 
-    fn memory(self) -> String {
-        let Some(used) = self.usage.memory_mib else { return String::new() };
-        match self.asked.memory_mib {
-            0 => memory(used),
-            asked => format!("{} of {}", memory(used), memory(asked)),
-        }
-    }
+/// `300 MiB of 1 GiB`, in MiB; 0 if nothing was asked for.
+fn of_asked(used: u64, asked: u64) -> String {
+    if asked == 0 { memory(used) } else { format!("{} of {}", memory(used), memory(asked)) }
 }
 
 /// Seconds, minutes or hours with a digit behind the point.
