@@ -7,7 +7,7 @@
 use super::{amounts, strict_json};
 use model::{AfterEnd, Arch, JobSpec, MarketNeed, Reconcile, UnknownWord};
 use serde_json::{Map, Number, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 /// Understands an amount with a unit.
@@ -17,7 +17,7 @@ type Measure = fn(&str) -> Result<u64, String>;
 #[derive(Clone, Copy)]
 enum Form {
     Whole,
-    /// A whole number of another field, or a text with a unit.
+    /// A whole number, or a text with a unit. The name of the field in a job has this end.
     Measured(&'static str, Measure),
     Text,
     Flag,
@@ -35,82 +35,34 @@ enum Form {
     AfterAny,
 }
 
-/// The fields of a line.
-const FIELDS: &[(&str, Form)] = &[
-    ("after", Form::After),
-    ("after_any", Form::AfterAny),
-    ("arch", Form::Arch),
-    ("array_limit", Form::Whole),
-    ("caches", Form::Texts),
-    ("command", Form::Command),
-    ("env", Form::TextTable),
-    ("exclusive", Form::Flag),
-    ("gpu_memory", Form::Measured("gpu_memory_gib", amounts::gibibytes)),
-    ("gpu_memory_gib", Form::Whole),
-    ("gpu_type", Form::Text),
-    ("gpus", Form::Whole),
-    ("image", Form::Text),
-    ("inputs", Form::TextTable),
-    ("instance_type", Form::Text),
-    ("keep_failed", Form::Flag),
-    ("kill_timeout", Form::Measured("kill_timeout_s", amounts::seconds)),
-    ("kill_timeout_s", Form::Whole),
-    ("lost_after", Form::Measured("lost_after_s", amounts::seconds)),
-    ("lost_after_s", Form::Whole),
-    ("market", Form::Market),
-    ("memory", Form::Measured("memory_mib", amounts::mebibytes)),
-    ("memory_mib", Form::Whole),
-    ("name", Form::Text),
-    ("nodes", Form::Whole),
-    ("outputs", Form::Texts),
-    ("pack", Form::Pack),
-    ("priority", Form::Whole),
-    ("reconcile", Form::Reconcile),
-    ("registry_login", Form::Text),
-    ("replace", Form::Flag),
-    ("require", Form::Texts),
-    ("retry", Form::Texts),
-    ("retry_failed", Form::Whole),
-    ("retry_lost", Form::Whole),
-    ("role", Form::Text),
-    ("scratch", Form::Measured("scratch_gib", amounts::gibibytes)),
-    ("scratch_gib", Form::Whole),
-    ("secret_files", Form::TextTable),
-    ("secrets", Form::TextTable),
-    ("stop_notice", Form::Measured("stop_notice_s", amounts::seconds)),
-    ("stop_notice_s", Form::Whole),
-    ("stop_signal", Form::Text),
-    ("timeout", Form::Measured("timeout_s", amounts::seconds)),
-    ("timeout_s", Form::Whole),
-    ("ulimits", Form::TextTable),
-    ("vcpus", Form::Whole),
+/// The fields of a line, by their form.
+const FIELDS: &[(Form, &str)] = &[
+    (Form::After, "after"),
+    (Form::AfterAny, "after_any"),
+    (Form::Arch, "arch"),
+    (Form::Command, "command"),
+    (Form::Flag, "exclusive keep_failed replace"),
+    (Form::Market, "market"),
+    (Form::Measured("_gib", amounts::gibibytes), "gpu_memory scratch"),
+    (Form::Measured("_mib", amounts::mebibytes), "memory"),
+    (Form::Measured("_s", amounts::seconds), "kill_timeout lost_after stop_notice timeout"),
+    (Form::Pack, "pack"),
+    (Form::Reconcile, "reconcile"),
+    (Form::Text, "gpu_type image instance_type name registry_login role stop_signal"),
+    (Form::TextTable, "env inputs secret_files secrets ulimits"),
+    (Form::Texts, "caches outputs require retry"),
+    (Form::Whole, "array_limit gpu_memory_gib gpus kill_timeout_s lost_after_s memory_mib nodes priority"),
+    (Form::Whole, "retry_failed retry_lost scratch_gib stop_notice_s timeout_s vcpus"),
 ];
 
 /// What `job --json` shows besides: how a job is and was. A new job has none of it.
-const STATE: &[&str] = &[
-    "all_allocs",
-    "allocs",
-    "cause",
-    "containers",
-    "copies",
-    "done",
-    "elements",
-    "exit_code",
-    "expires_at",
-    "failed_count",
-    "finished_at",
-    "image_digest",
-    "job_id",
-    "lost_count",
-    "queue",
-    "rank",
-    "reason",
-    "state",
-    "submitted_at",
-    "tries",
-    "version",
-    "waits_because",
-];
+const STATE: &str = "all_allocs allocs cause containers copies done elements exit_code expires_at failed_count finished_at \
+    image_digest job_id lost_count queue rank reason state submitted_at tries version waits_because";
+
+/// The fields of a line, each with its form.
+fn fields() -> impl Iterator<Item = (&'static str, Form)> {
+    FIELDS.iter().flat_map(|(form, names)| names.split(' ').map(move |name| (name, *form)))
+}
 
 /// The options whose field has another name.
 const FIELDS_OF_OPTIONS: &[(&str, &str)] = &[
@@ -133,7 +85,7 @@ pub(super) fn about_fields(said: &str) -> String {
         let (option, rest) = part.split_at(end);
         let named = FIELDS_OF_OPTIONS.iter().find(|(known, _)| *known == option);
         let field = named.map_or_else(|| option.replace('-', "_"), |(_, field)| (*field).to_owned());
-        let is_field = named.is_some() || FIELDS.iter().any(|(known, _)| *known == field);
+        let is_field = named.is_some() || fields().any(|(known, _)| known == field);
         about.push_str(&if is_field { field } else { format!("--{option}") });
         about.push_str(rest);
     }
@@ -151,15 +103,14 @@ pub(super) fn read(line: &str, defaults: &Map<String, Value>) -> Result<(JobSpec
     };
     let (mut merged, mut follows, mut said) = (defaults.clone(), Vec::new(), BTreeMap::new());
     for (name, value) in given {
-        if value.is_null() || STATE.contains(&name.as_str()) {
+        if value.is_null() || STATE.split(' ').any(|known| known == name) {
             continue;
         }
-        let form = FIELDS.iter().find(|(field, _)| *field == name).map(|(_, form)| *form);
-        let form = form.ok_or_else(|| {
-            let all = FIELDS.iter().map(|(field, _)| *field).collect::<Vec<_>>().join(", ");
-            format!("{name:?} is not a field of a job: {all}")
+        let (_, form) = fields().find(|(field, _)| *field == name).ok_or_else(|| {
+            let all: BTreeSet<&str> = fields().map(|(field, _)| field).collect();
+            format!("{name:?} is not a field of a job: {}", all.into_iter().collect::<Vec<_>>().join(", "))
         })?;
-        let field = if let Form::Measured(field, _) = form { field.to_owned() } else { name.clone() };
+        let field = if let Form::Measured(unit, _) = form { format!("{name}{unit}") } else { name.clone() };
         if let Some(other) = said.insert(field.clone(), name.clone()) {
             return Err(format!("{other} and {name} are the same field: give one of them"));
         }
@@ -279,12 +230,6 @@ fn followed(form: Form, value: Value) -> Result<Follows, String> {
         }
         other => Err(wrong(&other)),
     }
-}
-
-/// Every name that a line may have, for the check that a job has no other.
-#[cfg(test)]
-fn fields() -> std::collections::BTreeSet<&'static str> {
-    FIELDS.iter().map(|(field, _)| *field).chain(STATE.iter().copied()).collect()
 }
 
 #[cfg(test)]
@@ -439,7 +384,7 @@ mod tests {
         shown["all_allocs"] = serde_json::json!([alloc]);
         shown["waits_because"] = "it runs".into();
         assert_eq!(line(&shown.to_string()).unwrap().0.name.as_deref(), Some("x"));
-        let known = fields();
+        let known: BTreeSet<&str> = fields().map(|(field, _)| field).chain(STATE.split(' ')).collect();
         assert_eq!(
             shown.as_object().unwrap().keys().filter(|name| !known.contains(name.as_str())).count(),
             0,
