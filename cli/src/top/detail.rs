@@ -116,11 +116,11 @@ fn outputs(lines: &mut Lines, job: &JobDetail, now: Time) {
     }
     for alloc in &job.all_allocs {
         let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
-        let (id, client) = (short_alloc(alloc.alloc_id), alloc.client);
-        lines.title(&format!("output of {id} on slot {} ({client}{ended})", alloc.slot));
-        if let Some(message) = &alloc.message {
+        let (id, client) = (short_alloc(alloc.id()), alloc.summary.client);
+        lines.title(&format!("output of {id} on slot {} ({client}{ended})", alloc.summary.slot));
+        if let Some(cause) = &alloc.cause {
             let style = lines.paint.tone(Tone::Warn);
-            lines.add(style, &one_line(message), 0);
+            lines.add(style, &one_line(&cause.to_string()), 0);
         }
         lines.field("whole output", alloc.output_s3.as_ref());
         let kept = alloc.kept.iter().map(|output| format!("{} ({})", output.path, bytes_text(output.content.bytes)));
@@ -131,7 +131,7 @@ fn outputs(lines: &mut Lines, job: &JobDetail, now: Time) {
                 let shown = output(tail, Screen::Terminal);
                 shown.lines().for_each(|line| lines.text(&without_tabs(line), 0));
             }
-            None if alloc.client.is_final() => lines.text("its node reported no output", 0),
+            None if client.is_final() => lines.text("its node reported no output", 0),
             None => lines.text("its output is on the node until it ends", 0),
         }
     }

@@ -7,14 +7,13 @@ use super::retries::{RuleRow, retry_rules};
 use super::rows::{JobRow, NodeRow};
 use super::story::{self, Happening};
 use crate::console::show;
-use history::{History, NodeLifetime, Segment};
+use history::History;
 use model::events::{Event, Subject};
-use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::ids::{JobId, Slot};
 use model::image::ImageDigest;
-use model::stored::S3Place;
-use model::time::Time;
-use model::{Alloc, Desired, EndCause, Job, NodeRecord, StoredOutput, Usage};
-use serde::Serialize;
+use model::{Alloc, Environment, Job, NodeRecord};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use store::{DbError, Store};
 
 /// How many allocs of a job are shown, and how many lives and events of a slot: the newest ones.
@@ -43,41 +42,10 @@ pub(crate) struct JobDetail {
     pub(crate) lost_after_s: u64,
     pub(crate) replace: bool,
     /// The newest first.
-    pub(crate) all_allocs: Vec<AllocRow>,
+    #[serde(serialize_with = "alloc_rows")]
+    pub(crate) all_allocs: Vec<Alloc>,
     /// The oldest happening first.
     pub(crate) story: Vec<Happening>,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct AllocRow {
-    pub(crate) alloc_id: AllocId,
-    pub(crate) slot: Slot,
-    pub(crate) node_id: NodeId,
-    pub(crate) client: model::ClientStatus,
-    pub(crate) desired: Desired,
-    pub(crate) placed_at: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) started_at: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) finished_at: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cause: Option<EndCause>,
-    /// The cause in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) message: Option<String>,
-    /// The end of its output.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) log_tail: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) usage: Option<Usage>,
-    /// Where its whole output is stored after the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) output_s3: Option<S3Place>,
-    /// What is kept of its work directory.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) kept: Vec<StoredOutput>,
 }
 
 impl JobDetail {
@@ -106,33 +74,33 @@ impl JobDetail {
             lost_count: job.lost_count,
             lost_after_s: job.failure_policy.lost_after_s,
             replace: job.failure_policy.replace,
-            all_allocs: allocs.into_iter().map(AllocRow::of).collect(),
+            all_allocs: allocs.into_iter().map(|alloc| Alloc { env: Environment::default(), ..alloc }).collect(),
             story,
         }
     }
 }
 
-impl AllocRow {
-    fn of(alloc: Alloc) -> Self {
-        let seen = alloc.summary;
-        Self {
-            alloc_id: seen.alloc_id,
-            slot: seen.slot,
-            node_id: seen.node_id,
-            client: seen.client,
-            desired: seen.desired,
-            placed_at: seen.placed_at,
-            started_at: seen.started_at,
-            finished_at: alloc.finished_at,
-            exit_code: alloc.exit_code,
-            message: alloc.cause.as_ref().map(ToString::to_string),
-            cause: alloc.cause,
-            log_tail: alloc.log_tail,
-            usage: alloc.usage,
-            output_s3: alloc.output_s3,
-            kept: alloc.kept,
-        }
+/// The allocs for the page. What is not known of one is left out.
+fn alloc_rows<S: Serializer>(allocs: &[Alloc], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(allocs.iter().map(|alloc| {
+        let seen = &alloc.summary;
+        known(json!({
+            "alloc_id": seen.alloc_id, "slot": seen.slot, "node_id": seen.node_id, "client": seen.client,
+            "desired": seen.desired, "placed_at": seen.placed_at, "started_at": seen.started_at,
+            "finished_at": alloc.finished_at, "exit_code": alloc.exit_code, "cause": alloc.cause,
+            "message": alloc.cause.as_ref().map(ToString::to_string), "log_tail": alloc.log_tail,
+            "usage": alloc.usage, "output_s3": alloc.output_s3,
+            "kept": (!alloc.kept.is_empty()).then_some(&alloc.kept),
+        }))
+    }))
+}
+
+/// An object without its fields that are null.
+fn known(mut row: Value) -> Value {
+    if let Value::Object(fields) = &mut row {
+        fields.retain(|_, value| !value.is_null());
     }
+    row
 }
 
 /// The node of a slot, and what happened there.
@@ -144,27 +112,7 @@ pub(crate) struct NodeDetail {
     /// The newest first.
     pub(crate) events: Vec<Event>,
     /// The lives of the slot, the newest first.
-    pub(crate) lives: Vec<LifeRow>,
-}
-
-/// A life of the slot.
-#[derive(Debug, Serialize)]
-pub(crate) struct LifeRow {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    node_id: Option<NodeId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<String>,
-    from: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<Time>,
-    phases: Vec<Segment>,
-}
-
-impl LifeRow {
-    fn of(life: &NodeLifetime, past: &History) -> Self {
-        let phases = life.segments(past.uses_of(life), past.from, past.to);
-        Self { node_id: life.node_id, size: life.size.clone(), from: life.from, to: life.to, phases }
-    }
+    pub(crate) lives: Vec<Value>,
 }
 
 impl NodeDetail {
@@ -180,7 +128,13 @@ impl NodeDetail {
         let events = store.history(&Subject::Slot(slot).to_string(), most).await?;
         let told = past.into_iter().flat_map(|past| past.lives.iter().rev().map(move |life| (life, past)));
         let lives = told.filter(|(life, _)| life.slot == slot).take(MOST);
-        let lives = lives.map(|(life, past)| LifeRow::of(life, past)).collect();
+        let lives = lives.map(|(life, past)| {
+            let phases = life.segments(past.uses_of(life), past.from, past.to);
+            known(json!({
+                "node_id": life.node_id, "size": life.size, "from": life.from, "to": life.to, "phases": phases,
+            }))
+        });
+        let lives = lives.collect();
         Ok(Some(Self { row: live.node(&record), record, events, lives }))
     }
 }
