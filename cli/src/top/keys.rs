@@ -147,29 +147,21 @@ fn back(state: &mut State) -> Option<Effect> {
 
 /// Moves in the list, or in what is opened.
 fn motion(state: &mut State, code: KeyCode) {
-    if let Some(opened) = &mut state.opened {
-        let (all, fit) = opened.lines;
-        let last = all.saturating_sub(fit);
-        opened.line = match code {
-            KeyCode::Down | KeyCode::Char('j') => opened.line + 1,
-            KeyCode::Up | KeyCode::Char('k') => opened.line.saturating_sub(1),
-            KeyCode::PageDown => opened.line.saturating_add(fit),
-            KeyCode::PageUp => opened.line.saturating_sub(fit),
-            KeyCode::Home | KeyCode::Char('g') => 0,
-            KeyCode::End | KeyCode::Char('G') => last,
-            _ => opened.line,
-        }
-        .min(last);
-        return;
-    }
-    let list = state.list_mut();
-    match code {
-        KeyCode::Down | KeyCode::Char('j') => list.down(1),
-        KeyCode::Up | KeyCode::Char('k') => list.up(1),
-        KeyCode::PageDown => list.down(list.page()),
-        KeyCode::PageUp => list.up(list.page()),
-        KeyCode::Home | KeyCode::Char('g') => list.home(),
-        KeyCode::End | KeyCode::Char('G') => list.end(),
-        _ => {}
+    let (at, last, page) = match &state.opened {
+        Some(Opened { line, lines: (all, fit), .. }) => (*line, all.saturating_sub(*fit), *fit),
+        None => state.list().place(),
+    };
+    let to = match code {
+        KeyCode::Down | KeyCode::Char('j') => at + 1,
+        KeyCode::Up | KeyCode::Char('k') => at.saturating_sub(1),
+        KeyCode::PageDown => at.saturating_add(page),
+        KeyCode::PageUp => at.saturating_sub(page),
+        KeyCode::Home | KeyCode::Char('g') => 0,
+        KeyCode::End | KeyCode::Char('G') => last,
+        _ => at,
+    };
+    match &mut state.opened {
+        Some(opened) => opened.line = to.min(last),
+        None => state.list_mut().select(to),
     }
 }

@@ -40,25 +40,9 @@ impl<K: Copy + PartialEq> List<K> {
         self.shown.len()
     }
 
-    pub(super) fn down(&mut self, rows: usize) {
-        self.select(self.at.saturating_add(rows));
-    }
-
-    pub(super) fn up(&mut self, rows: usize) {
-        self.select(self.at.saturating_sub(rows));
-    }
-
-    pub(super) fn home(&mut self) {
-        self.select(0);
-    }
-
-    pub(super) fn end(&mut self) {
-        self.select(usize::MAX);
-    }
-
-    /// How many rows a page has.
-    pub(super) const fn page(&self) -> usize {
-        self.height
+    /// Which row is selected, the last one of all, and how many rows a page has.
+    pub(super) fn place(&self) -> (usize, usize, usize) {
+        (self.at, self.shown.len().saturating_sub(1), self.height)
     }
 
     /// The numbers of the rows on a screen of this height, and which of them is selected.
@@ -70,7 +54,8 @@ impl<K: Copy + PartialEq> List<K> {
         (rows, selected)
     }
 
-    fn select(&mut self, at: usize) {
+    /// Selects this row, or the last one.
+    pub(super) fn select(&mut self, at: usize) {
         self.at = at.min(self.shown.len().saturating_sub(1));
         let first = (self.at + 1).saturating_sub(self.height);
         self.offset = self.offset.clamp(first, self.at.max(first));
@@ -93,31 +78,31 @@ mod tests {
     fn the_selected_row_is_on_the_screen() {
         let mut list = list(&(0..100).collect::<Vec<_>>());
         assert_eq!(list.on_screen(10), ((0..10).collect(), Some(0)));
-        list.down(10);
+        list.select(list.at + 10);
         assert_eq!(list.on_screen(10), ((1..11).collect(), Some(9)));
-        list.end();
+        list.select(usize::MAX);
         assert_eq!(list.on_screen(10), ((90..100).collect(), Some(9)));
-        list.down(5);
-        list.up(list.page());
+        list.select(list.at + 5);
+        list.select(list.at - list.height);
         assert_eq!(list.on_screen(10), ((89..99).collect(), Some(0)));
         assert_eq!(list.on_screen(4), ((89..93).collect(), Some(0)), "a smaller screen");
-        list.end();
+        list.select(usize::MAX);
         assert_eq!(list.on_screen(50).0, (50..100).collect::<Vec<_>>(), "a larger screen is full");
-        list.home();
+        list.select(0);
         assert_eq!(list.selected(), Some(0));
     }
 
     #[test]
     fn the_selected_row_stays_selected_while_others_come_and_go() {
         let mut list = list(&[10, 20, 30]);
-        list.down(1);
+        list.select(list.at + 1);
         list.update([5, 10, 20].into_iter().enumerate());
         assert_eq!(list.selected(), Some(20));
         list.update([1, 2, 3].into_iter().enumerate());
         assert_eq!(list.selected(), Some(3), "the row is gone: its place is kept");
         list.update(std::iter::empty());
         assert_eq!((list.selected(), list.on_screen(3)), (None, (Vec::new(), None)));
-        list.down(1);
+        list.select(list.at + 1);
         list.update([7].into_iter().enumerate());
         assert_eq!((list.selected(), list.on_screen(0).0), (Some(7), vec![0]));
     }
