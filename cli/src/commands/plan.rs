@@ -12,6 +12,7 @@ use crate::view::find::short;
 use crate::view::next::on_refusing;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use model::EndCause;
 use model::action::{PlanAnswer, PlanRow};
 use model::policy::Policy;
 use model::time::Time;
@@ -41,8 +42,8 @@ pub struct PlanArgs {
     job: Option<String>,
     /// The cause: exit:CODE, signal:NAME, memory, timeout, lost, spot (interrupted) or node (it could not
     /// start it)
-    #[arg(long = "if", value_name = "CAUSE", group = "cause", requires = "job")]
-    named: Option<what_if::Named>,
+    #[arg(long = "if", value_name = "CAUSE", group = "cause", requires = "job", value_parser = what_if::cause)]
+    named: Option<EndCause>,
     /// The exit code: as --if exit:CODE
     #[arg(long, value_name = "CODE", group = "cause", requires = "job", value_parser = clap::value_parser!(i32).range(0..=255))]
     if_exit: Option<i32>,
@@ -80,7 +81,7 @@ fn moment(text: &str) -> Result<Time, String> {
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Outcome> {
-    let named = args.named.clone().or(args.if_exit.map(what_if::Named::Exit));
+    let named = args.named.clone().or(args.if_exit.map(|code| EndCause::Exited { code }));
     if let (Some(job), Some(named)) = (&args.job, named) {
         return what_if::run(context, job, &named, args.json).await;
     }

@@ -13,18 +13,6 @@ use model::time::Span;
 use model::{EndCause, Job, JobTimes, Signal};
 use serde::Serialize;
 
-/// The cause of an end, as a person names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Named {
-    Exit(i32),
-    Signal(Signal),
-    Memory,
-    Timeout,
-    Lost,
-    Spot,
-    Node,
-}
-
 /// What follows, in JSON.
 #[derive(Serialize)]
 struct Answer<'a> {
@@ -39,49 +27,47 @@ struct Answer<'a> {
     lines: Vec<String>,
 }
 
-impl std::str::FromStr for Named {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let code = |code: &str| code.parse().ok().filter(|code| (0..=255).contains(code));
-        Ok(match (text, text.split_once(':')) {
-            ("memory", _) => Self::Memory,
-            ("timeout", _) => Self::Timeout,
-            ("lost", _) => Self::Lost,
-            ("spot", _) => Self::Spot,
-            ("node", _) => Self::Node,
-            (_, Some(("exit", number))) => Self::Exit(code(number).ok_or("an exit code is a number from 0 to 255")?),
-            (_, Some(("signal", signal))) => Self::Signal(signal.parse().map_err(|e| format!("{e}"))?),
-            _ => return Err("it must be exit:CODE, signal:NAME, memory, timeout, lost, spot or node".to_owned()),
-        })
-    }
+/// The cause of an end, as a person names it. It does not have the limits of a job: see [`of_job`].
+pub(super) fn cause(text: &str) -> Result<EndCause, String> {
+    let exit = |code: &str| code.parse().ok().filter(|code| (0..=255).contains(code));
+    Ok(match (text, text.split_once(':')) {
+        ("memory", _) => EndCause::OverMemory { allowed_mib: 0, used_mib: None },
+        ("timeout", _) => EndCause::OverTime { limit_s: 0 },
+        ("lost", _) => EndCause::Lost { why: "its node is gone".to_owned() },
+        ("spot", _) => EndCause::Interrupted { why: "its node drains".to_owned() },
+        ("node", _) => EndCause::NotStarted { why: "the node says why".to_owned() },
+        (_, Some(("exit", code))) => {
+            EndCause::Exited { code: exit(code).ok_or("an exit code is a number from 0 to 255")? }
+        }
+        (_, Some(("signal", signal))) => {
+            EndCause::Signalled { signal: signal.parse::<Signal>().map_err(|e| e.to_string())?.number() }
+        }
+        _ => return Err("it must be exit:CODE, signal:NAME, memory, timeout, lost, spot or node".to_owned()),
+    })
 }
 
-impl Named {
-    /// The end of an alloc of this job for this cause.
-    fn of(&self, job: &Job) -> EndCause {
-        match self {
-            Self::Exit(code) => EndCause::Exited { code: *code },
-            Self::Signal(signal) => EndCause::Signalled { signal: signal.number() },
-            Self::Memory => EndCause::OverMemory { allowed_mib: job.summary.needs.memory_mib, used_mib: None },
-            Self::Timeout => EndCause::OverTime { limit_s: job.work.timeout_s },
-            Self::Lost => EndCause::Lost { why: "its node is gone".to_owned() },
-            Self::Spot => EndCause::Interrupted { why: "its node drains".to_owned() },
-            Self::Node => EndCause::NotStarted { why: "the node says why".to_owned() },
+/// The end of an alloc of this job for this cause.
+fn of_job(named: &EndCause, job: &Job) -> EndCause {
+    match named {
+        EndCause::OverMemory { used_mib, .. } => {
+            EndCause::OverMemory { allowed_mib: job.summary.needs.memory_mib, used_mib: *used_mib }
         }
+        EndCause::OverTime { .. } => EndCause::OverTime { limit_s: job.work.timeout_s },
+        other => other.clone(),
     }
 }
 
 pub(super) async fn run(
     context: &mut Context<'_>,
     given: &str,
-    named: &Named,
+    named: &EndCause,
     is_json: bool,
 ) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     let id = Finder::new(&cluster).job(given).await?;
     let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
     let times = retention(&cluster).await?.of_jobs();
-    let cause = named.of(&job);
+    let cause = of_job(named, &job);
     let verdict = job.judge(&cause);
     let lines = lines(&job, &cause, times);
     if is_json {
@@ -149,11 +135,11 @@ mod tests {
 
     #[test]
     fn a_cause_is_named_as_in_a_rule() {
-        assert_eq!("exit:137".parse(), Ok(Named::Exit(137)));
-        assert_eq!("signal:KILL".parse(), "signal:9".parse::<Named>());
-        assert_eq!("memory".parse(), Ok(Named::Memory));
+        assert_eq!(cause("exit:137"), Ok(EndCause::Exited { code: 137 }));
+        assert_eq!(cause("signal:KILL"), cause("signal:9"));
+        assert_eq!(cause("memory"), Ok(EndCause::OverMemory { allowed_mib: 0, used_mib: None }));
         for bad in ["", "exit:", "exit:256", "exit:*", "oom", "signal:x"] {
-            assert!(bad.parse::<Named>().is_err(), "{bad}");
+            assert!(cause(bad).is_err(), "{bad}");
         }
     }
 
@@ -171,7 +157,7 @@ mod tests {
         };
         let mut job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
         let times = JobTimes { keep: Span::ZERO, pause: Span::from_s(10), most: Span::from_s(60) };
-        let said = |job: &Job, text: &str| lines(job, &text.parse::<Named>().unwrap().of(job), times).join("\n");
+        let said = |job: &Job, text: &str| lines(job, &of_job(&cause(text).unwrap(), job), times).join("\n");
         assert_eq!(
             said(&job, "exit:137"),
             "cause: exit code 137\n\
