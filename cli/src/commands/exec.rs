@@ -8,7 +8,7 @@
 use crate::changes::operate::record_event;
 use crate::console::show::{self, readable};
 use crate::console::{Cluster, Context, Outcome, Usage};
-use crate::view::find::{Finder, Work, no_job, short_alloc};
+use crate::view::find::{Finder, no_job, short_alloc};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use model::events::Subject;
@@ -90,10 +90,7 @@ async fn enter(context: &mut Context<'_>, args: &InsideArgs, command: &[String])
 
 /// The alloc that is meant: one that runs.
 async fn find(context: &mut Context<'_>, cluster: &Cluster, args: &InsideArgs) -> anyhow::Result<Alloc> {
-    let (job_id, only) = match Finder::new(cluster).work(&args.id).await? {
-        Work::Job(id) => (id, None),
-        Work::Alloc(id) => (id.job_id, Some(id)),
-    };
+    let (job_id, only) = Finder::new(cluster).work(&args.id).await?;
     let job = cluster.store.job(job_id).await?.ok_or_else(|| no_job(job_id))?;
     let mut allocs = readable(context.err, cluster.store.allocs_of(&job).await?)?;
     allocs.retain(|alloc| only.is_none_or(|id| alloc.id() == id));

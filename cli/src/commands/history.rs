@@ -7,7 +7,7 @@
 
 use crate::console::show::{self, Rows, moment};
 use crate::console::{Cluster, Context, Outcome, Usage};
-use crate::view::find::{Finder, NotFound, Work};
+use crate::view::find::{Finder, NotFound};
 use crate::view::story::{self, Happening};
 use clap::Args;
 use model::events::{Event, FOR_COSTS, Subject};
@@ -91,8 +91,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
 async fn find(cluster: &Cluster, text: &str, unknown: Usage) -> anyhow::Result<Subject> {
     let mut finder = Finder::new(cluster);
     match finder.work(text).await {
-        Ok(Work::Job(id)) => return Ok(Subject::Job(id)),
-        Ok(Work::Alloc(id)) => return Ok(Subject::Alloc(id)),
+        Ok((id, alloc)) => return Ok(alloc.map_or(Subject::Job(id), Subject::Alloc)),
         Err(e) if e.is::<NotFound>() => {}
         Err(e) => return Err(e),
     }

@@ -10,7 +10,7 @@ use super::output_printer::Route;
 use super::output_reader::Until;
 use super::output_stream::{OutputStream, POLL};
 use crate::console::{Cluster, Context, Outcome, show};
-use crate::view::find::{Finder, Work, no_job, short, short_alloc};
+use crate::view::find::{Finder, no_job, short, short_alloc};
 use clap::Args;
 use model::ids::AllocId;
 use model::output::{Stream, Switches};
@@ -86,10 +86,7 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     if let Some(element) = args.element {
         return element_logs(context, &cluster, args, element).await;
     }
-    let (job_id, only) = match Finder::new(&cluster).work(&args.id).await? {
-        Work::Job(id) => (id, None),
-        Work::Alloc(id) => (id.job_id, Some(id)),
-    };
+    let (job_id, only) = Finder::new(&cluster).work(&args.id).await?;
     let job = cluster.store.job(job_id).await?.ok_or_else(|| no_job(job_id))?;
     let mut allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
     if let Some(id) = only {

@@ -59,13 +59,6 @@ pub(crate) struct Finder<'a> {
     nodes: Option<Vec<NodeRecord>>,
 }
 
-/// A job or one of its allocs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
-    Job(JobId),
-    Alloc(AllocId),
-}
-
 impl<'a> Finder<'a> {
     pub(crate) const fn new(cluster: &'a Cluster) -> Self {
         Self { cluster, nodes: None }
@@ -145,17 +138,18 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The job or the alloc with this id, part of an id or name. An alloc has its member and its copy at the end: `.0.0`.
-    pub(crate) async fn work(&self, given: &str) -> anyhow::Result<Work> {
+    /// The job with this id, part of an id or name; or an alloc and its job. An alloc has its member and its copy at the end:
+    /// `.0.0`.
+    pub(crate) async fn work(&self, given: &str) -> anyhow::Result<(JobId, Option<AllocId>)> {
         let text = given.strip_prefix("alloc#").unwrap_or(given);
         let mut parts = text.rsplitn(3, '.');
         let (copy, member, job) = (number(parts.next()), number(parts.next()), parts.next());
         if let (Some(copy), Some(member), Some(job)) = (copy, member, job)
             && let Ok(job_id) = self.job(job).await
         {
-            return Ok(Work::Alloc(AllocId { job_id, member, copy }));
+            return Ok((job_id, Some(AllocId { job_id, member, copy })));
         }
-        self.job(text).await.map(Work::Job)
+        Ok((self.job(text).await?, None))
     }
 
     /// The slot of the node with this slot, node id, instance id or address, or a part of an id.
