@@ -121,7 +121,8 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
         head(context, &alloc)?;
         let others = job_allocs_except(&cluster, &job, alloc.id()).await?;
         let member = alloc.id().member;
-        let stream = OutputStream::new(&cluster, member, Until::Now, others, args.route()).of_lines(args.tail);
+        let mut stream = OutputStream::new(&cluster, member, Until::Now, others, args.route());
+        stream.lines = args.tail;
         if let missing @ Outcome::Code(_) = stream.print(context, &job).await? {
             outcome = missing;
         }
@@ -173,7 +174,8 @@ async fn element_logs(
         writeln!(context.err, "== element {element} of {id}: {outcome}")?;
     }
     let others = job_allocs_except(cluster, &job, id).await?;
-    let stream = OutputStream::new(cluster, id.member, Until::Now, others, args.route()).of_bytes(bytes);
+    let mut stream = OutputStream::new(cluster, id.member, Until::Now, others, args.route());
+    stream.printer.only = Some(bytes);
     stream.print(context, &job).await
 }
 
@@ -196,7 +198,8 @@ async fn follow(
     if let Some(newest) = &newest {
         head(context, newest)?;
     }
-    let mut stream = OutputStream::new(cluster, member, Until::End, earlier, args.route()).of_lines(args.tail);
+    let mut stream = OutputStream::new(cluster, member, Until::End, earlier, args.route());
+    stream.lines = args.tail;
     let mut followed = Followed::new(cluster, vec![job], Tells::Progress);
     loop {
         let ended = followed.poll(context).await?;

@@ -12,7 +12,6 @@ use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::{Alloc, Job};
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::time::Duration;
 use store::{DbError, WriteError};
 
@@ -30,10 +29,10 @@ pub(super) struct OutputStream<'a> {
     cluster: &'a Cluster,
     member: u32,
     /// Only so many lines at the end of what there is when the reading of an alloc begins.
-    lines: Option<usize>,
+    pub(super) lines: Option<usize>,
     until: Until,
     /// Whether to say what is waited for.
-    quiet: bool,
+    pub(super) quiet: bool,
     reader: Option<Reader<'a>>,
     /// The allocs that need not be printed, or were.
     done: BTreeSet<AllocId>,
@@ -43,7 +42,7 @@ pub(super) struct OutputStream<'a> {
     found: Option<Found>,
     /// Whether something that was to be printed was not.
     misses: bool,
-    printer: Printer,
+    pub(super) printer: Printer,
     failed_looks: u32,
 }
 
@@ -70,27 +69,6 @@ impl<'a> OutputStream<'a> {
             printer: Printer::new(route),
             failed_looks: 0,
         }
-    }
-
-    /// Only so many lines at the end of what there is now.
-    #[must_use]
-    pub(super) const fn of_lines(mut self, lines: Option<usize>) -> Self {
-        self.lines = lines;
-        self
-    }
-
-    /// Only these bytes of an alloc's output.
-    #[must_use]
-    pub(super) fn of_bytes(mut self, only: Range<u64>) -> Self {
-        self.printer.only = Some(only);
-        self
-    }
-
-    /// Does not say what it waits for.
-    #[must_use]
-    pub(super) const fn quiet(mut self, is_quiet: bool) -> Self {
-        self.quiet = is_quiet;
-        self
     }
 
     /// How the command ends that printed it.

@@ -129,7 +129,8 @@ pub(super) async fn run_with(
         writeln!(context.err, "job {} is submitted ({id})", short(id))?;
     }
     let tells = if args.quiet { Tells::Nothing } else { Tells::Progress };
-    let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new(), Route::Apart).quiet(args.quiet);
+    let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new(), Route::Apart);
+    stream.quiet = args.quiet;
     let mut followed = Followed::new(&cluster, written.jobs, tells);
     match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
         Ok(true) => {}
