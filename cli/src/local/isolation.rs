@@ -7,7 +7,7 @@
 use super::args::LocalArgs;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The first id. The distributions leave the ids from here on alone (<https://systemd.io/UIDS-GIDS/>).
 const FIRST: u32 = 1_879_048_192;
@@ -23,32 +23,24 @@ const GROUPS: u32 = 32;
 pub(super) enum JobIsolation {
     /// Each job runs as a user id of its own.
     OwnIds,
-    /// Jobs run as the user of this program.
-    None(Why),
-}
-
-/// Why jobs are not isolated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// `--unisolated`.
-    Asked,
-    /// This program does not run as root.
-    NotRoot,
-    /// Other users may not enter this directory, so jobs could not reach their files.
-    Closed(PathBuf),
+    /// Jobs run as the user of this program, for this reason.
+    None(String),
 }
 
 impl JobIsolation {
     /// What is possible here. `dir` is the working directory, absolute.
     pub(super) fn of(args: &LocalArgs, dir: &Path) -> Self {
         if args.unisolated {
-            return Self::None(Why::Asked);
+            return Self::None("--unisolated is given".to_owned());
         }
         if !nix::unistd::geteuid().is_root() {
-            return Self::None(Why::NotRoot);
+            return Self::None("only root can isolate them".to_owned());
         }
+        // Jobs could not reach their files below it.
         let is_closed = |dir: &&Path| !dir.metadata().is_ok_and(|m| m.mode() & 0o001 != 0);
-        dir.ancestors().find(is_closed).map_or(Self::OwnIds, |closed| Self::None(Why::Closed(closed.to_owned())))
+        dir.ancestors().find(is_closed).map_or(Self::OwnIds, |closed| {
+            Self::None(format!("other users may not enter {} (chmod o+x)", closed.display()))
+        })
     }
 
     /// The agent's options for the machine with this number, of all that are up.
@@ -71,14 +63,7 @@ impl fmt::Display for JobIsolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OwnIds => f.write_str("isolated: each runs as a user id of its own"),
-            Self::None(why) => {
-                f.write_str("NOT isolated, they can do what you can do here: ")?;
-                match why {
-                    Why::Asked => f.write_str("--unisolated is given"),
-                    Why::NotRoot => f.write_str("only root can isolate them"),
-                    Why::Closed(dir) => write!(f, "other users may not enter {} (chmod o+x)", dir.display()),
-                }
-            }
+            Self::None(why) => write!(f, "NOT isolated, they can do what you can do here: {why}"),
         }
     }
 }
