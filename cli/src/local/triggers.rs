@@ -9,7 +9,7 @@ use super::dynamo::Written;
 use super::functions::Functions;
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +27,6 @@ struct Rows {
     allocs: BTreeSet<AllocId>,
 }
 
-/// What changed with some writes.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Change {
-    inserted: bool,
-    /// An alloc ended.
-    freed: bool,
-}
-
 /// Wakes poll-and-scale for each new job and each ended alloc, until nothing is written any more.
 pub(super) async fn wake(store: Store, mut written: UnboundedReceiver<Written>, functions: Arc<Functions>) {
     let mut open = Rows::default();
@@ -48,7 +40,9 @@ pub(super) async fn wake(store: Store, mut written: UnboundedReceiver<Written>, 
     loop {
         match still_open(&store, &touched).await {
             Ok(now) => {
-                tell(&open.note(&touched, now), &functions);
+                if let Some(event) = open.note(&touched, now) {
+                    functions.send(POLL_AND_SCALE.name, event);
+                }
                 touched = Rows::default();
             }
             // They are looked at again with the next writes.
@@ -60,12 +54,6 @@ pub(super) async fn wake(store: Store, mut written: UnboundedReceiver<Written>, 
         while let Ok(more) = written.try_recv() {
             touched.add(&more);
         }
-    }
-}
-
-fn tell(change: &Change, functions: &Functions) {
-    if let Some(event) = change.event() {
-        functions.send(POLL_AND_SCALE.name, event);
     }
 }
 
@@ -99,26 +87,16 @@ impl Rows {
         }
     }
 
-    /// Notes which of the touched rows are open now, and says what changed.
-    fn note(&mut self, touched: &Self, now: Self) -> Change {
-        let change = Change {
-            inserted: now.jobs.difference(&self.jobs).next().is_some(),
-            freed: touched.allocs.iter().any(|id| self.allocs.contains(id) && !now.allocs.contains(id)),
-        };
+    /// Notes which of the touched rows are open now. Returns the event of what is new; `None` if nothing wakes the function.
+    fn note(&mut self, touched: &Self, now: Self) -> Option<Value> {
+        let is_inserted = now.jobs.difference(&self.jobs).next().is_some();
+        let is_freed = touched.allocs.iter().any(|id| self.allocs.contains(id) && !now.allocs.contains(id));
         self.jobs.retain(|id| !touched.jobs.contains(id));
         self.allocs.retain(|id| !touched.allocs.contains(id));
         self.jobs.extend(now.jobs);
         self.allocs.extend(now.allocs);
-        change
-    }
-}
-
-impl Change {
-    /// The event of what is new; `None` if nothing wakes the function.
-    fn event(&self) -> Option<serde_json::Value> {
-        let inserted = self.inserted.then(|| json!({"eventName": "INSERT"}));
-        let freed = self.freed.then(|| json!({"eventName": "MODIFY"}));
-        let records: Vec<_> = inserted.into_iter().chain(freed).collect();
+        let names = [is_inserted.then_some("INSERT"), is_freed.then_some("MODIFY")].into_iter().flatten();
+        let records: Vec<Value> = names.map(|name| json!({"eventName": name})).collect();
         (!records.is_empty()).then(|| json!({ "Records": records }))
     }
 }
@@ -151,8 +129,8 @@ mod tests {
         for (mut open, touched, now, wakes) in cases {
             let was = format!("{open:?} {touched:?}");
             let untouched = open.jobs.difference(&touched.jobs).count();
-            let change = open.note(&touched, now.clone());
-            let records = change.event().map(|event| event["Records"].as_array().unwrap().clone());
+            let event = open.note(&touched, now.clone());
+            let records = event.map(|event| event["Records"].as_array().unwrap().clone());
             let names = records
                 .map(|r| r.iter().map(|r| r["eventName"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "));
             assert_eq!(names.as_deref(), wakes, "{was}");
