@@ -93,7 +93,8 @@ pub(super) async fn checks(demo: &mut Demo<'_>, end: End) -> anyhow::Result<Vec<
 fn outcomes<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Vec<Check> {
     let mut groups: BTreeMap<(u8, &str), (usize, Vec<String>)> = BTreeMap::new();
     for one in ended {
-        let group = groups.entry(one.group()).or_default();
+        let (place, what, _) = one.wanted();
+        let group = groups.entry((place, what)).or_default();
         group.0 += 1;
         group.1.extend(one.check().err().map(|problem| format!("{}: {problem:#}", one.name)));
     }
@@ -101,28 +102,24 @@ fn outcomes<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Vec<Check> {
 }
 
 impl Ended<'_> {
-    fn group(&self) -> (u8, &'static str) {
+    /// The place of its check among the others, what it says, and the state in which the job must be.
+    fn wanted(&self) -> (u8, &'static str, JobState) {
         match self.expect {
-            Expect::Says { .. } => (0, "complete, and the result is right"),
-            Expect::Together { .. } => (1, "complete on two nodes at once, each with both addresses"),
-            Expect::SecondTime { .. } => (2, "failed once, then complete at the second try"),
-            Expect::Fails { .. } => (3, "failed with its own exit code, as often as it is retried"),
-            Expect::Cancelled => (4, "cancelled while running, and stopped"),
-            Expect::Rejected => (5, "rejected with the reason, without a node"),
-            Expect::Completes => (6, "complete"),
+            Expect::Says { .. } => (0, "complete, and the result is right", JobState::Complete),
+            Expect::Together { .. } => {
+                (1, "complete on two nodes at once, each with both addresses", JobState::Complete)
+            }
+            Expect::SecondTime { .. } => (2, "failed once, then complete at the second try", JobState::Complete),
+            Expect::Fails { .. } => (3, "failed with its own exit code, as often as it is retried", JobState::Failed),
+            Expect::Cancelled => (4, "cancelled while running, and stopped", JobState::Cancelled),
+            Expect::Rejected => (5, "rejected with the reason, without a node", JobState::Rejected),
+            Expect::Completes => (6, "complete", JobState::Complete),
         }
     }
 
     /// An error that says what is wrong with the job, if something is.
     fn check(&self) -> anyhow::Result<()> {
-        let wanted = match self.expect {
-            Expect::Fails { .. } => JobState::Failed,
-            Expect::Cancelled => JobState::Cancelled,
-            Expect::Rejected => JobState::Rejected,
-            Expect::Says { .. } | Expect::Completes | Expect::SecondTime { .. } | Expect::Together { .. } => {
-                JobState::Complete
-            }
-        };
+        let (_, _, wanted) = self.wanted();
         let (is, reason) = (self.job.summary.state, self.job.reason.as_deref().unwrap_or_default());
         ensure!(is == wanted, "is {is} ({}), not {wanted}", if reason.is_empty() { "no reason" } else { reason });
         match self.expect {
