@@ -166,14 +166,10 @@ pub(super) fn of_members<R: Ord>(
     allocs: impl IntoIterator<Item = Alloc>,
     rank: impl Fn(&Alloc) -> R,
 ) -> impl Iterator<Item = Alloc> {
-    let mut by_member = BTreeMap::<u32, Alloc>::new();
-    for alloc in allocs {
-        let member = alloc.id().member;
-        if by_member.get(&member).is_none_or(|other| rank(other) < rank(&alloc)) {
-            by_member.insert(member, alloc);
-        }
-    }
-    by_member.into_values()
+    let mut allocs: Vec<Alloc> = allocs.into_iter().collect();
+    allocs.sort_by_key(rank);
+    // The last one of each member stays.
+    allocs.into_iter().map(|alloc| (alloc.id().member, alloc)).collect::<BTreeMap<_, _>>().into_values()
 }
 
 /// The state of an ended job, and why it is in it.
