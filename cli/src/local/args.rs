@@ -3,7 +3,6 @@
 use super::ports;
 use crate::console::Clock;
 use crate::running;
-use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use model::ids::ClusterName;
 use std::collections::BTreeMap;
@@ -17,7 +16,7 @@ pub struct LocalArgs {
     pub policy: Option<PathBuf>,
     /// The page's port. DynamoDB, EC2, the functions, and STS with the secrets have the ports from the second after it on. 0 for any free
     /// ports
-    #[arg(long, value_name = "PORT", default_value_t = ports::FIRST, value_parser = first_port())]
+    #[arg(long, value_name = "PORT", default_value_t = ports::FIRST, value_parser = clap::value_parser!(u16).range(..=i64::from(ports::HIGHEST_FIRST)))]
     pub port: u16,
     /// The directory for machines, logs, results and the environment file
     #[arg(long, value_name = "DIR", default_value = running::DIRECTORY)]
@@ -62,10 +61,6 @@ pub enum LocalAuth {
     Token,
     /// By signatures, which the local function URLs check.
     Iam,
-}
-
-fn first_port() -> RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(..=i64::from(ports::HIGHEST_FIRST))
 }
 
 impl LocalArgs {
