@@ -124,30 +124,24 @@ async fn run_with(what: What, color: ColorChoice, given: Given, out: &mut Standa
         What::Local(args) => {
             let env = LocalEnv { variables: given.env, exe: std::env::current_exe()?, clock };
             local::run(args, env).await?;
-            Ok(Outcome::Done)
         }
         #[cfg(not(feature = "local"))]
         What::Local { options } => {
             let line = format!("cargo run -- local {}", options.join(" "));
             let line = line.trim_end();
-            Err(Usage(format!("a released program has no stand-ins for AWS: in a checkout of nodekeeper, `{line}`"))
-                .into())
+            let why = format!("a released program has no stand-ins for AWS: in a checkout of nodekeeper, `{line}`");
+            return Err(Usage(why).into());
         }
-        What::Context(command) => {
-            contexts::run(&command, &given, out)?;
-            Ok(Outcome::Done)
-        }
+        What::Context(command) => contexts::run(&command, &given, out)?,
         What::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "nodekeeper", &mut script);
             out.write_all(&script)?;
-            Ok(Outcome::Done)
         }
         What::Man { dir } => {
             std::fs::create_dir_all(&dir).with_context(|| format!("{} cannot be made", dir.display()))?;
             clap_mangen::generate_to(Cli::command(), &dir)
                 .with_context(|| format!("the pages cannot be written to {}", dir.display()))?;
-            Ok(Outcome::Done)
         }
         What::Operate(command) => {
             let screen = |is_terminal: bool| if is_terminal { Screen::Terminal } else { Screen::Pipe };
@@ -161,9 +155,10 @@ async fn run_with(what: What, color: ColorChoice, given: Given, out: &mut Standa
                 out,
                 err: &mut io::stderr(),
             };
-            command::run(command, &mut context).await
+            return command::run(command, &mut context).await;
         }
     }
+    Ok(Outcome::Done)
 }
 
 /// The variables of the environment that are text.
