@@ -21,7 +21,7 @@ use std::process::Command;
 const MAX_TOLD_CHARS: usize = 200;
 
 /// What a shell runs: bash, where there is one.
-const SHELL: [&str; 3] = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"];
+pub(crate) const SHELL: [&str; 3] = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"];
 
 /// Where the boot script puts the agent. `sudo` does not look there on every system.
 const AGENT: &str = "/usr/local/bin/nodekeeper-agent";
@@ -48,22 +48,14 @@ pub struct InsideArgs {
 )]
 pub struct ExecArgs {
     #[command(flatten)]
-    inside: InsideArgs,
+    pub(crate) inside: InsideArgs,
     /// The command, after --
     #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<String>,
-}
-
-pub(crate) async fn exec(context: &mut Context<'_>, args: &ExecArgs) -> anyhow::Result<Outcome> {
-    enter(context, &args.inside, &args.command).await
-}
-
-pub(crate) async fn shell(context: &mut Context<'_>, args: &InsideArgs) -> anyhow::Result<Outcome> {
-    enter(context, args, &SHELL.map(str::to_owned)).await
+    pub(crate) command: Vec<String>,
 }
 
 /// Becomes the command. Returns only what it printed, or an error.
-async fn enter(context: &mut Context<'_>, args: &InsideArgs, command: &[String]) -> anyhow::Result<Outcome> {
+pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command: &[String]) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     let alloc = find(context, &cluster, args).await?;
     let seen = &alloc.summary;
