@@ -14,7 +14,7 @@ use clap::Args;
 use model::events::Subject;
 use model::time::Time;
 use model::{AfterEnd, Alloc, EndCause, FailurePolicy, Job, JobState, Signal, StoredOutput};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::io::{self, Write};
 
 #[derive(Args, Clone, Debug)]
@@ -26,20 +26,6 @@ pub struct JobArgs {
     json: bool,
 }
 
-/// A job in JSON: its row, its allocs, and why it waits.
-#[derive(Serialize)]
-struct Whole<'a> {
-    #[serde(flatten)]
-    job: &'a Job,
-    all_allocs: &'a [Alloc],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cause: Option<&'a EndCause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waits_because: Option<&'a str>,
-}
-
 pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let id = Finder::new(&cluster).job(&args.job).await?;
@@ -47,10 +33,16 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
     let waits = waits_because(&cluster, &job, now).await;
     if args.json {
-        let (cause, exit_code) = (job.cause(), job.cause().and_then(EndCause::exit_code));
-        let waits_because = waits.as_deref();
-        let whole = Whole { job: &job, all_allocs: &allocs, cause, exit_code, waits_because };
-        show::json(context.out, &show::flat(&whole)?)?;
+        let cause = job.cause();
+        let more = json!({
+            "all_allocs": show::flat(&allocs)?, "cause": cause, "exit_code": cause.and_then(EndCause::exit_code),
+            "waits_because": waits,
+        });
+        let mut whole = show::flat(&job)?;
+        if let (Value::Object(whole), Value::Object(more)) = (&mut whole, show::known(more)) {
+            whole.extend(more);
+        }
+        show::json(context.out, &whole)?;
         return Ok(Outcome::Done);
     }
     let latest = cluster.store.history(&Subject::Job(id).to_string(), 1).await?;

@@ -150,6 +150,14 @@ fn flatten(value: &mut Value) {
     }
 }
 
+/// An object without its fields that are null.
+pub(crate) fn known(mut row: Value) -> Value {
+    if let Value::Object(fields) = &mut row {
+        fields.retain(|_, value| !value.is_null());
+    }
+    row
+}
+
 /// The kind of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screen {

@@ -6,7 +6,7 @@ use super::live::Live;
 use super::retries::{RuleRow, retry_rules};
 use super::rows::{JobRow, NodeRow};
 use super::story::{self, Happening};
-use crate::console::show;
+use crate::console::show::{self, known};
 use history::History;
 use model::events::{Event, Subject};
 use model::ids::{JobId, Slot};
@@ -93,14 +93,6 @@ fn alloc_rows<S: Serializer>(allocs: &[Alloc], to: S) -> Result<S::Ok, S::Error>
             "kept": (!alloc.kept.is_empty()).then_some(&alloc.kept),
         }))
     }))
-}
-
-/// An object without its fields that are null.
-fn known(mut row: Value) -> Value {
-    if let Value::Object(fields) = &mut row {
-        fields.retain(|_, value| !value.is_null());
-    }
-    row
 }
 
 /// The node of a slot, and what happened there.
