@@ -83,7 +83,7 @@ struct Upload {
 }
 
 /// The files of the options, as far as they are known without the cluster.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Files {
     inputs: Inputs,
     uploads: Vec<Upload>,
@@ -98,14 +98,7 @@ pub(super) struct Files {
 impl FileOptions {
     /// Reads what is local.
     pub(super) fn read(&self) -> anyhow::Result<Files> {
-        let mut files = Files {
-            inputs: Inputs::new(),
-            uploads: Vec::new(),
-            folders: Vec::new(),
-            from_jobs: Vec::new(),
-            outputs: self.outputs.clone(),
-            keep_failed: self.out_failed,
-        };
+        let mut files = Files { outputs: self.outputs.clone(), keep_failed: self.out_failed, ..Files::default() };
         if let Some(dir) = &self.workdir {
             let upload = folder(dir, pack_unignored).with_context(|| cannot_read("--workdir", dir))?;
             files.add_local(WORK_DIRECTORY.to_owned(), upload)?;
@@ -139,7 +132,7 @@ impl Files {
         if from.starts_with("s3://") {
             let place: S3Place = from.parse().map_err(|e| Usage(format!("{option}: {e}")))?;
             let file = place.key().rsplit('/').next().unwrap_or_default().to_owned();
-            return self.add_source(name.map_or(file, plain), Source::Object(place));
+            return Ok(add(&mut self.inputs, name.map_or(file, plain), Source::Object(place))?);
         }
         let path = Path::new(from);
         let upload = match path.is_dir() {
@@ -181,13 +174,9 @@ impl Files {
             let why = format!("{} has more than {most} TiB: store it in S3 yourself, and give s3://…", upload.shown);
             return Err(Usage(why).into());
         }
-        self.add_source(name, Source::Content(upload.content.clone()))?;
+        add(&mut self.inputs, name, Source::Content(upload.content.clone()))?;
         self.uploads.push(upload);
         Ok(())
-    }
-
-    fn add_source(&mut self, name: String, source: Source) -> anyhow::Result<()> {
-        Ok(add(&mut self.inputs, name, source)?)
     }
 
     /// A file with many jobs names the outputs of other jobs itself.
