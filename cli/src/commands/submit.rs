@@ -28,9 +28,15 @@ use std::path::PathBuf;
 /// The most jobs of one submission.
 const MOST_JOBS: u64 = 10_000;
 
-/// What the members of a job need, as options.
+/// A job, as options: what its members need, what they run, and how failures are treated.
 #[derive(Args, Clone, Debug)]
-struct NeedsOptions {
+pub(super) struct JobOptions {
+    /// A name for people
+    #[arg(long)]
+    name: Option<String>,
+    /// From 0 to 1000; jobs with a higher priority come first
+    #[arg(long, default_value_t = DEFAULT_PRIORITY)]
+    priority: u32,
     /// vCPUs for each member
     #[arg(long, default_value_t = Needs::DEFAULT.vcpus)]
     vcpus: u32,
@@ -51,11 +57,6 @@ struct NeedsOptions {
     /// The number of members, from 1 to 256: they start together, each on its own node
     #[arg(long, default_value_t = Needs::DEFAULT.nodes)]
     nodes: u32,
-}
-
-/// What the nodes run, as options.
-#[derive(Args, Clone, Debug)]
-struct WorkOptions {
     /// Run it in a container of this image; without one, it is a process of the node
     #[arg(long)]
     image: Option<String>,
@@ -91,11 +92,6 @@ struct WorkOptions {
     /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
     #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout: u64,
-}
-
-/// How failures are treated, as options.
-#[derive(Args, Clone, Debug)]
-struct FailureOptions {
     /// The time between TERM and KILL
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.kill_timeout_s, value_name = "TIME", value_parser = seconds)]
     kill_timeout: u64,
@@ -126,22 +122,6 @@ struct FailureOptions {
     /// How often to run it again after its node was lost, where no rule says it; 0 for never
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_lost, value_name = "N")]
     retry_lost: u32,
-}
-
-#[derive(Args, Clone, Debug)]
-pub(super) struct JobOptions {
-    /// A name for people
-    #[arg(long)]
-    name: Option<String>,
-    /// From 0 to 1000; jobs with a higher priority come first
-    #[arg(long, default_value_t = DEFAULT_PRIORITY)]
-    priority: u32,
-    #[command(flatten)]
-    needs: NeedsOptions,
-    #[command(flatten)]
-    work: WorkOptions,
-    #[command(flatten)]
-    failures: FailureOptions,
     /// Run it only after this job is complete: an id, a part of an id or a name; may be given several times. If that job
     /// ends otherwise, this one is rejected
     #[arg(long, value_name = "JOB")]
@@ -236,45 +216,44 @@ impl JobOptions {
 
     /// The job with these options and this command, which follows no other job yet, and its files.
     pub(super) fn spec(&self, command: &[String]) -> anyhow::Result<(JobSpec, Files)> {
-        let Self { needs, work, failures, .. } = self;
-        let files = work.files.read()?;
+        let files = self.files.read()?;
         let mut spec = JobSpec {
             name: self.name.clone(),
             priority: self.priority,
             array_limit: None,
             after: BTreeMap::new(),
             needs: Needs {
-                vcpus: needs.vcpus,
-                memory_mib: needs.memory,
-                scratch_gib: needs.scratch,
-                gpus: needs.gpus,
-                machine: needs.machine.need(),
-                exclusive: needs.exclusive,
-                nodes: needs.nodes,
+                vcpus: self.vcpus,
+                memory_mib: self.memory,
+                scratch_gib: self.scratch,
+                gpus: self.gpus,
+                machine: self.machine.need(),
+                exclusive: self.exclusive,
+                nodes: self.nodes,
             },
             work: Work {
                 command: command.to_vec(),
-                image: work.image.clone(),
-                registry_login: work.registry_login.clone(),
-                caches: work.caches.clone(),
-                timeout_s: work.timeout,
-                ulimits: work.ulimits.iter().cloned().collect(),
-                role: work.role.clone(),
-                secrets: work.secrets.iter().cloned().collect(),
-                secret_files: work.secret_files.iter().cloned().collect(),
+                image: self.image.clone(),
+                registry_login: self.registry_login.clone(),
+                caches: self.caches.clone(),
+                timeout_s: self.timeout,
+                ulimits: self.ulimits.iter().cloned().collect(),
+                role: self.role.clone(),
+                secrets: self.secrets.iter().cloned().collect(),
+                secret_files: self.secret_files.iter().cloned().collect(),
                 ..Work::default()
             },
-            env: environment(&work.env, &work.env_file)?,
+            env: environment(&self.env, &self.env_file)?,
             failure_policy: FailurePolicy {
-                kill_timeout_s: failures.kill_timeout,
-                stop_signal: failures.stop_signal,
-                stop_notice_s: failures.stop_notice,
-                lost_after_s: failures.lost_after,
-                replace: failures.replace,
-                reconcile: failures.reconcile,
-                retry: failures.retry.clone(),
-                retry_failed: failures.retry_failed,
-                retry_lost: failures.retry_lost,
+                kill_timeout_s: self.kill_timeout,
+                stop_signal: self.stop_signal,
+                stop_notice_s: self.stop_notice,
+                lost_after_s: self.lost_after,
+                replace: self.replace,
+                reconcile: self.reconcile,
+                retry: self.retry.clone(),
+                retry_failed: self.retry_failed,
+                retry_lost: self.retry_lost,
             },
         };
         files.apply(&mut spec);
