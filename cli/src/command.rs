@@ -52,7 +52,7 @@ pub enum Command {
     /// Let nodes take work again after a hold or a drain
     Resume(nodes::IntentArgs),
     /// List the containers and volumes of a node
-    Handles(handles::HandlesArgs),
+    Handles(nodes::NodeArgs),
     /// Keep a container or volume from being destroyed
     Keep(handles::KeepArgs),
     /// Release, once, what a brake holds back now, or try at once the launches that EC2 refused

@@ -4,6 +4,7 @@
 //! nothing else go, and expires by itself.
 //! Does not: destroy anything, or release what a brake holds later.
 
+use super::nodes::NodeArgs;
 use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::console::show::{self, Rows, or_blank, when};
 use crate::console::{Cluster, Context, Outcome, Usage};
@@ -20,16 +21,6 @@ use store::{Listed, change_handle, insert_handle, unchanged};
 
 /// How long a release is remembered: long enough for the next run of every function.
 const RELEASE: Span = Span::from_s(3600);
-
-#[derive(Args, Clone, Debug)]
-pub struct HandlesArgs {
-    /// The slot's number, or the id of its node or instance, or a part of it
-    #[arg(value_name = "NODE")]
-    slot: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
 
 #[derive(Args, Clone, Debug)]
 pub struct KeepArgs {
@@ -78,7 +69,7 @@ impl Held {
     }
 }
 
-pub(crate) async fn list(context: &mut Context<'_>, args: &HandlesArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn list(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let slot = Finder::new(&cluster).slot(&args.slot).await?;
     let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;

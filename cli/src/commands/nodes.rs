@@ -33,14 +33,15 @@ pub struct NodesArgs {
     json: bool,
 }
 
+/// `node`, `handles`
 #[derive(Args, Clone, Debug)]
 pub struct NodeArgs {
     /// The slot's number, or the id of its node or instance, or a part of it
     #[arg(value_name = "NODE")]
-    slot: String,
+    pub(super) slot: String,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// `hold`, `resume`
