@@ -50,7 +50,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
         };
         return Err(Usage(message.to_owned()).into());
     }
-    if args.filter.wants_only_ended() {
+    if !args.filter.wants_live() {
         return Err(Usage(
             "jobs that have ended cannot be cancelled: give --state queued, placing, placed or regrouping".into(),
         )
@@ -58,14 +58,11 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     }
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;
-    let mut all = true;
-    let ids = if is_named {
-        let (ids, found) = named(context, &cluster, &args.jobs).await?;
-        all = found;
-        ids
+    let (ids, mut all) = if is_named {
+        named(context, &cluster, &args.jobs).await?
     } else {
         let Some(ids) = described(context, &cluster, args).await? else { return Ok(Outcome::Failed) };
-        ids
+        (ids, true)
     };
     let clock = std::sync::Arc::clone(&context.clock);
     // In the order in which they were given, or in that of the queue.
@@ -74,9 +71,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE).flat_map(stream::iter);
     while let Some((id, result)) = cancelled.next().await {
         match result {
-            Ok(Ok(job)) => {
-                writeln!(context.out, "{}", cancelled_line(&job))?;
-            }
+            Ok(Ok(job)) => writeln!(context.out, "{}", cancelled_line(&job))?,
             Ok(Err(JobState::Cancelled)) => writeln!(context.out, "{id} was cancelled already")?,
             Ok(Err(state)) => {
                 // A job that was shown may have ended while the person read.

@@ -51,11 +51,6 @@ impl Filter {
         self.states.iter().any(|state| state.is_ended())
     }
 
-    /// Whether only ended jobs are asked for.
-    pub(super) fn wants_only_ended(&self) -> bool {
-        !self.states.is_empty() && self.states.iter().all(|state| state.is_ended())
-    }
-
     /// The names that are asked for.
     pub(super) fn among(&self) -> Among<'_> {
         match self.name.as_deref().map(|name| name.split_once('*').map_or((name, false), |(begin, _)| (begin, true))) {
