@@ -137,15 +137,6 @@ enum Stop {
     Now,
 }
 
-/// What became of the start of a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Booted {
-    /// Its agent can start.
-    Up,
-    /// It was told to stop meanwhile.
-    MustStop,
-}
-
 impl LocalMachines {
     /// Starts without machines. The receiver gets the instance ids of machines that power themselves off. Processes and
     /// files of an earlier, killed system in the directory are ended and removed.
@@ -289,8 +280,8 @@ impl Machine {
     fn run(&self, settings: &MachineSettings) -> bool {
         let boot_id = format!("{:032x}", Rng::real().bits());
         match self.boot(settings) {
-            Ok(Booted::Up) => {}
-            Ok(Booted::MustStop) => return false,
+            Ok(true) => {}
+            Ok(false) => return false,
             Err(error) => {
                 // As in EC2: an instance whose user data fails stays up, and its node never registers.
                 self.note(&format!("nodekeeper local: the agent is not started: {error}"));
@@ -313,8 +304,9 @@ impl Machine {
         }
     }
 
-    /// Does what the user data does: writes the node file, and runs the commands of `launch.user_data` to their end.
-    fn boot(&self, settings: &MachineSettings) -> io::Result<Booted> {
+    /// Does what the user data does: writes the node file, and runs the commands of `launch.user_data` to their end. Returns
+    /// whether the agent can start: otherwise the machine was told to stop meanwhile.
+    fn boot(&self, settings: &MachineSettings) -> io::Result<bool> {
         let Some(file) = node_file_in(&self.start.user_data) else {
             return Err(io::Error::other("its user data has no node file"));
         };
@@ -330,7 +322,7 @@ impl Machine {
         }
         let commands = commands_in(&self.start.user_data);
         if !settings.user_data || commands.trim().is_empty() {
-            return Ok(Booted::Up);
+            return Ok(true);
         }
         let script = self.dir.join("user-data");
         fs::write(&script, commands)?;
@@ -339,8 +331,8 @@ impl Machine {
         let failed = |why: String| io::Error::other(format!("{why}; its output is in {}", self.log.display()));
         let shell = shell.spawn().map_err(|e| failed(format!("launch.user_data cannot be run: {e}")))?;
         match self.watch(shell)? {
-            None => Ok(Booted::MustStop),
-            Some(status) if status.success() => Ok(Booted::Up),
+            None => Ok(false),
+            Some(status) if status.success() => Ok(true),
             Some(status) => Err(failed(format!("launch.user_data ended with {status}"))),
         }
     }
