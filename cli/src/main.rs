@@ -111,7 +111,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 
 /// Runs a command, and writes its whole output.
 async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Outcome> {
-    let mut out = StandardOutput::new();
+    let mut out = StandardOutput(io::stdout());
     let outcome = run_with(what, color, given, &mut out).await?;
     out.flush()?;
     Ok(outcome)

@@ -3,14 +3,7 @@
 use std::io::{self, Stdout, Write};
 
 #[derive(Debug)]
-pub struct StandardOutput(Stdout);
-
-impl StandardOutput {
-    #[allow(clippy::new_without_default, reason = "it is the standard output of the process, and not a value")]
-    pub fn new() -> Self {
-        Self(io::stdout())
-    }
-}
+pub struct StandardOutput(pub Stdout);
 
 impl Write for StandardOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
