@@ -37,16 +37,8 @@ use tokio::task::JoinSet;
 use tokio::time::interval;
 
 /// The variables of this environment that machines have too. Nothing here stands for Amazon ECR. Docker and podman read the last ones.
-const OF_MACHINES: [&str; 8] = [
-    "PATH",
-    "RUST_LOG",
-    "AWS_ENDPOINT_URL_ECR",
-    "CONTAINERS_CONF",
-    "CONTAINERS_STORAGE_CONF",
-    "CONTAINERS_REGISTRIES_CONF",
-    "DOCKER_CONFIG",
-    "DOCKER_HOST",
-];
+const OF_MACHINES: &str = "PATH RUST_LOG AWS_ENDPOINT_URL_ECR CONTAINERS_CONF CONTAINERS_STORAGE_CONF \
+    CONTAINERS_REGISTRIES_CONF DOCKER_CONFIG DOCKER_HOST";
 /// How often ended orphans are reaped.
 const REAP: Duration = Duration::from_secs(5);
 
@@ -82,7 +74,7 @@ impl Stack {
         let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
-        let given = OF_MACHINES.iter().filter_map(|name| Some((*name, env.var(name)?.to_owned())));
+        let given = OF_MACHINES.split(' ').filter_map(|name| Some((name, env.var(name)?.to_owned())));
         let known = places.endpoints().into_iter().chain(access.node_keys()).chain([("AWS_REGION", REGION.to_owned())]);
         let settings = MachineSettings {
             agent,
