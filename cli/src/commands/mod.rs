@@ -39,8 +39,6 @@ mod output_reader;
 mod output_stream;
 pub(crate) mod plan;
 pub(crate) mod policy;
-mod policy_edit;
-mod policy_store;
 mod progress;
 pub(crate) mod run;
 pub(crate) mod sizes;
