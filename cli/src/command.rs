@@ -4,7 +4,7 @@
 
 use crate::commands::{
     advise, cancel, cost, demand, exec, fetch, handles, history, init, job, job_file, jobs, logs, nodes, plan, policy,
-    run, sizes, status, submit, teardown,
+    run, sizes, status, submit, teardown, watch,
 };
 use crate::console::{Context, Outcome};
 use crate::{top, web};
@@ -87,7 +87,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         },
         Command::Sizes(args) => sizes::run(context, &args).await,
         Command::Run(args) => run::run(context, &args).await,
-        Command::Jobs(args) => jobs::list(context, &args).await,
+        Command::Jobs(args) => jobs::list(context, &args, watch::pause).await,
         Command::Job(args) => job::show(context, &args).await,
         Command::Logs(args) => logs::logs(context, &args).await,
         Command::Exec(args) => exec::enter(context, &args.inside, &args.command).await,
@@ -95,7 +95,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Fetch(args) => fetch::run(context, &args).await,
         Command::Cancel(args) => cancel::run(context, &args).await,
         Command::Demand(command) => demand::run(context, &command).await,
-        Command::Nodes(args) => nodes::list(context, &args).await,
+        Command::Nodes(args) => nodes::list(context, &args, watch::pause).await,
         Command::Node(args) => nodes::show(context, &args).await,
         Command::Hold(args) => nodes::intend(context, &args.slots, Intent::Hold, None).await,
         Command::Drain(args) => nodes::drain(context, &args).await,

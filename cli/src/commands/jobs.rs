@@ -50,12 +50,8 @@ pub struct JobsArgs {
     json: bool,
 }
 
-pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Outcome> {
-    list_with(context, args, watch::pause).await
-}
-
-/// [`list`], with this pause between two looks of `--watch`. The pause says whether another look follows.
-pub(super) async fn list_with(
+/// Lists, with this pause between two looks of `--watch`. The pause says whether another look follows.
+pub(crate) async fn list(
     context: &mut Context<'_>,
     args: &JobsArgs,
     pause: impl AsyncFn() -> bool,

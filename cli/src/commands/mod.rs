@@ -49,5 +49,5 @@ pub(crate) mod submit;
 pub(crate) mod teardown;
 #[cfg(test)]
 pub(crate) mod tests;
-mod watch;
+pub(crate) mod watch;
 mod what_if;

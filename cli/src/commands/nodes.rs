@@ -62,12 +62,8 @@ pub struct DrainArgs {
     by: Option<Moment>,
 }
 
-pub(crate) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow::Result<Outcome> {
-    list_with(context, args, watch::pause).await
-}
-
-/// [`list`], with this pause between two looks of `--watch`. The pause says whether another look follows.
-pub(super) async fn list_with(
+/// Lists, with this pause between two looks of `--watch`. The pause says whether another look follows.
+pub(crate) async fn list(
     context: &mut Context<'_>,
     args: &NodesArgs,
     pause: impl AsyncFn() -> bool,

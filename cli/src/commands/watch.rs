@@ -24,7 +24,7 @@ pub(super) struct Page {
 }
 
 /// Waits for the next look.
-pub(super) async fn pause() -> bool {
+pub(crate) async fn pause() -> bool {
     tokio::time::sleep(PERIOD).await;
     true
 }

@@ -232,8 +232,8 @@ async fn watched(world: &World, screen: Screen, line: &[&str], looks: usize, hap
         err: &mut err,
     };
     let result = match parse(line).unwrap() {
-        Command::Jobs(args) => jobs::list_with(&mut context, &args, pause).await,
-        Command::Nodes(args) => nodes::list_with(&mut context, &args, pause).await,
+        Command::Jobs(args) => jobs::list(&mut context, &args, pause).await,
+        Command::Nodes(args) => nodes::list(&mut context, &args, pause).await,
         other => panic!("{other:?} is not watched"),
     };
     Said { result, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
