@@ -53,11 +53,8 @@ pub struct FetchArgs {
     partial: bool,
 }
 
-/// What is fetched of a member.
-struct Kept {
-    alloc: AllocId,
-    outputs: Vec<StoredOutput>,
-}
+/// What is fetched of a member: outputs of this alloc.
+type Kept = (AllocId, Vec<StoredOutput>);
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
@@ -73,7 +70,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
     let allocs = cluster.store.allocs_of(&job).await?.rows;
     let kept = if args.partial { partial(&cluster, &job, allocs).await? } else { of_rows(&job, allocs) };
     let mut is_found = false;
-    for Kept { alloc, outputs } in kept {
+    for (alloc, outputs) in kept {
         let member = alloc.member;
         if args.member.is_some_and(|wanted| wanted != member) {
             continue;
@@ -106,7 +103,7 @@ fn of_rows(job: &Job, allocs: Vec<Alloc>) -> Vec<Kept> {
     let counts = |alloc: &Alloc| !alloc.kept.is_empty() && (job.work.keep_failed || !alloc.was_stopped());
     let kept = allocs.into_iter().filter(counts);
     let of_each = of_members(kept, |alloc| (alloc.has_succeeded(), alloc.id().copy));
-    of_each.map(|alloc| Kept { alloc: alloc.id(), outputs: alloc.kept }).collect()
+    of_each.map(|alloc| (alloc.id(), alloc.kept)).collect()
 }
 
 /// By member, what the last try had made that was not complete and stored something when its node went.
@@ -119,7 +116,7 @@ async fn partial(cluster: &Cluster, job: &Job, mut allocs: Vec<Alloc>) -> anyhow
             continue;
         }
         if alloc.was_stopped() && !alloc.kept.is_empty() {
-            found.insert(id.member, Kept { alloc: id, outputs: alloc.kept });
+            found.insert(id.member, (id, alloc.kept));
             continue;
         }
         match cluster.outputs.get(&place.partial(), MOST_PARTIAL).await {
@@ -131,7 +128,7 @@ async fn partial(cluster: &Cluster, job: &Job, mut allocs: Vec<Alloc>) -> anyhow
                     stored.to.is_none() && job.work.outputs.iter().any(|output| output.path == stored.path)
                 };
                 let outputs = list.into_iter().filter(is_wanted).collect();
-                found.insert(id.member, Kept { alloc: id, outputs });
+                found.insert(id.member, (id, outputs));
             }
             // Who may not list the bucket is denied what is not there.
             Err(S3Error::Absent | S3Error::Denied(_)) => {}
