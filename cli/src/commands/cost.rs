@@ -38,16 +38,6 @@ enum Lines {
     Size,
 }
 
-impl From<Lines> for By {
-    fn from(lines: Lines) -> Self {
-        match lines {
-            Lines::Job => Self::Job,
-            Lines::Name => Self::Name,
-            Lines::Size => Self::Size,
-        }
-    }
-}
-
 /// A length of time that the events cover.
 fn span(text: &str) -> Result<Span, String> {
     let s = seconds(text).map_err(|_| "give a number with s, m, h or d, like 24h".to_owned())?;
@@ -60,7 +50,12 @@ fn span(text: &str) -> Result<Span, String> {
 pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let past = History::read(&cluster.store, args.since, now).await?;
-    let mut report = Report::of(&past, args.since, args.by.into());
+    let by = match args.by {
+        Lines::Job => By::Job,
+        Lines::Name => By::Name,
+        Lines::Size => By::Size,
+    };
+    let mut report = Report::of(&past, args.since, by);
     let more = report.lines.len().saturating_sub(args.limit);
     report.lines.truncate(args.limit);
     if args.json {
