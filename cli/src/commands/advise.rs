@@ -11,7 +11,6 @@ use crate::console::{Context, Outcome};
 use clap::Args;
 use model::machine::memory;
 use model::policy::{Policy, Size};
-use model::time::Time;
 use model::{Job, JobState, Usage, Usd};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -101,7 +100,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &AdviseArgs) -> anyhow:
     let take = |job: Job| {
         let is_named =
             args.name.as_ref().is_none_or(|name| fits(name, job.summary.name.as_deref().unwrap_or_default()));
-        if is_named && is_meant(&job, since) {
+        // What a failed job used says little of what it needs.
+        let is_complete = job.summary.state == JobState::Complete && job.finished_at.is_some_and(|at| at >= since);
+        if is_named && is_complete {
             measured.add(job);
         }
     };
@@ -131,11 +132,6 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &AdviseArgs) -> anyhow:
         )?;
     }
     Ok(Outcome::Done)
-}
-
-/// Whether the job is complete, and ended since then. What a failed job used says little of what it needs.
-fn is_meant(job: &Job, since: Time) -> bool {
-    job.summary.state == JobState::Complete && job.finished_at.is_some_and(|at| at >= since)
 }
 
 /// The value that 99 of 100 do not exceed.

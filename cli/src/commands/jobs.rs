@@ -15,7 +15,7 @@ use crate::view::JobRow;
 use crate::view::find::short;
 use crate::view::next::{self, Next};
 use crate::view::present::Present;
-use crate::view::stored::{self, Among, Bounds, LOOKS, StoredJobs};
+use crate::view::stored::{self, Among, Bounds, LOOKS};
 use crate::view::usage::{self, Used};
 use clap::Args;
 use model::ids::JobId;
@@ -85,16 +85,6 @@ enum Cut {
     NotLooked,
 }
 
-impl Cut {
-    fn of(read: &StoredJobs, limit: usize) -> Self {
-        match (read.jobs.len() > limit, read.more) {
-            (true, _) => Self::More,
-            (false, true) => Self::NotLooked,
-            (false, false) => Self::Not,
-        }
-    }
-}
-
 async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<Found> {
     let most = match (args.queue, args.filter.is_empty()) {
         (true, true) => args.limit,
@@ -141,7 +131,11 @@ async fn newest(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) 
         if read.looked > LOOKS {
             writeln!(page.err, "{} stored jobs were looked at", read.looked)?;
         }
-        let cut = Cut::of(&read, limit);
+        let cut = match (read.jobs.len() > limit, read.more) {
+            (true, _) => Cut::More,
+            (false, true) => Cut::NotLooked,
+            (false, false) => Cut::Not,
+        };
         return Ok((read.jobs.iter().map(Listed::of).collect(), cut));
     }
     if filter.wants_live() {

@@ -87,8 +87,8 @@ impl<'a> OutputStream<'a> {
     /// Prints what is new. Returns whether there is nothing more to print now: no alloc of the member is left.
     pub(super) async fn poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
         match self.try_poll(context, job).await {
-            // A stream may last for hours.
-            Err(error) if is_of_tables(&error) && self.failed_looks < FAILED_LOOKS => {
+            // A stream may last for hours, and a read or a write of the tables may fail meanwhile.
+            Err(error) if (error.is::<DbError>() || error.is::<WriteError>()) && self.failed_looks < FAILED_LOOKS => {
                 self.failed_looks += 1;
                 Ok(false)
             }
@@ -313,11 +313,6 @@ enum Opened {
     Nothing,
     /// An alloc is left whose node cannot be asked now.
     Waits,
-}
-
-/// Whether a read or a write of the tables failed.
-fn is_of_tables(error: &anyhow::Error) -> bool {
-    error.is::<DbError>() || error.is::<WriteError>()
 }
 
 /// Whether the permissions of the caller do not allow the call.

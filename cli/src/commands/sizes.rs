@@ -66,13 +66,6 @@ struct Row {
     differs: Option<&'static str>,
 }
 
-impl Row {
-    /// Whether a machine of the row may count against the quota of this name. A size may be bought on either market.
-    fn counts_against(&self, quota: &str) -> bool {
-        [Market::OnDemand, Market::Spot].into_iter().any(|market| quota_of(market, &self.instance_type) == quota)
-    }
-}
-
 /// What the command shows.
 #[derive(Serialize)]
 struct Shown {
@@ -98,7 +91,11 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
     }
     rows.sort_by(|a, b| order(a).cmp(&order(b)));
     let mut quotas = quotas::used(&catalogue.quotas, &cluster.store.nodes().await?);
-    quotas.retain(|quota| rows.iter().any(|row| row.counts_against(&quota.quota)));
+    // A size may be bought on either market.
+    let markets = [Market::OnDemand, Market::Spot];
+    let counted: BTreeSet<_> =
+        rows.iter().flat_map(|row| markets.map(|market| quota_of(market, &row.instance_type))).collect();
+    quotas.retain(|quota| counted.contains(quota.quota.as_str()));
     let shown = Shown { sizes: rows, quotas };
     if args.json {
         show::json(context.out, &shown)?;

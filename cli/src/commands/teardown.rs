@@ -106,15 +106,13 @@ async fn cancel(cluster: &Cluster, jobs: &[JobSummary], now: Time) -> anyhow::Re
         });
         match change.await {
             // Its row is for a person to correct. The other jobs are cancelled.
-            Err(error) if is_unreadable(&error) => tracing::warn!("{error:#}"),
+            Err(error) if matches!(show::db_error(&error), Some(DbError::Corrupt { .. })) => {
+                tracing::warn!("{error:#}")
+            }
             change => cancelled += u32::from(change?),
         }
     }
     Ok(cancelled)
-}
-
-fn is_unreadable(error: &anyhow::Error) -> bool {
-    matches!(show::db_error(error), Some(DbError::Corrupt { .. }))
 }
 
 /// Waits until nothing is left, and drains or terminates whatever appears meanwhile.
