@@ -1,13 +1,127 @@
-//! What operators change, whether by a command or by a key of `top`.
+//! What operators change, whether by a command or by a key of `top`: they end a job, hold a node, drain it, or let it work.
+//! `operate` is what all these writes share.
 //!
-//! | where | what |
-//! | --- | --- |
-//! | `cancel` | ends a job |
-//! | `intent` | holds a node, drains it, or lets it work |
-//! | `operate` | what all these writes share |
-//!
-//! Does not: ask a person, or print.
+//! Guarantees: an intent belongs to the current life of the slot and ends with it.
+//! Does not: ask a person, or print. Stop allocs: the next run stops the allocs of a cancelled job.
 
-pub(crate) mod cancel;
-pub(crate) mod intent;
 pub(crate) mod operate;
+
+use crate::console::show::several;
+use crate::console::{Clock, Cluster};
+use crate::view::find::{no_job, no_node};
+use model::events::Subject;
+use model::ids::{JobId, NodeId, Slot};
+use model::time::Time;
+use model::{ActionName, Intent, Job, JobState, NodeState};
+use operate::{BY_OPERATOR, record_event, retried};
+use std::collections::BTreeMap;
+use store::transactions::{Retention, cancel_job, cancel_jobs};
+
+/// What is said of a job that was cancelled.
+pub(crate) fn cancelled_line(job: &Job) -> String {
+    let stopping = match job.summary.allocs.len() {
+        0 => String::new(),
+        n => format!(": {} will stop in the next run", several(n, "live alloc")),
+    };
+    format!("{} cancelled{stopping}", job.summary.job_id)
+}
+
+/// Cancels one job. The state of the job if it has ended already.
+pub(crate) async fn cancel(
+    cluster: &Cluster,
+    id: JobId,
+    keep: Retention,
+    clock: &Clock,
+) -> anyhow::Result<Result<Job, JobState>> {
+    retried(async || {
+        let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+        let cancelled = cancel_job(&cluster.store, &job, BY_OPERATOR, keep, clock()).await?;
+        Ok(cancelled.ok_or(job.summary.state))
+    })
+    .await
+}
+
+/// What became of a job that was to be cancelled.
+pub(crate) type Cancelled = (JobId, anyhow::Result<Result<Job, JobState>>);
+
+/// Cancels these jobs, at most as many as one transaction takes: together if nobody else writes one of them meanwhile,
+/// otherwise one by one.
+pub(crate) async fn cancel_together(
+    cluster: &Cluster,
+    ids: &[JobId],
+    keep: Retention,
+    clock: &Clock,
+) -> Vec<Cancelled> {
+    if let [_, _, ..] = ids
+        && let Ok(mut states) = in_one(cluster, ids, keep, clock).await
+    {
+        return ids.iter().map(|id| (*id, states.remove(id).ok_or_else(|| no_job(*id)))).collect();
+    }
+    let mut cancelled = Vec::with_capacity(ids.len());
+    for id in ids {
+        cancelled.push((*id, cancel(cluster, *id, keep, clock).await));
+    }
+    cancelled
+}
+
+async fn in_one(
+    cluster: &Cluster,
+    ids: &[JobId],
+    keep: Retention,
+    clock: &Clock,
+) -> anyhow::Result<BTreeMap<JobId, Result<Job, JobState>>> {
+    let jobs = cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
+    let cancelled = cancel_jobs(&cluster.store, &jobs, BY_OPERATOR, keep, clock()).await?;
+    let ended = jobs.into_iter().map(|job| (job.summary.job_id, Err(job.summary.state)));
+    Ok(ended.chain(cancelled.into_iter().map(|job| (job.summary.job_id, Ok(job)))).collect())
+}
+
+/// Which node gets an intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Whichever node is in the slot.
+    Any(Slot),
+    /// This node, and no later one of its slot.
+    Only(NodeId),
+}
+
+/// Gives a node an intent, and a drain this deadline. A drain without a deadline leaves the deadline that the
+/// node has. Returns whether that changed anything.
+pub(crate) async fn change_intent(
+    cluster: &Cluster,
+    life: Life,
+    intent: Intent,
+    by: Option<Time>,
+    now: Time,
+) -> anyhow::Result<bool> {
+    let (slot, only) = match life {
+        Life::Any(slot) => (slot, None),
+        Life::Only(node) => (node.slot(), Some(node)),
+    };
+    let changed = retried(async || {
+        let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
+        if only.is_some() && record.node_id() != only {
+            anyhow::bail!("nothing was changed: the node in slot {slot} is gone, or another one is there by now");
+        }
+        // The termination of this node has begun and cannot be undone.
+        if matches!(record.state, NodeState::ShuttingDown(_)) {
+            anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");
+        }
+        if record.life().is_some_and(|l| l.intent == intent && (by.is_none() || l.drain_by_at == by)) {
+            return Ok(false);
+        }
+        let after = record.with_intent(intent, by, now)?;
+        cluster.store.write(Some(&record), &after, Vec::new()).await?;
+        Ok(true)
+    });
+    let changed = changed.await?;
+    if changed {
+        let action = match intent {
+            Intent::Hold => ActionName::Hold,
+            Intent::Drain => ActionName::Drain,
+            Intent::Run => ActionName::Resume,
+        };
+        record_event(cluster, &Subject::Slot(slot), action, BY_OPERATOR, now).await?;
+    }
+    Ok(changed)
+}

@@ -6,8 +6,8 @@
 //! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
 use super::filter::Filter;
-use crate::changes::cancel::{cancel_together, cancelled_line};
 use crate::changes::operate::retention;
+use crate::changes::{cancel_together, cancelled_line};
 use crate::console::show::{self, Rows, or_blank, when};
 use crate::console::{Cluster, Context, Outcome, Usage, is_yes};
 use crate::view::find::{Finder, short};

@@ -5,7 +5,7 @@
 
 use super::amounts::{Moment, moment as moment_of};
 use super::watch::{self, Page};
-use crate::changes::intent::{Life, change_intent};
+use crate::changes::{Life, change_intent};
 use crate::console::show::{self, Rows, moment, or_blank, when, when_known};
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::NodeRow;

@@ -12,7 +12,7 @@ use super::output_reader::Until;
 use super::output_stream::{OutputStream, POLL, tail};
 use super::submit::JobOptions;
 use super::{bulk, followed, input};
-use crate::changes::cancel::cancel;
+use crate::changes::cancel;
 use crate::changes::operate::{accepting, retention};
 use crate::console::{Cluster, Context, Outcome, Usage, is_yes, show};
 use crate::view::find::{Finder, short};

@@ -9,8 +9,8 @@
 //! between is printed. The command can be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
-use crate::changes::intent::{Life, change_intent};
 use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
+use crate::changes::{Life, change_intent};
 use crate::console::show::{self, several};
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::status::{counts, none_or};

@@ -2,9 +2,8 @@
 //!
 //! Guarantees: exactly what the question named is changed: a later node of the same slot is not drained.
 
-use crate::changes::cancel::{cancel, cancelled_line};
-use crate::changes::intent::{Life, change_intent};
 use crate::changes::operate::retention;
+use crate::changes::{Life, cancel, cancelled_line, change_intent};
 use crate::console::show::{one_line, several};
 use crate::console::{Clock, Cluster};
 use crate::view::find::short;
