@@ -71,7 +71,7 @@ pub enum Command {
     #[command(after_help = top::HELP)]
     Top,
     /// Show the cluster on a page of this machine, until Ctrl-C
-    Web(web::command::WebArgs),
+    Web(web::WebArgs),
     /// Let every instance go and prove that none is left, before the stack is deleted
     Teardown(teardown::TeardownArgs),
 }
@@ -109,7 +109,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Cost(args) => cost::run(context, &args).await,
         Command::Advise(args) => advise::run(context, &args).await,
         Command::Top => top::run(context).await,
-        Command::Web(args) => web::command::run(context, &args).await,
+        Command::Web(args) => web::run(context, &args).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
     }
 }

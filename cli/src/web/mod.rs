@@ -6,7 +6,6 @@
 //! | `api` | the answers in JSON, as `docs/contract.md#section-5` says |
 //! | `metrics` | the same numbers for Prometheus |
 //! | `assets` | the files of the page |
-//! | `command` | the command `web` |
 //!
 //! Guarantees: it changes nothing; it never shows the environment of a job; nothing is loaded from elsewhere; nothing is
 //! read while nobody looks.
@@ -15,19 +14,45 @@
 
 mod api;
 mod assets;
-pub(crate) mod command;
 mod guard;
 mod metrics;
 #[cfg(test)]
 mod tests;
 
+use crate::console::{Context, Outcome};
 use crate::view::{Source, Views};
 use ::guard::{Listener, Owner};
+use anyhow::Context as _;
 use axum::Router;
 use axum::routing::get;
+use clap::Args;
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+
+#[derive(Args, Clone, Debug)]
+pub struct WebArgs {
+    /// The port on the loopback address; 0 for any free port
+    #[arg(long, value_name = "PORT", default_value_t = 7071)]
+    port: u16,
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await.with_context(|| {
+        format!("cannot listen on port {} of this machine: give another --port, or 0 for any free one", args.port)
+    })?;
+    let source = Source::in_aws(&cluster, &context.clock);
+    let (name, at) = (&source.cluster, listener.local_addr()?);
+    writeln!(context.out, "the page of cluster {name}: http://{at}/  Ctrl-C ends it")?;
+    context.out.flush()?;
+    tokio::select! {
+        served = serve(listener, Owner::of_this_program(None), router(source)) => served.context("the page is no longer served: restart")?,
+        ended = tokio::signal::ctrl_c() => ended.context("cannot listen to signals")?,
+    }
+    Ok(Outcome::Done)
+}
 
 /// The page and its API, for people on this machine and for no page of another site.
 pub(crate) fn router(source: Source) -> Router {
