@@ -6,9 +6,10 @@
 use super::fold::fold;
 use super::paint::Paint;
 use super::state::{Detail, Opened, Selection};
-use crate::console::show::{Screen, moment, one_line, output, several, when};
+use crate::console::show::{Screen, command, moment, one_line, output, several, when};
 use crate::console::tone::Tone;
 use crate::view::find::{short, short_alloc};
+use crate::view::retries::retry_rules;
 use crate::view::usage::{Used, bytes_text};
 use crate::view::{JobDetail, NodeDetail};
 use model::JobState;
@@ -82,17 +83,17 @@ fn of_job(lines: &mut Lines, job: &JobDetail, now: Time) {
     lines.field("state", Some(row.state));
     lines.field("reason", row.reason.as_ref());
     lines.field(if row.state == JobState::Placed { "next" } else { "waits because" }, row.waits_because.as_ref());
-    lines.field("command", Some(&job.whole_command));
-    lines.field("image", job.image.as_ref());
+    lines.field("command", Some(command(&job.job.work.command)));
+    lines.field("image", job.job.work.image.as_ref());
     let nodes = if row.nodes > 1 { format!(" on each of {} nodes", row.nodes) } else { String::new() };
     lines.field("needs", Some(format!("{}{nodes}", row.capacity)));
     lines.field("priority", Some(row.priority));
     lines.field("submitted", Some(moment(row.submitted_at, now)));
     lines.field("ended", row.finished_at.map(|at| moment(at, now)));
     lines.field("used", row.usage.map(|usage| Used { usage, asked: row.capacity }.line()));
-    lines.field("failed", Some(several(job.failed_count, "time")));
-    lines.field("lost", Some(several(job.lost_count, "time")));
-    for (n, rule) in job.rules.iter().enumerate() {
+    lines.field("failed", Some(several(job.job.failed_count, "time")));
+    lines.field("lost", Some(several(job.job.lost_count, "time")));
+    for (n, rule) in retry_rules(&job.job).iter().enumerate() {
         lines.field(if n == 0 { "retries" } else { "" }, Some(rule.line()));
     }
     lines.title("what happened");

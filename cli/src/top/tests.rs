@@ -153,7 +153,7 @@ fn opened_job(n: u32) -> Opening {
         action: "place".into(),
         reason: "on slot 0: it fits".into(),
     }];
-    let detail = JobDetail::of(&job, vec![alloc], Some("no size\x07 fits"), story);
+    let detail = JobDetail::of(job.clone(), vec![alloc], Some("no size\x07 fits"), story);
     Opening { thing: Selection::Job(job.summary.job_id), detail: Detail::Job(Box::new(detail)) }
 }
 

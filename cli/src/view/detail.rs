@@ -3,14 +3,13 @@
 //! Guarantees: it never has the values of a job's environment, only their names.
 
 use super::live::Live;
-use super::retries::{RuleRow, retry_rules};
+use super::retries::retry_rules;
 use super::rows::{JobRow, NodeRow};
 use super::story::{self, Happening};
 use crate::console::show::{self, known};
 use history::History;
 use model::events::{Event, Subject};
 use model::ids::{JobId, Slot};
-use model::image::ImageDigest;
 use model::{Alloc, Environment, Job, NodeRecord};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -23,24 +22,9 @@ const MOST: usize = 100;
 pub(crate) struct JobDetail {
     #[serde(flatten)]
     pub(crate) row: JobRow,
-    /// The whole command, quoted for a shell.
-    pub(crate) whole_command: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) env_names: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) image: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) image_digest: Option<ImageDigest>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) caches: Vec<String>,
-    pub(crate) timeout_s: u64,
-    pub(crate) exclusive: bool,
-    /// The rules for retries, in order.
-    pub(crate) rules: Vec<RuleRow>,
-    pub(crate) failed_count: u32,
-    pub(crate) lost_count: u32,
-    pub(crate) lost_after_s: u64,
-    pub(crate) replace: bool,
+    /// Without the values of its environment, as its allocs are.
+    #[serde(flatten, serialize_with = "job_fields")]
+    pub(crate) job: Job,
     /// The newest first.
     #[serde(serialize_with = "alloc_rows")]
     pub(crate) all_allocs: Vec<Alloc>,
@@ -55,29 +39,28 @@ impl JobDetail {
         allocs.sort_by_key(|a| std::cmp::Reverse((a.summary.placed_at, a.id())));
         allocs.truncate(MOST);
         let story = story::of_job(store, id, story::WHOLE).await?;
-        Ok(Some(Self::of(&job, allocs, live.present.waits_because(id), story)))
+        Ok(Some(Self::of(job, allocs, live.present.waits_because(id), story)))
     }
 
-    pub(crate) fn of(job: &Job, allocs: Vec<Alloc>, waits_because: Option<&str>, story: Vec<Happening>) -> Self {
-        let work = &job.work;
-        Self {
-            row: JobRow { waits_because: waits_because.map(str::to_owned), ..JobRow::of(job) },
-            whole_command: show::command(&work.command),
-            env_names: job.env.keys().cloned().collect(),
-            image: work.image.clone(),
-            image_digest: work.image_digest.clone(),
-            caches: work.caches.clone(),
-            timeout_s: work.timeout_s,
-            exclusive: job.summary.needs.exclusive,
-            rules: retry_rules(job),
-            failed_count: job.failed_count,
-            lost_count: job.lost_count,
-            lost_after_s: job.failure_policy.lost_after_s,
-            replace: job.failure_policy.replace,
-            all_allocs: allocs.into_iter().map(|alloc| Alloc { env: Environment::default(), ..alloc }).collect(),
-            story,
-        }
+    pub(crate) fn of(job: Job, allocs: Vec<Alloc>, waits_because: Option<&str>, story: Vec<Happening>) -> Self {
+        let row = JobRow { waits_because: waits_because.map(str::to_owned), ..JobRow::of(&job) };
+        let env = job.env.into_keys().map(|name| (name, String::new())).collect();
+        let all_allocs = allocs.into_iter().map(|alloc| Alloc { env: Environment::default(), ..alloc }).collect();
+        Self { row, job: Job { env, ..job }, all_allocs, story }
     }
+}
+
+/// What the page shows of a job besides its row. The command is quoted for a shell; the rules for retries are in order.
+fn job_fields<S: Serializer>(job: &Job, to: S) -> Result<S::Ok, S::Error> {
+    let Job { summary, work, failure_policy, env, .. } = job;
+    let fields = known(json!({
+        "whole_command": show::command(&work.command), "image": work.image, "image_digest": work.image_digest,
+        "env_names": (!env.is_empty()).then(|| env.keys().collect::<Vec<_>>()),
+        "caches": (!work.caches.is_empty()).then_some(&work.caches), "timeout_s": work.timeout_s,
+        "exclusive": summary.needs.exclusive, "rules": retry_rules(job), "failed_count": job.failed_count,
+        "lost_count": job.lost_count, "lost_after_s": failure_policy.lost_after_s, "replace": failure_policy.replace,
+    }));
+    fields.serialize(to)
 }
 
 /// The allocs for the page. What is not known of one is left out.
