@@ -9,7 +9,6 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use history::{By, Report, Series};
 use model::ActionName;
-use model::events::Event;
 use model::functions::FUNCTIONS;
 use model::ids::{JobId, Slot};
 use model::time::{Span, Time};
@@ -169,27 +168,20 @@ impl Searched for EventRow {
     }
 }
 
-/// Whether an event only says that the house is kept.
-fn is_housekeeping(event: &Event) -> bool {
-    use ActionName::{
-        BindInstance, ForgetEntry, ForgetHandle, Heartbeat, IndexJob, ListAlloc, LookLater, MarkDestroying, Purge,
-        ReadOffers, SetIdle,
-    };
-    matches!(
-        event.action.parse(),
-        Ok(MarkDestroying
-            | ForgetHandle
-            | Purge
-            | LookLater
-            | SetIdle
-            | BindInstance
-            | ForgetEntry
-            | ReadOffers
-            | IndexJob
-            | ListAlloc
-            | Heartbeat)
-    )
-}
+/// The actions that only keep the house.
+const HOUSEKEEPING: [ActionName; 11] = [
+    ActionName::MarkDestroying,
+    ActionName::ForgetHandle,
+    ActionName::Purge,
+    ActionName::LookLater,
+    ActionName::SetIdle,
+    ActionName::BindInstance,
+    ActionName::ForgetEntry,
+    ActionName::ReadOffers,
+    ActionName::IndexJob,
+    ActionName::ListAlloc,
+    ActionName::Heartbeat,
+];
 
 pub(super) async fn events(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
     let wanted = asked(query)?;
@@ -206,7 +198,7 @@ pub(super) async fn events(State(web): State<Arc<Views>>, query: Asked<Wanted>) 
         subject: event.subject.clone(),
         action: event.action.clone(),
         reason: event.reason.clone(),
-        housekeeping: is_housekeeping(event),
+        housekeeping: event.action.parse::<ActionName>().is_ok_and(|action| HOUSEKEEPING.contains(&action)),
         name: name(&event.subject),
     });
     seen(past.to, wanted.of(rows.collect()))
