@@ -77,6 +77,23 @@ impl Status {
             price_per_hour: nodes.iter().filter_map(|n| Some(n.life()?.offering.price_per_hour)).sum(),
         })
     }
+
+    /// How many jobs have not ended, by their states.
+    pub(crate) fn counted_jobs(&self) -> String {
+        let at_least = if self.more_jobs_wait { "at least " } else { "" };
+        format!("{at_least}{}", none_or(&self.jobs))
+    }
+
+    /// Whether all is well, in a sentence.
+    pub(crate) fn verdict(&self) -> String {
+        let count = |level| self.checks.iter().filter(|c| c.level == level).count();
+        let all = self.checks.len();
+        match (count(Level::Wrong), count(Level::Look)) {
+            (0, 0) => "all is well".to_owned(),
+            (0, looks) => format!("nothing is wrong; {looks} of {all} checks to look at"),
+            (wrong, _) => format!("not all is well: {wrong} of {all} checks"),
+        }
+    }
 }
 
 /// The allocs that were told to stop.
@@ -95,25 +112,6 @@ fn stopping(next: &Result<Next, ObserveError>) -> Vec<Stopping> {
 /// These counts, in words.
 pub(crate) fn none_or(counts: &BTreeMap<String, usize>) -> String {
     if counts.is_empty() { "none".to_owned() } else { counted(counts) }
-}
-
-impl Status {
-    /// How many jobs have not ended, by their states.
-    pub(crate) fn counted_jobs(&self) -> String {
-        let at_least = if self.more_jobs_wait { "at least " } else { "" };
-        format!("{at_least}{}", none_or(&self.jobs))
-    }
-
-    /// Whether all is well, in a sentence.
-    pub(crate) fn verdict(&self) -> String {
-        let count = |level| self.checks.iter().filter(|c| c.level == level).count();
-        let all = self.checks.len();
-        match (count(Level::Wrong), count(Level::Look)) {
-            (0, 0) => "all is well".to_owned(),
-            (0, looks) => format!("nothing is wrong; {looks} of {all} checks to look at"),
-            (wrong, _) => format!("not all is well: {wrong} of {all} checks"),
-        }
-    }
 }
 
 /// Counts how often each word occurs.
