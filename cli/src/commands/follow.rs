@@ -122,15 +122,11 @@ impl<'a> Followed<'a> {
     /// How one job is. `None` if nothing is known, or if it cannot be read now: the next look tries again.
     async fn one(&mut self, job: &Job, now: Time) -> Option<String> {
         let store = &self.cluster.store;
-        if job.summary.state == JobState::Regrouping {
-            return Some("lost a member: it waits until the others have stopped".to_owned());
-        }
-        if job.summary.state == JobState::Placing {
-            return Some("is placed: its members start together".to_owned());
-        }
-        if job.summary.state == JobState::Placed {
-            let allocs = store.allocs(job.summary.allocs.iter().copied()).await.ok()?;
-            return places(&allocs);
+        match job.summary.state {
+            JobState::Regrouping => return Some("lost a member: it waits until the others have stopped".to_owned()),
+            JobState::Placing => return Some("is placed: its members start together".to_owned()),
+            JobState::Placed => return places(&store.allocs(job.summary.allocs.iter().copied()).await.ok()?),
+            _ => {}
         }
         // The functions tell why a job waits. Before they have run, the plan says what they would do.
         let events = store.history(&Subject::Job(job.summary.job_id).to_string(), 5).await.ok()?;
