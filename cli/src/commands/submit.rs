@@ -22,7 +22,6 @@ use model::rng::Rng;
 use model::{
     AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal, Work,
 };
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The most jobs of one submission.
@@ -220,8 +219,6 @@ impl JobOptions {
         let mut spec = JobSpec {
             name: self.name.clone(),
             priority: self.priority,
-            array_limit: None,
-            after: BTreeMap::new(),
             needs: Needs {
                 vcpus: self.vcpus,
                 memory_mib: self.memory,
@@ -255,6 +252,7 @@ impl JobOptions {
                 retry_failed: self.retry_failed,
                 retry_lost: self.retry_lost,
             },
+            ..JobSpec::default()
         };
         files.apply(&mut spec);
         Ok((spec, files))
