@@ -51,10 +51,8 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
         return Err(Usage(message.to_owned()).into());
     }
     if !args.filter.wants_live() {
-        return Err(Usage(
-            "jobs that have ended cannot be cancelled: give --state queued, placing, placed or regrouping".into(),
-        )
-        .into());
+        let message = "jobs that have ended cannot be cancelled: give --state queued, placing, placed or regrouping";
+        return Err(Usage(message.to_owned()).into());
     }
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;

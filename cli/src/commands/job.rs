@@ -7,7 +7,7 @@ use super::jobs::needs;
 use crate::console::show::{self, Rows, Screen, moment, or_blank, when, when_known};
 use crate::console::{Cluster, Context, Outcome};
 use crate::view::find::{Finder, no_job, short_alloc};
-use crate::view::retries::retry_rules;
+use crate::view::retry_rules;
 use crate::view::story::{self, Happening};
 use crate::view::usage::{self, Used};
 use clap::Args;

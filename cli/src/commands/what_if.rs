@@ -105,11 +105,8 @@ fn lines(job: &Job, cause: &EndCause, times: JobTimes) -> Vec<String> {
     };
     let pause = tries.next_pause(pause_s, times);
     let by = if pause_s.is_some() { "the rule says it" } else { "the policy says it" };
-    lines.push(if pause > Span::ZERO {
-        format!("pause: {} s ({by})", pause.as_ms() / 1000)
-    } else {
-        format!("pause: none ({by})")
-    });
+    let pause = if pause > Span::ZERO { format!("{} s", pause.as_ms() / 1000) } else { "none".to_owned() };
+    lines.push(format!("pause: {pause} ({by})"));
     if elsewhere {
         lines.push("node: another than those of its last tries, a new one if need be".to_owned());
     }

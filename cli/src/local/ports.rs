@@ -35,9 +35,9 @@ impl Ports {
             page: listen("the page", first, 0).await?,
             dynamo: listen("DynamoDB", first, 2).await?,
             ec2: listen("EC2", first, 3).await?,
-            functions: listen_unless(functions_url, "the functions", first, 4).await?,
+            functions: if functions_url.is_some() { None } else { Some(listen("the functions", first, 4).await?) },
             rights: listen("STS and the secrets", first, 5).await?,
-            s3: listen_unless(s3, "S3", first, LAST).await?,
+            s3: if s3.is_some() { None } else { Some(listen("S3", first, LAST).await?) },
         })
     }
 
@@ -76,16 +76,6 @@ async fn listen(what: &'static str, first: u16, further: u16) -> anyhow::Result<
              --port; 0 for any free ports)"
         )
     })
-}
-
-/// Listens as [`listen`], unless the part is elsewhere.
-async fn listen_unless(
-    elsewhere: Option<&str>,
-    what: &'static str,
-    first: u16,
-    further: u16,
-) -> anyhow::Result<Option<TcpListener>> {
-    if elsewhere.is_some() { Ok(None) } else { listen(what, first, further).await.map(Some) }
 }
 
 fn address(listener: &TcpListener) -> anyhow::Result<SocketAddr> {

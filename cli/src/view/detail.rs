@@ -3,8 +3,7 @@
 //! Guarantees: it never has the values of a job's environment, only their names.
 
 use super::live::Live;
-use super::retries::retry_rules;
-use super::rows::{JobRow, NodeRow};
+use super::rows::{JobRow, NodeRow, retry_rules};
 use super::story::{self, Happening};
 use crate::console::show::{self, known};
 use history::History;

@@ -6,7 +6,7 @@
 //! | `cached` | what was read, for a while: many viewers cost as much as one |
 //! | `commands` | what the index does not know of the jobs that are shown |
 //! | `present` | what the records and EC2 say now: the one reader of it |
-//! | `rows` | the shapes of a job and of a node: from a record to what programs read |
+//! | `rows` | the shapes of a job, of its rules for retries, and of a node: from a record to what programs read |
 //! | `live` | the lists of jobs and nodes, for the page and `top` |
 //! | `list` | filters, search and parts of a list |
 //! | `detail` | one job, one node |
@@ -14,7 +14,6 @@
 //! | `next`, `status` | what the next run would do and why not; whether all is well |
 //! | `stored` | stored jobs, the newest first |
 //! | `story` | what happened to a job |
-//! | `retries` | when a job is tried again |
 //! | `usage` | what an alloc or a job used |
 //!
 //! Guarantees: it changes nothing; it never shows the environment of a job; nothing is read while nobody looks.
@@ -28,7 +27,6 @@ mod list;
 mod live;
 pub(crate) mod next;
 pub(crate) mod present;
-pub(crate) mod retries;
 mod rows;
 pub(crate) mod status;
 pub(crate) mod stored;
@@ -39,7 +37,7 @@ pub(crate) use detail::{JobDetail, NodeDetail};
 pub(crate) use list::{Searched, Wanted, holds, words};
 pub(crate) use live::{Live, Stored};
 pub(crate) use next::Next;
-pub(crate) use rows::{JobRow, NodeRow};
+pub(crate) use rows::{JobRow, NodeRow, retry_rules};
 
 use crate::console::{Clock, Cluster};
 use cached::Cached;

@@ -228,3 +228,24 @@ impl NodeRow {
         }
     }
 }
+
+/// A rule of a job.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RuleRow {
+    pub(crate) rule: String,
+    /// How often it was used.
+    pub(crate) used: u32,
+}
+
+impl RuleRow {
+    /// `exit:75=again*3: used 1 time`
+    pub(crate) fn line(&self) -> String {
+        format!("{}: used {}", self.rule, show::several(self.used, "time"))
+    }
+}
+
+/// The rules of a job, in order.
+pub(crate) fn retry_rules(job: &Job) -> Vec<RuleRow> {
+    let uses = job.summary.tries.rule_uses.iter().copied().chain(std::iter::repeat(0));
+    job.failure_policy.rules().zip(uses).map(|(rule, used)| RuleRow { rule: rule.to_string(), used }).collect()
+}
