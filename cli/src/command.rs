@@ -76,10 +76,15 @@ pub enum Command {
     Teardown(teardown::TeardownArgs),
 }
 
+/// How a command ends that does everything or fails.
+const fn done((): ()) -> Outcome {
+    Outcome::Done
+}
+
 pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Outcome> {
     use model::Intent;
     match command {
-        Command::Init(args) => init::run(context, &args).await,
+        Command::Init(args) => init::run(context, &args).await.map(done),
         Command::Policy(command) => policy::run(context, &command).await,
         Command::Submit(args) => match &args.file {
             Some(file) => job_file::run(context, &args, file).await,
@@ -88,7 +93,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Sizes(args) => sizes::run(context, &args).await,
         Command::Run(args) => run::run(context, &args).await,
         Command::Jobs(args) => jobs::list(context, &args, watch::pause).await,
-        Command::Job(args) => job::show(context, &args).await,
+        Command::Job(args) => job::show(context, &args).await.map(done),
         Command::Logs(args) => logs::logs(context, &args).await,
         Command::Exec(args) => exec::enter(context, &args.inside, &args.command).await,
         Command::Shell(args) => exec::enter(context, &args, &exec::SHELL.map(str::to_owned)).await,
@@ -96,19 +101,19 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Cancel(args) => cancel::run(context, &args).await,
         Command::Demand(command) => demand::run(context, &command).await,
         Command::Nodes(args) => nodes::list(context, &args, watch::pause).await,
-        Command::Node(args) => nodes::show(context, &args).await,
+        Command::Node(args) => nodes::show(context, &args).await.map(done),
         Command::Hold(args) => nodes::intend(context, &args.slots, Intent::Hold, None).await,
         Command::Drain(args) => nodes::drain(context, &args).await,
         Command::Resume(args) => nodes::intend(context, &args.slots, Intent::Run, None).await,
-        Command::Handles(args) => handles::list(context, &args).await,
-        Command::Keep(args) => handles::keep(context, &args).await,
+        Command::Handles(args) => handles::list(context, &args).await.map(done),
+        Command::Keep(args) => handles::keep(context, &args).await.map(done),
         Command::Release(args) => handles::release(context, &args).await,
         Command::Plan(args) => plan::run(context, &args).await,
-        Command::History(args) => history::run(context, &args).await,
+        Command::History(args) => history::run(context, &args).await.map(done),
         Command::Status(args) => status::run(context, &args).await,
-        Command::Cost(args) => cost::run(context, &args).await,
+        Command::Cost(args) => cost::run(context, &args).await.map(done),
         Command::Advise(args) => advise::run(context, &args).await,
-        Command::Top => top::run(context).await,
+        Command::Top => top::run(context).await.map(done),
         Command::Web(args) => web::run(context, &args).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
     }

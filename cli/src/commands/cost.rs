@@ -4,8 +4,8 @@
 //! Does not: know a bill. `past` reckons from events and records.
 
 use super::amounts::{self, seconds};
+use crate::console::Context;
 use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
-use crate::console::{Context, Outcome};
 use clap::{Args, ValueEnum};
 use history::{By, History, LONGEST, Line, Report};
 use model::time::Span;
@@ -47,7 +47,7 @@ fn span(text: &str) -> Result<Span, String> {
     }
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let past = History::read(&cluster.store, args.since, now).await?;
     let by = match args.by {
@@ -63,8 +63,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::R
     } else {
         print(context, &report, now)?;
     }
-    show::cut(context.err, more)?;
-    Ok(Outcome::Done)
+    Ok(show::cut(context.err, more)?)
 }
 
 fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> anyhow::Result<()> {

@@ -69,7 +69,7 @@ impl Held {
     }
 }
 
-pub(crate) async fn list(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn list(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let slot = Finder::new(&cluster).slot(&args.slot).await?;
     let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
@@ -83,8 +83,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     handles.extend(unlisted);
     handles.sort_by(|a, b| a.handle.cmp(&b.handle));
     if args.json {
-        show::json(context.out, &handles)?;
-        return Ok(Outcome::Done);
+        return show::json(context.out, &handles);
     }
     if handles.is_empty() {
         writeln!(context.out, "no handles on slot {slot}")?;
@@ -100,8 +99,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
         ]
     };
     let heads = ["HANDLE", "KIND", "STATE", "ALLOC", "KEPT", "NEXT LOOK"];
-    Rows::of(&heads, handles.iter().map(cells)).colours(context.colours).print(context.out)?;
-    Ok(Outcome::Done)
+    Ok(Rows::of(&heads, handles.iter().map(cells)).colours(context.colours).print(context.out)?)
 }
 
 /// The handles of the live allocs of a node. They have no rows, unless an operator keeps them.
@@ -127,7 +125,7 @@ async fn of_alloc(
     }))
 }
 
-pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let node = match &args.slot {
         Some(given) => {
@@ -167,14 +165,12 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
     .await?;
     let said = if wanted { "kept" } else { "not kept" };
     if !changed {
-        writeln!(context.out, "nothing changed: handle {name} on slot {slot} is {said} already")?;
-        return Ok(Outcome::Done);
+        return Ok(writeln!(context.out, "nothing changed: handle {name} on slot {slot} is {said} already")?);
     }
     let action = if wanted { ActionName::Keep } else { ActionName::Unkeep };
     let reason = format!("handle {name} {BY_OPERATOR}");
     record_event(&cluster, &Subject::Slot(slot), action, &reason, now).await?;
-    writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?;
-    Ok(Outcome::Done)
+    Ok(writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?)
 }
 
 /// The one node that has a handle of this name.

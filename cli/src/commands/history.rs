@@ -6,7 +6,7 @@
 //! Guarantees: shows everything stored about the subject, up to `--limit`.
 
 use crate::console::show::{self, Rows, moment};
-use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::console::{Cluster, Context, Usage};
 use crate::view::find::{Finder, NotFound};
 use crate::view::story::{self, Happening};
 use clap::Args;
@@ -58,7 +58,7 @@ pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
     }
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow::Result<()> {
     let known = subject(&args.subject);
     let (cluster, now) = (context.cluster().await?, context.now());
     let subject = match known {
@@ -76,15 +76,13 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
     }
     let events = cluster.store.history(&subject.to_string(), args.limit.unwrap_or(RECENT)).await?;
     if args.json {
-        show::json(context.out, &events)?;
-        return Ok(Outcome::Done);
+        return show::json(context.out, &events);
     }
     if events.is_empty() {
         writeln!(context.out, "no events of {subject}")?;
     }
     let rows = events.iter().map(|event| [moment(event.at(), now), event.action.clone(), reason(event)]);
-    Rows::of(&["WHEN", "ACTION", "REASON"], rows).print(context.out)?;
-    Ok(Outcome::Done)
+    Ok(Rows::of(&["WHEN", "ACTION", "REASON"], rows).print(context.out)?)
 }
 
 /// The job, alloc or node that the person means with a name or a part of an id.
@@ -109,10 +107,9 @@ fn tell(
     subject: &Subject,
     story: &[Happening],
     now: Time,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<()> {
     if args.json {
-        show::json(context.out, story)?;
-        return Ok(Outcome::Done);
+        return show::json(context.out, story);
     }
     if story.is_empty() {
         writeln!(context.out, "nothing is stored about {subject}")?;
@@ -121,8 +118,8 @@ fn tell(
     let cells = |Happening { at, subject, action, reason }: &Happening| {
         [moment(*at, now), at.since(begin).to_string(), action.clone(), subject.clone(), reason.clone()]
     };
-    Rows::of(&["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"], story.iter().map(cells)).print(context.out)?;
-    Ok(Outcome::Done)
+    let heads = ["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"];
+    Ok(Rows::of(&heads, story.iter().map(cells)).print(context.out)?)
 }
 
 fn reason(event: &Event) -> String {

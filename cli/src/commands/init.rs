@@ -2,7 +2,7 @@
 //!
 //! Guarantees: prints the tables that it created. Does not: change an existing table. In AWS the stack creates them.
 
-use crate::console::{Context, Outcome, show};
+use crate::console::{Context, show};
 use clap::Args;
 use model::functions;
 use runtime::metrics;
@@ -16,14 +16,13 @@ pub struct InitArgs {
     print_contract: bool,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::Result<()> {
     if args.print_contract {
         let contract = json!({
             "tables": tables_json(), "functions": functions::to_json(), "metrics": metrics::to_json(),
             "job_event": JOB_EVENT,
         });
-        show::json(context.out, &contract)?;
-        return Ok(Outcome::Done);
+        return show::json(context.out, &contract);
     }
     let cluster = context.cluster().await?;
     let made = cluster.dynamo.create_tables().await?;
@@ -33,5 +32,5 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &InitArgs) -> anyhow::R
     if made.is_empty() {
         writeln!(context.out, "nothing changed: every table is there")?;
     }
-    Ok(Outcome::Done)
+    Ok(())
 }

@@ -5,7 +5,7 @@
 
 use super::jobs::needs;
 use crate::console::show::{self, Rows, Screen, moment, or_blank, when, when_known};
-use crate::console::{Cluster, Context, Outcome};
+use crate::console::{Cluster, Context};
 use crate::view::find::{Finder, no_job, short_alloc};
 use crate::view::retry_rules;
 use crate::view::story::{self, Happening};
@@ -26,7 +26,7 @@ pub struct JobArgs {
     json: bool,
 }
 
-pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let id = Finder::new(&cluster).job(&args.job).await?;
     let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
@@ -42,8 +42,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         if let (Value::Object(whole), Value::Object(more)) = (&mut whole, show::known(more)) {
             whole.extend(more);
         }
-        show::json(context.out, &whole)?;
-        return Ok(Outcome::Done);
+        return show::json(context.out, &whole);
     }
     let latest = cluster.store.history(&Subject::Job(id).to_string(), 1).await?;
     // An event with the same reason as the job itself is not shown.
@@ -61,7 +60,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         }
         story_rows(&story::of_allocs(&cluster.store, &allocs).await?, now).print(context.out)?;
     }
-    Ok(Outcome::Done)
+    Ok(())
 }
 
 /// Why a job waits. The job is shown even if EC2 cannot be reached.

@@ -85,8 +85,7 @@ async fn write_page(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut P
     let next = if up { next::for_list(present.next, err)? } else { None };
     if args.json {
         let rows = records.iter().map(|record| NodeRow::of(record, next.as_ref(), &names));
-        show::json(out, &rows.collect::<Vec<_>>())?;
-        return Ok(());
+        return show::json(out, &rows.collect::<Vec<_>>());
     }
     let free = records.iter().filter(|r| r.is_cleaned()).count();
     if !args.all {
@@ -136,7 +135,7 @@ fn cells(record: &NodeRecord, now: Time) -> [String; 11] {
     ]
 }
 
-pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let slot = Finder::new(&cluster).slot(&args.slot).await?;
     let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
@@ -144,8 +143,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     let next = if up { next::for_list(cluster.next(now).await, context.err)? } else { None };
     if args.json {
         let row = NodeRow::of(&record, next.as_ref(), &BTreeMap::new());
-        show::json(context.out, &Whole { row, record: &record })?;
-        return Ok(Outcome::Done);
+        return show::json(context.out, &Whole { row, record: &record });
     }
     let mut fields = fields(&record, now);
     fields.field("next", said(next.as_ref(), &record));
@@ -170,7 +168,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
         writeln!(context.out)?;
         rows.colours(context.colours).print(context.out)?;
     }
-    Ok(Outcome::Done)
+    Ok(())
 }
 
 fn fields(record: &NodeRecord, now: Time) -> Rows {

@@ -27,8 +27,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use crate::console::Context;
 use crate::console::show::Screen;
-use crate::console::{Context, Outcome};
 use crate::view::{Source, Views};
 use paint::Paint;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub(crate) const HELP: &str =
     "Example: nodekeeper top   then 2 for the jobs, /failed Enter for those that failed, Enter for why, ? for all keys";
 
-pub(crate) async fn run(context: &mut Context<'_>) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>) -> anyhow::Result<()> {
     if context.screen != Screen::Terminal {
         anyhow::bail!(
             "top needs a terminal, and standard output is none: `nodekeeper status`, `nodekeeper jobs` and `nodekeeper nodes` print the same as text"
@@ -46,6 +46,5 @@ pub(crate) async fn run(context: &mut Context<'_>) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     let source = Source::in_aws(&cluster, &context.clock);
     let paint = Paint { colours: context.colours };
-    screen::run(cluster, Arc::new(Views::new(source)), Arc::clone(&context.clock), paint).await?;
-    Ok(Outcome::Done)
+    screen::run(cluster, Arc::new(Views::new(source)), Arc::clone(&context.clock), paint).await
 }
