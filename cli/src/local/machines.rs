@@ -413,7 +413,10 @@ const SETPRIV: [&str; 2] = ["/usr/bin/setpriv", "/bin/setpriv"];
 fn death_signal_wrapper() -> Option<&'static str> {
     static FOUND: OnceLock<Option<&str>> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let found = SETPRIV.into_iter().find(|path| can_set_death_signal(path));
+        let found = SETPRIV.into_iter().find(|path| {
+            let tried = Command::new(path).args(["--pdeathsig", "KILL", "true"]).stdin(Stdio::null()).output();
+            tried.is_ok_and(|done| done.status.success())
+        });
         if found.is_none() {
             tracing::warn!(
                 "no setpriv of util-linux at {}: if this program is killed, machines go on; install util-linux",
@@ -422,16 +425,6 @@ fn death_signal_wrapper() -> Option<&'static str> {
         }
         found
     })
-}
-
-fn can_set_death_signal(setpriv: &str) -> bool {
-    let tried = Command::new(setpriv)
-        .args(["--pdeathsig", "KILL", "true"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    tried.is_ok_and(|status| status.success())
 }
 
 /// The address of a machine. All machines run on this computer, and each has a loopback address of its own: so the members of a job
