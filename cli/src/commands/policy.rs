@@ -196,12 +196,11 @@ async fn store_over(
     cluster: &Cluster,
     before: Option<&PolicyRow>,
     document: &Value,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<()> {
     let stored = as_stored(before);
     if stored == *document {
         let version = before.map_or(0, |row| row.version.number());
-        writeln!(context.out, "nothing changed: version {version} is the same")?;
-        return Ok(Outcome::Done);
+        return Ok(writeln!(context.out, "nothing changed: version {version} is the same")?);
     }
     let changes = difference(&stored, document);
     if before.is_some() {
@@ -220,7 +219,7 @@ async fn stored_as(
     cluster: &Cluster,
     written: Result<PolicyRow, WriteError>,
     how: &str,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<()> {
     let after = match written {
         Err(WriteError::Conflict(_)) => bail!(
             "the policy was not stored: someone else stored one meanwhile: look at it (`nodekeeper policy show`) and try again"
@@ -230,8 +229,7 @@ async fn stored_as(
     let version = after.version.number();
     writeln!(context.out, "stored as version {version}")?;
     let reason = format!("{BY_OPERATOR}: version {version}, {how}");
-    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, context.now()).await?;
-    Ok(Outcome::Done)
+    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, context.now()).await
 }
 
 /// A stored policy as a file.
