@@ -4,11 +4,11 @@
 //! another one is given; no two stacks use one `--data` file.
 
 use super::access::Access;
-use super::args::LocalArgs;
 use super::dynamo::{self, Written};
 use anyhow::{Context as _, anyhow};
 use aws_sdk_dynamodb::Client;
 use model::control::PolicyRow;
+use model::ids::ClusterName;
 use model::policy::Policy;
 use std::fmt::Display;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Dynamo, Store};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -32,26 +32,13 @@ const SWEEP_REST: u32 = 100;
 
 /// Serves the database at `listener` and makes its tables. Also returns what is written from then on.
 pub(super) async fn start(
-    args: &LocalArgs,
+    path: Option<&Path>,
+    cluster: ClusterName,
     access: &Access,
     listener: TcpListener,
     at: SocketAddr,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<(Store, UnboundedReceiver<Written>)> {
-    let (written, told) = mpsc::unbounded_channel();
-    serve(args.data.as_deref(), access.clone(), listener, written, tasks)?;
-    let dynamo = Dynamo::new(Client::new(&access.sdk_config(at)), args.cluster.clone());
-    dynamo.create_tables().await?;
-    Ok((Store::new(Arc::new(dynamo)), told))
-}
-
-fn serve(
-    path: Option<&Path>,
-    access: Access,
-    listener: TcpListener,
-    written: UnboundedSender<Written>,
-    tasks: &mut JoinSet<()>,
-) -> anyhow::Result<()> {
     let name = path.map_or_else(|| "a database in memory".to_owned(), |p| p.display().to_string());
     let failed = |why: &dyn Display| {
         anyhow!("the embedded DynamoDB cannot open {name}: {why}; name another file with --data, or leave it out")
@@ -65,8 +52,10 @@ fn serve(
         }
     };
     let db = db.map_err(|e| failed(&e))?;
+    let (written, told) = mpsc::unbounded_channel();
     let router = access.signed(dynamo::router(db.clone(), written), "dynamodb", dynamo::unsigned);
-    tasks.spawn(async move { access.serve("DynamoDB", listener, router).await });
+    let served = access.clone();
+    tasks.spawn(async move { served.serve("DynamoDB", listener, router).await });
     tasks.spawn(async move {
         let _until_the_end = lock;
         loop {
@@ -78,7 +67,9 @@ fn serve(
             sleep(pause(began.elapsed())).await;
         }
     });
-    Ok(())
+    let dynamo = Dynamo::new(Client::new(&access.sdk_config(at)), cluster);
+    dynamo.create_tables().await?;
+    Ok((Store::new(Arc::new(dynamo)), told))
 }
 
 /// Locks the file. Two stacks on one database would launch machines for each other's jobs.
@@ -139,14 +130,11 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let access = Access::of_test();
         let at = listener.local_addr().unwrap();
-        let client = |access: &Access| Client::new(&access.sdk_config(at));
-        let (right, wrong) = (client(&access), client(&Access::of_test()));
-        serve(None, access, listener, mpsc::unbounded_channel().0, &mut tasks).unwrap();
-        let dynamo = Dynamo::new(right, "t".parse().unwrap());
-        dynamo.create_tables().await.unwrap();
-        let refused = Dynamo::new(wrong, "t".parse().unwrap()).create_tables().await.unwrap_err().to_string();
+        let cluster: ClusterName = "t".parse().unwrap();
+        let wrong = Client::new(&Access::of_test().sdk_config(at));
+        let (store, _) = start(None, cluster.clone(), &access, listener, at, &mut tasks).await.unwrap();
+        let refused = Dynamo::new(wrong, cluster).create_tables().await.unwrap_err().to_string();
         assert!(refused.contains("load the environment file"), "{refused}");
-        let store = Store::new(Arc::new(dynamo));
         let first = store_policy(&store, None).await.unwrap();
         let mut other = first.clone();
         other.nodes.max = 3;

@@ -71,7 +71,9 @@ impl Stack {
         let access = Access::new(env);
         let variables = environment::variables(args, &places, &key, &access);
 
-        let (store, written) = database::start(args, &access, ports.dynamo, places.dynamo, &mut tasks).await?;
+        let data = args.data.as_deref();
+        let (store, written) =
+            database::start(data, args.cluster.clone(), &access, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
         let given = OF_MACHINES.split(' ').filter_map(|name| Some((name, env.var(name)?.to_owned())));
