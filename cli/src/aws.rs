@@ -134,12 +134,14 @@ fn no_session(error: &CredentialsError, profile: Option<&str>) -> String {
 /// The error and what caused it, without repetition, in one line.
 fn told(error: &CredentialsError) -> String {
     let mut told = Vec::new();
-    for error in std::iter::successors(Some(error as &dyn Error), |error| error.source()) {
+    let mut next: Option<&dyn Error> = Some(error);
+    while let Some(error) = next {
         let text = error.to_string();
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if !told.iter().any(|known: &String| known.contains(&text)) {
             told.push(text);
         }
+        next = error.source();
     }
     let told = told.join(": ");
     // What a credential process says about itself is enough, if it says something.

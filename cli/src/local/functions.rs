@@ -151,12 +151,16 @@ impl Functions {
                 let mut ticks = wake::ticks(period);
                 loop {
                     ticks.tick().await;
-                    if functions.by_name.get(function).is_some_and(|running| running.at_once.available_permits() > 0) {
+                    if functions.is_free(function) {
                         functions.send(function, json!({}));
                     }
                 }
             });
         }
+    }
+
+    fn is_free(&self, function: &str) -> bool {
+        self.by_name.get(function).is_some_and(|running| running.at_once.available_permits() > 0)
     }
 
     /// Starts a run, and does not wait for it. The function's log says how it fails.
