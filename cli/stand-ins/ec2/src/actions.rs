@@ -1,6 +1,6 @@
 //! Calls the function for each action of the API, and applies the faults to the call.
 
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, clip};
 use crate::call::Call;
 use crate::faults::LostAs;
 use crate::wire::Xml;
@@ -15,7 +15,8 @@ pub(crate) enum Answer {
 impl Call<'_> {
     /// Performs the action that the request names.
     pub(crate) fn answer(mut self, request_id: &str) -> Result<Answer, ApiError> {
-        let action = self.params.filled("Action").ok_or(ApiError::MissingAction)?;
+        let missing = || ApiError::new("MissingAction", "The request must contain the parameter Action");
+        let action = self.params.filled("Action").ok_or_else(missing)?;
         let perform: fn(&mut Self, &mut Xml) -> Result<(), ApiError> = match action {
             "RunInstances" => Self::run_instances,
             "CreateFleet" => Self::create_fleet,
@@ -27,7 +28,10 @@ impl Call<'_> {
             "DescribeSubnets" => Self::describe_subnets,
             "TerminateInstances" => Self::terminate_instances,
             "GetConsoleOutput" => Self::get_console_output,
-            other => return Err(ApiError::InvalidAction(other.chars().take(100).collect())),
+            other => {
+                let message = format!("The action {} is not valid for this web service.", clip(other));
+                return Err(ApiError::new("InvalidAction", message));
+            }
         };
         self.world.faults.fail_call(action, self.params)?;
         let xml = Xml::answer(action, request_id, |xml| perform(&mut self, xml))?;
@@ -36,7 +40,7 @@ impl Call<'_> {
         match lost_as {
             None => Ok(Answer::Xml(xml)),
             Some(LostAs::Disconnect) => Ok(Answer::Disconnect),
-            Some(LostAs::InternalError) => Err(ApiError::InternalError),
+            Some(LostAs::InternalError) => Err(ApiError::internal()),
         }
     }
 }

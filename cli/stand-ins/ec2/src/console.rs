@@ -14,7 +14,7 @@ const MAX_BYTES: usize = 64 * 1024;
 impl Call<'_> {
     /// The end of the machine's output, in base64; no `output` element before the first output.
     pub(crate) fn get_console_output(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
-        let id = self.params.filled("InstanceId").ok_or(ApiError::MissingParameter("InstanceId"))?;
+        let id = self.params.filled("InstanceId").ok_or_else(|| ApiError::missing("InstanceId"))?;
         ids::check(id)?;
         self.all_known(&[id.to_owned()])?;
         xml.text("instanceId", id);

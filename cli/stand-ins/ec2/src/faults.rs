@@ -173,7 +173,7 @@ impl Faults {
     pub(crate) fn fail_call(&mut self, action: &str, params: &Params) -> Result<(), ApiError> {
         if self.throttle_calls > 0 {
             self.throttle_calls -= 1;
-            return Err(ApiError::RequestLimitExceeded);
+            return Err(ApiError::throttled());
         }
         self.fail_as_told(action, params)
     }
@@ -187,7 +187,7 @@ impl Faults {
             return Ok(());
         };
         fail.times = fail.times.saturating_sub(1);
-        let error = ApiError::OnDemand { status: fail.status, code: fail.code.clone(), message: fail.message.clone() };
+        let error = ApiError { status: fail.status, code: fail.code.clone(), message: fail.message.clone() };
         self.fail.retain(|f| f.times > 0);
         Err(error)
     }

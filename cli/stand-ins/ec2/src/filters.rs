@@ -1,10 +1,12 @@
-//! The filters of lists of types and places.
+//! The filters of lists of instances, types and places.
 //!
 //! Guarantees: a filter that the stand-in does not know is refused. If it ignored one, it would list too much.
 
-use crate::api_error::ApiError;
-use crate::describe::MAX_FILTER_VALUES;
+use crate::api_error::{ApiError, clip};
 use crate::wire::Params;
+
+/// "The maximum number of filter values" of a call ("FilterLimitExceeded", EC2 API Reference).
+const MAX_FILTER_VALUES: usize = 200;
 
 /// One filter: its name, and the values of which one must match.
 pub(crate) struct Filter {
@@ -21,18 +23,25 @@ impl Filter {
 
 /// The filters of a request, joined by AND ("List and filter using the CLI and API", EC2 User Guide).
 pub(crate) fn read(params: &Params, known: &[&str]) -> Result<Vec<Filter>, ApiError> {
+    read_known(params, |name, _| known.contains(&name))
+}
+
+/// The same, with a question whether the stand-in knows a filter, by its name and its values.
+pub(crate) fn read_known(params: &Params, is_known: impl Fn(&str, &[String]) -> bool) -> Result<Vec<Filter>, ApiError> {
     let mut filters = Vec::new();
     for filter in params.structures("Filter") {
-        let name = filter.filled("Name").ok_or(ApiError::MissingParameter("Filter.Name"))?.to_owned();
+        let name = filter.filled("Name").ok_or_else(|| ApiError::missing("Filter.Name"))?.to_owned();
         let values: Vec<String> = filter.list("Value").into_iter().map(str::to_owned).collect();
-        if values.is_empty() || !known.contains(&name.as_str()) {
-            let name: String = name.chars().take(100).collect();
-            return Err(ApiError::InvalidParameterValue(format!("The filter '{name}' is invalid")));
+        if values.is_empty() || !is_known(&name, &values) {
+            return Err(ApiError::invalid(format!("The filter '{}' is invalid", clip(&name))));
         }
         filters.push(Filter { name, values });
     }
     let values: usize = filters.iter().map(|filter| filter.values.len()).sum();
-    if values > MAX_FILTER_VALUES { Err(ApiError::FilterLimitExceeded) } else { Ok(filters) }
+    if values > MAX_FILTER_VALUES {
+        return Err(ApiError::new("FilterLimitExceeded", "The request exceeds the limit of 200 filter values."));
+    }
+    Ok(filters)
 }
 
 /// Whether the whole text matches the pattern, in which `*` is any text. `?` has no meaning here.

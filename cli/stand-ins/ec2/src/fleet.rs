@@ -48,7 +48,7 @@ impl Call<'_> {
         let token = token(self.params)?;
         if let Some((params, answer)) = token.and_then(|token| self.world.fleets.get(token)) {
             if *params != identity(self.params) {
-                return Err(ApiError::IdempotentParameterMismatch);
+                return Err(ApiError::other_request());
             }
             xml.raw(answer);
             return Ok(());
@@ -59,7 +59,7 @@ impl Call<'_> {
             && !(self.world.run_requests.take(1, throttle.run_requests, self.now)
                 && self.world.run_instances.take(fleet.total, throttle.run_instances, self.now))
         {
-            return Err(ApiError::RequestLimitExceeded);
+            return Err(ApiError::throttled());
         }
         for way in &fleet.ways {
             templates::of_launch(&way.launch, self.settings)?;
@@ -107,7 +107,7 @@ impl Call<'_> {
         let least = fleet.options.number::<u32>("MinTargetCapacity")?.unwrap_or(0);
         if least > 0 && !one_type && !one_zone {
             let why = "MinTargetCapacity needs SingleInstanceType or SingleAvailabilityZone";
-            return Err(ApiError::InvalidParameterCombination(why.into()));
+            return Err(ApiError::combination(why));
         }
         let (settings, mut tried, mut left) = (self.settings, Vec::new(), fleet.total);
         // What every instance must have, once the first one is launched.
@@ -157,15 +157,12 @@ impl Call<'_> {
 impl Fleet {
     fn read(params: &Params) -> Result<Self, ApiError> {
         if params.filled("Type") != Some("instant") {
-            return Err(ApiError::value(
-                params.filled("Type").unwrap_or(""),
-                "Type",
-                "the stand-in knows instant fleets only",
-            ));
+            let kind = params.filled("Type").unwrap_or("");
+            return Err(ApiError::value(kind, "Type", "the stand-in knows instant fleets only"));
         }
         let target = params.structure("TargetCapacitySpecification").unwrap_or_default();
         let total = target.number::<u32>("TotalTargetCapacity")?.filter(|n| *n > 0);
-        let total = total.ok_or(ApiError::MissingParameter("TargetCapacitySpecification.TotalTargetCapacity"))?;
+        let total = total.ok_or_else(|| ApiError::missing("TargetCapacitySpecification.TotalTargetCapacity"))?;
         let (market, options) = match target.filled("DefaultTargetCapacityType") {
             Some("spot") => (Market::Spot, "SpotOptions"),
             None | Some("on-demand") => (Market::OnDemand, "OnDemandOptions"),
@@ -179,13 +176,13 @@ impl Fleet {
         let reservation = reservation_of(&options, market)?;
 
         if target.get("OnDemandTargetCapacity").or(target.get("SpotTargetCapacity")).is_some() {
-            return Err(ApiError::InvalidParameterValue("The stand-in knows fleets of one market only".into()));
+            return Err(ApiError::invalid("The stand-in knows fleets of one market only"));
         }
         let mut ways = Vec::new();
         for config in params.structures("LaunchTemplateConfigs") {
             let template = config.structure("LaunchTemplateSpecification").unwrap_or_default();
             if template.filled("Version").is_none() {
-                return Err(ApiError::MissingParameter("LaunchTemplateSpecification.Version"));
+                return Err(ApiError::missing("LaunchTemplateSpecification.Version"));
             }
             let mut overrides = config.structures("Overrides");
             if overrides.is_empty() {
@@ -198,7 +195,7 @@ impl Fleet {
             }));
         }
         if ways.is_empty() {
-            return Err(ApiError::MissingParameter("LaunchTemplateConfigs"));
+            return Err(ApiError::missing("LaunchTemplateConfigs"));
         }
         Ok(Self { total, market, ways, options: options.clone() })
     }
@@ -211,9 +208,7 @@ fn reservation_of(options: &Params, market: Market) -> Result<Option<&str>, ApiE
     }
     match options.list("CapacityReservationTarget.CapacityReservationId").as_slice() {
         [id] => Ok(Some(*id)),
-        _ => Err(ApiError::InvalidParameterValue(
-            "The stand-in knows fleets in one capacity reservation, which is named by its id".into(),
-        )),
+        _ => Err(ApiError::invalid("The stand-in knows fleets in one capacity reservation, which is named by its id")),
     }
 }
 
@@ -261,8 +256,8 @@ fn write(xml: &mut Xml, fleet_id: &str, market: Market, tried: &[Tried<'_>]) {
     let errors = tried.iter().filter_map(|tried| Some((tried.way, tried.launched.as_ref().err()?)));
     xml.items("errorSet", errors, |xml, (way, error)| {
         write_way(xml, way);
-        xml.text("errorCode", error.code());
-        xml.text("errorMessage", &error.to_string());
+        xml.text("errorCode", &error.code);
+        xml.text("errorMessage", &error.message);
     });
     let launched = tried.iter().filter_map(|tried| Some((tried.way, tried.launched.as_ref().ok()?)));
     xml.items("fleetInstanceSet", launched, |xml, (way, (_, instances))| {

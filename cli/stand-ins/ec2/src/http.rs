@@ -62,12 +62,12 @@ impl Ec2 {
 
     /// The error that EC2 answers to a request whose signature it refuses.
     pub fn unsigned(why: &str) -> Response {
-        refused("-", &ApiError::Unsigned(why.to_owned()))
+        refused("-", &ApiError::unsigned(why))
     }
 
     /// The error of the price list and of Service Quotas for a request whose signature they refuse.
     pub fn unsigned_json(why: &str) -> Response {
-        refused_json("-", &ApiError::Unsigned(why.to_owned()))
+        refused_json("-", &ApiError::unsigned(why))
     }
 
     /// The name in signatures of the service that a request with these headers is for.
@@ -100,7 +100,10 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
             tokio::time::sleep(Duration::from_millis(ec2.latency_ms(&params))).await;
             answer
         }
-        Err(_) => ("-".to_owned(), Err(ApiError::TooLarge { limit: MAX_BODY_BYTES })),
+        Err(_) => {
+            let message = format!("The request body is larger than {MAX_BODY_BYTES} bytes");
+            ("-".to_owned(), Err(ApiError { status: 413, ..ApiError::new("RequestEntityTooLarge", message) }))
+        }
     };
     match answer {
         Ok(Answer::Xml(xml)) => xml_response(StatusCode::OK, &request_id, xml),
@@ -110,7 +113,7 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
             Body::from_stream(broken).into_response()
         }
         Err(error) => {
-            tracing::debug!(code = error.code(), %error, "the EC2 stand-in refuses a call");
+            tracing::debug!(code = error.code, %error, "the EC2 stand-in refuses a call");
             refused(&request_id, &error)
         }
     }
@@ -125,8 +128,8 @@ fn answer_in_json(ec2: &Ec2, headers: &HeaderMap, body: &[u8]) -> Response {
 }
 
 fn refused_json(request_id: &str, error: &ApiError) -> Response {
-    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    json_response(status, request_id, &json!({ "__type": error.code(), "Message": error.to_string() }))
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json_response(status, request_id, &json!({ "__type": error.code, "Message": error.message }))
 }
 
 fn json_response(status: StatusCode, request_id: &str, body: &Value) -> Response {
@@ -135,7 +138,7 @@ fn json_response(status: StatusCode, request_id: &str, body: &Value) -> Response
 }
 
 fn refused(request_id: &str, error: &ApiError) -> Response {
-    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     xml_response(status, request_id, Xml::error(error, request_id))
 }
 

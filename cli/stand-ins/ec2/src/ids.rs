@@ -1,6 +1,6 @@
 //! Instance ids in requests: checks that they are well-formed and known.
 
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, clip};
 use crate::call::Call;
 
 /// How many instances one call may name ("DescribeInstances" and "TerminateInstances", EC2 API Reference).
@@ -11,7 +11,7 @@ impl Call<'_> {
     pub(crate) fn instance_ids(&self) -> Result<Vec<String>, ApiError> {
         let named = self.params.list("InstanceId");
         if named.len() > MAX_IDS {
-            return Err(ApiError::InvalidParameterValue(format!("A call can name at most {MAX_IDS} instances")));
+            return Err(ApiError::invalid(format!("A call can name at most {MAX_IDS} instances")));
         }
         let mut ids: Vec<String> = Vec::new();
         for id in named {
@@ -28,7 +28,7 @@ impl Call<'_> {
     pub(crate) fn all_known(&self, ids: &[String]) -> Result<(), ApiError> {
         let known = |id: &String| self.world.find(id).is_some_and(|instance| self.is_known(instance));
         let unknown: Vec<String> = ids.iter().filter(|id| !known(id)).cloned().collect();
-        if unknown.is_empty() { Ok(()) } else { Err(ApiError::InstanceNotFound(unknown)) }
+        if unknown.is_empty() { Ok(()) } else { Err(ApiError::no_instances(&unknown)) }
     }
 }
 
@@ -36,5 +36,8 @@ impl Call<'_> {
 pub(crate) fn check(id: &str) -> Result<(), ApiError> {
     let digits = id.strip_prefix("i-").unwrap_or_default();
     let well_formed = matches!(digits.len(), 8 | 17) && digits.bytes().all(|b| b.is_ascii_hexdigit());
-    if well_formed { Ok(()) } else { Err(ApiError::InstanceIdMalformed(id.chars().take(100).collect())) }
+    if well_formed {
+        return Ok(());
+    }
+    Err(ApiError::new("InvalidInstanceID.Malformed", format!("Invalid id: \"{}\"", clip(id))))
 }

@@ -10,10 +10,12 @@
 use axum::http::HeaderMap;
 use serde_json::Value;
 
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, clip};
 use crate::call::Call;
 
 const TARGET: &str = "x-amz-target";
+/// "The maximum number of results to return": from 1 to 100.
+const MAX_RESULTS: usize = 100;
 
 fn target(headers: &HeaderMap) -> Option<&str> {
     headers.get(TARGET).map(|target| target.to_str().unwrap_or_default())
@@ -30,10 +32,30 @@ impl Call<'_> {
         match target(headers).unwrap_or_default() {
             "AWSPriceListService.GetProducts" => self.get_products(body),
             "ServiceQuotasV20190624.ListServiceQuotas" => self.list_service_quotas(body),
-            other => {
-                let message = other.chars().take(100).collect();
-                Err(ApiError::Json { code: "UnknownOperationException", message })
-            }
+            other => Err(ApiError::new("UnknownOperationException", clip(other))),
         }
+    }
+
+    /// The answer with the rows of the page that a request asks for. `size` and `token` are of the request, and the codes are
+    /// those of the errors about them.
+    pub(crate) fn json_page(
+        &self,
+        rows: Vec<Value>,
+        (size, bad_size): (Option<usize>, &str),
+        (token, bad_token): (Option<&str>, &str),
+        query: u64,
+        answer: impl FnOnce(Vec<Value>) -> Value,
+    ) -> Result<Value, ApiError> {
+        let size = size.unwrap_or(MAX_RESULTS);
+        if !(1..=MAX_RESULTS).contains(&size) {
+            return Err(ApiError::new(bad_size, "MaxResults must be between 1 and 100"));
+        }
+        let page = self.page(rows, size, token, query);
+        let (page, next) = page.map_err(|e| ApiError::new(bad_token, e.message))?;
+        let mut answer = answer(page);
+        if let (Some(token), Some(fields)) = (next, answer.as_object_mut()) {
+            fields.insert("NextToken".into(), token.into());
+        }
+        Ok(answer)
     }
 }

@@ -6,7 +6,7 @@
 use model::time::Span;
 use std::ops::RangeInclusive;
 
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, clip};
 use crate::call::Call;
 use crate::catalogue;
 use crate::filters;
@@ -30,7 +30,9 @@ impl Call<'_> {
         let types = catalogue::types(self.settings);
         let unknown: Vec<&str> = named.iter().copied().filter(|name| !types.iter().any(|t| t.name == *name)).collect();
         if !unknown.is_empty() {
-            return Err(ApiError::InstanceTypeUnknown(unknown.join(", ").chars().take(100).collect()));
+            let names = clip(&unknown.join(", "));
+            let message = format!("The following supplied instance types do not exist: [{names}]");
+            return Err(ApiError::new("InvalidInstanceType", message));
         }
         let takes = |kind: &InstanceType| {
             filters.iter().all(|filter| match filter.name.as_str() {
@@ -45,9 +47,7 @@ impl Call<'_> {
 
     pub(crate) fn describe_instance_type_offerings(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
         if self.params.filled("LocationType") != Some("availability-zone") {
-            return Err(ApiError::InvalidParameterValue(
-                "The stand-in knows offerings by availability-zone only".into(),
-            ));
+            return Err(ApiError::invalid("The stand-in knows offerings by availability-zone only"));
         }
         let filters = filters::read(self.params, &["instance-type", "location"])?;
         let types = catalogue::types(self.settings);
@@ -92,7 +92,7 @@ impl Call<'_> {
         let named = self.params.list("SubnetId");
         let subnets = &self.settings.subnets;
         if let Some(unknown) = named.iter().find(|id| !subnets.iter().any(|subnet| subnet.subnet_id == **id)) {
-            return Err(ApiError::SubnetNotFound(unknown.chars().take(100).collect()));
+            return Err(ApiError::no_subnet(unknown));
         }
         let rows: Vec<(usize, &Subnet)> = subnets
             .iter()

@@ -25,7 +25,10 @@ impl Call<'_> {
             Some((last, of, at)) if of == query && self.now.since(at) <= Span::from_ms(self.settings.page_token_ms) => {
                 Ok(last)
             }
-            _ => Err(ApiError::InvalidPaginationToken),
+            _ => {
+                let message = "The specified pagination token is invalid or has expired.";
+                Err(ApiError::new("InvalidPaginationToken", message))
+            }
         }
     }
 

@@ -14,8 +14,7 @@ use crate::call::Call;
 use crate::catalogue;
 use crate::settings::InstanceType;
 
-/// "The maximum number of results to return": from 1 to 100.
-const MAX_RESULTS: usize = 100;
+const INVALID: &str = "InvalidParameterException";
 /// AWS's code of the terms on demand.
 const ON_DEMAND: &str = "JRTCKXETXF";
 
@@ -41,18 +40,12 @@ struct Filter {
 impl Call<'_> {
     pub(crate) fn get_products(&mut self, body: &[u8]) -> Result<Value, ApiError> {
         self.world.faults.fail_call("GetProducts", self.params)?;
-        let invalid = |message| ApiError::Json { code: "InvalidParameterException", message };
+        let invalid = |message: String| ApiError::new(INVALID, message);
         let asked: Asked =
             serde_json::from_slice(body).map_err(|e| invalid(format!("the request is not valid: {e}")))?;
         if let Some(filter) = asked.filters.iter().find(|f| f.kind != "TERM_MATCH") {
-            return Err(invalid(format!(
-                "the stand-in knows filters of the type TERM_MATCH only, and not {}",
-                filter.kind
-            )));
-        }
-        let size = asked.max_results.unwrap_or(MAX_RESULTS);
-        if !(1..=MAX_RESULTS).contains(&size) {
-            return Err(invalid("MaxResults must be between 1 and 100".into()));
+            let kind = &filter.kind;
+            return Err(invalid(format!("the stand-in knows filters of the type TERM_MATCH only, and not {kind}")));
         }
         let types = catalogue::types(self.settings);
         // The prices do not depend on the region: each region that is asked for has them.
@@ -64,15 +57,11 @@ impl Call<'_> {
             .collect();
         let mut hasher = DefaultHasher::new();
         (asked.service_code.as_str(), &asked.filters).hash(&mut hasher);
-        let page = self.page(products, size, asked.next_token.as_deref(), hasher.finish());
-        let (page, next) =
-            page.map_err(|e| ApiError::Json { code: "InvalidNextTokenException", message: e.to_string() })?;
-        let texts: Vec<String> = page.iter().map(Value::to_string).collect();
-        let mut answer = json!({ "FormatVersion": "aws_v1", "PriceList": texts });
-        if let (Some(token), Some(fields)) = (next, answer.as_object_mut()) {
-            fields.insert("NextToken".into(), token.into());
-        }
-        Ok(answer)
+        let (size, token) = ((asked.max_results, INVALID), (asked.next_token.as_deref(), "InvalidNextTokenException"));
+        self.json_page(products, size, token, hasher.finish(), |page| {
+            let texts: Vec<String> = page.iter().map(Value::to_string).collect();
+            json!({ "FormatVersion": "aws_v1", "PriceList": texts })
+        })
     }
 }
 

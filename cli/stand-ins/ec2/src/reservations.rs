@@ -8,7 +8,7 @@
 use model::enums::ReservationKind;
 use std::ops::RangeInclusive;
 
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, clip};
 use crate::call::Call;
 use crate::faults::Reservation;
 use crate::filters;
@@ -23,7 +23,8 @@ impl World {
     /// How many more instances run in this reservation, and the reservation.
     pub(crate) fn reservation(&self, id: &str) -> Result<(&Reservation, u32), ApiError> {
         let known = self.faults.capacity_reservations.iter().find(|known| known.id == id);
-        let known = known.ok_or_else(|| ApiError::ReservationNotFound(id.chars().take(100).collect()))?;
+        let absent = || format!("The Capacity Reservation ID '{}' does not exist", clip(id));
+        let known = known.ok_or_else(|| ApiError::new("InvalidCapacityReservationId.NotFound", absent()))?;
         let uses = |state: State| !matches!(state, State::Terminated | State::Stopped);
         let used = self.listed(None).filter(|(_, i)| i.capacity_reservation.as_deref() == Some(id) && uses(i.state));
         Ok((known, known.of.total.saturating_sub(u32::try_from(used.count()).unwrap_or(u32::MAX))))
@@ -35,7 +36,8 @@ impl Call<'_> {
     pub(crate) fn room_in_reservation(&self, id: &str, instance_type: &str, zone: &str) -> Result<u32, ApiError> {
         let (known, free) = self.world.reservation(id)?;
         if known.of.until().is_some_and(|until| until <= self.now) {
-            return Err(ApiError::ReservationState(id.to_owned()));
+            let message = format!("The Capacity Reservation '{id}' is not active");
+            return Err(ApiError::new("InvalidCapacityReservationState", message));
         }
         if (known.of.instance_type.as_str(), known.of.zone.as_str()) != (instance_type, zone) {
             let why = "the reservation is of another instance type or Availability Zone";

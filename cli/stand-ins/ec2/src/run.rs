@@ -54,7 +54,7 @@ impl Call<'_> {
         if let Some(throttle) = &settings.throttle
             && !self.world.run_requests.take(1, throttle.run_requests, now)
         {
-            return Err(ApiError::RequestLimitExceeded);
+            return Err(ApiError::throttled());
         }
         let launch = Launch::read(params, settings)?;
         if let Some(earlier) = self.repeated_launch(&launch)? {
@@ -65,7 +65,7 @@ impl Call<'_> {
         if let Some(throttle) = &settings.throttle
             && !self.world.run_instances.take(count, throttle.run_instances, now)
         {
-            return Err(ApiError::RequestLimitExceeded);
+            return Err(ApiError::throttled());
         }
         let (reservation_id, instances) = self.launch(&launch, count);
         self.write(xml, &reservation_id, &instances);
@@ -85,11 +85,12 @@ impl Call<'_> {
         let key = (launch.subnet.zone.clone(), token.to_owned());
         let Some(used) = self.world.tokens.get(&key) else { return Ok(None) };
         if used.params != identity(self.params) {
-            return Err(ApiError::IdempotentParameterMismatch);
+            return Err(ApiError::other_request());
         }
         let lives = |id: &String| self.world.find(id).is_some_and(|i| i.state != State::Terminated);
         if !used.instances.iter().any(lives) {
-            return Err(ApiError::IdempotentInstanceTerminated);
+            let message = "The instance launched by the earlier request with this client token has been terminated.";
+            return Err(ApiError::new("IdempotentInstanceTerminated", message));
         }
         Ok(Some(used))
     }
@@ -109,42 +110,43 @@ impl Call<'_> {
         let used = |each: fn(&Instance) -> u32| -> u32 {
             self.world.listed(None).filter(|(_, i)| counts(i)).map(|(_, i)| each(i)).sum()
         };
-        match launch.market {
-            Market::OnDemand => {
-                if let Some(most) = faults.max_instances {
-                    let left = most.saturating_sub(used(|_| 1));
-                    limit(left, ApiError::InstanceLimitExceeded(left))?;
-                }
-                if let Some(most) = faults.max_vcpus {
-                    let left = most.saturating_sub(used(|i| i.vcpus)) / launch.vcpus.max(1);
-                    limit(left, ApiError::VcpuLimitExceeded(most))?;
-                }
-            }
-            Market::Spot => {
-                if let Some(most) = faults.max_spot_instances {
-                    limit(most.saturating_sub(used(|_| 1)), ApiError::MaxSpotInstanceCountExceeded)?;
-                }
-                if let Some(most) = faults.max_spot_vcpus {
-                    let left = most.saturating_sub(used(|i| i.vcpus)) / launch.vcpus.max(1);
-                    limit(left, ApiError::MaxSpotInstanceCountExceeded)?;
-                }
-            }
+        let (instances, vcpus) = match launch.market {
+            Market::OnDemand => (faults.max_instances, faults.max_vcpus),
+            Market::Spot => (faults.max_spot_instances, faults.max_spot_vcpus),
             // The reservation itself counts against the quota.
-            Market::Reserved => {
-                let id = launch.capacity_reservation.unwrap_or_default();
-                let room = self.room_in_reservation(id, &launch.instance_type, &launch.subnet.zone)?;
-                limit(room, ApiError::ReservationCapacityExceeded(id.to_owned()))?;
-            }
+            Market::Reserved => (None, None),
+        };
+        if let Some(most) = instances {
+            let left = most.saturating_sub(used(|_| 1));
+            let message = format!("Your quota allows for {left} more running instance(s). You requested more.");
+            limit(left, over_quota(launch.market, "InstanceLimitExceeded", message))?;
+        }
+        if let Some(most) = vcpus {
+            let left = most.saturating_sub(used(|i| i.vcpus)) / launch.vcpus.max(1);
+            let message = format!(
+                "You have requested more vCPU capacity than your current vCPU limit of {most} allows for the instance \
+                 bucket that the specified instance type belongs to."
+            );
+            limit(left, over_quota(launch.market, "VcpuLimitExceeded", message))?;
+        }
+        let (zone, instance_type) = (&launch.subnet.zone, &launch.instance_type);
+        if let Some(id) = launch.capacity_reservation {
+            let full = format!("The requested reservation {id} does not have sufficient capacity for this request.");
+            let room = self.room_in_reservation(id, instance_type, zone)?;
+            limit(room, ApiError::new("ReservationCapacityExceeded", full))?;
         }
         if launch.subnet.addresses.is_some() {
             let subnet = &launch.subnet.subnet_id;
-            limit(self.free_addresses(launch.subnet), ApiError::NoFreeAddresses(subnet.clone()))?;
+            let full = format!("There are not enough free addresses in subnet '{subnet}'");
+            let message = format!("{full} to satisfy the requested number of instances.");
+            limit(self.free_addresses(launch.subnet), ApiError::new("InsufficientFreeAddressesInSubnet", message))?;
         }
-        let zone = &launch.subnet.zone;
         for shortage in &faults.shortages {
-            if shortage.applies_to(&launch.instance_type, zone, launch.market) {
-                let (instance_type, zone) = (launch.instance_type.clone(), zone.clone());
-                limit(shortage.left, ApiError::InsufficientInstanceCapacity { instance_type, zone })?;
+            if shortage.applies_to(instance_type, zone, launch.market) {
+                let lacking = format!("We currently do not have sufficient {instance_type} capacity");
+                let message = format!("{lacking} in the Availability Zone you requested ({zone}).");
+                let error = ApiError::new("InsufficientInstanceCapacity", message);
+                limit(shortage.left, ApiError { status: 500, ..error })?;
             }
         }
         Ok(allowed)
@@ -229,15 +231,20 @@ impl<'a> Launch<'a> {
                 None | Some("stop") => false,
                 Some("terminate") => true,
                 Some(other) => {
-                    return Err(ApiError::value(
-                        other,
-                        "InstanceInitiatedShutdownBehavior",
-                        "it must be stop or terminate",
-                    ));
+                    let why = "it must be stop or terminate";
+                    return Err(ApiError::value(other, "InstanceInitiatedShutdownBehavior", why));
                 }
             },
         })
     }
+}
+
+/// The error of a launch that is above a quota. Spot has one for both of its quotas.
+fn over_quota(market: Market, code: &str, message: String) -> ApiError {
+    if market == Market::Spot {
+        return ApiError::new("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded");
+    }
+    ApiError::new(code, message)
 }
 
 /// The parameters on which two requests with one client token must agree: all but the token.
@@ -246,8 +253,8 @@ pub(crate) fn identity(params: &Params) -> Params {
 }
 
 fn counts(params: &Params) -> Result<(u32, u32), ApiError> {
-    let min = params.number::<u32>("MinCount")?.ok_or(ApiError::MissingParameter("MinCount"))?;
-    let max = params.number::<u32>("MaxCount")?.ok_or(ApiError::MissingParameter("MaxCount"))?;
+    let min = params.number::<u32>("MinCount")?.ok_or_else(|| ApiError::missing("MinCount"))?;
+    let max = params.number::<u32>("MaxCount")?.ok_or_else(|| ApiError::missing("MaxCount"))?;
     if min < 1 {
         return Err(ApiError::value(&min.to_string(), "MinCount", "it must be at least 1"));
     }
@@ -269,11 +276,9 @@ pub(crate) fn token(params: &Params) -> Result<Option<&str>, ApiError> {
 fn subnet<'a>(params: &Params, settings: &'a Ec2Settings) -> Result<(usize, &'a Subnet), ApiError> {
     let mut subnets = settings.subnets.iter().enumerate();
     match params.filled("SubnetId") {
-        Some(id) => subnets
-            .find(|(_, subnet)| subnet.subnet_id == id)
-            .ok_or_else(|| ApiError::SubnetNotFound(id.chars().take(100).collect())),
+        Some(id) => subnets.find(|(_, subnet)| subnet.subnet_id == id).ok_or_else(|| ApiError::no_subnet(id)),
         // "If you don't specify a subnet ID, we choose a default subnet from your default VPC".
-        None => subnets.next().ok_or(ApiError::MissingParameter("SubnetId")),
+        None => subnets.next().ok_or_else(|| ApiError::missing("SubnetId")),
     }
 }
 
@@ -286,7 +291,9 @@ fn vcpus(instance_type: &str, zone: &str, settings: &Ec2Settings) -> Result<u32,
         return Err(ApiError::value(instance_type, "InstanceType", "no such instance type exists"));
     };
     if !known.zones.is_empty() && !known.zones.iter().any(|has| has == zone) {
-        return Err(ApiError::Unsupported { instance_type: instance_type.to_owned(), zone: zone.to_owned() });
+        let refused = format!("Your requested instance type ({instance_type}) is not supported");
+        let message = format!("{refused} in your requested Availability Zone ({zone}).");
+        return Err(ApiError::new("Unsupported", message));
     }
     Ok(known.vcpus)
 }
@@ -302,9 +309,10 @@ fn market(params: &Params) -> Result<Option<Market>, ApiError> {
 fn user_data(params: &Params) -> Result<Option<String>, ApiError> {
     let Some(encoded) = params.filled("UserData") else { return Ok(None) };
     let encoded: String = encoded.split_ascii_whitespace().collect();
-    let bytes = STANDARD.decode(encoded).map_err(|_| ApiError::UserDataMalformed)?;
+    let malformed = |_| ApiError::new("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.");
+    let bytes = STANDARD.decode(encoded).map_err(malformed)?;
     if bytes.len() > MAX_USER_DATA {
-        return Err(ApiError::InvalidParameterValue("User data is limited to 16384 bytes".into()));
+        return Err(ApiError::invalid("User data is limited to 16384 bytes"));
     }
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
@@ -315,19 +323,12 @@ fn instance_tags(params: &Params) -> Result<Tags, ApiError> {
     let mut seen: Vec<String> = Vec::new();
     for specification in params.structures("TagSpecification") {
         let kind = specification.filled("ResourceType").unwrap_or_default();
+        let refused = |why: &str| Err(ApiError::value(kind, "TagSpecification.ResourceType", why));
         if !TAGGABLE.contains(&kind) {
-            return Err(ApiError::value(
-                kind,
-                "TagSpecification.ResourceType",
-                "a launch cannot tag this resource type",
-            ));
+            return refused("a launch cannot tag this resource type");
         }
         if seen.iter().any(|seen| seen == kind) {
-            return Err(ApiError::value(
-                kind,
-                "TagSpecification.ResourceType",
-                "the same resource type is given twice",
-            ));
+            return refused("the same resource type is given twice");
         }
         seen.push(kind.to_owned());
         let tags = tags::read(&specification)?;

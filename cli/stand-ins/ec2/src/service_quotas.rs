@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 use crate::api_error::ApiError;
 use crate::call::Call;
 
-/// "The maximum number of results": from 1 to 100.
-const MAX_RESULTS: usize = 100;
+const INVALID: &str = "IllegalArgumentException";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -28,33 +27,23 @@ struct Asked {
 impl Call<'_> {
     pub(crate) fn list_service_quotas(&mut self, body: &[u8]) -> Result<Value, ApiError> {
         self.world.faults.fail_call("ListServiceQuotas", self.params)?;
-        let invalid = |message| ApiError::Json { code: "IllegalArgumentException", message };
-        let asked: Asked =
-            serde_json::from_slice(body).map_err(|e| invalid(format!("the request is not valid: {e}")))?;
+        let invalid = |e: serde_json::Error| ApiError::new(INVALID, format!("the request is not valid: {e}"));
+        let asked: Asked = serde_json::from_slice(body).map_err(invalid)?;
         if asked.service_code != "ec2" {
             let message = format!("the stand-in knows quotas of ec2 only, and not of {}", asked.service_code);
-            return Err(ApiError::Json { code: "NoSuchResourceException", message });
-        }
-        let size = asked.max_results.unwrap_or(MAX_RESULTS);
-        if !(1..=MAX_RESULTS).contains(&size) {
-            return Err(invalid("MaxResults must be between 1 and 100".into()));
+            return Err(ApiError::new("NoSuchResourceException", message));
         }
         let faults = &self.world.faults;
         let of = |market, vcpus: Option<u32>| {
             vcpus.into_iter().flat_map(move |vcpus| names(market).map(move |name| (name, vcpus)))
         };
         let quotas = of(Market::OnDemand, faults.max_vcpus).chain(of(Market::Spot, faults.max_spot_vcpus));
-        let page = self.page(quotas.collect(), size, asked.next_token.as_deref(), 0);
-        let (page, next) =
-            page.map_err(|e| ApiError::Json { code: "InvalidPaginationTokenException", message: e.to_string() })?;
-        let quota = |(name, vcpus): &(String, u32)| {
+        let quota = |(name, vcpus): (String, u32)| {
             json!({ "ServiceCode": "ec2", "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)", "QuotaName": name,
-                    "Value": f64::from(*vcpus), "Unit": "None", "Adjustable": true, "GlobalQuota": false })
+                    "Value": f64::from(vcpus), "Unit": "None", "Adjustable": true, "GlobalQuota": false })
         };
-        let mut answer = json!({ "Quotas": page.iter().map(quota).collect::<Vec<_>>() });
-        if let (Some(token), Some(fields)) = (next, answer.as_object_mut()) {
-            fields.insert("NextToken".into(), token.into());
-        }
-        Ok(answer)
+        let (size, token) = (asked.max_results, asked.next_token.as_deref());
+        let (size, token) = ((size, INVALID), (token, "InvalidPaginationTokenException"));
+        self.json_page(quotas.map(quota).collect(), size, token, 0, |page| json!({ "Quotas": page }))
     }
 }

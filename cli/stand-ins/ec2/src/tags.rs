@@ -16,7 +16,7 @@ pub(crate) type Tags = BTreeMap<String, String>;
 pub(crate) fn read(params: &Params) -> Result<Tags, ApiError> {
     let mut tags = Tags::new();
     for tag in params.structures("Tag") {
-        let key = tag.filled("Key").ok_or(ApiError::MissingParameter("Tag.Key"))?;
+        let key = tag.filled("Key").ok_or_else(|| ApiError::missing("Tag.Key"))?;
         let value = tag.get("Value").unwrap_or_default();
         if key.chars().count() > MAX_KEY_CHARS {
             return Err(ApiError::value(key, "Tag.Key", "a key has at most 127 characters"));
@@ -31,5 +31,8 @@ pub(crate) fn read(params: &Params) -> Result<Tags, ApiError> {
             return Err(ApiError::value(key, "Tag.Key", "the same key is given twice"));
         }
     }
-    if tags.len() > MAX_TAGS { Err(ApiError::TagLimitExceeded) } else { Ok(tags) }
+    if tags.len() > MAX_TAGS {
+        return Err(ApiError::new("TagLimitExceeded", "A resource can have at most 50 tags."));
+    }
+    Ok(tags)
 }

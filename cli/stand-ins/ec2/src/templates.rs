@@ -1,26 +1,22 @@
 //! Launch templates: finds the version that a launch names.
 
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, clip};
 use crate::settings::{Ec2Settings, LaunchTemplate, TemplateVersion};
 use crate::wire::Params;
 
 impl LaunchTemplate {
-    /// The version meant by `$Latest`.
-    fn latest(&self) -> u64 {
-        self.versions.iter().map(|version| version.version).max().unwrap_or(0)
-    }
-
     /// "The launch template version number, $Latest, or $Default. Default: the default version"
     /// ("LaunchTemplateSpecification", EC2 API Reference).
     fn version(&self, asked: &str) -> Result<&TemplateVersion, ApiError> {
         let number = match asked {
             "" | "$Default" => Some(self.default_version),
-            "$Latest" => Some(self.latest()),
+            "$Latest" => self.versions.iter().map(|version| version.version).max(),
             number => number.parse().ok(),
         };
         self.versions.iter().find(|version| Some(version.version) == number).ok_or_else(|| {
-            let version = asked.chars().take(100).collect();
-            ApiError::TemplateVersionNotFound { template: self.id.clone(), version }
+            let (version, template) = (clip(asked), &self.id);
+            let what = format!("the specified version {version} for the launch template with ID {template}");
+            ApiError::new("InvalidLaunchTemplateId.VersionNotFound", format!("Could not find {what}."))
         })
     }
 }
@@ -28,19 +24,22 @@ impl LaunchTemplate {
 /// The template that `LaunchTemplateId` or `LaunchTemplateName` names: "you must specify either
 /// the launch template ID or the launch template name, but not both".
 fn named<'a>(params: &Params, settings: &'a Ec2Settings) -> Result<&'a LaunchTemplate, ApiError> {
+    let mut templates = settings.launch_templates.iter();
+    let absent = |code: &str, what: &str, text: &str| {
+        let which = format!("with template {what} {}", clip(text));
+        ApiError::new(code, format!("The specified launch template, {which}, does not exist."))
+    };
     match (params.filled("LaunchTemplateId"), params.filled("LaunchTemplateName")) {
-        (Some(id), None) => {
-            let found = settings.launch_templates.iter().find(|template| template.id == id);
-            found.ok_or_else(|| ApiError::TemplateIdNotFound(id.chars().take(100).collect()))
+        (Some(id), None) => templates
+            .find(|template| template.id == id)
+            .ok_or_else(|| absent("InvalidLaunchTemplateId.NotFound", "ID", id)),
+        (None, Some(name)) => templates
+            .find(|template| template.name == name)
+            .ok_or_else(|| absent("InvalidLaunchTemplateName.NotFoundException", "name", name)),
+        (None, None) => Err(ApiError::missing("LaunchTemplateId")),
+        (Some(_), Some(_)) => {
+            Err(ApiError::combination("A launch template is named either by its ID or by its name, not by both"))
         }
-        (None, Some(name)) => {
-            let found = settings.launch_templates.iter().find(|template| template.name == name);
-            found.ok_or_else(|| ApiError::TemplateNameNotFound(name.chars().take(100).collect()))
-        }
-        (None, None) => Err(ApiError::MissingParameter("LaunchTemplateId")),
-        (Some(_), Some(_)) => Err(ApiError::InvalidParameterCombination(
-            "A launch template is named either by its ID or by its name, not by both".into(),
-        )),
     }
 }
 

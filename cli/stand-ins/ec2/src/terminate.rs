@@ -13,7 +13,7 @@ impl Call<'_> {
     pub(crate) fn terminate_instances(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
         let ids = self.instance_ids()?;
         if ids.is_empty() {
-            return Err(ApiError::InvalidParameterCombination("No instances specified".into()));
+            return Err(ApiError::combination("No instances specified"));
         }
         self.all_known(&ids)?;
         let mut changes: Vec<(String, State, State)> = Vec::new();

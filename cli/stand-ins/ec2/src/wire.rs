@@ -120,8 +120,8 @@ impl Xml {
         xml.element("Response", |xml| {
             xml.element("Errors", |xml| {
                 xml.element("Error", |xml| {
-                    xml.text("Code", error.code());
-                    xml.text("Message", &error.to_string());
+                    xml.text("Code", &error.code);
+                    xml.text("Message", &error.message);
                 });
             });
             xml.text("RequestID", request_id);
