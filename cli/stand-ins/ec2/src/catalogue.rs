@@ -8,46 +8,34 @@ use std::borrow::Cow;
 
 use crate::settings::{Ec2Settings, Gpus, InstanceType};
 
-/// A family whose sizes are multiples of its `large`, which has two vCPUs.
-struct Family {
-    name: &'static str,
-    architecture: &'static str,
-    /// The memory for each vCPU, in GiB.
-    gib: u64,
-    /// The price of the `large` in millionths of a dollar an hour.
-    micros: u64,
-}
-
-const fn family(name: &'static str, architecture: &'static str, gib: u64, micros: u64) -> Family {
-    Family { name, architecture, gib, micros }
-}
-
-const FAMILIES: [Family; 9] = [
-    family("m7a", "x86_64", 4, 115_920),
-    family("m7i", "x86_64", 4, 100_800),
-    family("m6a", "x86_64", 4, 86_400),
-    family("m5", "x86_64", 4, 96_000),
-    family("c7a", "x86_64", 2, 102_640),
-    family("c7i", "x86_64", 2, 89_250),
-    family("r7a", "x86_64", 8, 152_150),
-    family("m7g", "arm64", 4, 81_600),
-    family("c7g", "arm64", 2, 72_500),
+/// Families whose sizes are multiples of their `large`, which has two vCPUs: name, architecture, memory in GiB for each vCPU,
+/// and the price of the `large` in millionths of a dollar an hour.
+const FAMILIES: [(&str, &str, u64, u64); 9] = [
+    ("m7a", "x86_64", 4, 115_920),
+    ("m7i", "x86_64", 4, 100_800),
+    ("m6a", "x86_64", 4, 86_400),
+    ("m5", "x86_64", 4, 96_000),
+    ("c7a", "x86_64", 2, 102_640),
+    ("c7i", "x86_64", 2, 89_250),
+    ("r7a", "x86_64", 8, 152_150),
+    ("m7g", "arm64", 4, 81_600),
+    ("c7g", "arm64", 2, 72_500),
 ];
 
 /// The sizes of each family, and how many `large` each is.
 const SIZES: [(&str, u32); 5] = [("large", 1), ("xlarge", 2), ("2xlarge", 4), ("4xlarge", 8), ("8xlarge", 16)];
 
 /// A type of its own: name, vCPUs, memory in GiB, price in millionths of a dollar.
-type Single = (&'static str, u32, u64, u64);
+type Single<'a> = (&'a str, u32, u64, u64);
 
-const SMALLEST: Single = ("m7a.medium", 1, 4, 57_960);
-const BURSTABLE: Single = ("t3.medium", 2, 4, 41_600);
-const PREVIOUS: Single = ("m4.large", 2, 8, 100_000);
-const BARE_METAL: Single = ("m7i.metal-24xl", 96, 384, 4_838_400);
+const SMALLEST: Single<'static> = ("m7a.medium", 1, 4, 57_960);
+const BURSTABLE: Single<'static> = ("t3.medium", 2, 4, 41_600);
+const PREVIOUS: Single<'static> = ("m4.large", 2, 8, 100_000);
+const BARE_METAL: Single<'static> = ("m7i.metal-24xl", 96, 384, 4_838_400);
 /// With a local disk: its size in GB.
-const WITH_DISK: (Single, u64) = (("i4i.large", 2, 16, 172_000), 468);
+const WITH_DISK: (Single<'static>, u64) = (("i4i.large", 2, 16, 172_000), 468);
 /// With GPUs of one model: the local disk in GB, and how many GPUs.
-const WITH_GPUS: [(Single, u64, u32); 3] = [
+const WITH_GPUS: [(Single<'static>, u64, u32); 3] = [
     (("g5.xlarge", 4, 16, 1_006_000), 250, 1),
     (("g5.2xlarge", 8, 32, 1_212_000), 450, 1),
     (("g5.12xlarge", 48, 192, 5_672_000), 3_800, 4),
@@ -62,12 +50,11 @@ pub(crate) fn types(settings: &Ec2Settings) -> Cow<'_, [InstanceType]> {
 }
 
 fn built_in() -> Vec<InstanceType> {
-    let of_families = FAMILIES.iter().flat_map(|family| {
-        SIZES.iter().map(|(size, larges)| {
-            let (vcpus, micros) = (larges * 2, family.micros * u64::from(*larges));
-            let name = format!("{}.{size}", family.name);
-            let architectures = vec![family.architecture.to_owned()];
-            InstanceType { architectures, ..shape(&name, vcpus, family.gib * u64::from(vcpus), micros) }
+    let of_families = FAMILIES.into_iter().flat_map(|(family, architecture, gib, micros)| {
+        SIZES.into_iter().map(move |(size, larges)| {
+            let (name, vcpus) = (format!("{family}.{size}"), larges * 2);
+            let of = single((name.as_str(), vcpus, gib * u64::from(vcpus), micros * u64::from(larges)));
+            InstanceType { architectures: vec![architecture.to_owned()], ..of }
         })
     });
     let gpus = |count| Gpus { count, manufacturer: "NVIDIA".into(), name: "A10G".into(), memory_mib: 24 * 1024 };
@@ -86,11 +73,7 @@ fn built_in() -> Vec<InstanceType> {
     of_families.chain(with_gpus).chain(others).collect()
 }
 
-fn single((name, vcpus, memory_gib, micros): Single) -> InstanceType {
-    shape(name, vcpus, memory_gib, micros)
-}
-
-fn shape(name: &str, vcpus: u32, memory_gib: u64, micros: u64) -> InstanceType {
+fn single((name, vcpus, memory_gib, micros): Single<'_>) -> InstanceType {
     InstanceType {
         name: name.to_owned(),
         vcpus,

@@ -155,7 +155,7 @@ impl Ec2 {
                 return;
             };
             drop(world);
-            hook.make(self.machines.as_ref());
+            hook(self.machines.as_ref());
         }
     }
 

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use model::time::Span;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,8 @@ use crate::wire::{Params, Xml};
 
 /// The largest accepted body: far larger than any valid call, and small enough to keep in memory.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
+const XML: &str = "text/xml;charset=UTF-8";
+const JSON: &str = "application/x-amz-json-1.1";
 /// How often due changes are made while no request comes.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -106,7 +108,7 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
         }
     };
     match answer {
-        Ok(Answer::Xml(xml)) => xml_response(StatusCode::OK, &request_id, xml),
+        Ok(Answer::Xml(xml)) => response(200, XML, &request_id, xml),
         Ok(Answer::Disconnect) => {
             let broken =
                 futures::stream::once(async { Err::<Bytes, _>(io::Error::other("a fault loses this answer")) });
@@ -122,29 +124,24 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
 /// The JSON protocol. A body that is too large counts as an empty one, which is refused.
 fn answer_in_json(ec2: &Ec2, headers: &HeaderMap, body: &[u8]) -> Response {
     match ec2.answer_json(headers, body) {
-        (request_id, Ok(answer)) => json_response(StatusCode::OK, &request_id, &answer),
+        (request_id, Ok(answer)) => response(200, JSON, &request_id, answer.to_string()),
         (request_id, Err(error)) => refused_json(&request_id, &error),
     }
 }
 
 fn refused_json(request_id: &str, error: &ApiError) -> Response {
-    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    json_response(status, request_id, &json!({ "__type": error.code, "Message": error.message }))
-}
-
-fn json_response(status: StatusCode, request_id: &str, body: &Value) -> Response {
-    let headers = [(header::CONTENT_TYPE.as_str(), "application/x-amz-json-1.1"), ("x-amzn-requestid", request_id)];
-    (status, headers, body.to_string()).into_response()
+    let body = json!({ "__type": error.code, "Message": error.message });
+    response(error.status, JSON, request_id, body.to_string())
 }
 
 fn refused(request_id: &str, error: &ApiError) -> Response {
-    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    xml_response(status, request_id, Xml::error(error, request_id))
+    response(error.status, XML, request_id, Xml::error(error, request_id))
 }
 
-fn xml_response(status: StatusCode, request_id: &str, xml: String) -> Response {
-    let headers = [(header::CONTENT_TYPE.as_str(), "text/xml;charset=UTF-8"), ("x-amzn-requestid", request_id)];
-    (status, headers, xml).into_response()
+fn response(status: u16, content_type: &str, request_id: &str, body: String) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = [(header::CONTENT_TYPE.as_str(), content_type), ("x-amzn-requestid", request_id)];
+    (status, headers, body).into_response()
 }
 
 async fn instances(State(ec2): State<Arc<Ec2>>) -> Json<Vec<Instance>> {

@@ -101,21 +101,14 @@ pub enum StateReason {
 }
 
 impl StateReason {
+    /// The code, and the message without the code that it begins with.
     pub(crate) const fn code_and_message(self) -> (&'static str, &'static str) {
         match self {
-            Self::TerminatedByUser => {
-                ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
-            }
-            Self::SpotTermination => {
-                ("Server.SpotInstanceTermination", "Server.SpotInstanceTermination: Spot instance termination")
-            }
-            Self::TerminatedByCloud => ("Server.InternalError", "Server.InternalError: Internal error on termination"),
-            Self::StoppedByCloud => {
-                ("Server.ScheduledStop", "Server.ScheduledStop: Stopped due to a scheduled retirement")
-            }
-            Self::PoweredOff => {
-                ("Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShutdown: Instance initiated shutdown")
-            }
+            Self::TerminatedByUser => ("Client.UserInitiatedShutdown", "User initiated shutdown"),
+            Self::SpotTermination => ("Server.SpotInstanceTermination", "Spot instance termination"),
+            Self::TerminatedByCloud => ("Server.InternalError", "Internal error on termination"),
+            Self::StoppedByCloud => ("Server.ScheduledStop", "Stopped due to a scheduled retirement"),
+            Self::PoweredOff => ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown"),
         }
     }
 }

@@ -50,7 +50,7 @@ fn instance(xml: &mut Xml, instance: &Instance) {
         let (code, message) = reason.code_and_message();
         xml.element("stateReason", |xml| {
             xml.text("code", code);
-            xml.text("message", message);
+            xml.value("message", format_args!("{code}: {message}"));
         });
     }
     if instance.state != State::Terminated {

@@ -42,18 +42,4 @@ impl Machines for NoMachines {
 }
 
 /// A hook call still to be made.
-pub(crate) enum HookCall {
-    Start(MachineStart),
-    Stop { instance_id: String },
-    Warn { instance_id: String, at: Time },
-}
-
-impl HookCall {
-    pub(crate) fn make(self, machines: &dyn Machines) {
-        match self {
-            Self::Start(machine) => machines.start(machine),
-            Self::Stop { instance_id } => machines.stop(&instance_id),
-            Self::Warn { instance_id, at } => machines.warn(&instance_id, at),
-        }
-    }
-}
+pub(crate) type HookCall = Box<dyn FnOnce(&dyn Machines) + Send>;

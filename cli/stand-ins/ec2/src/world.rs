@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::faults::Faults;
 use crate::instance::{Instance, State, StateReason};
-use crate::machines::{HookCall, MachineStart};
+use crate::machines::{HookCall, MachineStart, Machines};
 use crate::settings::{Bucket, Ec2Settings};
 use crate::wire::Params;
 
@@ -45,8 +45,8 @@ pub(crate) enum Shutdown {
 #[derive(Clone, Copy)]
 enum DueChange {
     Run,
-    Interrupt,
-    EndBlock,
+    /// EC2 takes the instance away.
+    End(StateReason),
     Stop,
     Terminate,
     Forget,
@@ -131,7 +131,7 @@ impl World {
         let reservation = instance.capacity_reservation.as_deref().and_then(|id| self.reservation(id).ok());
         let block = reservation.filter(|(known, _)| known.of.kind == ReservationKind::CapacityBlock);
         if let Some(until) = block.and_then(|(known, _)| known.of.until()) {
-            self.schedule(until, number, DueChange::EndBlock);
+            self.schedule(until, number, DueChange::End(StateReason::TerminatedByCloud));
         }
         self.by_id.insert(instance.instance_id.clone(), number);
         self.instances.insert(number, instance);
@@ -160,7 +160,8 @@ impl World {
         instance.state = state;
         instance.state_reason = Some(why);
         if runs && instance.boots {
-            self.hooks.push_back(HookCall::Stop { instance_id: id.to_owned() });
+            let id = id.to_owned();
+            self.hooks.push_back(Box::new(move |machines: &dyn Machines| machines.stop(&id)));
         }
         self.schedule(now + Span::from_ms(settings.shutting_down_ms), number, then);
         true
@@ -169,13 +170,11 @@ impl World {
     /// Warns the machine of a live instance, and terminates the instance at `at`. False if it is
     /// not live.
     pub(crate) fn interrupt(&mut self, id: &str, at: Time) -> bool {
-        let Some(instance) = self.find(id) else { return false };
-        if instance.state.is_ending() {
-            return false;
-        }
-        let Some(&number) = self.by_id.get(id) else { return false };
-        self.hooks.push_back(HookCall::Warn { instance_id: id.to_owned(), at });
-        self.schedule(at, number, DueChange::Interrupt);
+        let is_live = |number: &u64| self.instances.get(number).is_some_and(|instance| !instance.state.is_ending());
+        let Some(number) = self.by_id.get(id).copied().filter(is_live) else { return false };
+        let id = id.to_owned();
+        self.hooks.push_back(Box::new(move |machines: &dyn Machines| machines.warn(&id, at)));
+        self.schedule(at, number, DueChange::End(StateReason::SpotTermination));
         true
     }
 
@@ -198,22 +197,19 @@ impl World {
             (DueChange::Run, State::Pending) => {
                 instance.state = State::Running;
                 if instance.boots {
-                    self.hooks.push_back(HookCall::Start(MachineStart {
+                    let machine = MachineStart {
                         instance_id: instance.instance_id.clone(),
                         private_ip: instance.private_ip.clone(),
                         instance_type: instance.instance_type.clone(),
                         user_data: instance.user_data.clone(),
                         tags: instance.tags.clone(),
-                    }));
+                    };
+                    self.hooks.push_back(Box::new(move |machines: &dyn Machines| machines.start(machine)));
                 }
             }
-            (DueChange::Interrupt, _) => {
+            (DueChange::End(why), _) => {
                 let id = instance.instance_id.clone();
-                self.shut_down(&id, Shutdown::Terminate, StateReason::SpotTermination, at, settings);
-            }
-            (DueChange::EndBlock, _) => {
-                let id = instance.instance_id.clone();
-                self.shut_down(&id, Shutdown::Terminate, StateReason::TerminatedByCloud, at, settings);
+                self.shut_down(&id, Shutdown::Terminate, why, at, settings);
             }
             (DueChange::Terminate, State::ShuttingDown) | (DueChange::Stop, State::Stopping)
                 if self.faults.is_stuck(instance) =>

@@ -29,14 +29,10 @@ impl fmt::Debug for Rights {
     }
 }
 
-/// The callers of the stand-in.
-#[derive(Debug)]
-struct Callers<'a>(&'a Rights);
-
-impl Issuer for Callers<'_> {
+impl Issuer for Rights {
     fn issued(&self, access_key_id: &str) -> Option<Issued> {
-        let sessions = self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.owner.issued(access_key_id).or_else(|| sessions.get(access_key_id).cloned())
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.owner.issued(access_key_id).or_else(|| sessions.get(access_key_id).cloned())
     }
 }
 
@@ -61,7 +57,7 @@ impl Rights {
     /// The secret key of the owner or of a session that has not ended.
     pub fn secret_key(&self, access_key_id: &str) -> Option<String> {
         let now = (self.clock)();
-        let issued = Callers(self).issued(access_key_id).filter(|issued| issued.expires_at > now)?;
+        let issued = self.issued(access_key_id).filter(|issued| issued.expires_at > now)?;
         Some(issued.secret_access_key)
     }
 
@@ -74,6 +70,6 @@ impl Rights {
         body: &Bytes,
     ) -> Result<Issued, &'static str> {
         let signed = Signed { method: "POST", path: uri.path(), query: uri.query().unwrap_or_default(), headers, body };
-        sigv4::caller(signed, Scope { region: self.region, service }, &Callers(self), (self.clock)())
+        sigv4::caller(signed, Scope { region: self.region, service }, self, (self.clock)())
     }
 }
