@@ -11,10 +11,11 @@ use crate::isolation::JobUser;
 use crate::memory_file::{as_stdin_bytes, inherited};
 use crate::rights::{SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
-    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process,
-    PullFault, Runtime, StopRequest,
+    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, LaunchError, Process, PullFault,
+    Runtime, StopRequest,
 };
 use crate::runtime::pulls;
+use async_trait::async_trait;
 use model::container_env::{Passing, passing};
 use model::ids::AllocId;
 use model::image::is_image_reference;
@@ -23,7 +24,6 @@ use model::{EndCause, Signal};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -102,14 +102,15 @@ pub(super) static PODMAN: ContainerRuntime = ContainerRuntime {
     },
 };
 
+#[async_trait]
 impl Runtime for ContainerRuntime {
     fn name(&self) -> &'static str {
         self.program
     }
 
     /// A list needs the daemon of docker, and the storage of podman.
-    fn try_out(&self) -> IoFuture<'_, ()> {
-        Box::pin(async { self.call(&["ps", "--quiet"], TIMEOUT).await.map(drop) })
+    async fn try_out(&self) -> io::Result<()> {
+        self.call(&["ps", "--quiet"], TIMEOUT).await.map(drop)
     }
 
     /// The image has its own variables, except for the home of a user that the image does not know.
@@ -126,35 +127,31 @@ impl Runtime for ContainerRuntime {
         PathBuf::from(ALLOC_PATH)
     }
 
-    fn digests<'a>(&'a self, image: &'a str) -> IoFuture<'a, Vec<String>> {
-        Box::pin(async move {
-            let format = format!("{}\n{{{{range .RepoDigests}}}}{{{{println .}}}}{{{{end}}}}", self.own_digest);
-            let out = self.call(&["image", "inspect", "--format", &format, "--", image], TIMEOUT).await?;
-            let mut lines = out.lines().map(str::trim);
-            let own = lines.next().unwrap_or_default().to_owned();
-            let (all, lists): (Vec<_>, Vec<_>) = lines
-                .filter(|line| !line.is_empty())
-                .map(str::to_owned)
-                .partition(|line| !own.is_empty() && line.ends_with(&own));
-            Ok(if lists.is_empty() { all } else { lists })
-        })
+    async fn digests(&self, image: &str) -> io::Result<Vec<String>> {
+        let format = format!("{}\n{{{{range .RepoDigests}}}}{{{{println .}}}}{{{{end}}}}", self.own_digest);
+        let out = self.call(&["image", "inspect", "--format", &format, "--", image], TIMEOUT).await?;
+        let mut lines = out.lines().map(str::trim);
+        let own = lines.next().unwrap_or_default().to_owned();
+        let (all, lists): (Vec<_>, Vec<_>) = lines
+            .filter(|line| !line.is_empty())
+            .map(str::to_owned)
+            .partition(|line| !own.is_empty() && line.ends_with(&own));
+        Ok(if lists.is_empty() { all } else { lists })
     }
 
-    fn pull<'a>(&'a self, image: &'a str, login: Option<&'a Path>) -> IoFuture<'a, ()> {
-        Box::pin(async move {
-            let mut args = login.map_or_else(|| vec!["pull".to_owned()], self.pull);
-            args.extend(["--quiet".to_owned(), "--".to_owned(), image.to_owned()]);
-            let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            self.call(&args, PULL_TIMEOUT).await.map(drop)
-        })
+    async fn pull(&self, image: &str, login: Option<&Path>) -> io::Result<()> {
+        let mut args = login.map_or_else(|| vec!["pull".to_owned()], self.pull);
+        args.extend(["--quiet".to_owned(), "--".to_owned(), image.to_owned()]);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.call(&args, PULL_TIMEOUT).await.map(drop)
     }
 
     fn fault(&self, words: &str) -> PullFault {
         pulls::fault(words)
     }
 
-    fn remove_image<'a>(&'a self, image: &'a str) -> IoFuture<'a, ()> {
-        Box::pin(async move { self.call(&["image", "rm", "--", image], TIMEOUT).await.map(drop) })
+    async fn remove_image(&self, image: &str) -> io::Result<()> {
+        self.call(&["image", "rm", "--", image], TIMEOUT).await.map(drop)
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
@@ -200,33 +197,24 @@ impl Runtime for ContainerRuntime {
         true
     }
 
-    fn judge<'a>(
-        &'a self,
-        order: &'a AllocOrder,
-        code: i32,
-        output: &'a str,
-    ) -> Pin<Box<dyn Future<Output = Option<EndCause>> + Send + 'a>> {
-        Box::pin(async move {
-            let name = order.alloc_id.to_string();
-            let format = "{{.State.OOMKilled}} {{.State.StartedAt}}";
-            // Without an answer the container counts as one that was never started.
-            let state = self.call(&["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
-            let mut words = state.split_whitespace();
-            let is_out_of_memory = words.next() == Some("true");
-            let is_started = words.next().is_some_and(|at| at.starts_with("20"));
-            self.judged(order, code, output, is_started, is_out_of_memory)
-        })
+    async fn judge(&self, order: &AllocOrder, code: i32, output: &str) -> Option<EndCause> {
+        let name = order.alloc_id.to_string();
+        let format = "{{.State.OOMKilled}} {{.State.StartedAt}}";
+        // Without an answer the container counts as one that was never started.
+        let state = self.call(&["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
+        let mut words = state.split_whitespace();
+        let is_out_of_memory = words.next() == Some("true");
+        let is_started = words.next().is_some_and(|at| at.starts_with("20"));
+        self.judged(order, code, output, is_started, is_out_of_memory)
     }
 
-    fn remove<'a>(&'a self, name: &'a str) -> IoFuture<'a, ()> {
-        Box::pin(async move {
-            match self.call(&["rm", "--force", "--volumes", name], TIMEOUT).await {
-                Err(e) if e.to_string().to_ascii_lowercase().contains("no such container") => Ok(()),
-                // Its program was removed from the machine.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-                other => other.map(drop),
-            }
-        })
+    async fn remove(&self, name: &str) -> io::Result<()> {
+        match self.call(&["rm", "--force", "--volumes", name], TIMEOUT).await {
+            Err(e) if e.to_string().to_ascii_lowercase().contains("no such container") => Ok(()),
+            // Its program was removed from the machine.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     /// The container has the user, the rights and the variables, and its runtime gives them to the command.
@@ -236,25 +224,20 @@ impl Runtime for ContainerRuntime {
         Some(words.chain([alloc.to_string()]).chain(command.iter().cloned()).collect())
     }
 
-    fn first_process(&self, alloc: AllocId) -> IoFuture<'_, Option<FirstProcess>> {
-        Box::pin(async move {
-            let said =
-                self.call(&["inspect", "--format", "{{.Id}} {{.State.Pid}}", &alloc.to_string()], TIMEOUT).await?;
-            let found = said.trim().split_once(' ');
-            let found = found.and_then(|(id, pid)| Some((id.to_owned(), pid.parse().ok().filter(|pid| *pid > 0)?)));
-            Ok(found.map(|(container, pid)| FirstProcess { pid, container }))
-        })
+    async fn first_process(&self, alloc: AllocId) -> io::Result<Option<FirstProcess>> {
+        let said = self.call(&["inspect", "--format", "{{.Id}} {{.State.Pid}}", &alloc.to_string()], TIMEOUT).await?;
+        let found = said.trim().split_once(' ');
+        let found = found.and_then(|(id, pid)| Some((id.to_owned(), pid.parse().ok().filter(|pid| *pid > 0)?)));
+        Ok(found.map(|(container, pid)| FirstProcess { pid, container }))
     }
 
-    fn list<'a>(&'a self, allocs: &'a Path) -> IoFuture<'a, Vec<Container>> {
-        Box::pin(async move {
-            let filter = format!("label={ALLOCS_LABEL}={}", allocs.display());
-            let format = format!("{{{{.Names}}}}\t{}", self.node_id);
-            let args = ["ps", "--all", "--no-trunc", "--filter", &filter, "--format", &format];
-            let out = self.call(&args, TIMEOUT).await?;
-            let rows = out.lines().filter_map(|line| line.split_once('\t'));
-            Ok(rows.map(|(name, label)| Container { name: name.to_owned(), label: label.to_owned() }).collect())
-        })
+    async fn list(&self, allocs: &Path) -> io::Result<Vec<Container>> {
+        let filter = format!("label={ALLOCS_LABEL}={}", allocs.display());
+        let format = format!("{{{{.Names}}}}\t{}", self.node_id);
+        let args = ["ps", "--all", "--no-trunc", "--filter", &filter, "--format", &format];
+        let out = self.call(&args, TIMEOUT).await?;
+        let rows = out.lines().filter_map(|line| line.split_once('\t'));
+        Ok(rows.map(|(name, label)| Container { name: name.to_owned(), label: label.to_owned() }).collect())
     }
 }
 

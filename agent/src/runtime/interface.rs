@@ -7,24 +7,20 @@
 
 use crate::isolation::JobUser;
 use crate::isolation::helper::{Sandbox, Verdict};
+use async_trait::async_trait;
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
 use model::{EndCause, Signal};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::fs::File;
-use std::future::ready;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 
 /// Environment variables by name.
 pub type Environment = BTreeMap<String, String>;
-
-/// The future of an I/O result. Boxed, because a trait object cannot have an `async fn`.
-pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
 
 /// The file with the members' addresses, in the directory of an alloc: a line for each member, as `mpirun` reads them.
 pub const HOSTS_FILE: &str = "hosts";
@@ -173,13 +169,14 @@ pub struct FirstProcess {
 }
 
 /// A way to run commands.
+#[async_trait]
 pub trait Runtime: Debug + Send + Sync {
     /// The name of the runtime on the command line and in task files. It is stored on disk: never change it.
     fn name(&self) -> &'static str;
 
     /// Tries whether the runtime works on this machine.
-    fn try_out(&self) -> IoFuture<'_, ()> {
-        Box::pin(ready(Ok(())))
+    async fn try_out(&self) -> io::Result<()> {
+        Ok(())
     }
 
     /// The variables that a command has before the job's own are added.
@@ -194,13 +191,13 @@ pub trait Runtime: Debug + Send + Sync {
     }
 
     /// What registries call this image (`NAME@DIGEST`), which may be none. An error if the machine does not have the image.
-    fn digests<'a>(&'a self, _image: &'a str) -> IoFuture<'a, Vec<String>> {
-        Box::pin(ready(Ok(Vec::new())))
+    async fn digests(&self, _image: &str) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
     }
 
     /// Pulls this image. `login` is a directory with docker's `config.json`.
-    fn pull<'a>(&'a self, _image: &'a str, _login: Option<&'a Path>) -> IoFuture<'a, ()> {
-        Box::pin(ready(Ok(())))
+    async fn pull(&self, _image: &str, _login: Option<&Path>) -> io::Result<()> {
+        Ok(())
     }
 
     /// Whose fault it is that a pull failed with these words.
@@ -209,8 +206,8 @@ pub trait Runtime: Debug + Send + Sync {
     }
 
     /// Removes an image that no container uses.
-    fn remove_image<'a>(&'a self, _image: &'a str) -> IoFuture<'a, ()> {
-        Box::pin(ready(Ok(())))
+    async fn remove_image(&self, _image: &str) -> io::Result<()> {
+        Ok(())
     }
 
     /// How this command is started.
@@ -239,13 +236,8 @@ pub trait Runtime: Debug + Send + Sync {
     }
 
     /// What the exit code of the invocation means if it is not the command's own. `output` is the end of what was printed.
-    fn judge<'a>(
-        &'a self,
-        _order: &'a AllocOrder,
-        _code: i32,
-        _output: &'a str,
-    ) -> Pin<Box<dyn Future<Output = Option<EndCause>> + Send + 'a>> {
-        Box::pin(ready(None))
+    async fn judge(&self, _order: &AllocOrder, _code: i32, _output: &str) -> Option<EndCause> {
+        None
     }
 
     /// The command line that runs this command in the container of an alloc; `None` if its command is a process of the machine.
@@ -254,17 +246,17 @@ pub trait Runtime: Debug + Send + Sync {
     }
 
     /// The first process of the container of an alloc; `None` if it does not run (yet).
-    fn first_process(&self, _alloc: AllocId) -> IoFuture<'_, Option<FirstProcess>> {
-        Box::pin(ready(Ok(None)))
+    async fn first_process(&self, _alloc: AllocId) -> io::Result<Option<FirstProcess>> {
+        Ok(None)
     }
 
     /// Removes the container with this name, running or not. Succeeds if there is no such container.
-    fn remove<'a>(&'a self, _name: &'a str) -> IoFuture<'a, ()> {
-        Box::pin(ready(Ok(())))
+    async fn remove(&self, _name: &str) -> io::Result<()> {
+        Ok(())
     }
 
     /// Every container of the allocs in this directory, running or not.
-    fn list<'a>(&'a self, _allocs: &'a Path) -> IoFuture<'a, Vec<Container>> {
-        Box::pin(ready(Ok(Vec::new())))
+    async fn list(&self, _allocs: &Path) -> io::Result<Vec<Container>> {
+        Ok(Vec::new())
     }
 }

@@ -13,8 +13,8 @@ mod pulls;
 
 pub use containers::{Containers, Wanted};
 pub use interface::{
-    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, IoFuture, LaunchError, Process,
-    PullFault, Runtime, StopRequest,
+    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, LaunchError, Process, PullFault,
+    Runtime, StopRequest,
 };
 
 use serde::de::Error as _;
