@@ -186,7 +186,7 @@ impl AllocDir {
     /// Writes down what the command used so far. A reader sees the old or the new; a crash may lose both.
     pub fn write_used(&self, usage: &Usage) -> io::Result<()> {
         let new = self.0.join("used.new");
-        fs::write(&new, to_json(usage)?)?;
+        fs::write(&new, serde_json::to_vec(usage)?)?;
         fs::rename(new, self.0.join("used"))
     }
 
@@ -216,7 +216,7 @@ impl AllocDir {
         if self.0.exists() {
             if self.start_record()?.is_none() && self.task()?.as_ref() != Some(task) {
                 give_to_job(&self.0, task)?;
-                return atomic_file::replace(&self.0.join("task.json"), &to_json(task)?);
+                return atomic_file::replace(&self.0.join("task.json"), &serde_json::to_vec(task)?);
             }
             return Ok(());
         }
@@ -229,7 +229,7 @@ impl AllocDir {
         // The job's user may enter the directory, but cannot list it.
         fs::set_permissions(&temp, fs::Permissions::from_mode(0o711))?;
         atomic_file::replace(&temp.join("label"), task.node_id.to_string().as_bytes())?;
-        atomic_file::replace(&temp.join("task.json"), &to_json(task)?)?;
+        atomic_file::replace(&temp.join("task.json"), &serde_json::to_vec(task)?)?;
         fs::rename(&temp, &self.0)?;
         self.0.parent().map_or(Ok(()), atomic_file::sync_dir)
     }
@@ -275,7 +275,7 @@ impl AllocDir {
 
     /// Claims the right to start the alloc. Exactly one caller ever gets `true`.
     pub fn claim(&self, by: &StartRecord) -> io::Result<bool> {
-        atomic_file::create_once(&self.0.join("started"), &to_json(by)?)
+        atomic_file::create_once(&self.0.join("started"), &serde_json::to_vec(by)?)
     }
 
     /// Who claimed the right to start the alloc; `None` if nobody did.
@@ -316,7 +316,7 @@ impl AllocDir {
 
     /// Writes down how the alloc ended. A later record does not replace the first.
     pub fn write_exit_record(&self, exit: &ExitRecord) -> io::Result<()> {
-        atomic_file::create_once(&self.0.join("exit.json"), &to_json(exit)?).map(drop)
+        atomic_file::create_once(&self.0.join("exit.json"), &serde_json::to_vec(exit)?).map(drop)
     }
 
     /// Disk space for the exit record, because the job may fill the disk.
@@ -326,7 +326,7 @@ impl AllocDir {
 
     /// [`Self::write_exit_record`], on the space that is kept for it.
     pub fn write_exit_record_on(&self, reserve: &Spare, exit: &ExitRecord) -> io::Result<()> {
-        reserve.create_once(&self.0.join("exit.json"), &to_json(exit)?).map(drop)
+        reserve.create_once(&self.0.join("exit.json"), &serde_json::to_vec(exit)?).map(drop)
     }
 
     /// How the alloc ended; `None` if there is no exit record yet.
@@ -360,10 +360,6 @@ fn give_to_job(dir: &Path, task: &AllocTask) -> io::Result<()> {
         fs::create_dir(&tmp)?;
     }
     [dir.join("work"), tmp].iter().try_for_each(|path| isolation::give(path, isolation.uid, isolation.uid, 0o700))
-}
-
-fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(io::Error::from)
 }
 
 /// Whether this is a valid name of a cache: one path component of plain characters.

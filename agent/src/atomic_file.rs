@@ -118,9 +118,14 @@ impl Spare {
 
 /// The result of a removal, for which a missing file is a success.
 pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    if_there(result).map(drop)
+}
+
+/// The result of a reading; `None` if there is nothing.
+pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
     }
 }
 

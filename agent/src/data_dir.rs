@@ -5,7 +5,7 @@
 //! Does not: store how allocs ended; the directory of each alloc does.
 
 use crate::alloc_dir::{AllocDir, GPU_LOOKS};
-use crate::atomic_file::{self, Spare};
+use crate::atomic_file::{self, Spare, if_there};
 use crate::protocol::{Durable, LocalAlloc};
 use model::ids::NodeId;
 use serde::{Deserialize, Serialize};
@@ -117,10 +117,7 @@ impl DataDir {
 
     /// Writes `state` to disk.
     pub fn save(&self, state: &Durable) -> Result<(), DataDirError> {
-        let path = self.state_file();
-        let written = serde_json::to_vec(state).map_err(io::Error::from);
-        let written = written.and_then(|bytes| self.spare.replace(&path, &bytes));
-        written.map_err(|source| DataDirError::Io { path, source })
+        write(self.state_file(), state, |path, bytes| self.spare.replace(path, bytes))
     }
 
     fn bound_file(&self) -> PathBuf {
@@ -129,20 +126,12 @@ impl DataDir {
 
     /// Which node the instance is, as an earlier agent of this disk learned it. A file that cannot be understood says nothing.
     pub fn bound(&self) -> Result<Option<Bound>, DataDirError> {
-        let path = self.bound_file();
-        match fs::read(&path) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(DataDirError::Io { path, source }),
-        }
+        Ok(read(&self.bound_file())?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
     /// Writes down which node the instance is.
     pub fn save_bound(&self, bound: &Bound) -> Result<(), DataDirError> {
-        let path = self.bound_file();
-        let written = serde_json::to_vec(bound).map_err(io::Error::from);
-        let written = written.and_then(|bytes| atomic_file::replace(&path, &bytes));
-        written.map_err(|source| DataDirError::Io { path, source })
+        write(self.bound_file(), bound, atomic_file::replace)
     }
 
     /// The state that the last agent of this node saved, adapted to this boot.
@@ -162,11 +151,7 @@ impl DataDir {
     /// The state file, if it is valid and belongs to this node.
     fn read_state(&self, node_id: NodeId) -> Result<Option<Durable>, DataDirError> {
         let path = self.state_file();
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(DataDirError::Io { path, source }),
-        };
+        let Some(bytes) = read(&path)? else { return Ok(None) };
         match serde_json::from_slice::<Durable>(&bytes) {
             Ok(state) if state.node_id == node_id => return Ok(Some(state)),
             Ok(state) => {
@@ -197,6 +182,19 @@ impl DataDir {
         }
         state
     }
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>, DataDirError> {
+    if_there(fs::read(path)).map_err(|source| DataDirError::Io { path: path.to_owned(), source })
+}
+
+fn write<T: Serialize>(
+    path: PathBuf,
+    value: &T,
+    replace: impl FnOnce(&Path, &[u8]) -> io::Result<()>,
+) -> Result<(), DataDirError> {
+    let written = serde_json::to_vec(value).map_err(io::Error::from).and_then(|bytes| replace(&path, &bytes));
+    written.map_err(|source| DataDirError::Io { path, source })
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! Does not: decide what to destroy, or know which allocs are still needed (`protocol` does).
 
 use crate::alloc_dir::{AllocDir, is_cache_name};
-use crate::atomic_file::absent_is_fine;
+use crate::atomic_file::{absent_is_fine, if_there};
+use crate::blocking::blocking;
 use crate::data_dir::DataDir;
 use crate::node_state::lock;
 use crate::outputs::Outputs;
@@ -262,16 +263,9 @@ fn read_label(file: &Path) -> Option<String> {
     fs::read_to_string(file).ok().filter(|label| !label.is_empty())
 }
 
-async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
-}
-
 /// Removes the directory of an alloc, and its label last.
 fn remove_labelled(dir: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
+    let Some(entries) = if_there(fs::read_dir(dir))? else { return Ok(()) };
     for entry in entries {
         let entry = entry?;
         if entry.file_name() != "label" {

@@ -17,6 +17,7 @@
 //! guard                       whether jobs are kept apart as promised; otherwise the node takes no work
 //! node_state                  what the loops share
 //! protocol                    pure: what to say next, and how an answer changes what the node knows
+//! blocking                    work that blocks, beside the loops
 //! data_dir ─ atomic_file      the state file; every change is on disk before the agent uses it
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
@@ -48,6 +49,7 @@ pub mod alloc_dir;
 pub mod atomic_file;
 pub mod backoff;
 mod binding;
+mod blocking;
 pub mod busy;
 pub mod capture;
 pub mod client;

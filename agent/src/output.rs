@@ -5,6 +5,7 @@
 //! old one was.
 //! Does not: keep anything on disk, or send faster for a reader who is behind. It ends only after 410 `gone`.
 
+use crate::blocking::blocking;
 use crate::client::{CallError, ControlPlaneClient};
 use crate::node_state::NodeState;
 use crate::outputs::{Outputs, Part, Start};
@@ -128,8 +129,7 @@ async fn next_piece(
     let is_known = state.read(|node| node.durable.allocs.contains_key(&id));
     let outputs = outputs.clone();
     let read = move || outputs.read(id, from, MAX_PIECE_BYTES as u64, is_known);
-    let Part { offset, bytes, switches, size, then } =
-        tokio::task::spawn_blocking(read).await.map_err(io::Error::other)??;
+    let Part { offset, bytes, switches, size, then } = blocking(read).await?;
     let says = no == 0 || !bytes.is_empty() || then != Then::More;
     Ok(says.then(|| OutputPiece { no, offset, data: BASE64_STANDARD.encode(&bytes), switches, size, then }))
 }

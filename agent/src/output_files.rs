@@ -3,7 +3,7 @@
 //! Guarantees: a symbolic link is never followed; how much is stored in S3 is noted as a whole or not at all.
 //! Does not: say which outputs there are, or how long one is kept (`outputs` does).
 
-use crate::atomic_file::{self, absent_is_fine};
+use crate::atomic_file::{self, absent_is_fine, if_there};
 use crate::protocol::tail;
 use model::output::{Stream, Switches};
 use nix::fcntl::OFlag;
@@ -137,11 +137,9 @@ fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Opens a regular file; `None` if there is none. A symbolic link is an error.
 pub(crate) fn open_regular(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    match File::options().read(true).custom_flags(flags.bits()).open(path) {
-        Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let opened = if_there(File::options().read(true).custom_flags(flags.bits()).open(path))?;
+    let Some(file) = opened else { return Ok(None) };
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 /// The end of an output as text, at most `limit` bytes, and which of it is standard error.

@@ -15,7 +15,7 @@
 //! Does not: send anything (`output` and `uploads` do), or survive the machine.
 
 use crate::alloc_dir::AllocDir;
-use crate::atomic_file::{self, absent_is_fine, sync_dir};
+use crate::atomic_file::{self, absent_is_fine, if_there, sync_dir};
 use crate::data_dir::DataDir;
 use crate::output_files::{OutputFiles, Progress, open_regular};
 use model::ids::{AllocId, NodeId};
@@ -241,10 +241,7 @@ fn is_recent(at: Instant) -> bool {
 
 /// The names in a directory that are ids of allocs.
 fn allocs_in(dir: &Path) -> io::Result<Vec<AllocId>> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
+    let Some(entries) = if_there(fs::read_dir(dir))? else { return Ok(Vec::new()) };
     let mut ids = Vec::new();
     for entry in entries {
         ids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<AllocId>().ok()));

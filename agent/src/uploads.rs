@@ -8,6 +8,7 @@
 //! Does not: take back what is stored, or store what the command prints after its end.
 
 use crate::backoff::{self, History};
+use crate::blocking::blocking;
 use crate::node_state::NodeState;
 use crate::output_files::Progress;
 use crate::outputs::{Outputs, Waiting};
@@ -17,8 +18,7 @@ use model::output::Switches;
 use model::rng::Rng;
 use model::stored::{BOTH, END, MORE, OUT, PIECE_BYTES, STREAMS_HEADER, THEN_HEADER};
 use s3::S3Error;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Uploader {
                     failures = 0;
                     if state.read(|node| node.interrupt_at.is_some()) { LOOK_AGAIN_SOON } else { LOOK_AGAIN }
                 }
-                Err(Unfinished { left, error }) => {
+                Err((left, error)) => {
                     failures = failures.saturating_add(1);
                     // Logs the 1st, 2nd, 4th, 8th … failure.
                     if failures.is_power_of_two() {
@@ -102,11 +102,12 @@ impl Uploader {
     }
 
     /// Stores what there is now. If S3 does not answer or there are no credentials, the rest for the same bucket waits for the
-    /// next round. A refusal counts for one output only: the role may write at other places of the bucket.
-    async fn round(&mut self) -> Result<(), Unfinished> {
+    /// next round. A refusal counts for one output only: the role may write at other places of the bucket. The error says how
+    /// many outputs are left.
+    async fn round(&mut self) -> Result<(), (usize, S3Error)> {
         let outputs = self.outputs.clone();
         let waiting = blocking(move || outputs.waiting()).await;
-        let mut waiting = waiting.map_err(|error| Unfinished { left: 0, error: S3Error::File(error.to_string()) })?;
+        let mut waiting = waiting.map_err(|error| (0_usize, S3Error::from(error)))?;
         self.stored.retain(|id, _| waiting.iter().any(|w| w.alloc_id == *id));
         let refused = std::mem::take(&mut self.refused);
         waiting.sort_by_key(|w| (refused.contains(&w.alloc_id), w.left));
@@ -126,7 +127,7 @@ impl Uploader {
                 failed = Some(error);
             }
         }
-        failed.map_or(Ok(()), |error| Err(Unfinished { left, error }))
+        failed.map_or(Ok(()), |error| Err((left, error)))
     }
 
     /// Stores what an output has more than S3 has.
@@ -135,7 +136,7 @@ impl Uploader {
         let mut pieces = 0;
         while output.ended || pieces < PIECES {
             let (outputs, known, ended) = (self.outputs.clone(), self.stored.get(&id).copied(), output.ended);
-            let Some(piece) = blocking(move || next_piece(&outputs, id, known, ended)).await.map_err(file)? else {
+            let Some(piece) = blocking(move || next_piece(&outputs, id, known, ended)).await? else {
                 return Ok(());
             };
             let progress = piece.progress;
@@ -209,19 +210,4 @@ fn next_piece(
         _ => (files.bytes_within(from, to)?, files.switches_within(from, to)?),
     };
     Ok(Some(NextPiece { no, bytes, switches, progress }))
-}
-
-/// A round that left something.
-struct Unfinished {
-    left: usize,
-    error: S3Error,
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "it is used as a function")]
-fn file(error: io::Error) -> S3Error {
-    S3Error::File(error.to_string())
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

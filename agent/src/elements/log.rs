@@ -9,6 +9,7 @@
 //! Guarantees: the order of the lines is that of the output; a line that a crash cut off is not read.
 //! Does not: keep the order of ends for more than that: the results are a set.
 
+use crate::atomic_file::if_there;
 use crate::elements::frames::{BadStream, FrameReader, Said};
 use crate::isolation::cgroup;
 use model::EndCause;
@@ -136,11 +137,7 @@ impl ElementsLog {
 
 /// What the file says. Nothing, if there is none.
 pub(crate) fn told(path: &Path) -> io::Result<Told> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Told::default()),
-        Err(error) => return Err(error),
-    };
+    let Some(text) = if_there(fs::read_to_string(path))? else { return Ok(Told::default()) };
     let mut told = Told::default();
     let mut ended: BTreeMap<Outcome, Vec<u32>> = BTreeMap::new();
     // The last line may be cut off.

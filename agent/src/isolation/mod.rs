@@ -25,6 +25,7 @@ mod left;
 pub mod metadata;
 pub mod probe;
 
+use crate::atomic_file::if_there;
 use crate::isolation::helper::PrivateMounts;
 use crate::isolation::ids::IdRange;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
@@ -182,11 +183,7 @@ pub fn write_user_files(dir: &Path, user: &JobUser, home: &Path) -> io::Result<(
     let lines =
         [format!("{name}:x:{uid}:{gid}:nodekeeper job:{}:/bin/sh\n", home.display()), format!("{name}:x:{gid}:\n")];
     for (file, line) in USER_FILES.into_iter().zip(lines) {
-        let mut text = match std::fs::read(Path::new("/etc").join(file)) {
-            Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(e),
-        };
+        let Some(mut text) = if_there(std::fs::read(Path::new("/etc").join(file)))? else { continue };
         if !text.is_empty() && !text.ends_with(b"\n") {
             text.push(b'\n');
         }

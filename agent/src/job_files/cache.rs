@@ -4,8 +4,10 @@
 //! that somebody copies is not removed meanwhile.
 //! Does not: survive a disk that changes what it stored: a copy is checked for its size only.
 
+use crate::atomic_file::if_there;
+use crate::blocking::blocking;
 use crate::client::Clock;
-use files::digest_of;
+use files::{Digest, digest_of};
 use model::files::Content;
 use s3::S3Error;
 use std::fs::{self, File, TryLockError};
@@ -57,19 +59,19 @@ impl Cache {
         fetch: impl AsyncFn(&Path) -> Result<u64, S3Error>,
     ) -> Result<Held, S3Error> {
         let path = self.0.join(content.sha256());
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(file)?;
-        let lock = lock_file(&path.with_extension(LOCK)).map_err(file)?;
-        locked(|| lock.try_lock_shared()).await.map_err(file)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        let lock = lock_file(&path.with_extension(LOCK))?;
+        locked(|| lock.try_lock_shared()).await?;
         if !is_here(&path, content) {
-            lock.unlock().map_err(file)?;
-            locked(|| lock.try_lock()).await.map_err(file)?;
+            lock.unlock()?;
+            locked(|| lock.try_lock()).await?;
             // Somebody else may have fetched it meanwhile.
             if !is_here(&path, content) {
                 self.fetch(content, &path, fetch).await?;
             }
-            locked(|| lock.try_lock_shared()).await.map_err(file)?;
+            locked(|| lock.try_lock_shared()).await?;
         }
-        File::options().write(true).open(&path).and_then(|content| content.set_modified(now)).map_err(file)?;
+        File::options().write(true).open(&path).and_then(|content| content.set_modified(now))?;
         Ok(Held { path, lock })
     }
 
@@ -81,14 +83,14 @@ impl Cache {
     ) -> Result<(), S3Error> {
         let new = path.with_extension("new");
         fetch(&new).await?;
-        let (from, wanted) = (new.clone(), content.clone());
-        let verified = tokio::task::spawn_blocking(move || verify(&from, &wanted)).await;
-        let verified = verified.map_err(|e| S3Error::File(e.to_string())).and_then(|verified| verified);
-        if verified.is_err() {
-            fs::remove_file(&new).map_err(file)?;
+        let from = new.clone();
+        let found = blocking(move || digest_of(&mut File::open(from)?)).await;
+        if found.as_ref().is_ok_and(|found| (found.sha256.as_str(), found.bytes) == (content.sha256(), content.bytes)) {
+            return Ok(fs::rename(&new, path)?);
         }
-        verified?;
-        fs::rename(&new, path).map_err(file)
+        fs::remove_file(&new)?;
+        let Digest { sha256, bytes } = found?;
+        Err(S3Error::Refused(format!("what is stored has the digest {sha256} and {bytes} bytes")))
     }
 
     /// Removes what nobody has used for a day, and what is more than `most` bytes, the longest unused first. Never ends.
@@ -105,11 +107,7 @@ impl Cache {
 
     fn sweep_once(&self, most: u64, now: SystemTime) -> io::Result<()> {
         let mut contents = Vec::new();
-        let entries = match fs::read_dir(&self.0) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(e),
-        };
+        let Some(entries) = if_there(fs::read_dir(&self.0))? else { return Ok(()) };
         for entry in entries {
             let (path, metadata) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
             if path.extension().is_none_or(|extension| extension != LOCK) {
@@ -159,19 +157,6 @@ async fn locked(lock: impl Fn() -> Result<(), TryLockError>) -> io::Result<()> {
 
 fn lock_file(path: &Path) -> io::Result<File> {
     File::options().write(true).create(true).truncate(false).mode(0o600).open(path)
-}
-
-fn verify(path: &Path, wanted: &Content) -> Result<(), S3Error> {
-    let found = File::open(path).and_then(|mut file| digest_of(&mut file)).map_err(file)?;
-    if (found.sha256.as_str(), found.bytes) == (wanted.sha256(), wanted.bytes) {
-        return Ok(());
-    }
-    Err(S3Error::Refused(format!("what is stored has the digest {} and {} bytes", found.sha256, found.bytes)))
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "it is used as a function")]
-fn file(error: io::Error) -> S3Error {
-    S3Error::File(error.to_string())
 }
 
 #[cfg(test)]

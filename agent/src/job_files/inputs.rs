@@ -2,6 +2,7 @@
 
 use super::cache::Cache;
 use super::{JobFiles, patiently};
+use crate::blocking::blocking;
 use crate::isolation::JobUser;
 use files::unpack;
 use model::EndCause;
@@ -48,8 +49,7 @@ impl JobFiles<'_> {
         let now = || SystemTime::from((self.clock)());
         let held = patiently(what, async || cache.get(content, now(), fetch).await).await?;
         let (from, to, form) = (held.path.clone(), to.to_owned(), content.form);
-        let copied = tokio::task::spawn_blocking(move || copy(&from, &to, form)).await.map_err(io::Error::other);
-        copied.and_then(|copied| copied).map_err(|e| match e.kind() {
+        blocking(move || copy(&from, &to, form)).await.map_err(|e| match e.kind() {
             // Another input is in the way.
             io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists => {
                 EndCause::Rejected { why: format!("{what}: {e}") }

@@ -3,6 +3,7 @@
 //! This happens when none of its processes runs any more, and before its end is written down.
 
 use super::{JobFiles, patiently};
+use crate::blocking::blocking;
 use files::{Digest, Found, LeftOut, digest_of, open_beneath, pack_folder, walk};
 use model::files::{Content, Form, MAX_CONTENT_BYTES, Output, StoredOutput};
 use model::stored::S3Place;
@@ -65,10 +66,7 @@ impl JobFiles<'_> {
     async fn one(&self, output: &Output) -> Result<(Content, LeftOut), EndCause> {
         let no_output = |why: String| EndCause::NoOutput { path: output.path.clone(), why };
         let (work, path, archive) = (self.work.clone(), output.path.clone(), self.archive.clone());
-        let made = tokio::task::spawn_blocking(move || made(&work, &path, &archive, Reading::OfFile))
-            .await
-            .map_err(io::Error::other);
-        let made = match made.and_then(|made| made) {
+        let made = match blocking(move || made(&work, &path, &archive, Reading::OfFile)).await {
             Ok(Some(made)) => made,
             Ok(None) => return Err(no_output("it is not there".to_owned())),
             Err(e) if e.kind() == io::ErrorKind::StorageFull => return Err(EndCause::Lost { why: e.to_string() }),

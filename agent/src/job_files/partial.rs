@@ -17,6 +17,7 @@ use super::JobFiles;
 use super::outputs::{Made, Reading, made};
 use crate::alloc_dir::AllocDir;
 use crate::atomic_file::{self, absent_is_fine};
+use crate::blocking::blocking;
 use model::StoredOutput;
 use model::files::{MAX_CONTENT_BYTES, Output};
 use model::stored::S3Place;
@@ -79,8 +80,8 @@ impl JobFiles<'_> {
         output: &Output,
     ) -> Result<Option<StoredOutput>, S3Error> {
         let (work, path, copy) = (self.work.clone(), output.path.clone(), self.archive.clone());
-        let made = tokio::task::spawn_blocking(move || made(&work, &path, &copy, Reading::OfCopy)).await;
-        let Some(made) = made.map_err(io::Error::other).and_then(|made| made).map_err(file)? else { return Ok(None) };
+        let made = blocking(move || made(&work, &path, &copy, Reading::OfCopy)).await?;
+        let Some(made) = made else { return Ok(None) };
         let kept = self.store_made(dir, place, output, &made).await;
         if let Err(error) = fs::remove_file(&made.path) {
             tracing::warn!(%error, "the copy of an output is left behind");
@@ -110,14 +111,9 @@ impl JobFiles<'_> {
         all.push(stored.clone());
         let list = serde_json::to_vec(&all).map_err(|e| S3Error::File(e.to_string()))?;
         s3.put(&place.partial(), list.clone(), &[]).await?;
-        dir.write_partial(&list).map_err(file)?;
+        dir.write_partial(&list)?;
         Ok(Some(stored))
     }
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "it is used as a function")]
-fn file(error: io::Error) -> S3Error {
-    S3Error::File(error.to_string())
 }
 
 impl AllocDir {

@@ -23,6 +23,12 @@ pub enum S3Error {
     File(String),
 }
 
+impl From<std::io::Error> for S3Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::File(error.to_string())
+    }
+}
+
 impl S3Error {
     /// The error for an answer with this status. `code` and `message` are what its body says.
     pub(crate) fn of(status: u16, code: &str, message: &str) -> Self {

@@ -13,7 +13,6 @@ use model::stored::S3Place;
 use reqwest::Method;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
@@ -39,7 +38,7 @@ impl S3 {
         (bytes, sha256): (u64, &str),
         part_bytes: u64,
     ) -> Result<(), S3Error> {
-        let mut file = File::open(path).await.map_err(failed)?;
+        let mut file = File::open(path).await?;
         let mut digest = Sha256::new();
         let first = part(&mut file, part_bytes, &mut digest).await?;
         if bytes <= part_bytes {
@@ -96,7 +95,7 @@ impl S3 {
 /// The next bytes of a file: so many, or what is left.
 async fn part(file: &mut File, bytes: u64, digest: &mut Sha256) -> Result<Vec<u8>, S3Error> {
     let mut part = Vec::new();
-    file.take(bytes).read_to_end(&mut part).await.map_err(failed)?;
+    file.take(bytes).read_to_end(&mut part).await?;
     digest.update(&part);
     Ok(part)
 }
@@ -106,11 +105,6 @@ fn check(digest: Sha256, sha256: &str) -> Result<(), S3Error> {
         return Ok(());
     }
     Err(S3Error::File("it changes while it is stored".to_owned()))
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "it is used as a function")]
-fn failed(error: io::Error) -> S3Error {
-    S3Error::File(error.to_string())
 }
 
 #[cfg(test)]

@@ -41,15 +41,14 @@ impl S3 {
 
     /// Reads an object into a file, from its beginning. Returns how many bytes it has. A file that was begun stays if this fails.
     pub async fn get_file(&self, place: &S3Place, path: &Path) -> Result<u64, S3Error> {
-        let file = |e: std::io::Error| S3Error::File(e.to_string());
         let mut response = self.call(&Call::new(Method::GET, place)).await?;
-        let mut to = File::create(path).await.map_err(file)?;
+        let mut to = File::create(path).await?;
         let (expected, mut bytes) = (head(&response).bytes, 0_u64);
         while let Some(chunk) = response.chunk().await.map_err(|e| S3Error::Failed(error_chain(&e)))? {
-            to.write_all(&chunk).await.map_err(file)?;
+            to.write_all(&chunk).await?;
             bytes = bytes.saturating_add(chunk.len() as u64);
         }
-        to.flush().await.map_err(file)?;
+        to.flush().await?;
         if bytes != expected {
             return Err(S3Error::Failed(format!("{bytes} of {expected} bytes came")));
         }

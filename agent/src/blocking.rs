@@ -1,0 +1,11 @@
+//! Work that blocks, beside the loops and not in them.
+//!
+//! Guarantees: if the work panics, that is an error like one of the disk.
+
+use std::io;
+
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
