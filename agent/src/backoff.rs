@@ -1,10 +1,12 @@
 //! How long to wait after a failed call.
 //!
 //! Guarantees: the wait is short after the first failures and longer after many; it is always random, so that the
-//! nodes of a fleet do not all call at the same moment. Pure: the random number is an argument.
+//! nodes of a fleet do not all call at the same moment.
 //! Does not: give up.
 
+use model::rng::Rng;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The longest wait, unless the control plane asks for more.
 const MAX_DELAY: Duration = Duration::from_secs(30);
@@ -24,8 +26,20 @@ pub enum History {
     Overdue(Duration),
 }
 
+impl History {
+    /// The history after `attempts` failures, if the next answer was due at this time: absent before the first answer.
+    pub fn of(due_at: Option<Instant>, attempts: u32) -> Self {
+        due_at.map_or(Self::Never { attempts }, |due| Self::Overdue(Instant::now().saturating_duration_since(due)))
+    }
+}
+
+/// How long to wait after a failure.
+pub fn wait(history: History, retry_after: Option<Duration>) -> Duration {
+    delay(history, retry_after, Rng::real().between(0.0, 1.0))
+}
+
 /// How long to wait after a failure. `chance` is a random number in 0..1.
-pub fn delay(history: History, retry_after: Option<Duration>, chance: f64) -> Duration {
+fn delay(history: History, retry_after: Option<Duration>, chance: f64) -> Duration {
     let wait = match history {
         // 1 s, 1–2 s, 2–4 s … 15–30 s: a node that has just booted tries often, and a node that has failed for long
         // tries seldom.

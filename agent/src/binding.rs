@@ -9,7 +9,6 @@ use crate::client::{CallError, ControlPlaneClient};
 use crate::data_dir::{Bound, DataDir, DataDirError};
 use model::batch::Batch;
 use model::ids::NodeId;
-use model::rng::Rng;
 use model::wire::{BindingAnswer, BindingRequest, ErrorCode};
 
 /// The node that this instance is; `None` if the instance is none of its batch any more. Asks until there is an answer.
@@ -40,8 +39,7 @@ pub(crate) async fn node_of(
             Err(error) => error,
         };
         attempts = attempts.saturating_add(1);
-        let chance = Rng::real().between(0.0, 1.0);
-        let wait = backoff::delay(History::Never { attempts }, error.retry_after(), chance);
+        let wait = backoff::wait(History::Never { attempts }, error.retry_after());
         if attempts.is_power_of_two() {
             tracing::warn!(attempts, retry_in_s = wait.as_secs(), %error, "which node this is, is not known yet");
         }

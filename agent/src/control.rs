@@ -19,8 +19,11 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// When the next calls are due, and how the last ones went.
-struct CallSchedule {
+/// The calls of a node: when the next ones are due, and how the last ones went.
+struct Calls<'a> {
+    state: &'a NodeState,
+    client: &'a ControlPlaneClient,
+    url: &'a str,
     heartbeat_at: Instant,
     report_at: Instant,
     /// When the next heartbeat was due after the last answer; absent before the first answer.
@@ -35,7 +38,10 @@ struct CallSchedule {
 /// Sends heartbeats and reports until the node is gone.
 pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
     let now = Instant::now();
-    let mut schedule = CallSchedule {
+    let mut calls = Calls {
+        state,
+        client,
+        url,
         heartbeat_at: now,
         report_at: now,
         due_at: None,
@@ -44,37 +50,30 @@ pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
         failed_reports: 0,
     };
     loop {
-        if Instant::now() >= schedule.heartbeat_at && heartbeat(state, client, url, &mut schedule).await.is_break() {
+        if Instant::now() >= calls.heartbeat_at && calls.heartbeat().await.is_break() {
             return;
         }
-        let may_report = Instant::now() >= schedule.report_at && schedule.failed_heartbeats == 0;
-        if may_report && send_reports(state, client, url, &mut schedule).await.is_break() {
+        let may_report = Instant::now() >= calls.report_at && calls.failed_heartbeats == 0;
+        if may_report && calls.send_reports().await.is_break() {
             return;
         }
-        let to_report = schedule.failed_heartbeats == 0 && state.read(Node::has_report);
-        let heartbeat_at = schedule.heartbeat_at;
-        let wake_at = if to_report { heartbeat_at.min(schedule.report_at) } else { heartbeat_at };
+        let to_report = calls.failed_heartbeats == 0 && state.read(Node::has_report);
+        let heartbeat_at = calls.heartbeat_at;
+        let wake_at = if to_report { heartbeat_at.min(calls.report_at) } else { heartbeat_at };
         tokio::select! {
             () = sleep_until(wake_at) => {}
             () = state.allocs_changed.notified() => {}
             // While heartbeats fail, an extra one does not help. The next attempt carries the news.
-            () = state.heartbeat_now.notified(), if schedule.failed_heartbeats == 0 => {
-                schedule.heartbeat_at = Instant::now();
+            () = state.heartbeat_now.notified(), if calls.failed_heartbeats == 0 => {
+                calls.heartbeat_at = Instant::now();
             }
         }
     }
 }
 
-impl CallSchedule {
-    fn history(&self, attempts: u32) -> History {
-        match self.due_at {
-            None => History::Never { attempts },
-            Some(due) => History::Overdue(Instant::now().saturating_duration_since(due)),
-        }
-    }
-
+impl Calls<'_> {
     fn wait(&self, attempts: u32, retry_after: Option<Duration>) -> Duration {
-        backoff::delay(self.history(attempts), retry_after, chance())
+        backoff::wait(History::of(self.due_at, attempts), retry_after)
     }
 
     /// The wait after a refusal that a new registration, a heartbeat or a new report number solves: none after the
@@ -82,61 +81,139 @@ impl CallSchedule {
     fn wait_unless_first(&self, attempts: u32) -> Duration {
         if attempts <= 1 { Duration::ZERO } else { self.wait(attempts, None) }
     }
-}
 
-fn chance() -> f64 {
-    Rng::real().between(0.0, 1.0)
+    async fn heartbeat(&mut self) -> ControlFlow<()> {
+        match self.send_heartbeat().await {
+            Ok(answer) => {
+                if self.failed_heartbeats > 0 {
+                    tracing::info!(failures = self.failed_heartbeats, "heartbeats are answered again");
+                }
+                self.failed_heartbeats = 0;
+                let usual = next_call(answer.next_heartbeat_s);
+                let now = Instant::now();
+                // Work that came ends the haste; otherwise each wait is twice the one before.
+                let doubled = self.soon.map(|soon| soon.saturating_mul(2));
+                self.soon = doubled.filter(|soon| *soon < usual && answer.allocs.as_ref().is_none_or(Vec::is_empty));
+                self.heartbeat_at = now + self.soon.unwrap_or(usual);
+                self.due_at = Some(now + usual);
+                ControlFlow::Continue(())
+            }
+            Err(error) => self.heartbeat_failed(&error),
+        }
+    }
+
+    /// Sends a heartbeat, and saves the answer.
+    async fn send_heartbeat(&self) -> Result<HeartbeatAnswer, CallError> {
+        let state = self.state;
+        state.check_saving().map_err(|e| not_saved(&e))?;
+        let heartbeat = Heartbeat { uptime_ms: uptime_ms(), ..state.read(Node::heartbeat) };
+        let answer: HeartbeatAnswer = self.client.post(self.url, "heartbeat", &heartbeat).await?;
+        let registered = state.update(|n| n.on_heartbeat(&answer)).map_err(|e| not_saved(&e))?;
+        state.answered();
+        state.want(answer.follows.clone());
+        if answer.report_handles {
+            state.handles_changed.notify_one();
+        }
+        if registered {
+            tracing::info!(incarnation = answer.incarnation, status = %answer.status, "registered");
+            state.handles_changed.notify_one();
+        }
+        Ok(answer)
+    }
+
+    fn heartbeat_failed(&mut self, error: &CallError) -> ControlFlow<()> {
+        self.failed_heartbeats = self.failed_heartbeats.saturating_add(1);
+        let failures = self.failed_heartbeats;
+        let mut wait = self.wait(failures, error.retry_after());
+        match error.code() {
+            Some(ErrorCode::Gone) => return ControlFlow::Break(()),
+            Some(ErrorCode::WrongIncarnation) => {
+                wait = self.wait_unless_first(failures);
+                self.state.update_or_log(Node::register_anew);
+            }
+            // The node's record is bound to another instance. Only an operator or time can change that.
+            Some(ErrorCode::ForeignInstance) => {
+                wait = wait.max(backoff::wait(History::Never { attempts: 6 }, None));
+            }
+            _ => {}
+        }
+        // Logs the 1st, 2nd, 4th, 8th … failure.
+        if failures.is_power_of_two() {
+            let retry_in_s = wait.as_secs();
+            tracing::warn!(failures, retry_in_s, %error, "a heartbeat failed; allocs keep running");
+        }
+        self.heartbeat_at = Instant::now() + wait;
+        ControlFlow::Continue(())
+    }
+
+    /// Sends reports until there is nothing more to report or a report is not accepted.
+    async fn send_reports(&mut self) -> ControlFlow<()> {
+        while self.state.read(Node::has_report) {
+            // The report number is on disk before it is used.
+            let sent = match self.state.update(Node::report) {
+                Ok(None) => break,
+                Ok(Some(report)) => self.send_report(&report).await,
+                Err(error) => Err(not_saved(&error)),
+            };
+            match sent {
+                Ok(soon) => {
+                    self.failed_reports = 0;
+                    if let Some(soon) = soon {
+                        // Jitter, because the members of a job end together.
+                        let soon = next_call(soon * Rng::real().between(1.0, 1.5));
+                        self.soon = Some(soon);
+                        self.heartbeat_at = self.heartbeat_at.min(Instant::now() + soon);
+                    }
+                }
+                Err(error) => return self.report_failed(&error),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Sends one report, and saves the answer. Returns when to ask for new work, in seconds, if the answer says so.
+    async fn send_report(&self, report: &AllocReport) -> Result<Option<f64>, CallError> {
+        let answer: AllocReportAnswer = self.client.post(self.url, "allocs", report).await?;
+        for refusal in &answer.refused {
+            tracing::warn!(alloc_id = %refusal.alloc_id, reason = refusal.reason, "the status of this alloc was refused");
+        }
+        self.state.update(|n| n.on_report(&answer)).map_err(|e| not_saved(&e))?;
+        self.state.answered();
+        // The answer may acknowledge the end of an alloc, whose handles may be destroyed from now on.
+        self.state.handles_changed.notify_one();
+        Ok(answer.next_heartbeat_s)
+    }
+
+    fn report_failed(&mut self, error: &CallError) -> ControlFlow<()> {
+        self.failed_reports = self.failed_reports.saturating_add(1);
+        let failures = self.failed_reports;
+        let mut wait = self.wait(failures, error.retry_after());
+        if let Some(code) = error.code() {
+            // The control plane answers, but refuses the report. Trying more often does not help, so the wait grows with
+            // each refusal.
+            let refused = History::Never { attempts: failures };
+            wait = wait.max(backoff::wait(refused, None));
+            self.state.update_or_log(|n| n.on_report_refused(code));
+            match code {
+                ErrorCode::Gone => return ControlFlow::Break(()),
+                ErrorCode::NotReady | ErrorCode::WrongIncarnation => {
+                    wait = self.wait_unless_first(failures);
+                    self.heartbeat_at = self.heartbeat_at.min(Instant::now() + wait);
+                }
+                ErrorCode::StaleReport => wait = self.wait_unless_first(failures),
+                _ => {}
+            }
+        }
+        if failures.is_power_of_two() {
+            tracing::warn!(failures, %error, "an alloc report was not accepted; allocs keep running");
+        }
+        self.report_at = Instant::now() + wait;
+        ControlFlow::Continue(())
+    }
 }
 
 fn not_saved(error: &DataDirError) -> CallError {
     CallError::Failed { what: error.to_string(), retry_after: None }
-}
-
-async fn heartbeat(
-    state: &NodeState,
-    client: &ControlPlaneClient,
-    url: &str,
-    schedule: &mut CallSchedule,
-) -> ControlFlow<()> {
-    match send_heartbeat(state, client, url).await {
-        Ok(answer) => {
-            if schedule.failed_heartbeats > 0 {
-                tracing::info!(failures = schedule.failed_heartbeats, "heartbeats are answered again");
-            }
-            schedule.failed_heartbeats = 0;
-            let usual = next_call(answer.next_heartbeat_s);
-            let now = Instant::now();
-            // Work that came ends the haste; otherwise each wait is twice the one before.
-            let doubled = schedule.soon.map(|soon| soon.saturating_mul(2));
-            schedule.soon = doubled.filter(|soon| *soon < usual && answer.allocs.as_ref().is_none_or(Vec::is_empty));
-            schedule.heartbeat_at = now + schedule.soon.unwrap_or(usual);
-            schedule.due_at = Some(now + usual);
-            ControlFlow::Continue(())
-        }
-        Err(error) => heartbeat_failed(state, schedule, &error),
-    }
-}
-
-/// Sends a heartbeat, and saves the answer.
-async fn send_heartbeat(
-    state: &NodeState,
-    client: &ControlPlaneClient,
-    url: &str,
-) -> Result<HeartbeatAnswer, CallError> {
-    state.check_saving().map_err(|e| not_saved(&e))?;
-    let heartbeat = Heartbeat { uptime_ms: uptime_ms(), ..state.read(Node::heartbeat) };
-    let answer: HeartbeatAnswer = client.post(url, "heartbeat", &heartbeat).await?;
-    let registered = state.update(|n| n.on_heartbeat(&answer)).map_err(|e| not_saved(&e))?;
-    state.answered();
-    state.want(answer.follows.clone());
-    if answer.report_handles {
-        state.handles_changed.notify_one();
-    }
-    if registered {
-        tracing::info!(incarnation = answer.incarnation, status = %answer.status, "registered");
-        state.handles_changed.notify_one();
-    }
-    Ok(answer)
 }
 
 /// How long the machine has been up, in milliseconds, sleep included. The clock never goes back, and an agent that starts
@@ -144,104 +221,4 @@ async fn send_heartbeat(
 fn uptime_ms() -> Option<u64> {
     let up = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
     u64::try_from(Duration::from(up).as_millis()).ok()
-}
-
-fn heartbeat_failed(state: &NodeState, schedule: &mut CallSchedule, error: &CallError) -> ControlFlow<()> {
-    schedule.failed_heartbeats = schedule.failed_heartbeats.saturating_add(1);
-    let failures = schedule.failed_heartbeats;
-    let mut wait = schedule.wait(failures, error.retry_after());
-    match error.code() {
-        Some(ErrorCode::Gone) => return ControlFlow::Break(()),
-        Some(ErrorCode::WrongIncarnation) => {
-            wait = schedule.wait_unless_first(failures);
-            state.update_or_log(Node::register_anew);
-        }
-        // The node's record is bound to another instance. Only an operator or time can change that.
-        Some(ErrorCode::ForeignInstance) => {
-            wait = wait.max(backoff::delay(History::Never { attempts: 6 }, None, chance()));
-        }
-        _ => {}
-    }
-    // Logs the 1st, 2nd, 4th, 8th … failure.
-    if failures.is_power_of_two() {
-        let retry_in_s = wait.as_secs();
-        tracing::warn!(failures, retry_in_s, %error, "a heartbeat failed; allocs keep running");
-    }
-    schedule.heartbeat_at = Instant::now() + wait;
-    ControlFlow::Continue(())
-}
-
-/// Sends reports until there is nothing more to report or a report is not accepted.
-async fn send_reports(
-    state: &NodeState,
-    client: &ControlPlaneClient,
-    url: &str,
-    schedule: &mut CallSchedule,
-) -> ControlFlow<()> {
-    while state.read(Node::has_report) {
-        // The report number is on disk before it is used.
-        let sent = match state.update(Node::report) {
-            Ok(None) => break,
-            Ok(Some(report)) => send_report(state, client, url, &report).await,
-            Err(error) => Err(not_saved(&error)),
-        };
-        match sent {
-            Ok(soon) => {
-                schedule.failed_reports = 0;
-                if let Some(soon) = soon {
-                    // Jitter, because the members of a job end together.
-                    let soon = next_call(soon * Rng::real().between(1.0, 1.5));
-                    schedule.soon = Some(soon);
-                    schedule.heartbeat_at = schedule.heartbeat_at.min(Instant::now() + soon);
-                }
-            }
-            Err(error) => return report_failed(state, schedule, &error),
-        }
-    }
-    ControlFlow::Continue(())
-}
-
-/// Sends one report, and saves the answer. Returns when to ask for new work, in seconds, if the answer says so.
-async fn send_report(
-    state: &NodeState,
-    client: &ControlPlaneClient,
-    url: &str,
-    report: &AllocReport,
-) -> Result<Option<f64>, CallError> {
-    let answer: AllocReportAnswer = client.post(url, "allocs", report).await?;
-    for refusal in &answer.refused {
-        tracing::warn!(alloc_id = %refusal.alloc_id, reason = refusal.reason, "the status of this alloc was refused");
-    }
-    state.update(|n| n.on_report(&answer)).map_err(|e| not_saved(&e))?;
-    state.answered();
-    // The answer may acknowledge the end of an alloc, whose handles may be destroyed from now on.
-    state.handles_changed.notify_one();
-    Ok(answer.next_heartbeat_s)
-}
-
-fn report_failed(state: &NodeState, schedule: &mut CallSchedule, error: &CallError) -> ControlFlow<()> {
-    schedule.failed_reports = schedule.failed_reports.saturating_add(1);
-    let failures = schedule.failed_reports;
-    let mut wait = schedule.wait(failures, error.retry_after());
-    if let Some(code) = error.code() {
-        // The control plane answers, but refuses the report. Trying more often does not help, so the wait grows with
-        // each refusal.
-        let refused = History::Never { attempts: failures };
-        wait = wait.max(backoff::delay(refused, None, chance()));
-        state.update_or_log(|n| n.on_report_refused(code));
-        match code {
-            ErrorCode::Gone => return ControlFlow::Break(()),
-            ErrorCode::NotReady | ErrorCode::WrongIncarnation => {
-                wait = schedule.wait_unless_first(failures);
-                schedule.heartbeat_at = schedule.heartbeat_at.min(Instant::now() + wait);
-            }
-            ErrorCode::StaleReport => wait = schedule.wait_unless_first(failures),
-            _ => {}
-        }
-    }
-    if failures.is_power_of_two() {
-        tracing::warn!(failures, %error, "an alloc report was not accepted; allocs keep running");
-    }
-    schedule.report_at = Instant::now() + wait;
-    ControlFlow::Continue(())
 }

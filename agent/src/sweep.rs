@@ -12,7 +12,6 @@ use crate::ends;
 use crate::handles::{HandleStore, HandleTarget};
 use crate::node_state::{NodeState, lock};
 use crate::protocol::{HandleList, HandleRound, Node};
-use model::rng::Rng;
 use model::wire::{ErrorCode, HandleReportAnswer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -310,8 +309,5 @@ fn report_failed(state: &NodeState, error: &CallError, history: &mut ReportHisto
     if failures.is_power_of_two() {
         tracing::warn!(failures, %error, "a handle report was not accepted");
     }
-    let calls = history.due_at.map_or(History::Never { attempts: failures }, |due| {
-        History::Overdue(Instant::now().saturating_duration_since(due))
-    });
-    ControlFlow::Continue(backoff::delay(calls, error.retry_after(), Rng::real().between(0.0, 1.0)))
+    ControlFlow::Continue(backoff::wait(History::of(history.due_at, failures), error.retry_after()))
 }

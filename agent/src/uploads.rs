@@ -15,7 +15,6 @@ use crate::outputs::{Outputs, Waiting};
 use crate::s3_access::S3Access;
 use model::ids::AllocId;
 use model::output::Switches;
-use model::rng::Rng;
 use model::stored::{BOTH, END, MORE, OUT, PIECE_BYTES, STREAMS_HEADER, THEN_HEADER};
 use s3::S3Error;
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,8 +85,7 @@ impl Uploader {
                     if failures.is_power_of_two() {
                         tracing::warn!(left, failures, %error, "output is not stored in S3 yet: trying again");
                     }
-                    let rng = Rng::real().between(0.0, 1.0);
-                    backoff::delay(History::Never { attempts: failures }, None, rng)
+                    backoff::wait(History::Never { attempts: failures }, None)
                 }
             };
             if is_last {
