@@ -15,7 +15,6 @@ use model::output::{MAX_PIECE_BYTES, Then};
 use model::wire::{ErrorCode, NextPiece, OutputAnswer, OutputPiece, OutputReport, WantedOutput};
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -40,8 +39,17 @@ enum Position {
     Next(NextPiece),
 }
 
+/// What sends output.
+struct Sender<'a> {
+    state: &'a NodeState,
+    client: &'a ControlPlaneClient,
+    url: &'a str,
+    outputs: &'a Outputs,
+}
+
 /// Sends output until the node is gone.
 pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str, outputs: &Outputs) {
+    let sender = Sender { state, client, url, outputs };
     let mut readers: BTreeMap<String, Position> = BTreeMap::new();
     loop {
         let wanted = state.wanted();
@@ -54,7 +62,7 @@ pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str, outp
         let mut wait = INTERVAL;
         for reader in &wanted {
             let position = readers.entry(reader.follow_id.clone()).or_default();
-            match send(state, client, url, outputs, reader, position, &mut calls).await {
+            match sender.send(reader, position, &mut calls).await {
                 Ok(()) => {}
                 Err(error) if error.code() == Some(ErrorCode::Gone) => return,
                 Err(error) => {
@@ -70,66 +78,51 @@ pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str, outp
     }
 }
 
-/// Sends what there is for one reader, as far as `calls` allow.
-async fn send(
-    state: &NodeState,
-    client: &ControlPlaneClient,
-    url: &str,
-    outputs: &Outputs,
-    reader: &WantedOutput,
-    position: &mut Position,
-    calls: &mut u32,
-) -> Result<(), CallError> {
-    while *calls > 0 {
-        let piece = match *position {
-            Position::Unknown => None,
-            known => match next_piece(state, outputs, reader, known).await {
-                Ok(Some(piece)) => Some(piece),
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    tracing::warn!(alloc_id = %reader.alloc_id, %error, "the output cannot be read");
-                    state.no_longer_wanted(&reader.follow_id);
-                    return Ok(());
-                }
-            },
-        };
-        *calls -= 1;
-        let report = OutputReport { follow_id: reader.follow_id.clone(), alloc_id: reader.alloc_id, piece };
-        let answer: OutputAnswer = client.post(url, "output", &report).await?;
-        state.answered();
-        if apply(&answer, position).is_break() {
-            // The next heartbeat may name the reader again.
-            *position = Position::Unknown;
-            state.no_longer_wanted(&reader.follow_id);
-            return Ok(());
+impl Sender<'_> {
+    /// Sends what there is for one reader, as far as `calls` allow.
+    async fn send(&self, reader: &WantedOutput, position: &mut Position, calls: &mut u32) -> Result<(), CallError> {
+        while *calls > 0 {
+            let piece = match *position {
+                Position::Unknown => None,
+                known => match self.next_piece(reader, known).await {
+                    Ok(Some(piece)) => Some(piece),
+                    Ok(None) => return Ok(()),
+                    Err(error) => {
+                        tracing::warn!(alloc_id = %reader.alloc_id, %error, "the output cannot be read");
+                        self.state.no_longer_wanted(&reader.follow_id);
+                        return Ok(());
+                    }
+                },
+            };
+            *calls -= 1;
+            let report = OutputReport { follow_id: reader.follow_id.clone(), alloc_id: reader.alloc_id, piece };
+            let answer: OutputAnswer = self.client.post(self.url, "output", &report).await?;
+            self.state.answered();
+            if !answer.wanted {
+                // The next heartbeat may name the reader again.
+                *position = Position::Unknown;
+                self.state.no_longer_wanted(&reader.follow_id);
+                return Ok(());
+            }
+            *position = answer.next.map_or(Position::Begin, Position::Next);
         }
+        Ok(())
     }
-    Ok(())
-}
 
-fn apply(answer: &OutputAnswer, position: &mut Position) -> ControlFlow<()> {
-    *position = answer.next.map_or(Position::Begin, Position::Next);
-    if answer.wanted { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-}
-
-/// The next piece for a reader; `None` if there is nothing to say now. The first piece comes also without bytes: it shows the
-/// reader that the node has heard.
-async fn next_piece(
-    state: &NodeState,
-    outputs: &Outputs,
-    reader: &WantedOutput,
-    position: Position,
-) -> io::Result<Option<OutputPiece>> {
-    let (no, from) = match (position, reader.last_bytes) {
-        (Position::Next(next), _) => (next.no, Start::Byte(next.offset)),
-        (_, Some(bytes)) => (0, Start::Last(bytes)),
-        (_, None) => (0, Start::Byte(0)),
-    };
-    let id = reader.alloc_id;
-    let is_known = state.read(|node| node.durable.allocs.contains_key(&id));
-    let outputs = outputs.clone();
-    let read = move || outputs.read(id, from, MAX_PIECE_BYTES as u64, is_known);
-    let Part { offset, bytes, switches, size, then } = blocking(read).await?;
-    let says = no == 0 || !bytes.is_empty() || then != Then::More;
-    Ok(says.then(|| OutputPiece { no, offset, data: BASE64_STANDARD.encode(&bytes), switches, size, then }))
+    /// The next piece for a reader; `None` if there is nothing to say now. The first piece comes also without bytes: it shows the
+    /// reader that the node has heard.
+    async fn next_piece(&self, reader: &WantedOutput, position: Position) -> io::Result<Option<OutputPiece>> {
+        let (no, from) = match (position, reader.last_bytes) {
+            (Position::Next(next), _) => (next.no, Start::Byte(next.offset)),
+            (_, Some(bytes)) => (0, Start::Last(bytes)),
+            (_, None) => (0, Start::Byte(0)),
+        };
+        let id = reader.alloc_id;
+        let is_known = self.state.read(|node| node.durable.allocs.contains_key(&id));
+        let outputs = self.outputs.clone();
+        let read = move || outputs.read(id, from, MAX_PIECE_BYTES as u64, is_known);
+        let Part { offset, bytes, switches, size, then } = blocking(read).await?;
+        let says = no == 0 || !bytes.is_empty() || then != Then::More;
+        Ok(says.then(|| OutputPiece { no, offset, data: BASE64_STANDARD.encode(&bytes), switches, size, then }))
+    }
 }
