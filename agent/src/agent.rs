@@ -200,17 +200,15 @@ async fn finish(end: EndReason, args: &AgentArgs, state: &NodeState, runner: &mu
         EndReason::Gone => {
             tracing::warn!("this node is gone: stopping all work");
             reconcile::stop_everything(state, runner, "the node is gone").await;
-            uploads.finish(LAST_UPLOADS).await;
-            run_on_gone(&args.on_gone).await;
         }
         EndReason::Asked if args.stop_work_on_exit => {
             reconcile::stop_everything(state, runner, "the agent was stopped together with its work").await;
-            uploads.finish(LAST_UPLOADS).await;
         }
-        EndReason::Asked => {
-            tracing::info!("the agent ends; allocs keep running");
-            uploads.finish(LAST_UPLOADS).await;
-        }
+        EndReason::Asked => tracing::info!("the agent ends; allocs keep running"),
+    }
+    uploads.finish(LAST_UPLOADS).await;
+    if end == EndReason::Gone {
+        run_on_gone(&args.on_gone).await;
     }
 }
 

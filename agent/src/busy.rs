@@ -4,8 +4,8 @@
 //! whole process group, and means not busy.
 //! Does not: look at allocs; the control plane knows about them.
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use crate::process_table;
+use nix::sys::signal::Signal;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -28,15 +28,13 @@ async fn check_within(command: &str, limit: Duration) -> bool {
             return false;
         }
     };
-    let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+    let group = child.id().map_or(0, |pid| pid as i32);
     match tokio::time::timeout(limit, child.wait()).await {
         Ok(status) => status.is_ok_and(|s| s.success()),
         Err(_) => {
             tracing::warn!(limit_s = limit.as_secs(), "the busy check takes too long: counted as not busy");
             // The process was not reaped yet, so the kernel has not reused its pid.
-            if let Some(group) = group {
-                let _ended_is_fine = killpg(group, Signal::SIGKILL);
-            }
+            process_table::send_group(group, Signal::SIGKILL);
             false
         }
     }

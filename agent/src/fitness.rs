@@ -6,6 +6,7 @@
 //! Does not: start anything, or stop what runs.
 
 use model::ids::AllocId;
+use remove_tree::remove_tree;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
@@ -96,18 +97,14 @@ impl Fitness {
 /// Does with the disk what the start of an alloc does.
 pub fn try_disk(allocs: &Path) -> io::Result<()> {
     let dir = allocs.join(".try");
-    remove(&dir)?;
+    remove_tree(&dir)?;
     fs::create_dir(&dir)?;
     let written = fs::File::create(dir.join("file")).and_then(|mut file| {
         file.write_all(&[b' '; BYTES])?;
         file.sync_all()
     });
-    let removed = remove(&dir);
+    let removed = remove_tree(&dir);
     written.and(removed)
-}
-
-fn remove(dir: &Path) -> io::Result<()> {
-    remove_tree::remove_tree(dir)
 }
 
 /// An error that means: not on this machine at this moment.

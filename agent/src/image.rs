@@ -54,8 +54,10 @@ pub async fn provide(
     let pulled = Pulled(dir.path().ancestors().nth(2).unwrap_or(dir.path()).join("images"));
     let mut found = task.runtime.digests(&reference).await;
     if found.is_err() {
-        let login = Login { work_login: work.registry_login.as_deref(), image, dir, endpoints, role };
-        let denied = login.write().await?;
+        let denied = match role {
+            Some(role) => log_in(work.registry_login.as_deref(), image, dir, Reader { role, endpoints }).await?,
+            None => None,
+        };
         let result = pull(task.runtime, &reference, dir, &pulled, denied.as_deref()).await;
         let forgotten = dir.forget_login();
         result?;
@@ -115,50 +117,41 @@ fn last_error(printed: &str) -> &str {
     printed.rfind("Error: ").and_then(|at| printed.get(at + "Error: ".len()..)).unwrap_or(printed).trim()
 }
 
-/// What logs in to the registry of an image.
-struct Login<'a> {
-    /// Where the secret is that logs in.
-    work_login: Option<&'a str>,
-    image: &'a str,
-    dir: &'a AllocDir,
-    /// `AWS_ENDPOINT_URL` and the like.
-    endpoints: &'a Environment,
-    role: Option<&'a JobRole>,
-}
-
-impl Login<'_> {
-    /// Writes the file that docker and podman log in with, if the job has a login. If Amazon ECR refuses the role of the job, there is
-    /// no file, and the answer is the reason of the refusal: the pull may still succeed by another login of the node.
-    async fn write(&self) -> Result<Option<String>, EndCause> {
-        let Some(role) = self.role else { return Ok(None) };
-        let reader = Reader { role, endpoints: self.endpoints };
-        let is_stopped = || self.dir.stop_reason().is_some();
-        let auth = match (self.work_login, ecr_region(self.image)) {
-            (Some(place), _) => {
-                let what = "the login to the registry";
-                let secret = reader.value(what, place, is_stopped).await?;
-                let login = login_of(&secret).ok_or_else(|| EndCause::Rejected {
-                    why: format!("{what} must be USER:PASSWORD, or JSON with username and password"),
-                })?;
-                BASE64_STANDARD.encode(login)
-            }
-            (None, Some(region)) => match ecr_token(&reader, region).await {
-                Ok(token) => token,
-                Err(Failure::Final(why)) => return Ok(Some(why)),
-                Err(failure) => return Err(failure.about("Amazon ECR gives no login")),
-            },
-            (None, None) => return Ok(None),
-        };
-        let host = registry(self.image);
-        let entry = json!({"auth": auth});
-        let mut auths = json!({host: entry});
-        if host == DEFAULT_REGISTRY {
-            auths = json!({host: entry, DOCKER_HUB: entry});
+/// Writes the file that docker and podman log in with, if the job has a login. If Amazon ECR refuses the role of the job, there is
+/// no file, and the answer is the reason of the refusal: the pull may still succeed by another login of the node. `login` is where
+/// the secret is that logs in.
+async fn log_in(
+    login: Option<&str>,
+    image: &str,
+    dir: &AllocDir,
+    reader: Reader<'_>,
+) -> Result<Option<String>, EndCause> {
+    let is_stopped = || dir.stop_reason().is_some();
+    let auth = match (login, ecr_region(image)) {
+        (Some(place), _) => {
+            let what = "the login to the registry";
+            let secret = reader.value(what, place, is_stopped).await?;
+            let login = login_of(&secret).ok_or_else(|| EndCause::Rejected {
+                why: format!("{what} must be USER:PASSWORD, or JSON with username and password"),
+            })?;
+            BASE64_STANDARD.encode(login)
         }
-        let written = write_login(&self.dir.registry(), &json!({"auths": auths}));
-        written.map_err(|e| not_started(format!("cannot write down the login to the registry: {e}")))?;
-        Ok(None)
+        (None, Some(region)) => match ecr_token(&reader, region).await {
+            Ok(token) => token,
+            Err(Failure::Final(why)) => return Ok(Some(why)),
+            Err(failure) => return Err(failure.about("Amazon ECR gives no login")),
+        },
+        (None, None) => return Ok(None),
+    };
+    let host = registry(image);
+    let entry = json!({"auth": auth});
+    let mut auths = json!({host: entry});
+    if host == DEFAULT_REGISTRY {
+        auths = json!({host: entry, DOCKER_HUB: entry});
     }
+    let written = write_login(&dir.registry(), &json!({"auths": auths}));
+    written.map_err(|e| not_started(format!("cannot write down the login to the registry: {e}")))?;
+    Ok(None)
 }
 
 fn write_login(dir: &Path, config: &Value) -> io::Result<()> {

@@ -4,15 +4,9 @@
 //! Does not: close one in a process that inherited it.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::process::Stdio;
-
-/// The standard input that carries `content` to a helper.
-pub fn as_stdin(content: &impl Serialize) -> io::Result<Stdio> {
-    as_stdin_bytes(&serde_json::to_vec(content)?)
-}
 
 /// The standard input that carries these bytes to a helper.
 pub fn as_stdin_bytes(content: &[u8]) -> io::Result<Stdio> {

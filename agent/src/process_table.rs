@@ -164,6 +164,14 @@ pub fn send_group(group: i32, signal: Signal) {
     }
 }
 
+/// Sends a process group this signal of a job, and lets it go on: a process that is stopped takes a signal only then.
+pub fn notify_group(group: i32, signal: model::Signal) {
+    if let Ok(signal) = Signal::try_from(signal.number()) {
+        send_group(group, signal);
+        send_group(group, Signal::SIGCONT);
+    }
+}
+
 /// Kills the remaining processes of the session whose leader was `leader`, started at `start_ticks`. Returns how many
 /// there were.
 pub fn kill_session(leader: i32, start_ticks: u64) -> usize {

@@ -103,13 +103,9 @@ fn look(program: &str, path: Option<&str>, cwd: &Path) -> EndCause {
     if program.is_empty() || there.peek().is_none() {
         return EndCause::NotFound { program };
     }
-    match there.find(|place| is_executable(place)) {
-        Some(file) => {
-            match interpreter(file).filter(|name| access(cwd.join(name).as_path(), AccessFlags::X_OK).is_err()) {
-                Some(interpreter) => EndCause::NoInterpreter { program, interpreter },
-                None => EndCause::NotExecutable { program },
-            }
-        }
+    let named = there.find(|place| is_executable(place)).and_then(|file| interpreter(file));
+    match named.filter(|name| access(cwd.join(name).as_path(), AccessFlags::X_OK).is_err()) {
+        Some(interpreter) => EndCause::NoInterpreter { program, interpreter },
         None => EndCause::NotExecutable { program },
     }
 }

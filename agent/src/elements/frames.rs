@@ -42,22 +42,16 @@ pub struct BadStream;
 impl Frame {
     /// The frame as bytes.
     pub fn bytes(&self) -> Vec<u8> {
+        let outcome = if let Said::End(Some(outcome)) = &self.said { outcome.to_string() } else { String::new() };
         let (kind, content): (u8, &[u8]) = match &self.said {
             Said::Begin => (0, &[]),
             Said::Out(bytes) => (1, bytes),
             Said::Err(bytes) => (2, bytes),
-            Said::End(outcome) => {
-                let text = outcome.map(|outcome| outcome.to_string()).unwrap_or_default();
-                return frame(3, self.element, text.as_bytes());
-            }
+            Said::End(_) => (3, outcome.as_bytes()),
         };
-        frame(kind, self.element, content)
+        let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
+        [&[kind], &self.element.to_le_bytes()[..], &length.to_le_bytes()[..], content].concat()
     }
-}
-
-fn frame(kind: u8, element: u32, content: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
-    [&[kind], &element.to_le_bytes()[..], &length.to_le_bytes()[..], content].concat()
 }
 
 /// Finds the frames in a stream that comes in parts.

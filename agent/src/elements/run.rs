@@ -7,6 +7,7 @@
 
 use crate::elements::frames::{Frame, MAX_BYTES, Said};
 use crate::memory_file::as_stdin_bytes;
+use crate::process_table;
 use crate::program;
 use crate::stops::{Step, Stops};
 use model::elements::{Outcome, Pack};
@@ -16,8 +17,6 @@ use model::wire::AllocOrder;
 use model::{EndCause, FailurePolicy, Signal};
 use nix::errno::Errno;
 use nix::sys::signal::Signal as Number;
-use nix::sys::signal::killpg;
-use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, Write};
@@ -29,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::SpooledTempFile;
 use tokio::io::AsyncReadExt;
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
@@ -242,7 +241,7 @@ impl Runner {
 
     /// Waits for an element. `None` if its end counts for nothing.
     async fn follow(&self, element: u32, mut child: Child, printed: &mut Printed) -> Result<Option<Outcome>, EndCause> {
-        let group = child.id().and_then(|pid| i32::try_from(pid).ok());
+        let group = child.id().map_or(0, |pid| pid as i32);
         let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
         let policy = &self.shared.elements.policy;
         let mut stops = Stops::new(policy, self.shared.elements.timeout_s, Duration::ZERO, Instant::now());
@@ -250,7 +249,7 @@ impl Runner {
         let asks = policy.stop_signal.filter(|_| policy.stop_notice_s == 0).unwrap_or(Signal::TERM);
         let (mut out_bytes, mut err_bytes) = (vec![0; MAX_BYTES], vec![0; MAX_BYTES]);
         if is_stopped {
-            signal_group(group, asks);
+            process_table::notify_group(group, asks);
         }
         let status = loop {
             tokio::select! {
@@ -266,19 +265,19 @@ impl Runner {
                 Ok(()) = order.changed() => {
                     let is_asked = *order.borrow() == Order::Stop;
                     is_stopped |= is_asked;
-                    signal_group(group, if is_asked { asks } else { policy.stop_signal.unwrap_or(Signal::TERM) });
+                    process_table::notify_group(group, if is_asked { asks } else { policy.stop_signal.unwrap_or(Signal::TERM) });
                 }
                 () = sleep_until(stops.next_at()) => match stops.take(Instant::now()) {
-                    Step::Notify => signal_group(group, policy.stop_signal.unwrap_or(Signal::TERM)),
+                    Step::Notify => process_table::notify_group(group, policy.stop_signal.unwrap_or(Signal::TERM)),
                     Step::Ask => {
                         is_late = true;
-                        signal_group(group, asks);
+                        process_table::notify_group(group, asks);
                     }
-                    Step::Kill => kill_group(group),
+                    Step::Kill => process_table::send_group(group, Number::SIGKILL),
                 },
             }
         };
-        kill_group(group);
+        process_table::send_group(group, Number::SIGKILL);
         for bytes in rest(out.as_ref()) {
             self.print(element, Said::Out(bytes), printed).await?;
         }
@@ -340,13 +339,8 @@ async fn read<'a>(pipe: &mut Option<impl tokio::io::AsyncRead + Unpin>, bytes: &
     bytes.get(..n).filter(|bytes| !bytes.is_empty())
 }
 
-/// A pipe that does not make its reader wait.
-trait Pipe: AsFd {}
-impl Pipe for ChildStdout {}
-impl Pipe for ChildStderr {}
-
-/// What is in a pipe now. Who else has it open is not waited for.
-fn rest(pipe: Option<&impl Pipe>) -> Vec<Vec<u8>> {
+/// What is in a pipe now, which does not make its reader wait. Who else has it open is not waited for.
+fn rest(pipe: Option<&impl AsFd>) -> Vec<Vec<u8>> {
     let (mut parts, mut bytes) = (Vec::new(), vec![0; MAX_BYTES]);
     while let Some(pipe) = pipe {
         match nix::unistd::read(pipe.as_fd(), &mut bytes) {
@@ -363,19 +357,5 @@ fn outcome(status: &ExitStatus) -> Outcome {
     match (status.code(), status.signal()) {
         (Some(code), _) => Outcome::Exit(code),
         (None, signal) => Outcome::Signal(signal.unwrap_or(0)),
-    }
-}
-
-fn signal_group(group: Option<i32>, signal: Signal) {
-    if let (Some(group), Ok(number)) = (group, Number::try_from(signal.number())) {
-        let _ended_is_fine = killpg(Pid::from_raw(group), number);
-        // A process that is stopped takes a signal only when it goes on.
-        let _ended_is_fine = killpg(Pid::from_raw(group), Number::SIGCONT);
-    }
-}
-
-fn kill_group(group: Option<i32>) {
-    if let Some(group) = group {
-        let _ended_is_fine = killpg(Pid::from_raw(group), Number::SIGKILL);
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::isolation::helper::{self, PrivateMounts};
 use crate::isolation::metadata::{self, Reached};
-use crate::memory_file::as_stdin;
+use crate::memory_file::as_stdin_bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -51,7 +51,7 @@ pub struct Found {
 pub async fn run(program: &Path, probe: &Probe) -> io::Result<Found> {
     let mut helper = Command::new(program);
     helper.arg("probe").env_clear().current_dir("/").kill_on_drop(true);
-    helper.stdin(as_stdin(probe)?).stdout(Stdio::piped()).stderr(Stdio::piped());
+    helper.stdin(as_stdin_bytes(&serde_json::to_vec(probe)?)?).stdout(Stdio::piped()).stderr(Stdio::piped());
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("the helper did not end in {TIMEOUT:?}"));
     let output = tokio::time::timeout(TIMEOUT, helper.output()).await.map_err(late)??;
     if let Some(signal) = output.status.signal() {

@@ -40,16 +40,6 @@ pub struct FilesSource {
     pub region: Option<String>,
 }
 
-impl FilesSource {
-    /// S3 with the rights of the node.
-    fn of_node(&self, environment: S3Environment, clock: Clock) -> Result<S3Access, S3Error> {
-        let imds = self.imds_url.as_deref().map(Imds::new).transpose();
-        let imds = imds.map_err(|e| S3Error::NoKeys(e.to_string()))?;
-        let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
-        Ok(S3Access::new(environment, role, imds, self.region.clone(), clock))
-    }
-}
-
 /// The files of one alloc, and what reading and storing them needs.
 #[derive(Debug)]
 pub struct JobFiles<'a> {
@@ -68,7 +58,10 @@ pub struct JobFiles<'a> {
 impl JobFiles<'_> {
     /// S3 with the rights of the node.
     fn of_node(&self) -> Result<S3Access, S3Error> {
-        self.source.of_node(self.environment.clone(), self.clock)
+        let imds = self.source.imds_url.as_deref().map(Imds::new).transpose();
+        let imds = imds.map_err(|e| S3Error::NoKeys(e.to_string()))?;
+        let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
+        Ok(S3Access::new(self.environment.clone(), role, imds, self.source.region.clone(), self.clock))
     }
 
     /// S3 with the rights of the job. `what` is what cannot be done without.

@@ -10,7 +10,6 @@ use crate::isolation::helper::{JobStart, start_as};
 use crate::memory_file::as_stdin_bytes;
 use crate::process_table;
 use crate::runtime::interface::{CommandSpec, Environment, Invocation, LaunchError, Process, Runtime, StopRequest};
-use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -70,11 +69,7 @@ impl Runtime for ProcessRuntime {
     }
 
     fn notify(&self, request: StopRequest, signal: model::Signal) {
-        if let Ok(signal) = Signal::try_from(signal.number()) {
-            process_table::send_group(request.process_group, signal);
-            // A process that is stopped takes a signal only when it goes on.
-            process_table::send_group(request.process_group, Signal::SIGCONT);
-        }
+        process_table::notify_group(request.process_group, signal);
     }
 
     fn begin_stop(&self, request: StopRequest) {
