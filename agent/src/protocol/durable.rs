@@ -40,9 +40,6 @@ pub struct Durable {
 impl Durable {
     /// The state of a node with a blank disk.
     pub const fn new(node_id: NodeId, boot_id: String) -> Self {
-        let allocs = BTreeMap::new();
-        let wiped_at = u64::MAX;
-        let unreadable = BTreeSet::new();
         Self {
             node_id,
             boot_id,
@@ -50,9 +47,9 @@ impl Durable {
             as_of: 0,
             report_no: 0,
             handle_report_no: 0,
-            allocs,
-            wiped_at,
-            unreadable,
+            allocs: BTreeMap::new(),
+            wiped_at: u64::MAX,
+            unreadable: BTreeSet::new(),
         }
     }
 

@@ -382,30 +382,28 @@ impl Node {
             Seen::Ended(_) if !has_room => &Seen::Running,
             seen => seen,
         };
-        let mut update = AllocUpdate {
-            alloc_id,
-            client: seen.client(),
-            cause: None,
-            log_tail: None,
-            tail_switches: Switches::default(),
-            usage: None,
-            kept: Vec::new(),
-            elements: Told::default(),
-            image_digest: None,
+        let client = seen.client();
+        let Seen::Ended(end) = seen else {
+            let progress = self.progress.get(&alloc_id).filter(|_| has_room).cloned();
+            let Progress { elements, usage, image_digest } = progress.unwrap_or_default();
+            let (cause, log_tail, tail_switches, kept) = (None, None, Switches::default(), Vec::new());
+            return AllocUpdate {
+                alloc_id,
+                client,
+                cause,
+                log_tail,
+                tail_switches,
+                usage,
+                kept,
+                elements,
+                image_digest,
+            };
         };
-        if let Some(progress) = self.progress.get(&alloc_id).filter(|_| has_room) {
-            Progress { elements: update.elements, usage: update.usage, image_digest: update.image_digest } =
-                progress.clone();
-        }
-        if let Seen::Ended(end) = seen {
-            let mut end = (**end).clone();
-            shorten(&mut end, tail_limit);
-            (update.cause, update.log_tail, update.tail_switches) =
-                (Some(end.cause.clipped()), end.log_tail, end.tail_switches);
-            (update.usage, update.kept, update.elements) = (end.usage, end.kept, end.elements);
-            update.image_digest = end.image_digest;
-        }
-        update
+        let mut end = (**end).clone();
+        shorten(&mut end, tail_limit);
+        let Ended { cause, log_tail, tail_switches, usage, kept, elements, image_digest } = end;
+        let cause = Some(cause.clipped());
+        AllocUpdate { alloc_id, client, cause, log_tail, tail_switches, usage, kept, elements, image_digest }
     }
 
     fn delivered_status(&self, id: AllocId) -> ClientStatus {

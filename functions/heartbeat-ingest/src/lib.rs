@@ -18,7 +18,7 @@ use model::functions::{HEARTBEAT_INGEST, POLL_AND_SCALE};
 use model::ids::{AllocId, ClusterName};
 use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
-use model::wire::{AllocReport, AllocUpdate, ErrorCode, OutputReport};
+use model::wire::{AllocReport, AllocUpdate, ErrorCode};
 use runtime::env::Needs;
 use runtime::http::{Credentials, Refusal, Request, answer, report_of, too_often};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
@@ -137,10 +137,7 @@ impl Ingest {
             let message = "this function answers HTTP requests of nodes: POST /v1/nodes/{node_id}/heartbeat";
             return answer::<Value>(Err(Refusal::new(ErrorCode::BadRequest, message)));
         };
-        match self.route(&request, now).await {
-            Ok(body) => answer(Ok(body)),
-            Err(refusal) => answer::<Value>(Err(refusal)),
-        }
+        answer(self.route(&request, now).await)
     }
 
     async fn route(&self, request: &Request, now: Time) -> Result<Value, Refusal> {
@@ -149,25 +146,21 @@ impl Ingest {
         if !self.rate.allows(node_id, now) {
             return Err(too_often(node_id));
         }
-        if what == "heartbeat" {
-            let heartbeat = request.body()?;
-            let answer = self.heartbeat(node_id, &proven, &heartbeat, now).await?;
+        let answer = if what == "heartbeat" {
+            let answer = self.heartbeat(node_id, &proven, &request.body()?, now).await?;
             self.count(now).await;
-            Ok(serde_json::to_value(answer).unwrap_or_default())
+            serde_json::to_value(answer)
         } else if what == "binding" {
-            let answer = self.binding(node_id, &proven, &request.body()?).await?;
-            Ok(serde_json::to_value(answer).unwrap_or_default())
+            serde_json::to_value(self.binding(node_id, &proven, &request.body()?).await?)
         } else if what == "output" {
-            let report: OutputReport = request.body()?;
-            let answer = self.output(node_id, &proven, &report, now).await?;
-            Ok(serde_json::to_value(answer).unwrap_or_default())
+            serde_json::to_value(self.output(node_id, &proven, &request.body()?, now).await?)
         } else {
             let (report, bad) = report_of::<AllocReport, AllocUpdate>(request, "allocs")?;
             let bad: BTreeSet<AllocId> =
                 bad.iter().filter_map(|update| update.get("alloc_id")?.as_str()?.parse().ok()).collect();
-            let answer = self.report(node_id, &proven, &report, &bad, now).await?;
-            Ok(serde_json::to_value(answer).unwrap_or_default())
-        }
+            serde_json::to_value(self.report(node_id, &proven, &report, &bad, now).await?)
+        };
+        Ok(answer.unwrap_or_default())
     }
 
     pub(crate) async fn known(&self, now: Time) -> Result<Arc<Known>, Refusal> {

@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Write};
 
 /// How much is read at a time, in bytes.
 const CHUNK: usize = 256 * 1024;
@@ -49,12 +49,6 @@ impl<W: Write> Write for Digesting<W> {
 
 pub fn digest_of(file: &mut File) -> io::Result<Digest> {
     let mut digesting = Digesting::new(io::sink());
-    let mut chunk = vec![0; CHUNK];
-    loop {
-        let read = file.read(&mut chunk)?;
-        if read == 0 {
-            return digesting.finish().map(|(_, digest)| digest);
-        }
-        digesting.write_all(chunk.get(..read).unwrap_or_default())?;
-    }
+    io::copy(&mut BufReader::with_capacity(CHUNK, file), &mut digesting)?;
+    digesting.finish().map(|(_, digest)| digest)
 }

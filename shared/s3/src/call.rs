@@ -3,10 +3,10 @@
 //! Guarantees: a bucket of another region is found by S3's own answer.
 //! Does not: try again after any other refusal.
 
+use crate::Keys;
 use crate::error::S3Error;
 use crate::sign::signature;
 use crate::xml::text_of;
-use crate::{Access, Keys};
 use model::error_chain::error_chain;
 use model::stored::S3Place;
 use reqwest::{Method, Response, StatusCode};
@@ -105,13 +105,9 @@ impl S3 {
         }
         let response = request.send().await.map_err(|e| S3Error::Failed(error_chain(&e)))?;
         if matches!(response.status(), StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST) {
-            self.refused(&access, &response).await;
+            self.0.keys.refused(&access, header(&response, "date").as_deref()).await;
         }
         Ok(response)
-    }
-
-    async fn refused(&self, access: &Access, response: &Response) {
-        self.0.keys.refused(access, header(response, "date").as_deref()).await;
     }
 
     async fn succeeded(&self, response: Response) -> Result<Response, S3Error> {

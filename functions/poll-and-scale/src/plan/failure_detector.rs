@@ -45,6 +45,7 @@ struct Silent<'a> {
 
 /// The nodes whose lease is valid or ended at most one lease length ago, and the silent nodes that are still `syncing`
 /// or `ready`.
+#[derive(Default)]
 struct Fleet<'a> {
     /// How many of them there are.
     nodes: usize,
@@ -93,15 +94,7 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
         .collect();
     let lease = policy.lease(contacts.len() as u64);
     let began_at = brakes::of(view, BrakeKind::Leases).began_at();
-    let mut fleet = Fleet {
-        nodes: 0,
-        earlier: 0,
-        fell_silent: 0,
-        open: Vec::new(),
-        explained: BTreeSet::new(),
-        pinged_at: None,
-        leased_at: None,
-    };
+    let mut fleet = Fleet::default();
     for (life, contact) in contacts {
         let node_id = life.node_id;
         if view.is_leaving(life) {
