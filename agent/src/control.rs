@@ -38,17 +38,10 @@ struct Calls<'a> {
 /// Sends heartbeats and reports until the node is gone.
 pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
     let now = Instant::now();
-    let mut calls = Calls {
-        state,
-        client,
-        url,
-        heartbeat_at: now,
-        report_at: now,
-        due_at: None,
-        soon: None,
-        failed_heartbeats: 0,
-        failed_reports: 0,
-    };
+    let (heartbeat_at, report_at, due_at, soon) = (now, now, None, None);
+    let (failed_heartbeats, failed_reports) = (0, 0);
+    let mut calls =
+        Calls { state, client, url, heartbeat_at, report_at, due_at, soon, failed_heartbeats, failed_reports };
     loop {
         if Instant::now() >= calls.heartbeat_at && calls.heartbeat().await.is_break() {
             return;

@@ -101,15 +101,9 @@ fn files<'a>(
     source: &'a FilesSource,
     role: Option<JobRole>,
 ) -> JobFiles<'a> {
-    JobFiles {
-        order: &task.order,
-        source,
-        environment: context.s3.clone(),
-        clock: context.timestamp,
-        role,
-        work: dir.work(),
-        archive: dir.path().join("archive"),
-    }
+    let (order, environment, clock) = (&task.order, context.s3.clone(), context.timestamp);
+    let (work, archive) = (dir.work(), dir.path().join("archive"));
+    JobFiles { order, source, environment, clock, role, work, archive }
 }
 
 /// While the command of the alloc runs, stores what it has made of its outputs when the node goes. Does not end.

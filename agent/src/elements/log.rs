@@ -48,15 +48,8 @@ pub struct ElementsLog {
 impl ElementsLog {
     pub(crate) fn create(path: PathBuf, group: Option<PathBuf>) -> io::Result<Self> {
         let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
-        Ok(Self {
-            file,
-            frames: FrameReader::default(),
-            path,
-            running: BTreeMap::new(),
-            group,
-            kills: 0,
-            killed: Arc::default(),
-        })
+        let (frames, running) = (FrameReader::default(), BTreeMap::new());
+        Ok(Self { file, frames, path, running, group, kills: 0, killed: Arc::default() })
     }
 
     /// Where the supervisor counts the elements that it kills for their memory.

@@ -40,17 +40,10 @@ pub struct Durable {
 impl Durable {
     /// The state of a node with a blank disk.
     pub const fn new(node_id: NodeId, boot_id: String) -> Self {
-        Self {
-            node_id,
-            boot_id,
-            incarnation: None,
-            as_of: 0,
-            report_no: 0,
-            handle_report_no: 0,
-            allocs: BTreeMap::new(),
-            wiped_at: u64::MAX,
-            unreadable: BTreeSet::new(),
-        }
+        let allocs = BTreeMap::new();
+        let unreadable = BTreeSet::new();
+        let (as_of, report_no, handle_report_no, wiped_at) = (0, 0, 0, u64::MAX);
+        Self { node_id, boot_id, incarnation: None, as_of, report_no, handle_report_no, allocs, wiped_at, unreadable }
     }
 
     /// Makes the next heartbeat register the node. Running allocs go on.

@@ -382,28 +382,17 @@ impl Node {
             Seen::Ended(_) if !has_room => &Seen::Running,
             seen => seen,
         };
-        let client = seen.client();
-        let Seen::Ended(end) = seen else {
-            let progress = self.progress.get(&alloc_id).filter(|_| has_room).cloned();
-            let Progress { elements, usage, image_digest } = progress.unwrap_or_default();
-            let (cause, log_tail, tail_switches, kept) = (None, None, Switches::default(), Vec::new());
-            return AllocUpdate {
-                alloc_id,
-                client,
-                cause,
-                log_tail,
-                tail_switches,
-                usage,
-                kept,
-                elements,
-                image_digest,
-            };
-        };
+        let progress = self.progress.get(&alloc_id).filter(|_| has_room).cloned();
+        let Progress { elements, usage, image_digest } = progress.unwrap_or_default();
+        let (client, cause, log_tail) = (seen.client(), None, None);
+        let (tail_switches, kept) = (Switches::default(), Vec::new());
+        let new = AllocUpdate { alloc_id, client, cause, log_tail, tail_switches, usage, kept, elements, image_digest };
+        let Seen::Ended(end) = seen else { return new };
         let mut end = (**end).clone();
         shorten(&mut end, tail_limit);
         let Ended { cause, log_tail, tail_switches, usage, kept, elements, image_digest } = end;
         let cause = Some(cause.clipped());
-        AllocUpdate { alloc_id, client, cause, log_tail, tail_switches, usage, kept, elements, image_digest }
+        AllocUpdate { cause, log_tail, tail_switches, usage, kept, elements, image_digest, ..new }
     }
 
     fn delivered_status(&self, id: AllocId) -> ClientStatus {

@@ -6,13 +6,12 @@
 //! Does not: place or stop allocs; poll-and-scale does.
 
 use crate::orders::Orders;
-use crate::{Ingest, RACES, internal, unwritten};
+use crate::{Ingest, RACES, internal, unless_raced, unwritten};
 use model::events::{Event, Subject};
 use model::ids::{AllocId, NodeId};
 use model::reason::Reason;
 use model::time::Time;
-use model::wire::ReportCounter;
-use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate};
+use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate, ReportCounter};
 use model::{ActionName, Alloc, ClientStatus, Ending, NodeRecord, NodeStatus, ReportOutcome};
 use runtime::http::{Claim, Proven, Refusal, reporting, standing};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,17 +80,8 @@ impl Ingest {
                 Err(e) => return Err(unwritten(e)),
             }
         }
-        let mut applying = Applying {
-            ingest: self,
-            proven,
-            report,
-            node_id,
-            record,
-            keep: Retention::of(&known.policy),
-            now,
-            accepted: Vec::new(),
-            refused: Vec::new(),
-        };
+        let (keep, accepted, refused) = (Retention::of(&known.policy), Vec::new(), Vec::new());
+        let mut applying = Applying { ingest: self, proven, report, node_id, record, keep, now, accepted, refused };
         applying.presence(&report.allocs).await?;
         let reason = "its update is not the documented JSON";
         applying.refused.extend(bad.iter().map(|id| RefusedUpdate { alloc_id: *id, reason: reason.into() }));
@@ -284,17 +274,13 @@ impl Applying<'_> {
                 return Ok(false);
             }
             let Ok(after) = self.record.open_gate(self.now) else { return Ok(false) };
-            match self.ingest.store.write(Some(&self.record), &after, Vec::new()).await {
-                Ok(written) => {
-                    self.record = written;
-                    return Ok(true);
-                }
-                Err(WriteError::Conflict(_) | WriteError::Contended) => {
-                    let record = self.ingest.store.node(self.node_id.slot()).await.map_err(internal)?;
-                    self.record = standing(record, self.node_id, self.proven)?;
-                }
-                Err(e) => return Err(unwritten(e)),
+            let written = self.ingest.store.write(Some(&self.record), &after, Vec::new()).await;
+            if let Some(written) = unless_raced(written)? {
+                self.record = written;
+                return Ok(true);
             }
+            let record = self.ingest.store.node(self.node_id.slot()).await.map_err(internal)?;
+            self.record = standing(record, self.node_id, self.proven)?;
         }
         Err(unwritten(WriteError::CONFLICT))
     }

@@ -6,7 +6,7 @@
 
 use crate::orders::Orders;
 use crate::output::wanted;
-use crate::{Ingest, RACES, internal, unwritten};
+use crate::{Ingest, RACES, internal, unless_raced, unwritten};
 use model::events::Subject;
 use model::ids::NodeId;
 use model::names::{is_host, is_id};
@@ -65,15 +65,11 @@ impl Ingest {
                 }
                 continue;
             };
-            match self.store.write(Some(&record), &after, Vec::new()).await {
-                Ok(written) => {
-                    let subject = Subject::Slot(written.slot);
-                    self.record_event(&subject, ActionName::Heartbeat, &written.reason, &known, now).await;
-                    return self.answer(written, heartbeat, &beat, now).await;
-                }
-                // Somebody else has changed the record: decide again.
-                Err(WriteError::Conflict(_) | WriteError::Contended) => {}
-                Err(WriteError::Db(e)) => return Err(internal(e)),
+            // If somebody else has changed the record: decide again.
+            if let Some(written) = unless_raced(self.store.write(Some(&record), &after, Vec::new()).await)? {
+                let subject = Subject::Slot(written.slot);
+                self.record_event(&subject, ActionName::Heartbeat, &written.reason, &known, now).await;
+                return self.answer(written, heartbeat, &beat, now).await;
             }
         }
         Err(unwritten(WriteError::CONFLICT))
@@ -180,12 +176,9 @@ impl Ingest {
         now: Time,
     ) -> Result<NodeRecord, Refusal> {
         let Some(by) = heartbeat.interrupt_at else { return Ok(record) };
-        match transactions::drain_interrupted(&self.store, &record, Some(by), Some(keep_events), now).await {
-            Ok(written) => Ok(written.unwrap_or(record)),
-            // A lost race is fine: the next heartbeat reports the interruption again.
-            Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(record),
-            Err(WriteError::Db(e)) => Err(internal(e)),
-        }
+        let drained = transactions::drain_interrupted(&self.store, &record, Some(by), Some(keep_events), now).await;
+        // A lost race is fine: the next heartbeat reports the interruption again.
+        Ok(unless_raced(drained)?.flatten().unwrap_or(record))
     }
 }
 

@@ -247,6 +247,15 @@ pub(crate) fn internal(error: DbError) -> Refusal {
     }
 }
 
+/// What was written; `None` after a lost race.
+pub(crate) fn unless_raced<T>(written: Result<T, WriteError>) -> Result<Option<T>, Refusal> {
+    match written {
+        Ok(written) => Ok(Some(written)),
+        Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(None),
+        Err(WriteError::Db(e)) => Err(internal(e)),
+    }
+}
+
 /// The refusal after a write that lost too many races, or failed.
 pub(crate) fn unwritten(error: WriteError) -> Refusal {
     match error {

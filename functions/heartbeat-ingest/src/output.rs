@@ -4,7 +4,7 @@
 //! which piece comes next, also to an agent that has forgotten.
 //! Does not: keep output, or give it to anybody. Readers read the table.
 
-use crate::{Ingest, internal};
+use crate::{Ingest, internal, unless_raced};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::ids::{AllocId, NodeId};
@@ -14,7 +14,6 @@ use model::wire::{ErrorCode, NextPiece, OutputAnswer, OutputPiece, OutputReport,
 use model::{Life, NodeRecord};
 use runtime::http::{Proven, Refusal, standing};
 use std::collections::BTreeSet;
-use store::WriteError;
 
 /// Nobody wants more.
 const NO_MORE: OutputAnswer = OutputAnswer { wanted: false, next: None };
@@ -42,11 +41,10 @@ impl Ingest {
         }
         let Some(piece) = &report.piece else { return self.next_piece(&report.follow_id).await };
         let row = row(report, piece, now)?;
-        match self.store.put_piece(&row).await {
-            Ok(()) => Ok(after(Some(&row))),
+        match unless_raced(self.store.put_piece(&row).await)? {
+            Some(()) => Ok(after(Some(&row))),
             // The answer to the first write was lost, or the agent did not know how far it was.
-            Err(WriteError::Conflict(_) | WriteError::Contended) => self.next_piece(&report.follow_id).await,
-            Err(WriteError::Db(e)) => Err(internal(e)),
+            None => self.next_piece(&report.follow_id).await,
         }
     }
 
@@ -61,12 +59,8 @@ impl Ingest {
             return Ok(record);
         }
         let Some(after) = record.without_follow(None, now) else { return Ok(record) };
-        match self.store.write(Some(&record), &after, Vec::new()).await {
-            Ok(written) => Ok(written),
-            // A lost race is fine: the next heartbeat tries again.
-            Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(record),
-            Err(WriteError::Db(e)) => Err(internal(e)),
-        }
+        // A lost race is fine: the next heartbeat tries again.
+        Ok(unless_raced(self.store.write(Some(&record), &after, Vec::new()).await)?.unwrap_or(record))
     }
 }
 

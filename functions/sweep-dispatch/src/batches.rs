@@ -158,7 +158,7 @@ impl<'a> Batches<'a> {
 }
 
 /// What was written; `None` after a lost race.
-fn won<T>(result: Result<T, WriteError>) -> Result<Option<T>, WriteError> {
+pub(crate) fn won<T>(result: Result<T, WriteError>) -> Result<Option<T>, WriteError> {
     match result {
         Ok(written) => Ok(Some(written)),
         Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(None),

@@ -9,7 +9,7 @@
 //! Does not: judge the rows; `verdict` does, by the rule in `model::handle`.
 
 use crate::Sweep;
-use crate::batches::Batches;
+use crate::batches::{Batches, won};
 use crate::plan::{A_DAY, is_over};
 use crate::verdict::{OfNode, Verdict, judge, turn, without_parents};
 use model::brake::{Brake, Incident, Threshold};
@@ -111,17 +111,9 @@ impl Sweep {
 
     fn answer(&self, report_s: i64, seq: u64) -> HandleReportAnswer {
         let next_report_s = report_s as f64 * self.store.rng().between(1.0, 1.5);
-        HandleReportAnswer {
-            seq,
-            destroy: Vec::new(),
-            more: false,
-            conflicts: Vec::new(),
-            held: false,
-            next_report_s,
-            left: 0,
-            resume_after: None,
-            settled: None,
-        }
+        let (destroy, more, conflicts, held) = (Vec::new(), false, Vec::new(), false);
+        let (left, resume_after, settled) = (0, None, None);
+        HandleReportAnswer { seq, destroy, more, conflicts, held, next_report_s, left, resume_after, settled }
     }
 }
 
@@ -170,7 +162,7 @@ impl Applying<'_> {
         }
         let left = self.write(&mut verdict).await?;
         if let Some((before, after)) = release.filter(|_| left == 0) {
-            ignore_race(self.sweep.store.write_entry(&before, &after).await.map(drop))?;
+            won(self.sweep.store.write_entry(&before, &after).await)?;
         }
         let destroy = self.in_order(std::mem::take(&mut verdict.destroy), rows).await?;
         let seq = self.record.life().map_or(0, |l| l.seq);
@@ -460,14 +452,10 @@ impl Applying<'_> {
                 .then(|| brake.decide(Incident { hold: None, ids: ids.clone(), not_before: None, why: why.clone() }));
             let change = decision.as_ref().map_or_else(|| brake.calm(), |decision| decision.change.clone());
             let change = brake.calming(change, |source| self.is_past_the_last_part(source));
-            let written = match &change.entry {
-                Some((before, after)) => store.write_entry(before, after).await.map(drop),
-                None => Ok(()),
-            };
-            match written {
-                Ok(()) => {}
-                Err(WriteError::Conflict(_) | WriteError::Contended) => continue,
-                Err(other) => return Err(other),
+            if let Some((before, after)) = &change.entry
+                && won(store.write_entry(before, after).await)?.is_none()
+            {
+                continue;
             }
             let Some(decision) = decision else { return Ok((false, change.release)) };
             if decision.news {
@@ -521,14 +509,6 @@ fn check(report: &HandleReport) -> Result<(), Refusal> {
         }
         None if report.part.is_some() => bad("a report in parts needs a digest of all handles".into()),
         _ => Ok(()),
-    }
-}
-
-/// Ignores a lost race: somebody else changed the row, and the next report is judged against the new row.
-pub(crate) fn ignore_race(result: Result<(), WriteError>) -> Result<(), WriteError> {
-    match result {
-        Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(()),
-        other => other,
     }
 }
 
