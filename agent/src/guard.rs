@@ -53,22 +53,14 @@ pub async fn prepare(args: &AgentArgs, data: &DataDir) -> Result<(JobUsers, Guar
         guard.must_enter().await?;
         return Ok((JobUsers::Named(name.clone()), guard));
     }
-    let mut ids = OwnIds {
-        uids: args.job_uids,
-        cache_gids: args.cache_gids,
-        max_tasks: args.max_tasks,
-        private_mounts: false,
-        cgroups: cgroup::set_up(args.job_uids.first),
-    };
+    let (uids, cache_gids, max_tasks) = (args.job_uids, args.cache_gids, args.max_tasks);
+    let cgroups = cgroup::set_up(uids.first);
     // No job has these two: a job that kills everything of its own user must not kill an attempt.
-    guard.ids = [args.job_uids.first, args.job_uids.last].map(|id| (id, id)).into();
+    guard.ids = [uids.first, uids.last].map(|id| (id, id)).into();
     let no_mounts = guard.must_enter().await?.no_mounts;
-    ids.private_mounts = no_mounts.is_none();
-    tracing::info!(
-        user_ids = %args.job_uids, private_mounts = ids.private_mounts, cgroups = ?ids.cgroups,
-        no_mounts, "each job runs as a user id of its own"
-    );
-    Ok((JobUsers::Own(ids), guard))
+    let private_mounts = no_mounts.is_none();
+    tracing::info!(user_ids = %uids, private_mounts, ?cgroups, no_mounts, "each job runs as a user id of its own");
+    Ok((JobUsers::Own(OwnIds { uids, cache_gids, max_tasks, private_mounts, cgroups }), guard))
 }
 
 impl Guard {

@@ -11,9 +11,9 @@
 //! Source: "Using Amazon ECR with the AWS CLI: private registry authentication", Amazon ECR User Guide.
 
 use crate::alloc_dir::{AllocDir, AllocTask};
-use crate::rights::keys::{Failure, JobRole};
+use crate::rights::keys::Failure;
 use crate::rights::secrets::{Call, Reader};
-use crate::runtime::{Environment, PullFault, RuntimeKind};
+use crate::runtime::{PullFault, RuntimeKind};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::EndCause;
@@ -41,12 +41,7 @@ pub fn reference(task: &AllocTask, dir: &AllocDir) -> Option<String> {
 }
 
 /// Makes sure that the node has the image of the task, and writes down its digest.
-pub async fn provide(
-    task: &AllocTask,
-    dir: &AllocDir,
-    endpoints: &Environment,
-    role: Option<&JobRole>,
-) -> Result<(), EndCause> {
+pub async fn provide(task: &AllocTask, dir: &AllocDir, reader: Option<Reader<'_>>) -> Result<(), EndCause> {
     let work = &task.order.work;
     // What is no reference is refused before anything is started.
     let Some(image) = work.image.as_deref().filter(|image| is_image_reference(image)) else { return Ok(()) };
@@ -54,8 +49,8 @@ pub async fn provide(
     let pulled = Pulled(dir.path().ancestors().nth(2).unwrap_or(dir.path()).join("images"));
     let mut found = task.runtime.digests(&reference).await;
     if found.is_err() {
-        let denied = match role {
-            Some(role) => log_in(work.registry_login.as_deref(), image, dir, Reader { role, endpoints }).await?,
+        let denied = match reader {
+            Some(reader) => log_in(work.registry_login.as_deref(), image, dir, reader).await?,
             None => None,
         };
         let result = pull(task.runtime, &reference, dir, &pulled, denied.as_deref()).await;
@@ -118,16 +113,11 @@ fn last_error(printed: &str) -> &str {
 }
 
 /// Writes the file that docker and podman log in with, if the job has a login. If Amazon ECR refuses the role of the job, there is
-/// no file, and the answer is the reason of the refusal: the pull may still succeed by another login of the node. `login` is where
+/// no file, and the answer is the reason of the refusal: the pull may still succeed by another login of the node. `at` is where
 /// the secret is that logs in.
-async fn log_in(
-    login: Option<&str>,
-    image: &str,
-    dir: &AllocDir,
-    reader: Reader<'_>,
-) -> Result<Option<String>, EndCause> {
+async fn log_in(at: Option<&str>, image: &str, dir: &AllocDir, reader: Reader<'_>) -> Result<Option<String>, EndCause> {
     let is_stopped = || dir.stop_reason().is_some();
-    let auth = match (login, ecr_region(image)) {
+    let auth = match (at, ecr_region(image)) {
         (Some(place), _) => {
             let what = "the login to the registry";
             let secret = reader.value(what, place, is_stopped).await?;

@@ -53,7 +53,8 @@ pub struct Provided {
 /// Gives a command its rights, its image and its inputs.
 pub async fn provide(task: &AllocTask, dir: &AllocDir, context: &SupervisorContext) -> Result<Provided, EndCause> {
     let provided = rights(task, dir, context).await?;
-    or_stopped(image::provide(task, dir, &context.endpoints, provided.role.as_ref()), dir).await?;
+    let reader = provided.role.as_ref().map(|role| secrets::Reader { role, endpoints: &context.endpoints });
+    or_stopped(image::provide(task, dir, reader), dir).await?;
     let Some(source) = task.files.as_ref().filter(|_| !task.order.work.inputs.is_empty()) else { return Ok(provided) };
     let cannot = |e: io::Error| EndCause::NotStarted { why: format!("cannot find out who runs the command: {e}") };
     let user = user(task).map_err(cannot)?;

@@ -67,18 +67,6 @@ struct ReportHistory {
     reported_at: Option<Instant>,
 }
 
-/// How one report went.
-enum Reported {
-    /// All parts were answered. The next look is due after this time.
-    Answered(Duration),
-    /// Exactly these handles are settled: there was nothing to send.
-    Settled,
-    /// The node is not registered.
-    NotRegistered,
-    /// One part or all were not answered.
-    Failed(CallError),
-}
-
 impl ReportHistory {
     /// Logs that handles wait for an operator: once when the wait begins, not with each report.
     fn log_held_handles(&mut self, answer: &HandleReportAnswer) {
@@ -102,13 +90,8 @@ impl Sweeper {
         let mut history = ReportHistory::default();
         loop {
             let wait = match self.report(state, client, url, &mut history).await {
-                Reported::NotRegistered => UNREGISTERED_DELAY,
-                Reported::Settled => history.next,
-                Reported::Answered(wait) => {
-                    history.failures = 0;
-                    wait
-                }
-                Reported::Failed(error) => match report_failed(state, &error, &mut history) {
+                Ok(wait) => wait,
+                Err(error) => match report_failed(state, &error, &mut history) {
                     ControlFlow::Continue(wait) => wait,
                     ControlFlow::Break(()) => return,
                 },
@@ -122,30 +105,31 @@ impl Sweeper {
     }
 
     /// Lists the handles, and reports them in parts unless they are settled. What an answer names is destroyed before the
-    /// next part is sent. A part that is not answered keeps no other part from being sent.
+    /// next part is sent. A part that is not answered keeps no other part from being sent. Returns when to look again, also if
+    /// exactly these handles are settled, or the node is not registered.
     async fn report(
         &self,
         state: &Arc<NodeState>,
         client: &ControlPlaneClient,
         url: &str,
         history: &mut ReportHistory,
-    ) -> Reported {
+    ) -> Result<Duration, CallError> {
         let as_of = state.read(|n| n.durable.as_of);
         let list = self.with_failures(self.handles.list().await);
         if history.reported_at.is_some_and(|at| at.elapsed() >= AT_LEAST_EVERY) {
             state.update_or_log(Node::report_handles_again);
         }
         if state.read(|n| n.durable.incarnation.is_none()) {
-            return Reported::NotRegistered;
+            return Ok(UNREGISTERED_DELAY);
         }
-        let Some(mut round) = state.read(|n| n.handle_round(as_of, list, PART)) else { return Reported::Settled };
+        let Some(mut round) = state.read(|n| n.handle_round(as_of, list, PART)) else { return Ok(history.next) };
         history.reported_at = Some(Instant::now());
         let (mut wait, mut failed, mut failed_parts) = (None, None, 0);
         while failed_parts < MAX_FAILED_PARTS {
             let report = match state.update(|n| n.handle_report(&mut round)) {
                 Ok(Some(report)) => report,
                 Ok(None) => break,
-                Err(e) => return Reported::Failed(CallError::Failed { what: e.to_string(), retry_after: None }),
+                Err(e) => return Err(CallError::Failed { what: e.to_string(), retry_after: None }),
             };
             match client.post(url, "handles", &report).await {
                 Ok(answer) => {
@@ -174,10 +158,11 @@ impl Sweeper {
             }
         }
         match failed {
-            Some(error) => Reported::Failed(error),
+            Some(error) => Err(error),
             None => {
+                history.failures = 0;
                 state.update_or_log(|n| n.end_handle_round(&round));
-                Reported::Answered(wait.unwrap_or(UNREGISTERED_DELAY))
+                Ok(wait.unwrap_or(UNREGISTERED_DELAY))
             }
         }
     }

@@ -62,7 +62,7 @@ impl JobFiles<'_> {
     async fn store_partial(&self, dir: &AllocDir) {
         let Some(place) = &self.order.output_s3 else { return };
         for output in self.order.work.outputs.iter().filter(|output| output.to.is_none()) {
-            match self.store_one(dir, place, output).await {
+            match self.stored(dir, place, output).await {
                 Ok(Some(stored)) => {
                     tracing::info!(output = output.path, content = %stored.content, "stored as it is now")
                 }
@@ -73,12 +73,7 @@ impl JobFiles<'_> {
     }
 
     /// Stores one output, and says so beside the others. `None` if it is not there, or stored already.
-    async fn store_one(
-        &self,
-        dir: &AllocDir,
-        place: &S3Place,
-        output: &Output,
-    ) -> Result<Option<StoredOutput>, S3Error> {
+    async fn stored(&self, dir: &AllocDir, place: &S3Place, output: &Output) -> Result<Option<StoredOutput>, S3Error> {
         let (work, path, copy) = (self.work.clone(), output.path.clone(), self.archive.clone());
         let made = blocking(move || made(&work, &path, &copy, Reading::OfCopy)).await?;
         let Some(made) = made else { return Ok(None) };

@@ -99,13 +99,8 @@ impl Reader<'_> {
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", *target)];
         let signed = Signed { credentials: &credentials, region, service, url: &url, headers: &headers, body: &body };
         let signature = signature(&signed, at).map_err(Failure::Passing)?;
-        let mut request = http.post(&url);
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        for (name, value) in signature {
-            request = request.header(name, value);
-        }
+        let request = headers.into_iter().fold(http.post(&url), |request, (name, value)| request.header(name, value));
+        let request = signature.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         let answer = request.body(body).send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
         let status = answer.status();
         let bytes = answer.bytes().await.map_err(|e| Failure::Passing(error_chain(&e)))?;

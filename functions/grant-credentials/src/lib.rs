@@ -113,15 +113,10 @@ impl Grants {
 }
 
 /// The role of the alloc, if it is live and wanted on this node.
-fn entitled<'a>(
-    record: &NodeRecord,
-    node_id: NodeId,
-    id: AllocId,
-    alloc: Option<&'a Alloc>,
-) -> Result<&'a str, Refusal> {
+fn entitled<'a>(node: &NodeRecord, node_id: NodeId, id: AllocId, alloc: Option<&'a Alloc>) -> Result<&'a str, Refusal> {
     // One answer for all that is not the node's own: it tells nothing about other nodes.
     let not_here = || denied(format!("the alloc {id} does not run on node {node_id}"));
-    let is_on_record = record.life().is_some_and(|life| life.allocs.contains(&id));
+    let is_on_record = node.life().is_some_and(|life| life.allocs.contains(&id));
     let alloc = alloc.filter(|alloc| is_on_record && alloc.summary.node_id == node_id).ok_or_else(not_here)?;
     let is_live = matches!(alloc.summary.client, ClientStatus::Pending | ClientStatus::Running);
     if !is_live || alloc.summary.desired != Desired::Run {

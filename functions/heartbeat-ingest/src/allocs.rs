@@ -91,8 +91,8 @@ impl Ingest {
             applying.absence(report, bad).await?;
             if applying.open_gate(report).await? {
                 has_room = true;
-                let subject = Subject::Slot(node_id.slot());
-                self.record_event(&subject, ActionName::Ready, &Reason::ReportTaken {}.to_string(), &known, now).await;
+                let reason = Reason::ReportTaken {}.to_string();
+                self.record_event(node_id.slot(), ActionName::Ready, &reason, &known, now).await;
             }
         }
         let Applying { record, accepted, refused, .. } = applying;

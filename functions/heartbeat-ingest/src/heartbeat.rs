@@ -7,7 +7,6 @@
 use crate::orders::Orders;
 use crate::output::wanted;
 use crate::{Ingest, RACES, internal, unless_raced, unwritten};
-use model::events::Subject;
 use model::ids::NodeId;
 use model::names::{is_host, is_id};
 use model::time::{Span, Time};
@@ -67,8 +66,7 @@ impl Ingest {
             };
             // If somebody else has changed the record: decide again.
             if let Some(written) = unless_raced(self.store.write(Some(&record), &after, Vec::new()).await)? {
-                let subject = Subject::Slot(written.slot);
-                self.record_event(&subject, ActionName::Heartbeat, &written.reason, &known, now).await;
+                self.record_event(written.slot, ActionName::Heartbeat, &written.reason, &known, now).await;
                 return self.answer(written, heartbeat, &beat, now).await;
             }
         }

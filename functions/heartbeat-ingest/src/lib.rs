@@ -15,7 +15,7 @@ use model::ActionName;
 use model::control::{ControlKey, IngestSummary};
 use model::events::{Event, Subject};
 use model::functions::{HEARTBEAT_INGEST, POLL_AND_SCALE};
-use model::ids::{AllocId, ClusterName};
+use model::ids::{AllocId, ClusterName, Slot};
 use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
 use model::wire::{AllocReport, AllocUpdate, ErrorCode};
@@ -221,16 +221,9 @@ impl Ingest {
         }
     }
 
-    pub(crate) async fn record_event(
-        &self,
-        subject: &Subject,
-        action: ActionName,
-        reason: &str,
-        known: &Known,
-        now: Time,
-    ) {
+    pub(crate) async fn record_event(&self, slot: Slot, action: ActionName, reason: &str, known: &Known, now: Time) {
         let keep = known.policy.history.keep_events();
-        self.store.record_event(&Event::new(subject, action, reason, now, keep, self.store.rng())).await;
+        self.store.record_event(&Event::new(&Subject::Slot(slot), action, reason, now, keep, self.store.rng())).await;
     }
 }
 

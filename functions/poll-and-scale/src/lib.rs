@@ -86,8 +86,7 @@ async fn run(
     let now = clock.now();
     // The drain is written first, even if it is not this run's turn, because the warning comes only two minutes before
     // the end.
-    if let (Mode::Act, Some((warning, instance_id))) = (mode, warned(input)) {
-        let by = (warning == Warning::Interruption).then(|| warned_at(input, now) + SPOT_WARNING);
+    if let (Mode::Act, Some((by, instance_id))) = (mode, warned(input, now)) {
         drain_interrupted(store, instance_id, by, now).await?;
     }
     let turn = if mode == Mode::DryRun { Turn::Now } else { take_turn(store, input, now).await? };
@@ -194,26 +193,18 @@ fn by_event(input: &Value) -> bool {
         || input.get("detail-type").and_then(Value::as_str).is_some_and(|t| t != "Scheduled Event")
 }
 
-/// What EC2 says of an instance that it may take back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Warning {
-    /// It is taken away two minutes after the warning.
-    Interruption,
-    /// It may be taken away soon.
-    Rebalance,
-}
-
-/// The warning in an event of EC2, and the instance that it is about.
-fn warned(input: &Value) -> Option<(Warning, &str)> {
-    let warning = match input.get("detail-type")?.as_str()? {
+/// When EC2 takes an instance away, as an event of EC2 says, and which: two minutes after the warning of an interruption. An
+/// instance that it may take away soon has no time.
+fn warned(input: &Value, now: Time) -> Option<(Option<Time>, &str)> {
+    let by = match input.get("detail-type")?.as_str()? {
         // The second one is about a capacity reservation that another account has lent.
         "EC2 Spot Instance Interruption Warning" | "EC2 Capacity Reservation Instance Interruption Warning" => {
-            Warning::Interruption
+            Some(warned_at(input, now) + SPOT_WARNING)
         }
-        "EC2 Instance Rebalance Recommendation" => Warning::Rebalance,
+        "EC2 Instance Rebalance Recommendation" => None,
         _ => return None,
     };
-    Some((warning, input.get("detail")?.get("instance-id")?.as_str()?))
+    Some((by, input.get("detail")?.get("instance-id")?.as_str()?))
 }
 
 /// When EC2 gave the warning. The run may be late, and EC2 takes the instance two minutes after the warning. A time that

@@ -93,13 +93,9 @@ impl S3 {
         let access = self.0.keys.access().await.map_err(S3Error::NoKeys)?;
         let method = call.method.as_str();
         let signed = signature(&access, &region, method, &url, &call.headers, &call.body).map_err(S3Error::Refused)?;
-        let mut request = self.0.http.request(call.method.clone(), &url);
-        for (name, value) in &call.headers {
-            request = request.header(*name, value);
-        }
-        for (name, value) in signed {
-            request = request.header(name, value);
-        }
+        let request = self.0.http.request(call.method.clone(), &url);
+        let request = call.headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
+        let mut request = signed.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         if matches!(call.method, Method::PUT | Method::POST) {
             request = request.timeout(UPLOAD).body(call.body.clone());
         }

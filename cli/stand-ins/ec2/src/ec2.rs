@@ -18,21 +18,19 @@ use crate::settings::Ec2Settings;
 use crate::wire::Params;
 use crate::world::{Shutdown, World};
 
+type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+
 /// The stand-in: one account in one region.
 pub struct Ec2 {
     pub(crate) settings: Ec2Settings,
-    clock: Arc<dyn Fn() -> Time + Send + Sync>,
+    clock: Clock,
     machines: Arc<dyn Machines>,
     world: Mutex<World>,
 }
 
 impl Ec2 {
     /// A region without instances. `clock` gives the time of every change.
-    pub fn new(
-        settings: Ec2Settings,
-        clock: Arc<dyn Fn() -> Time + Send + Sync>,
-        machines: Arc<dyn Machines>,
-    ) -> Arc<Self> {
+    pub fn new(settings: Ec2Settings, clock: Clock, machines: Arc<dyn Machines>) -> Arc<Self> {
         Arc::new(Self { settings, clock, machines, world: Mutex::default() })
     }
 

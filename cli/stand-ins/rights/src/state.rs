@@ -11,12 +11,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+
 /// The stand-in.
 pub struct Rights {
     region: &'static str,
     /// Who may assume roles.
     owner: Arc<Credentials>,
-    pub(crate) clock: Arc<dyn Fn() -> Time + Send + Sync>,
+    pub(crate) clock: Clock,
     /// A JSON object with the secrets: their ARNs or names, and their values. It is read with each request.
     pub(crate) secrets: PathBuf,
     /// The sessions of roles, by the ids of their access keys.
@@ -38,12 +40,7 @@ impl Issuer for Rights {
 
 impl Rights {
     /// The stand-in with these secrets. `owner` assumes roles.
-    pub fn new(
-        region: &'static str,
-        owner: Arc<Credentials>,
-        clock: Arc<dyn Fn() -> Time + Send + Sync>,
-        secrets: PathBuf,
-    ) -> Self {
+    pub fn new(region: &'static str, owner: Arc<Credentials>, clock: Clock, secrets: PathBuf) -> Self {
         Self { region, owner, clock, secrets, sessions: Mutex::default() }
     }
 

@@ -120,11 +120,8 @@ fn stale(
         return None;
     }
     let bound = life.instance_id.as_deref().and_then(|id| found.by_id.get(id));
-    if bound.is_some_and(|i| i.is_foreign_to(node_id)) {
-        // The record names an instance of another node: poll-and-scale tells a person, and nobody cleans the record.
-        return None;
-    }
-    if bound.is_some_and(|i| i.state != InstanceState::Terminated) {
+    // If the record names an instance of another node, poll-and-scale tells a person, and nobody cleans the record.
+    if bound.is_some_and(|i| i.is_foreign_to(node_id) || i.state != InstanceState::Terminated) {
         return None;
     }
     if let Some(instance) = bound {
@@ -203,13 +200,9 @@ fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, found: &Ins
 
 /// Whether an instance that may be one of these nodes belongs to no record: the life of each is over, or its record is
 /// bound to another instance.
-pub(crate) fn is_orphan<'r>(
-    record: impl Fn(Slot) -> Option<&'r NodeRecord>,
-    nodes: &[NodeId],
-    instance_id: &str,
-) -> bool {
+pub(crate) fn is_orphan<'r>(record: impl Fn(Slot) -> Option<&'r NodeRecord>, nodes: &[NodeId], id: &str) -> bool {
     nodes.iter().all(|node_id| match record(node_id.slot()).and_then(NodeRecord::life) {
-        Some(life) if life.node_id == *node_id => life.instance_id.as_deref().is_some_and(|bound| bound != instance_id),
+        Some(life) if life.node_id == *node_id => life.instance_id.as_deref().is_some_and(|bound| bound != id),
         _ => true,
     })
 }

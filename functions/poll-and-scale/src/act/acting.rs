@@ -18,6 +18,9 @@ use std::sync::Mutex;
 use store::transactions::{self, Retention};
 use store::{Cond, WriteError};
 
+/// What an action leads to that has nothing to say.
+pub(super) type Done = Result<(), ActError>;
+
 /// How many actions run at the same time.
 pub(super) const AT_ONCE: usize = 8;
 

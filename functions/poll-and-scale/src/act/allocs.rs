@@ -4,7 +4,7 @@
 //! a reconnect is resolved.
 //! Does not: decide; the plan does.
 
-use super::acting::Acting;
+use super::acting::{Acting, Done};
 use model::files::Inputs;
 use model::ids::{AllocId, JobId, NodeId};
 use model::time::Time;
@@ -15,7 +15,7 @@ use store::placing::{Placing, place};
 use store::{Write, change, no_job, transactions, unchanged};
 
 impl Acting<'_> {
-    pub(super) async fn lose(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Result<(), ActError> {
+    pub(super) async fn lose(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Done {
         if let Some(record) = self.reading().lists_without_row(id, node_id).await? {
             self.write_node(&record, &record.without_alloc(id, now)?, Vec::new()).await?;
             return Ok(());
@@ -31,14 +31,14 @@ impl Acting<'_> {
     }
 
     /// Puts a live alloc on the record of its node. Both are read again: the alloc must be live, and the record must not list it.
-    pub(super) async fn list_again(&self, id: AllocId, node_id: NodeId, now: Time) -> Result<(), ActError> {
+    pub(super) async fn list_again(&self, id: AllocId, node_id: NodeId, now: Time) -> Done {
         let (alloc, record) = self.reading().not_on_record(id, node_id).await?;
         let (write, _) = change(Some(&record), &record.listing_again(id, now)?);
         self.run.store.transact(&[write, unchanged(&alloc)]).await?;
         Ok(())
     }
 
-    pub(super) async fn unknown(&self, id: AllocId, node_id: NodeId, now: Time) -> Result<(), ActError> {
+    pub(super) async fn unknown(&self, id: AllocId, node_id: NodeId, now: Time) -> Done {
         let alloc = self.reading().alloc(id).await?;
         let record = self.record(node_id)?;
         let after = alloc.unknown(now).ok_or(ActError::CONFLICT)?;
@@ -48,7 +48,7 @@ impl Acting<'_> {
         Ok(())
     }
 
-    pub(super) async fn place(&self, job_id: JobId, on: &[(u32, NodeId)], now: Time) -> Result<(), ActError> {
+    pub(super) async fn place(&self, job_id: JobId, on: &[(u32, NodeId)], now: Time) -> Done {
         let job = self.reading().job(job_id).await?;
         let records: Vec<NodeRecord> = on.iter().map(|(_, n)| self.record(*n)).collect::<Result<_, _>>()?;
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
@@ -87,7 +87,7 @@ impl Acting<'_> {
         Ok(inputs)
     }
 
-    pub(super) async fn replace(&self, original: AllocId, on: NodeId, now: Time) -> Result<(), ActError> {
+    pub(super) async fn replace(&self, original: AllocId, on: NodeId, now: Time) -> Done {
         let reading = self.reading();
         let (alloc, job) = (reading.alloc(original).await?, reading.job(original.job_id).await?);
         let record = self.record(on)?;
@@ -101,13 +101,7 @@ impl Acting<'_> {
         Ok(())
     }
 
-    pub(super) async fn stop_and_count_lost(
-        &self,
-        id: AllocId,
-        node_id: NodeId,
-        reason: &str,
-        now: Time,
-    ) -> Result<(), ActError> {
+    pub(super) async fn stop_and_count_lost(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Done {
         let (alloc, record) = (self.reading().alloc(id).await?, self.record(node_id)?);
         let written =
             transactions::stop_and_count_lost(self.run.store, &record, &alloc, reason, self.keep, now).await?;
@@ -117,7 +111,7 @@ impl Acting<'_> {
 
     /// Tells an alloc to stop. The queue index may be behind, so the job is read again. The job must no longer want the
     /// alloc, and the transaction checks that the job does not change.
-    pub(super) async fn stop(&self, id: AllocId, node_id: NodeId) -> Result<(), ActError> {
+    pub(super) async fn stop(&self, id: AllocId, node_id: NodeId) -> Done {
         let ((alloc, job), record) = (self.reading().stopped(id).await?, self.record(node_id)?);
         let now = self.run.now();
         let stopped = alloc.stop(now).ok_or(ActError::CONFLICT)?;
@@ -131,7 +125,7 @@ impl Acting<'_> {
     /// Resolves a reconnect in one transaction over all live copies of a member that are not unknown. The unchanged
     /// version of the job shows that there are no other such copies. The versions of the records show that no run has
     /// noted a silence of their nodes.
-    pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId]) -> Result<(), ActError> {
+    pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId]) -> Done {
         let now = self.run.now();
         let record_of = |node_id| self.run.locks.record_of(node_id);
         let (job, copies) = self.reading().resolved(keep, stop, record_of, now).await?;

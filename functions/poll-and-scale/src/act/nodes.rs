@@ -3,7 +3,7 @@
 //! Guarantees: a write that assumes silence requires `last_ping_at` as read (`docs/rules.md#R4`).
 //! Does not: decide; the plan does.
 
-use super::acting::Acting;
+use super::acting::{Acting, Done};
 use crate::plan::{Because, Note};
 use model::ids::NodeId;
 use model::time::Time;
@@ -14,18 +14,12 @@ use store::transactions;
 use store::{Cond, no_live_allocs, silent_since};
 
 impl Acting<'_> {
-    pub(super) async fn abandon(&self, node_id: NodeId, reason: &str) -> Result<(), ActError> {
+    pub(super) async fn abandon(&self, node_id: NodeId, reason: &str) -> Done {
         let record = self.record(node_id)?;
         self.clean(&record, reason, vec![Cond::says_nothing("instance_id"), silent_since(&record)]).await
     }
 
-    pub(super) async fn shut_down(
-        &self,
-        node_id: NodeId,
-        because: Because,
-        reason: &str,
-        now: Time,
-    ) -> Result<(), ActError> {
+    pub(super) async fn shut_down(&self, node_id: NodeId, because: Because, reason: &str, now: Time) -> Done {
         let record = self.record(node_id)?;
         let after = record.shut_down(now, reason)?;
         let mut conditions = Vec::new();
@@ -47,7 +41,7 @@ impl Acting<'_> {
     }
 
     /// Drains a node whose machine will not stay. The event of the action says why.
-    pub(super) async fn drain(&self, node_id: NodeId, by: Option<Time>, now: Time) -> Result<(), ActError> {
+    pub(super) async fn drain(&self, node_id: NodeId, by: Option<Time>, now: Time) -> Done {
         let record = self.record(node_id)?;
         let after = by.map_or_else(|| record.at_risk(now), |by| record.interrupted(by, now));
         self.write_node(&record, &after.ok_or(ActError::CONFLICT)?, Vec::new()).await?;
@@ -56,13 +50,7 @@ impl Acting<'_> {
 
     /// Frees a slot. `unlisted` is the instance, if EC2 does not list it. EC2 is then asked for this id as the last
     /// proof: the slot is freed only if EC2 does not know the instance, or knows it as terminated.
-    pub(super) async fn clean_node(
-        &self,
-        node_id: NodeId,
-        unlisted: Option<&str>,
-        reason: &str,
-        now: Time,
-    ) -> Result<(), ActError> {
+    pub(super) async fn clean_node(&self, node_id: NodeId, unlisted: Option<&str>, reason: &str, now: Time) -> Done {
         let record = self.record(node_id)?;
         let mut conditions = Vec::new();
         if let Some(instance_id) = unlisted {
@@ -80,7 +68,7 @@ impl Acting<'_> {
     }
 
     /// Expires a lease, unless a heartbeat has arrived since the record was read.
-    pub(super) async fn expire(&self, node_id: NodeId, status: NodeStatus, reason: &str) -> Result<(), ActError> {
+    pub(super) async fn expire(&self, node_id: NodeId, status: NodeStatus, reason: &str) -> Done {
         let record = self.record(node_id)?;
         let after = record.expire_lease(status, self.run.now(), reason)?;
         self.write_node(&record, &after, vec![silent_since(&record)]).await?;
@@ -88,7 +76,7 @@ impl Acting<'_> {
     }
 
     /// Stores the note of a hold-back.
-    pub(super) async fn keep_note(&self, note: &Note, now: Time) -> Result<(), ActError> {
+    pub(super) async fn keep_note(&self, note: &Note, now: Time) -> Done {
         match note {
             Note::Nothing => {}
             Note::Unlisted(node_id, since) => {

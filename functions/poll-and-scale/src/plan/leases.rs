@@ -9,7 +9,7 @@ use super::liveness::window_over;
 use super::view::View;
 use model::reason::Reason;
 use model::time::Time;
-use model::{AllocSummary, ClientStatus, Desired, Life, NodeStatus};
+use model::{AllocSummary, ClientStatus, Desired, NodeStatus};
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let lives: Vec<_> = view.lives().filter_map(|(r, l)| Some((l, r.contact()?, r.status()?))).collect();
@@ -19,6 +19,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             continue;
         }
         let waits = view.allocs_on(life.node_id).iter().any(|a| may_wait(a, view.now));
+        let is_over = view.allocs_on(life.node_id).iter().any(|a| window_over(a, view.now));
         let silent = view.now.since(contact.last_ping_at);
         match status {
             NodeStatus::Syncing | NodeStatus::Ready if view.suspicion.is_silent(life.node_id) => {
@@ -30,19 +31,13 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
                 }
             }
             // The allocs stage loses allocs whose window is over, in this run. The status follows when they have ended.
-            NodeStatus::Disconnected
-                if !waits && !view.is_partially_read(life.node_id) && !has_window_over(view, life) =>
-            {
+            NodeStatus::Disconnected if !waits && !view.is_partially_read(life.node_id) && !is_over => {
                 view.lose(life.node_id);
                 plan.add(Action::MarkDown(life.node_id), Reason::LastWindowClosed {});
             }
             NodeStatus::Syncing | NodeStatus::Ready | NodeStatus::Disconnected | NodeStatus::Down => {}
         }
     }
-}
-
-fn has_window_over(view: &View<'_>, life: &Life) -> bool {
-    view.allocs_on(life.node_id).iter().any(|a| window_over(a, view.now))
 }
 
 /// Whether this alloc may wait for its silent node.

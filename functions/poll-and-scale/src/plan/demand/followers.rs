@@ -5,8 +5,8 @@
 //! Does not: keep nodes, or reserve room, for a job that still follows others.
 
 use super::super::actions::Action;
+use super::super::sizes::Sizes;
 use super::super::view::View;
-use super::packing::Packing;
 use super::want::{Served, never};
 use model::JobSummary;
 use model::after::{Verdict, judge};
@@ -41,19 +41,14 @@ impl<'a> Followers<'a> {
     }
 
     /// What this plan does about the jobs that it does not place or reject in their turn.
-    pub(super) fn actions(
-        &self,
-        view: &View<'_>,
-        packing: &Packing<'_, '_>,
-        served: &Served<'_>,
-    ) -> Vec<(Action, Reason)> {
+    pub(super) fn actions(&self, view: &View<'_>, sizes: &Sizes<'_>, served: &Served<'_>) -> Vec<(Action, Reason)> {
         let done: BTreeSet<JobId> = served.actions.iter().filter_map(|(action, _)| job_of(action)).collect();
         let advance = |job_id: JobId, ended: &BTreeSet<JobId>, left: usize| {
             let reason = Reason::FollowedEnded { ended: ended.len(), left };
             (Action::Advance { job_id, ended: ended.clone() }, reason)
         };
         let free = self.free.iter().filter(|(id, _)| !done.contains(id)).map(|(id, ended)| advance(*id, ended, 0));
-        let held = self.held.iter().filter_map(|(job, verdict)| match (never(view, &packing.sizes, job), verdict) {
+        let held = self.held.iter().filter_map(|(job, verdict)| match (never(view, sizes, job), verdict) {
             (Some(reason), _) => Some((Action::Reject(job.job_id), reason)),
             (None, Verdict::Never(reason)) => Some((Action::Reject(job.job_id), reason.clone())),
             (None, Verdict::Waits(ended) | Verdict::Free(ended)) => {

@@ -43,7 +43,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     let mut packing = Packing::new(view, LimitMode::Everything);
     let followers = Followers::new(view);
     let served = pack(view, &mut packing, &followers);
-    for (action, reason) in followers.actions(view, &packing, &served).into_iter().chain(served.actions) {
+    for (action, reason) in followers.actions(view, &packing.sizes, &served).into_iter().chain(served.actions) {
         plan.add(action, reason);
     }
     followers.explain(&mut plan.explained);
