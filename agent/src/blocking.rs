@@ -2,10 +2,8 @@
 //!
 //! Guarantees: if the work panics, that is an error like one of the disk.
 
-use std::io;
+use std::io::{Error, Result};
 
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(Error::other)?
 }

@@ -86,14 +86,9 @@ impl ControlPlaneClient {
         Self { node_id, ..self }
     }
 
-    /// `POST {base}/v1/nodes/{node_id}/{what}`.
-    pub async fn post<A: DeserializeOwned>(
-        &self,
-        base: &str,
-        what: &str,
-        body: &impl Serialize,
-    ) -> Result<A, CallError> {
-        let url = format!("{}/v1/nodes/{}/{what}", base.trim_end_matches('/'), self.node_id);
+    /// `POST {to}/v1/nodes/{node_id}/{what}`.
+    pub async fn post<A: DeserializeOwned>(&self, to: &str, what: &str, body: &impl Serialize) -> Result<A, CallError> {
+        let url = format!("{}/v1/nodes/{}/{what}", to.trim_end_matches('/'), self.node_id);
         let body = serde_json::to_vec(body).map_err(|e| CallError::failed(e.to_string()))?;
         let at = (self.clock)();
         let mut request = self.http.post(&url).header(CONTENT_TYPE, "application/json");

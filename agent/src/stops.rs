@@ -10,6 +10,7 @@
 //! Does not: send signals, or know why an alloc stops.
 
 use model::FailurePolicy;
+use model::time::Time;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -87,6 +88,13 @@ impl Stops {
         }
         step
     }
+}
+
+/// The variable that says when a command is asked to stop, in seconds since the epoch by the node's clock: a time limit is known
+/// when it starts.
+pub(crate) fn stop_at(timeout_s: u64, now: Time) -> Option<(String, String)> {
+    let limit_s = i64::try_from(timeout_s).ok().filter(|s| *s > 0)?;
+    Some(("NODEKEEPER_STOP_AT".to_owned(), now.as_epoch_s().saturating_add(limit_s).to_string()))
 }
 
 #[cfg(test)]

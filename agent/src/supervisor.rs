@@ -30,11 +30,10 @@ use crate::provision::{Provided, SupervisorContext, keep, keep_partial, provide,
 use crate::rights;
 use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process, StopRequest};
 use crate::scratch;
-use crate::stops::{Step, Stops};
+use crate::stops::{Step, Stops, stop_at};
 use crate::usage::{ContainerMeter, GpuMeter, Meter};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use model::time::Time;
 use model::wire::AllocOrder;
 use model::{EndCause, INPUT_VARIABLE};
 use nix::errno::Errno;
@@ -237,7 +236,7 @@ fn start_command(
     let captured = Capture::start(&dir.output_files(), user.as_ref(), elements);
     let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
     let mut env = environment(task, &context.env, rights, user.as_ref(), dir);
-    env.extend(stop_at(task, (context.clock)()).filter(|_| pack.is_none()));
+    env.extend(stop_at(task.order.work.timeout_s, (context.clock)()).filter(|_| pack.is_none()));
     let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
     let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
     let image = image::reference(task, dir);
@@ -326,12 +325,8 @@ pub fn environment(
     let mut env = task.runtime.base_environment(agent_env, user, &dir.work());
     env.extend(order.env.clone());
     // The region is only a default.
-    env.extend(
-        rights
-            .iter()
-            .filter(|(name, _)| !rights::is_default(name) || !order.env.contains_key(*name))
-            .map(|(name, value)| (name.clone(), value.clone())),
-    );
+    let is_given = |name: &String| !rights::is_default(name) || !order.env.contains_key(name);
+    env.extend(rights.iter().filter(|(name, _)| is_given(name)).map(|(name, value)| (name.clone(), value.clone())));
     for (name, path) in &task.caches {
         let variable: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
@@ -360,13 +355,6 @@ fn gpu_variables(uuids: &[String]) -> [(&'static str, String); 2] {
     let all = uuids.join(",");
     let visible = if uuids.is_empty() { "void".to_owned() } else { all.clone() };
     [("CUDA_VISIBLE_DEVICES", all), ("NVIDIA_VISIBLE_DEVICES", visible)]
-}
-
-/// The variable that says when the command is asked to stop, in seconds since the epoch by the node's clock: a time limit is
-/// known when it starts.
-fn stop_at(task: &AllocTask, now: Time) -> Option<(String, String)> {
-    let limit_s = i64::try_from(task.order.work.timeout_s).ok().filter(|s| *s > 0)?;
-    Some(("NODEKEEPER_STOP_AT".to_owned(), now.as_epoch_s().saturating_add(limit_s).to_string()))
 }
 
 /// Waits for the command, and ends it when it must end.

@@ -9,7 +9,7 @@ use crate::elements::frames::{Frame, MAX_BYTES, Said};
 use crate::memory_file::as_stdin_bytes;
 use crate::process_table;
 use crate::program;
-use crate::stops::{Step, Stops};
+use crate::stops::{Step, Stops, stop_at};
 use model::elements::{Outcome, Pack};
 use model::time::Time;
 use model::ulimits::Ulimits;
@@ -218,10 +218,7 @@ impl Runner {
             let input = input.map_err(|e| own(&e).unwrap_or_else(|| cannot("pass on the standard input", &e)))?;
             let mut command = Command::new(name);
             command.args(args).env_clear().envs(&self.shared.env).env("NODEKEEPER_ARRAY_INDEX", element.to_string());
-            if let Some(limit_s) = i64::try_from(self.shared.elements.timeout_s).ok().filter(|s| *s > 0) {
-                let at = (self.shared.clock)().as_epoch_s().saturating_add(limit_s);
-                command.env("NODEKEEPER_STOP_AT", at.to_string());
-            }
+            command.envs(stop_at(self.shared.elements.timeout_s, (self.shared.clock)()));
             command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
             let error = match command.spawn() {
                 Ok(child) => return Ok(Ok(child)),

@@ -58,11 +58,8 @@ pub struct CredentialsPort {
 impl CredentialsPort {
     /// Where the job of this order gets its credentials; `None` if it has no role.
     pub fn source(&self, order: &AllocOrder) -> Option<CredentialsSource> {
-        order
-            .work
-            .role
-            .is_some()
-            .then(|| CredentialsSource { url: url(self.port, order.alloc_id), region: self.region.clone() })
+        let source = || CredentialsSource { url: url(self.port, order.alloc_id), region: self.region.clone() };
+        order.work.role.is_some().then(source)
     }
 }
 

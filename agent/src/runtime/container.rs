@@ -110,7 +110,7 @@ impl Runtime for ContainerRuntime {
 
     /// A list needs the daemon of docker, and the storage of podman.
     async fn try_out(&self) -> io::Result<()> {
-        self.call(&["ps", "--quiet"], TIMEOUT).await.map(drop)
+        call(self.program, &["ps", "--quiet"], TIMEOUT).await.map(drop)
     }
 
     /// The image has its own variables, except for the home of a user that the image does not know.
@@ -129,7 +129,7 @@ impl Runtime for ContainerRuntime {
 
     async fn digests(&self, image: &str) -> io::Result<Vec<String>> {
         let format = format!("{}\n{{{{range .RepoDigests}}}}{{{{println .}}}}{{{{end}}}}", self.own_digest);
-        let out = self.call(&["image", "inspect", "--format", &format, "--", image], TIMEOUT).await?;
+        let out = call(self.program, &["image", "inspect", "--format", &format, "--", image], TIMEOUT).await?;
         let mut lines = out.lines().map(str::trim);
         let own = lines.next().unwrap_or_default().to_owned();
         let (all, lists): (Vec<_>, Vec<_>) = lines
@@ -143,7 +143,7 @@ impl Runtime for ContainerRuntime {
         let mut args = login.map_or_else(|| vec!["pull".to_owned()], self.pull);
         args.extend(["--quiet".to_owned(), "--".to_owned(), image.to_owned()]);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        self.call(&args, PULL_TIMEOUT).await.map(drop)
+        call(self.program, &args, PULL_TIMEOUT).await.map(drop)
     }
 
     fn fault(&self, words: &str) -> PullFault {
@@ -151,7 +151,7 @@ impl Runtime for ContainerRuntime {
     }
 
     async fn remove_image(&self, image: &str) -> io::Result<()> {
-        self.call(&["image", "rm", "--", image], TIMEOUT).await.map(drop)
+        call(self.program, &["image", "rm", "--", image], TIMEOUT).await.map(drop)
     }
 
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
@@ -201,7 +201,7 @@ impl Runtime for ContainerRuntime {
         let name = order.alloc_id.to_string();
         let format = "{{.State.OOMKilled}} {{.State.StartedAt}}";
         // Without an answer the container counts as one that was never started.
-        let state = self.call(&["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
+        let state = call(self.program, &["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
         let mut words = state.split_whitespace();
         let is_out_of_memory = words.next() == Some("true");
         let is_started = words.next().is_some_and(|at| at.starts_with("20"));
@@ -209,7 +209,7 @@ impl Runtime for ContainerRuntime {
     }
 
     async fn remove(&self, name: &str) -> io::Result<()> {
-        match self.call(&["rm", "--force", "--volumes", name], TIMEOUT).await {
+        match call(self.program, &["rm", "--force", "--volumes", name], TIMEOUT).await {
             Err(e) if e.to_string().to_ascii_lowercase().contains("no such container") => Ok(()),
             // Its program was removed from the machine.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -225,7 +225,8 @@ impl Runtime for ContainerRuntime {
     }
 
     async fn first_process(&self, alloc: AllocId) -> io::Result<Option<FirstProcess>> {
-        let said = self.call(&["inspect", "--format", "{{.Id}} {{.State.Pid}}", &alloc.to_string()], TIMEOUT).await?;
+        let said =
+            call(self.program, &["inspect", "--format", "{{.Id}} {{.State.Pid}}", &alloc.to_string()], TIMEOUT).await?;
         let found = said.trim().split_once(' ');
         let found = found.and_then(|(id, pid)| Some((id.to_owned(), pid.parse().ok().filter(|pid| *pid > 0)?)));
         Ok(found.map(|(container, pid)| FirstProcess { pid, container }))
@@ -235,7 +236,7 @@ impl Runtime for ContainerRuntime {
         let filter = format!("label={ALLOCS_LABEL}={}", allocs.display());
         let format = format!("{{{{.Names}}}}\t{}", self.node_id);
         let args = ["ps", "--all", "--no-trunc", "--filter", &filter, "--format", &format];
-        let out = self.call(&args, TIMEOUT).await?;
+        let out = call(self.program, &args, TIMEOUT).await?;
         let rows = out.lines().filter_map(|line| line.split_once('\t'));
         Ok(rows.map(|(name, label)| Container { name: name.to_owned(), label: label.to_owned() }).collect())
     }
@@ -336,10 +337,6 @@ impl ContainerRuntime {
             NO_PROGRAM | CANNOT_RUN if said.is_some() => Some(EndCause::NotStarted { why }),
             _ => None,
         }
-    }
-
-    async fn call(&self, args: &[&str], timeout: Duration) -> io::Result<String> {
-        call(self.program, args, timeout).await
     }
 }
 

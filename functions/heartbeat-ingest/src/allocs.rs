@@ -12,7 +12,7 @@ use model::ids::{AllocId, NodeId};
 use model::reason::Reason;
 use model::time::Time;
 use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate, ReportCounter};
-use model::{ActionName, Alloc, ClientStatus, Ending, NodeRecord, NodeStatus, ReportOutcome};
+use model::{ActionName, Alloc, ClientStatus, Contact, Ending, NodeRecord, NodeStatus, ReportOutcome};
 use runtime::http::{Claim, Proven, Refusal, reporting, standing};
 use std::collections::{BTreeMap, BTreeSet};
 use store::transactions::{self, Retention};
@@ -265,12 +265,8 @@ impl Applying<'_> {
     /// already applied the whole report.
     async fn open_gate(&mut self, report: &AllocReport) -> Result<bool, Refusal> {
         for _ in 0..RACES {
-            let opens = self.record.status() == Some(NodeStatus::Syncing)
-                && self
-                    .record
-                    .contact()
-                    .is_some_and(|c| report.as_of >= c.gate_seq && c.incarnation == report.incarnation);
-            if !opens {
+            let is_of = |c: &Contact| report.as_of >= c.gate_seq && c.incarnation == report.incarnation;
+            if self.record.status() != Some(NodeStatus::Syncing) || !self.record.contact().is_some_and(is_of) {
                 return Ok(false);
             }
             let Ok(after) = self.record.open_gate(self.now) else { return Ok(false) };

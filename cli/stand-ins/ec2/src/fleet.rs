@@ -62,7 +62,7 @@ impl Call<'_> {
             return Err(ApiError::throttled());
         }
         for way in &fleet.ways {
-            templates::of_launch(&way.launch, self.settings)?;
+            templates::of(&way.launch, self.settings)?;
         }
         self.order(&mut fleet)?;
         let fleet_id = self.world.fresh_id("fleet-", self.settings.seed);

@@ -94,11 +94,8 @@ impl Call<'_> {
         if let Some(unknown) = named.iter().find(|id| !subnets.iter().any(|subnet| subnet.subnet_id == **id)) {
             return Err(ApiError::no_subnet(unknown));
         }
-        let rows: Vec<(usize, &Subnet)> = subnets
-            .iter()
-            .enumerate()
-            .filter(|(_, subnet)| named.is_empty() || named.contains(&subnet.subnet_id.as_str()))
-            .collect();
+        let is_asked = |subnet: &Subnet| named.is_empty() || named.contains(&subnet.subnet_id.as_str());
+        let rows: Vec<(usize, &Subnet)> = subnets.iter().enumerate().filter(|(_, subnet)| is_asked(subnet)).collect();
         self.write_page(xml, "subnetSet", rows, PAGE, |xml, (n, subnet)| {
             xml.text("subnetId", &subnet.subnet_id);
             xml.text("state", "available");

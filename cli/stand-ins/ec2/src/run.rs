@@ -196,7 +196,7 @@ impl Call<'_> {
 
 impl<'a> Launch<'a> {
     pub(crate) fn read(params: &'a Params, settings: &'a Ec2Settings) -> Result<Self, ApiError> {
-        let template = templates::of_launch(params, settings)?;
+        let template = templates::of(params, settings)?;
         let (min, max) = counts(params)?;
         let (subnet_index, subnet) = subnet(params, settings)?;
         let capacity_reservation = params.filled(RESERVATION);

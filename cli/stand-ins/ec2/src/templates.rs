@@ -44,10 +44,7 @@ fn named<'a>(params: &Params, settings: &'a Ec2Settings) -> Result<&'a LaunchTem
 }
 
 /// The template version that a launch names, if any.
-pub(crate) fn of_launch<'a>(
-    params: &Params,
-    settings: &'a Ec2Settings,
-) -> Result<Option<&'a TemplateVersion>, ApiError> {
+pub(crate) fn of<'a>(params: &Params, settings: &'a Ec2Settings) -> Result<Option<&'a TemplateVersion>, ApiError> {
     let Some(named_by) = params.structure("LaunchTemplate") else { return Ok(None) };
     named(&named_by, settings)?.version(named_by.get("Version").unwrap_or_default()).map(Some)
 }

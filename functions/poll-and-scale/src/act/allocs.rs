@@ -50,12 +50,22 @@ impl Acting<'_> {
 
     pub(super) async fn place(&self, job_id: JobId, on: &[(u32, NodeId)], now: Time) -> Done {
         let job = self.reading().job(job_id).await?;
+        self.place_members(&job, on, None, now).await
+    }
+
+    pub(super) async fn replace(&self, original: AllocId, on: NodeId, now: Time) -> Done {
+        let reading = self.reading();
+        let (alloc, job) = (reading.alloc(original).await?, reading.job(original.job_id).await?);
+        self.place_members(&job, &[(original.member, on)], Some(&alloc), now).await
+    }
+
+    async fn place_members(&self, job: &Job, on: &[(u32, NodeId)], replaces: Option<&Alloc>, now: Time) -> Done {
         let records: Vec<NodeRecord> = on.iter().map(|(_, n)| self.record(*n)).collect::<Result<_, _>>()?;
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
-        let inputs = self.inputs(&job).await?;
+        let inputs = self.inputs(job).await?;
         let complete = |alloc: &mut Alloc| self.complete(alloc, &inputs);
-        let placing = Placing { replaces: None, complete: &complete, keep: self.keep, now };
-        for written in place(self.run.store, &job, &members, &placing).await? {
+        let placing = Placing { replaces, complete: &complete, keep: self.keep, now };
+        for written in place(self.run.store, job, &members, &placing).await? {
             self.run.locks.wrote(written);
         }
         Ok(())
@@ -85,20 +95,6 @@ impl Acting<'_> {
             }
         }
         Ok(inputs)
-    }
-
-    pub(super) async fn replace(&self, original: AllocId, on: NodeId, now: Time) -> Done {
-        let reading = self.reading();
-        let (alloc, job) = (reading.alloc(original).await?, reading.job(original.job_id).await?);
-        let record = self.record(on)?;
-        let members = [(original.member, &record)];
-        let inputs = self.inputs(&job).await?;
-        let complete = |alloc: &mut Alloc| self.complete(alloc, &inputs);
-        let placing = Placing { replaces: Some(&alloc), complete: &complete, keep: self.keep, now };
-        for written in place(self.run.store, &job, &members, &placing).await? {
-            self.run.locks.wrote(written);
-        }
-        Ok(())
     }
 
     pub(super) async fn stop_and_count_lost(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Done {

@@ -302,10 +302,8 @@ impl Acting<'_> {
     /// Renews the claim of these records, all or none.
     async fn reclaim(&self, records: &[NodeRecord]) -> Result<Vec<NodeRecord>, ActError> {
         let now = self.run.now();
-        let mut changes: Vec<Change> = Vec::with_capacity(records.len());
-        for record in records {
-            changes.push((Some(record.clone()), record.reclaim(now)?));
-        }
+        let reclaimed = |record: &NodeRecord| Ok((Some(record.clone()), record.reclaim(now)?));
+        let changes = records.iter().map(reclaimed).collect::<Result<Vec<Change>, ActError>>()?;
         Ok(self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await?)
     }
 

@@ -126,15 +126,7 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
 /// EC2 does not list the instance that the record names, and lists another one with the tag of this node. The record may
 /// name a wrong instance, so it is not cleaned before a person has looked. A node that is being shut down takes all its
 /// instances with it.
-fn another_is_tagged(
-    view: &View<'_>,
-    plan: &mut Plan,
-    record: &NodeRecord,
-    life: &Life,
-    named: String,
-    tagged: &Instance,
-) {
-    let reason = Reason::AnotherTagged { named, tagged: tagged.instance_id.clone() };
+fn another_is_tagged(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, reason: Reason) {
     if let NodeState::ShuttingDown(_) = &record.state {
         for instance in view.tagged(life.node_id) {
             let action = Action::Terminate { node_id: life.node_id, instance_id: instance.instance_id.clone() };
@@ -157,7 +149,8 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
     for Unlisted { record, life, instance_id } in unlisted {
         let instance_id = instance_id.to_owned();
         if let Some(tagged) = view.tagged(life.node_id).next() {
-            another_is_tagged(view, plan, record, life, instance_id, tagged);
+            let reason = Reason::AnotherTagged { named: instance_id, tagged: tagged.instance_id.clone() };
+            another_is_tagged(view, plan, record, life, reason);
             continue;
         }
         if let NodeState::ShuttingDown(_) = &record.state {

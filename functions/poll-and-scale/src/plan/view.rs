@@ -255,15 +255,11 @@ impl<'a> View<'a> {
     /// Puts the allocs of each node next to each other: counts them, gives each node its place, and fills the places. So
     /// no node needs a list of its own.
     fn read_allocs(&mut self) {
-        let node_of: Vec<Option<usize>> = self
-            .seen
-            .allocs
-            .iter()
-            .map(|alloc| {
-                let at = self.at(alloc.node_id)?;
-                self.lives.get(at).filter(|f| f.life.node_id == alloc.node_id).map(|_| at)
-            })
-            .collect();
+        let node_of = |alloc: &AllocSummary| {
+            let at = self.at(alloc.node_id)?;
+            self.lives.get(at).filter(|f| f.life.node_id == alloc.node_id).map(|_| at)
+        };
+        let node_of: Vec<Option<usize>> = self.seen.allocs.iter().map(node_of).collect();
         for at in node_of.iter().flatten() {
             if let Some(facts) = self.lives.get_mut(*at) {
                 facts.allocs.end += 1;

@@ -72,6 +72,9 @@ pub(super) struct Findings<'a> {
     pub(super) outgrown: BTreeSet<NodeId>,
 }
 
+/// Why a job waits.
+type Why = Rc<[Reason]>;
+
 pub(super) struct Packing<'v, 'a> {
     pub(super) view: &'v View<'a>,
     pub(super) sizes: Sizes<'a>,
@@ -89,7 +92,7 @@ pub(super) struct Packing<'v, 'a> {
     /// The sizes that fit jobs.
     fits: HashMap<(Capacity, &'a MachineNeed), Rc<[&'a Size]>>,
     /// What jobs asked for that could not be placed, with the reasons. A change of the bins empties this map.
-    failed: HashMap<(Kind<'a>, Capacity, u32), Rc<[Reason]>>,
+    failed: HashMap<(Kind<'a>, Capacity, u32), Why>,
 }
 
 /// Whether an earlier job in the queue waits.
@@ -152,12 +155,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// Finds a bin for each member, in the order of [`Bin::preference`], and launches nodes for the rest. If the job must
     /// wait, the error says why. The first such job keeps nodes that it found, and other nodes that it needs are kept
     /// free for it. If the job waits because of a cap, room for new nodes is reserved too.
-    pub(super) fn find(
-        &mut self,
-        job: &'a JobSummary,
-        members: u32,
-        head: HeadOfLine,
-    ) -> Result<Vec<usize>, Rc<[Reason]>> {
+    pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, head: HeadOfLine) -> Result<Vec<usize>, Why> {
         let shape = (Kind::of(job), job.needs.capacity(), members);
         let known = self.failed.get(&shape).filter(|_| head == HeadOfLine::Blocked).map(Rc::clone);
         if let Some(why) = known {
@@ -199,7 +197,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                     if kept > 0 && members > 1 {
                         why.insert(0, Reason::PartFound { found: kept, of: members });
                     }
-                    let why: Rc<[Reason]> = why.into();
+                    let why: Why = why.into();
                     // Nothing has changed, so the next job of this shape finds the same.
                     if head == HeadOfLine::Blocked {
                         self.failed.insert(shape, Rc::clone(&why));
