@@ -262,7 +262,8 @@ impl Runner {
                 Ok(()) = order.changed() => {
                     let is_asked = *order.borrow() == Order::Stop;
                     is_stopped |= is_asked;
-                    process_table::notify_group(group, if is_asked { asks } else { policy.stop_signal.unwrap_or(Signal::TERM) });
+                    let signal = if is_asked { asks } else { policy.stop_signal.unwrap_or(Signal::TERM) };
+                    process_table::notify_group(group, signal);
                 }
                 () = sleep_until(stops.next_at()) => match stops.take(Instant::now()) {
                     Step::Notify => process_table::notify_group(group, policy.stop_signal.unwrap_or(Signal::TERM)),
