@@ -87,6 +87,20 @@ impl Reading<'_> {
         if is_live && lacks { Ok((alloc, record)) } else { Err(ActError::CONFLICT) }
     }
 
+    /// A conflict unless the alloc can be lost, or taken off its node's record.
+    async fn can_be_lost(
+        &self,
+        id: AllocId,
+        node_id: NodeId,
+        record: Option<&NodeRecord>,
+        now: Time,
+    ) -> Result<(), ActError> {
+        match self.lists_without_row(id, node_id).await? {
+            Some(_) => Ok(()),
+            None => self.lost(id, node_id, record, now).await.map(drop),
+        }
+    }
+
     /// Refuses to lose an alloc whose job regroups, because such a job waits until its stopped allocs have really
     /// ended.
     async fn nobody_waits_for(&self, alloc: &Alloc, record: Option<&NodeRecord>, now: Time) -> Result<(), ActError> {
@@ -147,11 +161,7 @@ impl Reading<'_> {
         match action {
             Action::Clean { unlisted: Some(instance_id), .. } => self.is_gone(instance_id).await?,
             Action::ListAlloc(id, node_id) => drop(self.not_on_record(*id, *node_id).await?),
-            Action::LoseAlloc(id, node_id) => {
-                if self.lists_without_row(*id, *node_id).await?.is_none() {
-                    self.lost(*id, *node_id, record(*node_id), now).await?;
-                }
-            }
+            Action::LoseAlloc(id, node_id) => self.can_be_lost(*id, *node_id, record(*node_id), now).await?,
             Action::StopAlloc(id, _) => drop(self.stopped(*id).await?),
             Action::UnknownAlloc(id, _) | Action::Drain(id, _) => drop(self.alloc(*id).await?),
             Action::Replace { original, .. } => {
