@@ -20,11 +20,11 @@ use model::cloud::Cloud;
 use model::control::RunRow;
 use model::fixtures::{self, at};
 use model::functions::POLL_AND_SCALE;
-use model::ids::{ClusterName, JobId, Ulid};
+use model::ids::{AllocId, ClusterName, JobId, Ulid};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
-use model::{Job, JobSpec, Needs, NodeRecord, NodeState};
+use model::{ClientStatus, Job, JobSpec, Needs, NodeRecord, NodeState};
 use runtime::answer::Outcome;
 use runtime::clock::RunClock;
 use serde_json::{Value, json};
@@ -136,6 +136,11 @@ async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Poli
                     let job = store.write(None, &job(n), Vec::new()).await.unwrap();
                     let placing = Placing { replaces: None, complete: &|_| (), keep, now: at(70) };
                     place(store, &job, &[(0, &record)], &placing).await.unwrap();
+                    let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
+                    let alloc = store.alloc(id).await.unwrap().unwrap();
+                    let mut running = alloc.clone();
+                    running.summary.client = ClientStatus::Running;
+                    store.write(Some(&alloc), &running, Vec::new()).await.unwrap();
                 }
             }
         }
