@@ -110,6 +110,13 @@ pub struct Query {
     pub limit: Option<i32>,
 }
 
+impl Query {
+    /// The query of all rows with this hash value, the smallest range key first.
+    pub const fn of(table: Table, index: Option<Index>, hash: AttributeValue) -> Self {
+        Self { table, index, hash, range_at_least: None, range_at_most: None, newest_first: false, limit: None }
+    }
+}
+
 /// A list of a whole table or index, or of one part of it. A table is read consistently; an index may be behind.
 #[derive(Clone, Copy, Debug)]
 pub struct Scan {

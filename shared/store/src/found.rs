@@ -127,15 +127,8 @@ impl Range {
 
 fn query(index: Index, hash: AttributeValue, range: Option<(&String, &String)>, limit: Option<i32>) -> Query {
     let (first, last) = range.unzip();
-    Query {
-        table: Table::Jobs,
-        index: Some(index),
-        hash,
-        range_at_least: first.map(s),
-        range_at_most: last.map(s),
-        newest_first: true,
-        limit,
-    }
+    let (range_at_least, range_at_most) = (first.map(s), last.map(s));
+    Query { range_at_least, range_at_most, newest_first: true, limit, ..Query::of(Table::Jobs, Some(index), hash) }
 }
 
 /// The ids of these rows, the newest first.

@@ -29,16 +29,7 @@ struct DueKeys {
 impl Store {
     /// Every handle of a node, read consistently.
     pub async fn handles_of(&self, node: NodeId) -> Result<Listed<Handle>, DbError> {
-        self.query(&Query {
-            table: Table::Handles,
-            index: None,
-            hash: s(node),
-            range_at_least: None,
-            range_at_most: None,
-            newest_first: false,
-            limit: None,
-        })
-        .await
+        self.query(&Query::of(Table::Handles, None, s(node))).await
     }
 
     /// At most `most` handles of a node whose names are behind `after` and at most `up_to`, in the order of their names.
@@ -50,15 +41,7 @@ impl Store {
         up_to: Option<&str>,
         most: usize,
     ) -> Result<(Listed<Handle>, Option<String>), DbError> {
-        let query = Query {
-            table: Table::Handles,
-            index: None,
-            hash: s(node),
-            range_at_least: None,
-            range_at_most: up_to.map(s),
-            newest_first: false,
-            limit: None,
-        };
+        let query = Query { range_at_most: up_to.map(s), ..Query::of(Table::Handles, None, s(node)) };
         let (mut listed, mut count) = (Listed::default(), 0);
         // A list may begin behind a row that does not exist.
         let mut from = after.map(|after| PageKey::from([("node_id".into(), s(node)), ("handle".into(), s(after))]));
@@ -101,15 +84,8 @@ impl Store {
 
     /// The keys of the handles that are due, from this time on.
     async fn keys_due(&self, now: Time, from: Option<Time>) -> Result<DueKeys, DbError> {
-        let query = Query {
-            table: Table::Handles,
-            index: Some(DUE),
-            hash: s("due"),
-            range_at_least: None,
-            range_at_most: Some(n(now.as_ms())),
-            newest_first: false,
-            limit: None,
-        };
+        let range_at_most = Some(n(now.as_ms()));
+        let query = Query { range_at_most, ..Query::of(Table::Handles, Some(DUE), s("due")) };
         let mut found = DueKeys { keys: Vec::new(), oldest_at: None, more: false };
         // A list may begin behind a row that does not exist.
         let mut from = from.map(|at| {

@@ -36,18 +36,7 @@ impl Store {
 
     /// Every job that is placing, placed or regrouping. The index may be behind the table.
     pub async fn placed(&self) -> Result<Listed<JobSummary>, DbError> {
-        let hash = s("placed");
-        let (table, index) = (Table::Jobs, Some(QUEUE));
-        self.query(&Query {
-            table,
-            index,
-            hash,
-            range_at_least: None,
-            range_at_most: None,
-            newest_first: false,
-            limit: None,
-        })
-        .await
+        self.query(&jobs_with("placed")).await
     }
 
     /// The waiting jobs behind this rank, in the order of the queue, at most so many, also those that follow other jobs. The
@@ -90,10 +79,8 @@ impl Store {
     async fn ended_of(&self, hashes: &[&'static str], since: Time, each: usize) -> Result<(Vec<Ended>, bool), DbError> {
         let limit = i32::try_from(each).ok();
         let pages = hashes.iter().map(|hash| async move {
-            let (table, index, hash) = (Table::Jobs, Some(QUEUE), s(hash));
             let range_at_least = Some(s(rows::ended_rank(since)));
-            let query = Query { table, index, hash, range_at_least, range_at_most: None, newest_first: true, limit };
-            self.db.query(&query, None).await
+            self.db.query(&Query { range_at_least, newest_first: true, limit, ..jobs_with(hash) }, None).await
         });
         let pages = futures::future::try_join_all(pages).await?;
         let is_whole = pages.iter().all(|page| page.next.is_none());
@@ -130,20 +117,12 @@ impl Store {
 
     /// The newest jobs of each priority with this value of `queue`, and the last one that was read of a priority that has more.
     async fn newest_of(&self, hash: &'static str, most: usize) -> Result<(Part, Option<JobId>), DbError> {
-        let (table, index) = (Table::Jobs, Some(QUEUE));
         // Only the jobs that the commands submit are spread evenly.
         let limit = if hash == HELD || Some(&hash) == QUEUED.first() { most } else { share(most, SPREAD) };
+        let newest = Query { newest_first: true, limit: i32::try_from(limit).ok(), ..jobs_with(hash) };
         let (mut part, mut range_at_most, mut from, mut cut) = (Part::behind(hash, None), None, None, None);
         loop {
-            let query = Query {
-                table,
-                index,
-                hash: s(hash),
-                range_at_least: None,
-                range_at_most: range_at_most.clone(),
-                newest_first: true,
-                limit: i32::try_from(limit).ok(),
-            };
+            let query = Query { range_at_most: range_at_most.clone(), ..newest.clone() };
             part.add(self.db.query(&query, from.take()).await?);
             let Some(next) = part.next.take() else { return Ok((part, cut)) };
             let rank = next.get("rank").and_then(|rank| rank.as_s().ok()).and_then(|rank| rank.split_once('#'));
@@ -168,11 +147,7 @@ impl Store {
         let mut wanted: Vec<usize> = (0..parts.len()).collect();
         loop {
             let pages = wanted.iter().filter_map(|n| parts.get(*n)).map(|part| async move {
-                let hash = s(part.hash);
-                let (table, index) = (Table::Jobs, Some(QUEUE));
-                let query =
-                    Query { table, index, hash, range_at_least: None, range_at_most: None, newest_first: false, limit };
-                self.db.query(&query, part.next.clone()).await
+                self.db.query(&Query { limit, ..jobs_with(part.hash) }, part.next.clone()).await
             });
             let pages: Vec<Page> = futures::future::try_join_all(pages).await?;
             for (n, page) in wanted.iter().zip(pages) {
@@ -191,6 +166,11 @@ impl Store {
             wanted = parts.iter().enumerate().filter(|(_, p)| behind(p)).map(|(n, _)| n).collect();
         }
     }
+}
+
+/// The query of the jobs with this value of `queue`.
+fn jobs_with(value: &str) -> Query {
+    Query::of(Table::Jobs, Some(QUEUE), s(value))
 }
 
 /// Over how many values the waiting jobs are spread, and those of one end.

@@ -289,17 +289,8 @@ impl Store {
 
     /// The newest events of a subject.
     pub async fn history(&self, subject: &str, limit: i32) -> Result<Vec<Event>, DbError> {
-        self.query(&Query {
-            table: Table::Events,
-            index: None,
-            hash: s(subject),
-            range_at_least: None,
-            range_at_most: None,
-            newest_first: true,
-            limit: Some(limit),
-        })
-        .await
-        .map(|listed| listed.rows)
+        let query = Query { newest_first: true, limit: Some(limit), ..Query::of(Table::Events, None, s(subject)) };
+        self.query(&query).await.map(|listed| listed.rows)
     }
 
     /// Every event that can be read, for a page that shows them as they come.
@@ -541,15 +532,7 @@ impl Store {
 
     /// The last piece of a reader's output, read consistently.
     pub async fn last_piece(&self, follow_id: &str) -> Result<Option<Piece>, DbError> {
-        let query = Query {
-            table: Table::Output,
-            index: None,
-            hash: s(follow_id),
-            range_at_least: None,
-            range_at_most: None,
-            newest_first: true,
-            limit: Some(1),
-        };
+        let query = Query { newest_first: true, limit: Some(1), ..Query::of(Table::Output, None, s(follow_id)) };
         self.query(&query).await.map(|listed| listed.rows.into_iter().next())
     }
 
