@@ -68,6 +68,16 @@ const fn number(name: &'static str) -> KeyAttribute {
     KeyAttribute { name, kind: KeyType::Number }
 }
 
+/// A key without a range key.
+const fn key(hash: KeyAttribute) -> KeySchema {
+    KeySchema { hash, range: None }
+}
+
+/// A key with a range key.
+const fn range_key(hash: KeyAttribute, range: KeyAttribute) -> KeySchema {
+    KeySchema { hash, range: Some(range) }
+}
+
 /// The attribute of the time to live, in epoch **seconds**.
 pub(super) const EXPIRES: &str = "expires_at";
 
@@ -75,7 +85,7 @@ pub(super) const EXPIRES: &str = "expires_at";
 /// their end.
 pub const QUEUE: Index = Index {
     name: "queue",
-    key: KeySchema { hash: text("queue"), range: Some(text("rank")) },
+    key: range_key(text("queue"), text("rank")),
     projected: Some(&[
         "version",
         "state",
@@ -96,18 +106,16 @@ pub const QUEUE: Index = Index {
 /// Its keys never change, and it shows nothing else. So a job costs one write here at its submission, and none later. With
 /// the last character as the hash key, an id whose end is known is in one of 32 parts, and an id whose beginning is known is
 /// one range in each of them. An index by the whole end would be one more write for each job.
-pub const IDS: Index =
-    Index { name: "ids", key: KeySchema { hash: text("tail"), range: Some(text("job_id")) }, projected: None };
+pub const IDS: Index = Index { name: "ids", key: range_key(text("tail"), text("job_id")), projected: None };
 
 /// Every job with a name, by the name and the id, spread as [`IDS`]: ten thousand jobs of one array have the same name, and
 /// one hash value takes about 1,000 writes a second. It costs one write at the submission, as [`IDS`] does.
-pub const NAMES: Index =
-    Index { name: "names", key: KeySchema { hash: text("tail"), range: Some(text("named")) }, projected: None };
+pub const NAMES: Index = Index { name: "names", key: range_key(text("tail"), text("named")), projected: None };
 
 /// Allocs that are not final, by node.
 pub const LIVE: Index = Index {
     name: "live",
-    key: KeySchema { hash: text("live_node"), range: Some(text("alloc_id")) },
+    key: range_key(text("live_node"), text("alloc_id")),
     projected: Some(&[
         "version",
         "slot",
@@ -128,53 +136,22 @@ pub const LIVE: Index = Index {
 };
 
 /// Handles in the order in which they are due.
-pub const DUE: Index =
-    Index { name: "due", key: KeySchema { hash: text("due"), range: Some(number("due_at")) }, projected: None };
+pub const DUE: Index = Index { name: "due", key: range_key(text("due"), number("due_at")), projected: None };
 
 /// Every table.
 pub const TABLES: &[Definition] = &[
-    Definition {
-        table: Table::Nodes,
-        key: KeySchema { hash: number("slot"), range: None },
-        indexes: &[],
-        expires: false,
-    },
-    Definition {
-        table: Table::Jobs,
-        key: KeySchema { hash: text("job_id"), range: None },
-        indexes: &[QUEUE, IDS, NAMES],
-        expires: true,
-    },
-    Definition {
-        table: Table::Allocs,
-        key: KeySchema { hash: text("alloc_id"), range: None },
-        indexes: &[LIVE],
-        expires: true,
-    },
+    Definition { table: Table::Nodes, key: key(number("slot")), indexes: &[], expires: false },
+    Definition { table: Table::Jobs, key: key(text("job_id")), indexes: &[QUEUE, IDS, NAMES], expires: true },
+    Definition { table: Table::Allocs, key: key(text("alloc_id")), indexes: &[LIVE], expires: true },
     Definition {
         table: Table::Handles,
-        key: KeySchema { hash: text("node_id"), range: Some(text("handle")) },
+        key: range_key(text("node_id"), text("handle")),
         indexes: &[DUE],
         expires: true,
     },
-    Definition {
-        table: Table::Control,
-        key: KeySchema { hash: text("key"), range: None },
-        indexes: &[],
-        expires: false,
-    },
-    Definition {
-        table: Table::Events,
-        key: KeySchema { hash: text("subject"), range: Some(text("id")) },
-        indexes: &[],
-        expires: true,
-    },
-    Definition {
-        table: Table::Output,
-        key: KeySchema { hash: text("follow_id"), range: Some(number("no")) },
-        indexes: &[],
-        expires: true,
-    },
+    Definition { table: Table::Control, key: key(text("key")), indexes: &[], expires: false },
+    Definition { table: Table::Events, key: range_key(text("subject"), text("id")), indexes: &[], expires: true },
+    Definition { table: Table::Output, key: range_key(text("follow_id"), number("no")), indexes: &[], expires: true },
 ];
 
 const JOBS_WITHOUT_ENV: &[&str] = &[
@@ -263,12 +240,8 @@ impl Table {
     /// The definition of this table.
     pub fn definition(self) -> Definition {
         // Every variant has an entry, so the default is never used. The test `every_table_is_defined` checks it.
-        TABLES.iter().copied().find(|d| d.table == self).unwrap_or(Definition {
-            table: self,
-            key: KeySchema { hash: text("key"), range: None },
-            indexes: &[],
-            expires: false,
-        })
+        let empty = Definition { table: self, key: key(text("key")), indexes: &[], expires: false };
+        TABLES.iter().copied().find(|d| d.table == self).unwrap_or(empty)
     }
 }
 
