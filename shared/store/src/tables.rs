@@ -68,6 +68,11 @@ const fn number(name: &'static str) -> KeyAttribute {
     KeyAttribute { name, kind: KeyType::Number }
 }
 
+/// A list of names, without the quotes.
+macro_rules! names {
+    ($($name:ident)*) => { &[$(stringify!($name)),*] };
+}
+
 /// A key without a range key.
 const fn key(hash: KeyAttribute) -> KeySchema {
     KeySchema { hash, range: None }
@@ -86,18 +91,8 @@ pub(super) const EXPIRES: &str = "expires_at";
 pub const QUEUE: Index = Index {
     name: "queue",
     key: range_key(text("queue"), text("rank")),
-    projected: Some(&[
-        "version",
-        "state",
-        "name",
-        "priority",
-        "submitted_at",
-        "needs",
-        "array_limit",
-        "after",
-        "tries",
-        "done",
-        "allocs",
+    projected: Some(names![
+        version state name priority submitted_at needs array_limit after tries done allocs
     ]),
 };
 
@@ -116,22 +111,9 @@ pub const NAMES: Index = Index { name: "names", key: range_key(text("tail"), tex
 pub const LIVE: Index = Index {
     name: "live",
     key: range_key(text("live_node"), text("alloc_id")),
-    projected: Some(&[
-        "version",
-        "slot",
-        "node_id",
-        "desired",
-        "client",
-        "placed_seq",
-        "placed_at",
-        "started_at",
-        "awaiting",
-        "unknown_since_at",
-        "stopping_since_at",
-        "replaces",
-        "replaced_by",
-        "needs",
-        "failure_policy",
+    projected: Some(names![
+        version slot node_id desired client placed_seq placed_at started_at awaiting unknown_since_at
+        stopping_since_at replaces replaced_by needs failure_policy
     ]),
 };
 
@@ -154,62 +136,15 @@ pub const TABLES: &[Definition] = &[
     Definition { table: Table::Output, key: range_key(text("follow_id"), number("no")), indexes: &[], expires: true },
 ];
 
-const JOBS_WITHOUT_ENV: &[&str] = &[
-    "after",
-    "allocs",
-    "array_limit",
-    "done",
-    "end",
-    "expires_at",
-    "failed_count",
-    "failure_policy",
-    "finished_at",
-    "job_id",
-    "lost_count",
-    "name",
-    "named",
-    "needs",
-    "priority",
-    "queue",
-    "rank",
-    "reason",
-    "state",
-    "submitted_at",
-    "tail",
-    "tries",
-    "version",
-    "work",
+const JOBS_WITHOUT_ENV: &[&str] = names![
+    after allocs array_limit done end expires_at failed_count failure_policy finished_at job_id lost_count name
+    named needs priority queue rank reason state submitted_at tail tries version work
 ];
 
-const ALLOCS_WITHOUT_ENV: &[&str] = &[
-    "alloc_id",
-    "awaiting",
-    "cause",
-    "client",
-    "desired",
-    "exit_code",
-    "expires_at",
-    "failure_policy",
-    "finished_at",
-    "image_digest",
-    "kept",
-    "live_node",
-    "log_tail",
-    "needs",
-    "node_id",
-    "output_s3",
-    "placed_at",
-    "placed_seq",
-    "replaced_by",
-    "replaces",
-    "slot",
-    "started_at",
-    "stopping_since_at",
-    "tail_switches",
-    "unknown_since_at",
-    "usage",
-    "version",
-    "work",
+const ALLOCS_WITHOUT_ENV: &[&str] = names![
+    alloc_id awaiting cause client desired exit_code expires_at failure_policy finished_at image_digest kept
+    live_node log_tail needs node_id output_s3 placed_at placed_seq replaced_by replaces slot started_at
+    stopping_since_at tail_switches unknown_since_at usage version work
 ];
 
 impl Table {
