@@ -6,6 +6,11 @@
 use model::JobState;
 use model::ids::JobId;
 
+/// These values of `queue`: the word of an end with each number.
+macro_rules! spread {
+    ($end:literal: $($number:literal)*) => { &[$(concat!($end, "#", $number)),*] };
+}
+
 /// How a job ended, as far as the index of the queue tells ends apart: a list of those that failed must not read those that
 /// did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,29 +40,9 @@ impl End {
     /// The values of `queue` that jobs have after this end. Several, as those of waiting jobs.
     pub(crate) const fn values(self) -> &'static [&'static str; 8] {
         match self {
-            Self::Complete => &[
-                "complete#0",
-                "complete#1",
-                "complete#2",
-                "complete#3",
-                "complete#4",
-                "complete#5",
-                "complete#6",
-                "complete#7",
-            ],
-            Self::Failed => {
-                &["failed#0", "failed#1", "failed#2", "failed#3", "failed#4", "failed#5", "failed#6", "failed#7"]
-            }
-            Self::Cancelled => &[
-                "cancelled#0",
-                "cancelled#1",
-                "cancelled#2",
-                "cancelled#3",
-                "cancelled#4",
-                "cancelled#5",
-                "cancelled#6",
-                "cancelled#7",
-            ],
+            Self::Complete => spread!("complete": 0 1 2 3 4 5 6 7),
+            Self::Failed => spread!("failed": 0 1 2 3 4 5 6 7),
+            Self::Cancelled => spread!("cancelled": 0 1 2 3 4 5 6 7),
         }
     }
 
