@@ -11,7 +11,7 @@ use crate::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType
 use crate::write::{Aliases, Effect, Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
     KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, PutRequest,
@@ -109,11 +109,7 @@ impl Dynamo {
 
     async fn create_table(&self, definition: &Definition, name: &str) -> Result<(), DbError> {
         let operation = "CreateTable";
-        let wrong = |e: aws_sdk_dynamodb::error::BuildError| DbError::Refused {
-            operation,
-            code: "BuildError".into(),
-            message: e.to_string(),
-        };
+        let wrong = unbuilt(operation);
         let mut attributes: Vec<KeyAttribute> = Vec::new();
         for key in std::iter::once(definition.key).chain(definition.indexes.iter().map(|i| i.key)) {
             for attribute in std::iter::once(key.hash).chain(key.range) {
@@ -164,11 +160,7 @@ impl Dynamo {
     }
 
     fn transact_item(&self, write: &Write) -> Result<TransactWriteItem, DbError> {
-        let wrong = |e: aws_sdk_dynamodb::error::BuildError| DbError::Refused {
-            operation: "TransactWriteItems",
-            code: "BuildError".into(),
-            message: e.to_string(),
-        };
+        let wrong = unbuilt("TransactWriteItems");
         let table = self.name(write.key.table);
         let mut aliases = Aliases::default();
         let condition = aliases.condition(&write.when);
@@ -201,7 +193,12 @@ fn some<K, V>(map: HashMap<K, V>) -> Option<HashMap<K, V>> {
     (!map.is_empty()).then_some(map)
 }
 
-fn schema(key: KeySchema) -> Result<Vec<KeySchemaElement>, aws_sdk_dynamodb::error::BuildError> {
+/// What it means that the SDK refuses to build a request.
+fn unbuilt(operation: &'static str) -> impl Fn(BuildError) -> DbError + Copy {
+    move |e| DbError::Refused { operation, code: "BuildError".into(), message: e.to_string() }
+}
+
+fn schema(key: KeySchema) -> Result<Vec<KeySchemaElement>, BuildError> {
     let element =
         |name: &str, kind: SdkKeyType| KeySchemaElement::builder().attribute_name(name).key_type(kind).build();
     let mut elements = vec![element(key.hash.name, SdkKeyType::Hash)?];
@@ -295,7 +292,7 @@ impl Dynamo {
                 .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
                 .consistent_read(true)
                 .build()
-                .map_err(|e| DbError::Refused { operation, code: "BuildError".into(), message: e.to_string() })?;
+                .map_err(unbuilt(operation))?;
             let rows = Rows::default();
             let answer = self
                 .client
@@ -488,11 +485,7 @@ impl Db for Dynamo {
     async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
         let operation = "BatchWriteItem";
         let name = self.name(table);
-        let wrong = |e: aws_sdk_dynamodb::error::BuildError| DbError::Refused {
-            operation,
-            code: "BuildError".into(),
-            message: e.to_string(),
-        };
+        let wrong = unbuilt(operation);
         for chunk in rows.chunks(BATCH_ROWS) {
             let mut wanted = Vec::with_capacity(chunk.len());
             for row in chunk {
