@@ -11,7 +11,6 @@
 
 use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
 use crate::db::{DbError, WriteError};
-use crate::listed::Unreadable;
 use crate::rows::{change, unchanged};
 use crate::store::Store;
 use crate::together::Attempts;
@@ -234,11 +233,10 @@ async fn count_member(
     let Some(job) = store.job(id.job_id).await? else {
         return Ok(Counted { writes: vec![no_job(id.job_id)], name: None, told: None });
     };
-    let Copies { others, unreadable } = other_copies(store, &job, id).await?;
-    if let Some(copy) = unreadable {
-        // Whether the member runs elsewhere decides what becomes of the job.
-        return Err(copy.into());
-    }
+    // Whether the member runs elsewhere decides what becomes of the job. What the rows of other members say does not matter.
+    let copies = job.summary.allocs.iter().copied().filter(|other| *other != id && other.member == id.member);
+    let mut others = store.allocs_listed(copies).await?.all()?;
+    others.retain(|copy| !copy.summary.client.is_final());
     let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
     // What an alloc told before it was lost counts too.
     let ending = alloc.with_told(ending);
@@ -251,23 +249,6 @@ async fn count_member(
         Event::of_change(&Subject::Job(id.job_id), ActionName::EndJob, &reason, now, keep.events)
     });
     Ok(Counted { writes, name: job.summary.name, told })
-}
-
-/// The other copies of a member.
-struct Copies {
-    /// The live ones.
-    others: Vec<Alloc>,
-    /// One whose row cannot be read.
-    unreadable: Option<DbError>,
-}
-
-/// The other copies of the member of this alloc. What the rows of other members say does not matter to its end.
-async fn other_copies(store: &Store, job: &Job, id: AllocId) -> Result<Copies, WriteError> {
-    let ids = job.summary.allocs.iter().copied().filter(|other| *other != id && other.member == id.member);
-    let listed = store.allocs_listed(ids).await?;
-    let unreadable = listed.unreadable.first().map(Unreadable::error);
-    let others = listed.rows.into_iter().filter(|a| !a.summary.client.is_final()).collect();
-    Ok(Copies { others, unreadable })
 }
 
 /// The event of a change, as a write in the transaction of that change.
