@@ -29,7 +29,7 @@ use model::time::{Span, Time};
 use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use store::{Store, WriteError};
+use store::{Store, WriteError, ignore_conflict};
 use tokio::time::Instant;
 
 /// How many events are written together at most.
@@ -248,9 +248,7 @@ impl<'a> Run<'a> {
         }
         for (before, after) in plan.actions.iter().filter_map(|p| p.action.brake()?.release.as_ref()) {
             // A conflict is fine: an operator has given a new release, or another run has used this one up.
-            if let Err(error) = self.store.write_entry(before, after).await
-                && !error.is_conflict()
-            {
+            if let Err(error) = ignore_conflict(self.store.write_entry(before, after).await) {
                 tracing::warn!(%error, "a release was not ended: it ends by itself");
             }
         }
@@ -261,9 +259,7 @@ impl<'a> Run<'a> {
         if !self.may_begin() {
             return;
         }
-        if let Err(error) = self.store.write_entry(before, after).await
-            && !error.is_conflict()
-        {
+        if let Err(error) = ignore_conflict(self.store.write_entry(before, after).await) {
             tracing::warn!(%error, key = after.row().key, "the place in a list was not noted");
         }
     }

@@ -190,6 +190,14 @@ impl WriteError {
     }
 }
 
+/// Passes over a lost race.
+pub fn ignore_conflict<T>(written: Result<T, WriteError>) -> Result<(), WriteError> {
+    match written {
+        Err(WriteError::Conflict(_)) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 /// What a single write returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {

@@ -5,10 +5,10 @@
 //! Does not: decide where.
 
 use crate::conditions::{change_handle, make_handle};
-use crate::db::{DbError, WriteError};
+use crate::db::{DbError, WriteError, ignore_conflict};
 use crate::rows::change;
 use crate::store::Store;
-use crate::transactions::{HandleRow, Retention, event_of, handle_row, ignore_conflict};
+use crate::transactions::{HandleRow, Retention, event_of, handle_row};
 use crate::write::Write;
 use model::events::Subject;
 use model::ids::AllocId;

@@ -5,7 +5,7 @@
 //! (`docs/rules.md#R3`).
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
-use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError};
+use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict};
 use crate::listed::{Listed, Unreadable};
 use crate::rows::{
     self, Readable, Record, alloc_key, change, control_key, from_row, is_indexed, job_key, n, node_key, piece_key, s,
@@ -539,9 +539,7 @@ impl Store {
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.
     pub async fn record_event(&self, event: &Event) {
         // A conflict is fine: the same was told already.
-        if let Err(e) = self.record(event).await
-            && !e.is_conflict()
-        {
+        if let Err(e) = ignore_conflict(self.record(event).await) {
             tracing::warn!(subject = event.subject, action = event.action, error = %e, "an event was not written");
         }
     }

@@ -10,7 +10,7 @@
 //! Does not: decide when any of this is due.
 
 use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
-use crate::db::{DbError, WriteError};
+use crate::db::{DbError, WriteError, ignore_conflict};
 use crate::rows::{change, unchanged};
 use crate::store::Store;
 use crate::together::Attempts;
@@ -342,19 +342,9 @@ pub async fn end_quota_limits(store: &Store, control: &Control, record: &NodeRec
     let Some(life) = record.life() else { return };
     for change in control.after_termination(&life.offering, now) {
         // A conflict is fine: another action of this run, or another run, wrote the entry.
-        if let Err(e) = store.change_entry(&change).await
-            && !e.is_conflict()
-        {
+        if let Err(e) = ignore_conflict(store.change_entry(&change).await) {
             tracing::warn!(key = %change.key, error = %e, "the end of a limit was not noted");
         }
-    }
-}
-
-/// Passes over a lost race.
-pub(crate) fn ignore_conflict(written: Result<(), WriteError>) -> Result<(), WriteError> {
-    match written {
-        Err(WriteError::Conflict(_)) => Ok(()),
-        other => other,
     }
 }
 

@@ -12,7 +12,7 @@ use model::events::Event;
 use model::explain::Waiting;
 use model::reason::Reason;
 use std::sync::PoisonError;
-use store::{Store, change};
+use store::{Store, change, ignore_conflict};
 
 impl Acting<'_> {
     /// Notes where the next run goes on in a long queue. The part stays while nodes boot for its jobs: otherwise no later
@@ -69,9 +69,7 @@ impl Acting<'_> {
         let event = |n: &model::announced::News| Event::of_change(&n.subject, n.action, &n.reason, now, keep);
         writes.extend(news.iter().map(|n| Store::event_write(&event(n))));
         // A conflict is fine: another run has told the same.
-        if let Err(error) = self.run.store.transact(&writes).await
-            && !error.is_conflict()
-        {
+        if let Err(error) = ignore_conflict(self.run.store.transact(&writes).await) {
             tracing::warn!(%error, "why jobs wait was not told");
         }
     }

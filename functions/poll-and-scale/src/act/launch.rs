@@ -32,7 +32,7 @@ use model::reason::Reason;
 use model::{ActionName, Life, NewLife, NodeRecord, Offering};
 use runtime::answer::{ActError, ActionResult, Outcome};
 use std::collections::{BTreeMap, BTreeSet};
-use store::{Attempts, Cond, WriteError};
+use store::{Attempts, Cond, WriteError, ignore_conflict};
 
 /// What became of the launches of one call, by slot.
 pub(super) type Results = BTreeMap<Slot, ActionResult>;
@@ -98,9 +98,7 @@ impl Acting<'_> {
         let before = self.run.seen.control.shortage(offering);
         let Some(attempts) = before.attempts(self.run.seen.observed_at) else { return };
         let after = before.succeeded(attempts, self.run.seen.policy.launch.max_per_run, self.run.now());
-        if let Err(e) = self.run.store.write_entry(&before, &after).await
-            && !e.is_conflict()
-        {
+        if let Err(e) = ignore_conflict(self.run.store.write_entry(&before, &after).await) {
             tracing::warn!(key = %ControlKey::shortage_of(offering), error = %e, "a launch that succeeded was not noted");
         }
     }
@@ -399,9 +397,7 @@ impl Acting<'_> {
             Err(e) if e.is_conflict() => self.note_refusal_again(&change.key, change.after).await,
             other => other.map(|_| ()),
         };
-        if let Err(e) = written
-            && !e.is_conflict()
-        {
+        if let Err(e) = ignore_conflict(written) {
             tracing::warn!(%key, error = %e, "a refusal was not noted");
         }
         let bad = matches!(error, LaunchError::Refused(r) if matches!(r.class, Class::Refused | Class::Wrong));
