@@ -12,10 +12,7 @@ use model::{Handle, HandleState, NodeRecord};
 
 /// The condition that no heartbeat has arrived since the record was read. If one has arrived, the write fails.
 pub fn silent_since(record: &NodeRecord) -> Cond {
-    match record.contact() {
-        Some(contact) => Cond::Eq("last_ping_at", n(contact.last_ping_at.as_ms())),
-        None => Cond::says_nothing("last_ping_at"),
-    }
+    Cond::is("last_ping_at", record.contact().map(|contact| n(contact.last_ping_at.as_ms())))
 }
 
 /// The condition that no live alloc is on a node.
@@ -59,16 +56,12 @@ pub fn delete_handle(before: &Handle) -> Write {
 
 /// A handle has no version. Instead, the condition compares the attributes that decisions use.
 fn handle_as_read(handle: &Handle) -> Vec<Cond> {
-    let keep = if handle.keep { Cond::Eq("keep", AttributeValue::Bool(true)) } else { Cond::says_nothing("keep") };
     vec![
         Cond::Eq("state", s(handle.state)),
         Cond::Eq("seq", n(handle.seq)),
         Cond::Eq("due_at", n(handle.due_at.as_ms())),
-        match handle.missing_seen_at {
-            Some(at) => Cond::Eq("missing_seen_at", n(at.as_ms())),
-            None => Cond::says_nothing("missing_seen_at"),
-        },
-        keep,
+        Cond::is("missing_seen_at", handle.missing_seen_at.map(|at| n(at.as_ms()))),
+        Cond::is("keep", handle.keep.then_some(AttributeValue::Bool(true))),
     ]
 }
 

@@ -423,21 +423,19 @@ impl Store {
             ("last_ping_at".to_owned(), n(pulse.now.as_ms())),
             ("lease_expires_at".to_owned(), n(pulse.lease_expires_at.as_ms())),
         ]);
-        let text = |name, text: Option<&str>| text.map_or(Cond::says_nothing(name), |text| Cond::Eq(name, s(text)));
         let gpus = match pulse.gpus_usable {
             0 => Cond::Any(vec![Cond::says_nothing("gpus_usable"), Cond::Eq("gpus_usable", n(0))]),
             usable => Cond::Eq("gpus_usable", n(usable)),
         };
-        let busy = if pulse.busy { Cond::Eq("busy", AttributeValue::Bool(true)) } else { Cond::says_nothing("busy") };
         let mut when = vec![
             Cond::Eq("node_id", s(pulse.node_id)),
             Cond::Eq("instance_id", s(pulse.instance_id)),
             Cond::Eq("incarnation", s(pulse.incarnation)),
             Cond::Eq("boot_id", s(pulse.boot_id)),
-            busy,
-            text("refuses", pulse.refuses),
+            Cond::is("busy", pulse.busy.then_some(AttributeValue::Bool(true))),
+            Cond::is("refuses", pulse.refuses.map(s)),
             gpus,
-            text("gpus_sick", pulse.gpus_sick),
+            Cond::is("gpus_sick", pulse.gpus_sick.map(s)),
             Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
             // A heartbeat never shortens the lease.
             Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),

@@ -82,6 +82,11 @@ pub struct Write {
 }
 
 impl Cond {
+    /// The attribute has this value; without a value, it says nothing.
+    pub fn is(name: &'static str, value: Option<AttributeValue>) -> Self {
+        value.map_or_else(|| Self::says_nothing(name), |value| Self::Eq(name, value))
+    }
+
     /// The attribute says nothing: it is absent, null or false. Somebody else may have written the default instead of leaving
     /// it out, and reading cannot tell the difference.
     pub fn says_nothing(name: &'static str) -> Self {
