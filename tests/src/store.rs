@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::transactions::{self, Retention};
 use store::{
-    Dynamo, End, Pulse, Store, change_handle, delete_handle, delete_node, insert_handle, no_live_allocs, silent_since,
+    Dynamo, End, Pulse, Store, change_handle, delete, delete_handle, insert_handle, no_live_allocs, silent_since,
 };
 
 async fn suite(place: Place<'_>) {
@@ -232,7 +232,7 @@ async fn cleaning_leaves_nothing_behind(place: Place<'_>) {
     let mut names: Vec<_> = row.keys().cloned().collect();
     names.sort_unstable();
     assert_eq!(names, ["last_node_id", "modified_at", "reason", "slot", "state", "version"]);
-    tables.store.apply(&delete_node(&cleaned)).await.unwrap();
+    tables.store.apply(&delete(&cleaned)).await.unwrap();
     assert!(tables.store.node(slot(0)).await.unwrap().is_none());
 }
 

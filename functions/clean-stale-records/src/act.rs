@@ -19,7 +19,7 @@ use runtime::observation::{Observation, ObserveError};
 use runtime::run::{Call, Perform, Run, each_alone};
 use std::collections::HashMap;
 use store::transactions::{self, Retention};
-use store::{Store, delete_entry, delete_node, silent_since};
+use store::{Store, delete, silent_since};
 
 struct Acting<'a> {
     run: Run<'a>,
@@ -69,9 +69,9 @@ impl Acting<'_> {
             Action::Clean { node_id, proof } => {
                 self.clean(*node_id, *proof, &planned.reason.to_string(), now).await?;
             }
-            Action::DeleteRecord(record) => self.run.store.apply(&delete_node(record)).await?,
+            Action::DeleteRecord(record) => self.run.store.apply(&delete(record.as_ref())).await?,
             Action::IndexJob(job) => drop(self.run.store.write(Some(job.as_ref()), job, Vec::new()).await?),
-            Action::ForgetEntry(entry) => self.run.store.apply(&delete_entry(entry)).await?,
+            Action::ForgetEntry(entry) => self.run.store.apply(&delete(entry.as_ref())).await?,
             Action::ReadOffers(parts) => {
                 let Run { store, seen, .. } = &self.run;
                 let Some(offers) = self.reading.cloud.offers() else { return Ok(Outcome::Said) };

@@ -3,10 +3,9 @@
 //! Guarantees: a handle row changes only if everything that the decision was based on is still as it was read.
 //! Does not: write anything; the store does.
 
-use crate::rows::{self, Record, as_read, handle_key, handle_row, job_key, n, node_key, s};
+use crate::rows::{self, Record, as_read, handle_key, handle_row, job_key, n, s};
 use crate::write::{Cond, Effect, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::control::EntryRow;
 use model::ids::JobId;
 use model::{Handle, HandleState, NodeRecord};
 
@@ -65,14 +64,9 @@ fn handle_as_read(handle: &Handle) -> Vec<Cond> {
     ]
 }
 
-/// The deletion of a node record, only if it is as it was read.
-pub fn delete_node(record: &NodeRecord) -> Write {
-    Write { key: node_key(record.slot), when: vec![as_read(record)], effect: Effect::Delete }
-}
-
-/// The deletion of an entry of the control table, only if it is as it was read.
-pub fn delete_entry(row: &EntryRow) -> Write {
-    Write { key: row.key(), when: vec![as_read(row)], effect: Effect::Delete }
+/// The deletion of a record, only if it is as it was read.
+pub fn delete<R: Record>(record: &R) -> Write {
+    Write { key: record.key(), when: vec![as_read(record)], effect: Effect::Delete }
 }
 
 /// The check that a job has no row: such a job counts as ended.

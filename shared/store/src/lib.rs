@@ -35,8 +35,8 @@ pub mod transactions;
 mod write;
 
 pub use conditions::{
-    change_handle, delete_entry, delete_handle, delete_node, handle_unchanged, insert_handle, make_handle, no_job,
-    no_live_allocs, silent_since,
+    change_handle, delete, delete_handle, handle_unchanged, insert_handle, make_handle, no_job, no_live_allocs,
+    silent_since,
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict};
 pub use dynamo::Dynamo;
