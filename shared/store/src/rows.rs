@@ -22,7 +22,7 @@ use model::time::Time;
 use model::{Alloc, AllocSummary, FailurePolicy, Handle, Job, JobState, JobSummary, Needs, NodeRecord, Version, Work};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -97,13 +97,8 @@ pub fn to_json(item: &Item) -> Value {
 
 fn plain(value: &AttributeValue) -> Value {
     let number = |text: &str| -> Value {
-        if let Ok(whole) = text.parse::<i64>() {
-            return whole.into();
-        }
-        if let Ok(whole) = text.parse::<u64>() {
-            return whole.into();
-        }
-        text.parse::<f64>().ok().and_then(Number::from_f64).map_or(Value::Null, Value::Number)
+        let whole = text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<u64>().map(Value::from));
+        whole.unwrap_or_else(|_| text.parse::<f64>().map_or(Value::Null, Value::from))
     };
     match value {
         AttributeValue::Bool(b) => Value::Bool(*b),
@@ -131,18 +126,11 @@ pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {
     }
 }
 
-impl Readable for Value {}
-impl Readable for NodeRecord {}
-impl Readable for JobSummary {}
-impl Readable for AllocSummary {}
-impl Readable for Handle {}
-impl Readable for Event {}
-impl Readable for Piece {}
-impl Readable for EntryRow {}
-impl Readable for RunRow {}
-impl Readable for PolicyRow {}
-impl Readable for AnnouncedRow {}
-impl Readable for CatalogueRow {}
+macro_rules! readable {
+    ($($t:ty),*) => { $(impl Readable for $t {})* };
+}
+readable!(Value, NodeRecord, JobSummary, AllocSummary, Handle, Event, Piece);
+readable!(EntryRow, RunRow, PolicyRow, AnnouncedRow, CatalogueRow);
 
 impl Readable for Job {
     fn contradiction(&self) -> Option<String> {
@@ -204,17 +192,24 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
     }
 }
 
+/// The version of a record, which is in this field of it.
+macro_rules! versioned {
+    ($($field:ident).+) => {
+        fn version(&self) -> Version {
+            self.$($field).+
+        }
+        fn set_version(&mut self, version: Version) {
+            self.$($field).+ = version;
+        }
+    };
+}
+
 impl Record for NodeRecord {
     const TABLE: Table = Table::Nodes;
     fn key(&self) -> Key {
         node_key(self.slot)
     }
-    fn version(&self) -> Version {
-        self.version
-    }
-    fn set_version(&mut self, version: Version) {
-        self.version = version;
-    }
+    versioned!(version);
 }
 
 impl Record for Job {
@@ -222,12 +217,7 @@ impl Record for Job {
     fn key(&self) -> Key {
         job_key(self.summary.job_id)
     }
-    fn version(&self) -> Version {
-        self.summary.version
-    }
-    fn set_version(&mut self, version: Version) {
-        self.summary.version = version;
-    }
+    versioned!(summary.version);
     const INDEXED: &'static [&'static str] = &["named", "queue", "rank", "tail"];
     fn index(&self, item: &mut Item) {
         item.extend(job_event::end(self).map(|end| (job_event::END.to_owned(), end)));
@@ -294,12 +284,7 @@ impl Record for Alloc {
     fn key(&self) -> Key {
         alloc_key(self.id())
     }
-    fn version(&self) -> Version {
-        self.summary.version
-    }
-    fn set_version(&mut self, version: Version) {
-        self.summary.version = version;
-    }
+    versioned!(summary.version);
     const INDEXED: &'static [&'static str] = &["live_node"];
     fn index(&self, item: &mut Item) {
         if !self.summary.client.is_final() {
@@ -315,12 +300,7 @@ macro_rules! control_record {
             fn key(&self) -> Key {
                 Key::hash(Table::Control, s(&self.key))
             }
-            fn version(&self) -> Version {
-                self.version
-            }
-            fn set_version(&mut self, version: Version) {
-                self.version = version;
-            }
+            versioned!(version);
             fn is_blank(&self) -> bool {
                 $is_blank(self)
             }
