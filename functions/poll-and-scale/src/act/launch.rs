@@ -188,30 +188,30 @@ impl Acting<'_> {
     /// Launches what is claimed. After a refusal that other ways may avoid, they are tried.
     async fn launch_claimed(&self, mut records: Vec<NodeRecord>, mut rest: impl Iterator<Item = Ways>) -> Results {
         let mut outcomes = Results::new();
-        loop {
+        let last = loop {
             let Some(life) = records.first().and_then(NodeRecord::life).cloned() else { return outcomes };
             let error = match self.call(&records).await {
                 Ok(answer) if answer.instances.is_empty() => answer.why_nothing(),
-                Ok(answer) => return extended(outcomes, self.settle(&records, &answer).await),
+                Ok(answer) => break self.settle(&records, &answer).await,
                 Err(error @ LaunchError::Refused(_)) => error,
                 // EC2 does not read a call that it throttles, so nothing was launched.
-                Err(error @ LaunchError::Throttled(_)) => {
-                    return extended(outcomes, self.refused(&records, error).await);
-                }
+                Err(error @ LaunchError::Throttled(_)) => break self.refused(&records, error).await,
                 // It is not known whether EC2 launched anything, so the records stay as they are.
-                Err(error) => return extended(outcomes, of_all(&records, &error.into())),
+                Err(error) => break of_all(&records, &error.into()),
             };
             // The turn is waited for before the claim is renewed: the claim is for the call, not for the wait.
             let next = self.after_refusal(&error, &life, &mut rest).await;
-            let Some((ways, batch)) = next else { return extended(outcomes, self.refused(&records, error).await) };
+            let Some((ways, batch)) = next else { break self.refused(&records, error).await };
             match self.next_attempt(&records, &ways, batch.as_ref(), &error).await {
                 Ok((claimed, freed)) => {
                     outcomes.extend(every(freed.into_iter(), &error.into()));
                     records = claimed;
                 }
-                Err(error) => return extended(outcomes, of_all(&records, &error.into())),
+                Err(error) => break of_all(&records, &error.into()),
             }
-        }
+        };
+        outcomes.extend(last);
+        outcomes
     }
 
     /// What is called next after a refusal, once its turn has come: the quota may still have room for half of the batch;
@@ -415,9 +415,4 @@ impl Acting<'_> {
         }
         self.run.store.change_entry(&EntryChange { key: key.clone(), before, after }).await.map(|_| ())
     }
-}
-
-fn extended(mut outcomes: Results, more: Results) -> Results {
-    outcomes.extend(more);
-    outcomes
 }
