@@ -264,36 +264,30 @@ impl Acting<'_> {
     pub(super) async fn relaunch(&self, call: &[&Planned]) -> Vec<ActionResult> {
         let node = |p: &Planned| if let Action::Relaunch(node_id) = &p.action { Some(*node_id) } else { None };
         let nodes: Vec<NodeId> = call.iter().filter_map(|p| node(p)).collect();
-        let mut results = self.relaunch_in(&nodes).await;
+        let all = |result: ActionResult| every(nodes.iter().map(|n| n.slot()), &result);
+        let mut results = self.relaunch_in(&nodes).await.unwrap_or_else(all);
         let mut of = |node_id: NodeId| results.remove(&node_id.slot());
         call.iter().map(|p| node(p).and_then(&mut of).unwrap_or(ActionResult::CONFLICT)).collect()
     }
 
-    async fn relaunch_in(&self, nodes: &[NodeId]) -> Results {
-        let all = |result: &ActionResult| every(nodes.iter().map(|n| n.slot()), result);
-        let records: Result<Vec<NodeRecord>, ActError> = nodes.iter().map(|n| self.record(*n)).collect();
-        let records = match records {
-            Ok(records) => records,
-            Err(error) => return all(&error.into()),
-        };
-        let Some(life) = records.first().and_then(NodeRecord::life) else { return all(&ActionResult::CONFLICT) };
+    /// What became of each node, or of all of them alike.
+    async fn relaunch_in(&self, nodes: &[NodeId]) -> Result<Results, ActionResult> {
+        let records: Vec<NodeRecord> = nodes.iter().map(|n| self.record(*n)).collect::<Result<_, _>>()?;
+        let Some(life) = records.first().and_then(NodeRecord::life) else { return Err(ActionResult::CONFLICT) };
         if self.render(life.launched(), &life.ways()).digest() != life.request_digest {
             // The policy has changed, so EC2 would refuse the token with another request. Later runs wait for the
             // tagged instances, or abandon the launch.
-            return all(&ActionResult::of(Outcome::Said));
+            return Err(ActionResult::of(Outcome::Said));
         }
         if !self.may_call().await || life.ways().iter().all(|way| self.rate.is_refused(way)) {
-            return all(&ActionResult::LEFT);
+            return Err(ActionResult::LEFT);
         }
-        let records = match self.reclaim(&records).await {
-            Ok(records) => records,
-            Err(error) => return all(&error.into()),
-        };
+        let records = self.reclaim(&records).await?;
         match self.call(&records).await {
-            Ok(answer) if answer.instances.is_empty() => self.refused(&records, answer.why_nothing()).await,
-            Ok(answer) => self.settle(&records, &answer).await,
+            Ok(answer) if answer.instances.is_empty() => Ok(self.refused(&records, answer.why_nothing()).await),
+            Ok(answer) => Ok(self.settle(&records, &answer).await),
             // This says nothing about the first call, which may have launched instances.
-            Err(error) => all(&error.into()),
+            Err(error) => Err(error.into()),
         }
     }
 
