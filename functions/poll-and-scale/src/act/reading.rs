@@ -202,13 +202,8 @@ pub async fn confirm(
     plan: Plan,
     now: Time,
 ) -> Result<Plan, ObserveError> {
-    let placed = |plan: &Plan| -> BTreeSet<JobId> {
-        let jobs = plan.actions.iter().map(|p| match &p.action {
-            Action::Place { job_id, .. } => Some(*job_id),
-            _ => None,
-        });
-        jobs.flatten().collect()
-    };
+    let job = |p: &Planned| if let Action::Place { job_id, .. } = &p.action { Some(*job_id) } else { None };
+    let placed = |plan: &Plan| plan.actions.iter().filter_map(job).collect::<BTreeSet<JobId>>();
     let before = placed(&plan);
     let mut plan = confirmed(&Shown(Reading { store, cloud, seen }, now), plan).await?;
     let after = placed(&plan);

@@ -186,12 +186,8 @@ fn leaf(free: Capacity) -> Most {
 }
 
 /// The next node of a walk from left to right that skips everything below `n`.
-fn after(mut n: usize) -> Option<usize> {
-    while n % 2 == 1 {
-        if n == 1 {
-            return None;
-        }
-        n /= 2;
-    }
-    Some(n + 1)
+fn after(n: usize) -> Option<usize> {
+    // A right child has an odd number: up from it until there is a left one.
+    let left = n.checked_shr(n.trailing_ones()).filter(|left| *left > 0)?;
+    Some(left + 1)
 }

@@ -81,20 +81,13 @@ fn nodes(view: &View<'_>, packing: &Packing<'_, '_>, bins: &[usize], slots: &[Sl
             },
         }
     }
-    let mut why = Vec::new();
-    if !launched.is_empty() {
-        why.push(Reason::NodesLaunched { slots: sorted(launched) });
-    }
-    if !boot.is_empty() {
-        why.push(Reason::NodesBoot { slots: sorted(boot) });
-    }
-    if !suspected.is_empty() {
-        why.push(Reason::NodesSuspected { slots: sorted(suspected) });
-    }
-    if is_later {
-        why.push(later(view));
-    }
-    why
+    let why = [
+        (!launched.is_empty()).then(|| Reason::NodesLaunched { slots: sorted(launched) }),
+        (!boot.is_empty()).then(|| Reason::NodesBoot { slots: sorted(boot) }),
+        (!suspected.is_empty()).then(|| Reason::NodesSuspected { slots: sorted(suspected) }),
+        is_later.then(|| later(view)),
+    ];
+    why.into_iter().flatten().collect()
 }
 
 fn later(view: &View<'_>) -> Reason {

@@ -362,14 +362,8 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 
     pub(super) fn needs(&self) -> Needs {
-        let used = self.bins.iter().filter(|b| !b.empty).filter_map(|b| match b.at {
-            At::Ready(node) | At::Booting(node) => Some((node, b.for_job)),
-            At::New(_) => None,
-        });
-        let for_sets = self.bins.iter().filter_map(|b| match b.at {
-            At::Ready(node) | At::Booting(node) => Some((node, b.for_set?.to_owned())),
-            At::New(_) => None,
-        });
+        let used = self.bins.iter().filter(|b| !b.empty).filter_map(|b| Some((b.node()?, b.for_job)));
+        let for_sets = self.bins.iter().filter_map(|b| Some((b.node()?, b.for_set?.to_owned())));
         Needs {
             for_sets: for_sets.collect(),
             used: used.collect(),
