@@ -174,16 +174,11 @@ pub(crate) async fn mark(
     handles: &[&Handle],
     now: Time,
 ) -> Result<NodeRecord, WriteError> {
-    let (told, writes) = marks(record, handles, now)?;
-    store.transact(&writes).await?;
-    Ok(told)
-}
-
-/// The writes that mark these handles of one node together with its record.
-fn marks(record: &NodeRecord, handles: &[&Handle], now: Time) -> Result<(NodeRecord, Vec<Write>), WriteError> {
     let told = record.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
     let (write, told) = change(Some(record), &told);
     let seq = told.life().map_or(0, |l| l.seq);
-    let writes = handles.iter().map(|handle| change_handle(handle, &handle.marked(seq, now)));
-    Ok((told, std::iter::once(write).chain(writes).collect()))
+    let mut writes = vec![write];
+    writes.extend(handles.iter().map(|handle| change_handle(handle, &handle.marked(seq, now))));
+    store.transact(&writes).await?;
+    Ok(told)
 }
