@@ -75,11 +75,6 @@ impl Unreadable {
         self.text("handle").filter(|_| self.table == Table::Handles)
     }
 
-    /// The rank of a job in the queue.
-    pub(crate) fn rank(&self) -> Option<&str> {
-        self.text("rank")
-    }
-
     /// The error of a reader that needs every row.
     pub fn error(&self) -> DbError {
         DbError::Corrupt { table: self.table.suffix(), key: self.key(), detail: self.detail.clone() }
@@ -124,9 +119,7 @@ impl<R> Listed<R> {
         rows.into_iter().for_each(|row| listed.add(table, row));
         listed
     }
-}
 
-impl<R> Listed<R> {
     /// The rows, if all of them can be read.
     pub fn all(self) -> Result<Vec<R>, DbError> {
         match self.unreadable.first() {

@@ -101,18 +101,15 @@ impl Store {
         let parts = futures::future::try_join_all(hashes.map(|hash| self.newest_of(hash, most))).await?;
         // A job that is older than this may have a newer one that was not read.
         let known = parts.iter().filter_map(|(_, cut)| *cut).max();
-        let mut newest = Waiting::default();
-        for (part, _) in parts {
-            newest.jobs.extend(part.jobs);
-            newest.unreadable.extend(part.unreadable);
-        }
-        newest.jobs.retain(|job| known.is_none_or(|known| job.job_id >= known));
-        newest.jobs.sort_by_key(|job| Reverse(job.job_id));
-        newest.jobs.dedup_by_key(|job| job.job_id);
-        let more = known.is_some() || newest.jobs.len() > most;
-        newest.jobs.truncate(most);
-        newest.end = newest.jobs.last().map(JobSummary::rank).filter(|_| more);
-        Ok(newest)
+        let all = parts.into_iter().fold(Listed::default(), |all, (part, _)| all.and(part.read));
+        let (mut jobs, unreadable) = (all.rows, all.unreadable);
+        jobs.retain(|job| known.is_none_or(|known| job.job_id >= known));
+        jobs.sort_by_key(|job| Reverse(job.job_id));
+        jobs.dedup_by_key(|job| job.job_id);
+        let more = known.is_some() || jobs.len() > most;
+        jobs.truncate(most);
+        let end = jobs.last().map(JobSummary::rank).filter(|_| more);
+        Ok(Waiting { jobs, end, unreadable })
     }
 
     /// The newest jobs of each priority with this value of `queue`, and the last one that was read of a priority that has more.
@@ -127,7 +124,7 @@ impl Store {
             let Some(next) = part.next.take() else { return Ok((part, cut)) };
             let rank = next.get("rank").and_then(|rank| rank.as_s().ok()).and_then(|rank| rank.split_once('#'));
             let of_priority =
-                part.jobs.iter().filter(|job| rank.is_some_and(|(digits, _)| job.rank().starts_with(digits)));
+                part.read.rows.iter().filter(|job| rank.is_some_and(|(digits, _)| job.rank().starts_with(digits)));
             match rank {
                 // Enough of this priority: the next page begins before its first job.
                 Some((digits, id)) if of_priority.count() >= limit => {
@@ -158,7 +155,7 @@ impl Store {
             // A job behind this rank may be on a page that was not read.
             let known = parts.iter().filter(|p| p.next.is_some()).map(|p| p.last.clone()).min();
             let is_known = |job: &JobSummary| known.as_ref().is_none_or(|known| job.rank() <= *known);
-            let have: usize = parts.iter().map(|p| p.jobs.partition_point(is_known)).sum();
+            let have: usize = parts.iter().map(|p| p.read.rows.partition_point(is_known)).sum();
             if have >= most || known.is_none() {
                 return Ok(Waiting::merged(parts, known.as_deref(), most));
             }
@@ -201,11 +198,8 @@ pub struct Waiting {
 
 impl Waiting {
     fn merged(parts: Vec<Part>, known: Option<&str>, most: usize) -> Self {
-        let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
-        for part in parts {
-            jobs.extend(part.jobs);
-            unreadable.extend(part.unreadable);
-        }
+        let read = parts.into_iter().fold(Listed::default(), |all, part| all.and(part.read));
+        let (mut jobs, unreadable) = (read.rows, read.unreadable);
         jobs.sort_by_key(|job| (Reverse(job.priority), job.job_id));
         // A job that is freed between the reading of two lists is in both.
         jobs.dedup_by_key(|job| job.job_id);
@@ -222,10 +216,9 @@ impl Waiting {
 /// The waiting jobs with one value of `queue`, as far as they were read.
 struct Part {
     hash: &'static str,
-    jobs: Vec<JobSummary>,
+    read: Listed<JobSummary>,
     /// Where the next page begins; `None` if everything was read.
     next: Option<PageKey>,
-    unreadable: Vec<Unreadable>,
     /// The rank of the last row that was read.
     last: String,
 }
@@ -236,16 +229,15 @@ impl Part {
             let id = rank.split_once('#').map_or("", |(_, id)| id);
             PageKey::from([("queue".into(), s(hash)), ("rank".into(), s(rank)), ("job_id".into(), s(id))])
         });
-        Self { hash, jobs: Vec::new(), next, unreadable: Vec::new(), last: String::new() }
+        Self { hash, read: Listed::default(), next, last: String::new() }
     }
 
     fn add(&mut self, page: Page) {
-        let listed = Listed::of(Table::Jobs, &page.items);
-        let ranks = listed.unreadable.iter().filter_map(Unreadable::rank).map(str::to_owned);
+        let listed: Listed<JobSummary> = Listed::of(Table::Jobs, &page.items);
+        let ranks = listed.unreadable.iter().filter_map(|row| row.text("rank")).map(str::to_owned);
         let last = ranks.chain(listed.rows.last().map(JobSummary::rank)).max();
         self.last = last.unwrap_or_else(|| std::mem::take(&mut self.last));
-        self.jobs.extend(listed.rows);
-        self.unreadable.extend(listed.unreadable);
+        self.read = std::mem::take(&mut self.read).and(listed);
         self.next = page.next;
     }
 }
