@@ -66,15 +66,9 @@ impl<'de> Value<'de> for &'de AttributeValue {
 pub(super) fn attributes<'de, V: Value<'de>>(
     attributes: impl IntoIterator<Item = (Text<'de>, V)>,
 ) -> impl Deserializer<'de, Error = Error> {
-    MapDeserializer::new(said(attributes))
-}
-
-/// The attributes that say something. Other programs may write null in place of nothing.
-fn said<'de, V: Value<'de>>(
-    attributes: impl IntoIterator<Item = (Text<'de>, V)>,
-) -> impl Iterator<Item = (Word<'de>, Attribute<V>)> {
+    // Other programs may write null in place of nothing.
     let said = attributes.into_iter().filter(|(_, value)| !value.is_null());
-    said.map(|(name, value)| (Word(name), Attribute(value)))
+    MapDeserializer::new(said.map(|(name, value)| (Word(name), Attribute(value))))
 }
 
 /// An attribute's value.

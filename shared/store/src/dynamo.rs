@@ -345,21 +345,16 @@ impl Db for Dynamo {
         let mut condition = format!("{} = {}", aliases.name(key.hash.name), aliases.value(&query.hash));
         // DynamoDB takes one condition on a range key.
         let bound = match (key.range, &query.range_at_least, &query.range_at_most) {
-            (Some(range), Some(least), Some(most)) => {
-                format!(
-                    " AND {} BETWEEN {} AND {}",
-                    aliases.name(range.name),
-                    aliases.value(least),
-                    aliases.value(most)
-                )
+            (Some(_), Some(least), Some(most)) => {
+                Some(format!("BETWEEN {} AND {}", aliases.value(least), aliases.value(most)))
             }
-            (Some(range), Some(least), None) => {
-                format!(" AND {} >= {}", aliases.name(range.name), aliases.value(least))
-            }
-            (Some(range), None, Some(most)) => format!(" AND {} <= {}", aliases.name(range.name), aliases.value(most)),
-            _ => String::new(),
+            (Some(_), Some(least), None) => Some(format!(">= {}", aliases.value(least))),
+            (Some(_), None, Some(most)) => Some(format!("<= {}", aliases.value(most))),
+            _ => None,
         };
-        condition.push_str(&bound);
+        if let (Some(range), Some(bound)) = (key.range, bound) {
+            condition.push_str(&format!(" AND {} {bound}", aliases.name(range.name)));
+        }
         let rows = Rows::default();
         let answer = self
             .client

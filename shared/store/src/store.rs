@@ -214,8 +214,7 @@ impl Store {
 
     /// Of these jobs, the rows that cannot be read, read consistently.
     pub async fn jobs_unreadable(&self, ids: impl IntoIterator<Item = JobId>) -> Result<Vec<Unreadable>, DbError> {
-        let keys: Vec<Key> = ids.into_iter().map(job_key).collect();
-        Ok(Listed::<Job>::of(Table::Jobs, &self.get_each(keys).await?).unreadable)
+        Ok(self.jobs_of(ids).await?.unreadable)
     }
 
     /// Every live alloc, in any order, in so many parts that are read at the same time. The index may be behind the table.
@@ -470,7 +469,10 @@ impl Store {
         report_no: u64,
         settled: Option<&str>,
     ) -> Result<(), WriteError> {
-        let name = counter_attribute(counter);
+        let name = match counter {
+            ReportCounter::Allocs => "alloc_report_no",
+            ReportCounter::Handles => "handle_report_no",
+        };
         let mut set = BTreeMap::from([(name.to_owned(), n(report_no))]);
         let mut remove = Vec::new();
         match (counter, settled) {
@@ -567,12 +569,5 @@ impl Store {
         if let Err(WriteError::Db(e)) = self.write(before, row, Vec::new()).await {
             tracing::warn!(error = %e, "the run's row was not written");
         }
-    }
-}
-
-const fn counter_attribute(counter: ReportCounter) -> &'static str {
-    match counter {
-        ReportCounter::Allocs => "alloc_report_no",
-        ReportCounter::Handles => "handle_report_no",
     }
 }

@@ -68,12 +68,8 @@ fn braked(facts: &Facts<'_>, kind: BrakeKind) -> Option<Raised> {
 }
 
 pub(super) fn caps(facts: &Facts<'_>) -> Vec<Raised> {
-    let explained = facts.next.explained();
-    explained
-        .into_iter()
-        .flat_map(caps_of)
-        .map(|cap| Raised::new(cap.word(), Level::Look, cap.to_string(), ""))
-        .collect()
+    let caps = facts.next.explained().into_iter().flat_map(caps_of);
+    caps.map(|cap| Raised::new(cap.word(), Level::Look, cap.to_string(), "")).collect()
 }
 
 pub(super) fn rows(facts: &Facts<'_>) -> Vec<Raised> {
