@@ -69,6 +69,13 @@ const fn knob(path: &'static str, kind: Kind, default: &'static str, doc: &'stat
     Knob { path, kind, default: Some(default), doc }
 }
 
+/// The rows of a table of knobs with defaults: `"path", kind, "default": "meaning";`.
+macro_rules! knobs {
+    ($($path:literal, $kind:expr, $default:literal: $doc:literal;)*) => {
+        &[$(knob($path, $kind, $default, $doc)),*]
+    };
+}
+
 const fn required(path: &'static str, kind: Kind, doc: &'static str) -> Knob {
     Knob { path, kind, default: None, doc }
 }
@@ -81,260 +88,108 @@ const COUNT_1: Kind = Kind::Whole(1, 1_000_000);
 const FRACTION: Kind = Kind::Number(0.0, 1.0);
 
 /// Every knob outside `[[size]]`.
-pub const KNOBS: &[Knob] = &[
-    knob(
-        "nodes.min",
-        Kind::Whole(0, SLOT_CEILING as i64),
-        "0",
-        "nodes kept up when there is no work, of the cheapest size",
-    ),
-    knob(
-        "nodes.max",
-        Kind::Whole(0, SLOT_CEILING as i64),
-        "64",
-        "the most nodes at any time: the number of slots, a hard cap",
-    ),
-    knob(
-        "nodes.max_price_per_hour",
-        Kind::Number(0.0, 1e6),
-        "0",
-        "the most that all nodes together may cost in an hour, in US dollars; 0 for no cap",
-    ),
-    knob(
-        "nodes.memory_usable",
-        Kind::Number(0.01, 1.0),
-        "0.95",
-        "the share of a size's memory that jobs get; the rest is for the system",
-    ),
-    knob(
-        "launch.template",
-        Kind::Template,
-        "null",
-        "the launch template's id (lt-…) or name, for sizes that name none; :7 at the end pins version 7, otherwise it is the template's default version; the template sets image, instance profile and security groups",
-    ),
-    knob(
-        "launch.subnets",
-        Kind::Ids("subnet"),
-        "[]",
-        "subnets to launch in, tried in order; empty: the subnet of the template",
-    ),
-    knob(
-        "launch.reservations",
-        Kind::Ids("cr"),
-        "[]",
-        "capacity reservations and capacity blocks of EC2 for this cluster: as long as one has a free machine, a size of its type is launched there, for every market, and costs nothing",
-    ),
-    knob(
-        "launch.reservation_drain_s",
-        SECONDS,
-        "900",
-        "how long before a reservation ends its nodes get no new jobs; a capacity block ends for its instances half an hour before its end date: what runs then is stopped, while nodes of other reservations finish their jobs first",
-    ),
-    knob(
-        "launch.zone_share",
-        Kind::Number(0.01, 1.0),
-        "1",
-        "the largest share of the nodes in one zone, so that the loss of a zone is the loss of this share; 1: any; it needs subnets in several zones",
-    ),
-    knob(
-        "launch.drain_at_risk",
-        Kind::Flag,
-        "false",
-        "whether a spot node is drained when EC2 says that it may soon take its instance (a rebalance recommendation): what runs there goes on, and new jobs start elsewhere",
-    ),
-    knob("launch.tags", Kind::TextTable, "{}", "more tags for every instance"),
-    knob(
-        "launch.user_data",
-        Kind::Text(MAX_USER_DATA_BYTES - OWN_USER_DATA_BYTES),
-        "\"\"",
-        "shell commands run at the first boot, after the node's configuration is written: start the agent here, unless the image starts it",
-    ),
-    knob(
-        "launch.max_per_run",
-        COUNT_1,
-        "1000",
-        "the most nodes that one run launches; a new account of EC2 may ask for 1000 instances at once, and 2 more in each second",
-    ),
-    knob(
-        "launch.max_per_call",
-        Kind::Whole(1, MAX_BATCH as i64),
-        "99",
-        "the most nodes of one launch call; 1: a call for each node, for agents that know no batches",
-    ),
-    knob(
-        "launch.calls_per_second",
-        Kind::Number(0.01, 1000.0),
-        "2",
-        "launch calls in a second; EC2 allows about 2 RunInstances calls in a second over time",
-    ),
-    knob(
-        "boot.timeout_s",
-        SECONDS_1,
-        "1800",
-        "a node that sends no heartbeat within this time after its launch is given up",
-    ),
-    knob("boot.failures_before_pause", COUNT_1, "10", "failed starts in a row that pause launching"),
-    knob("idle.timeout_s", SECONDS, "120", "a node is shut down only after it was idle for this time"),
-    knob("idle.confirmations", Kind::Whole(1, 1000), "2", "and only after this many runs saw it idle"),
-    knob(
-        "shutdown.windows_min",
-        Kind::Windows,
-        "[]",
-        "when idle nodes may be shut down: minutes since the launch, alternately closed and open, repeated; [54, 5, 1] is open from minute 54 to 59 of every hour; empty: always open",
-    ),
-    knob("shutdown.down_after_s", SECONDS, "600", "a node that is down is shut down after this time of silence"),
-    knob(
-        "stale.after_s",
-        SECONDS_1,
-        "7200",
-        "a record without a live instance is cleaned if it was neither written nor pinged for this time",
-    ),
-    knob(
-        "stale.orphan_after_s",
-        SECONDS_1,
-        "600",
-        "an instance that no record claims is terminated if it is older than this",
-    ),
-    knob(
-        "stale.orphan_brake_min",
-        COUNT,
-        "3",
-        "if there are more orphans than this at once, they wait for an operator",
-    ),
-    knob(
-        "stale.brake_fraction",
-        FRACTION,
-        "0.5",
-        "if more than this share of the records would be cleaned at once because EC2 does not list their instances, they wait",
-    ),
-    knob("stale.brake_min", COUNT, "3", "and more records than this"),
-    knob("stale.brake_hold_s", SECONDS, "300", "how long they wait"),
-    knob(
-        "heartbeat.ttl_s",
-        SECONDS_1,
-        "60",
-        "the time between heartbeats of a working node; at random up to 1.5 times as long",
-    ),
-    knob(
-        "heartbeat.idle_s",
-        SECONDS_1,
-        "10",
-        "the time between heartbeats of an idle node: it decides how fast new work starts",
-    ),
-    knob("heartbeat.grace_s", SECONDS, "30", "how late a heartbeat may be before the lease expires"),
-    knob(
-        "heartbeat.max_per_second",
-        Kind::Number(0.1, 1e6),
-        "1000",
-        "the most heartbeats of the whole fleet in a second; a larger fleet calls less often",
-    ),
-    knob(
-        "heartbeat.brake_fraction",
-        FRACTION,
-        "0.33",
-        "if more than this share of the leases expires at once, no node is treated as silent yet",
-    ),
-    knob("heartbeat.brake_min", COUNT, "3", "and more leases than this"),
-    knob("heartbeat.brake_hold_s", SECONDS, "300", "for how long"),
-    knob(
-        "heartbeat.blackout_s",
-        SECONDS,
-        "1800",
-        "if all nodes are silent at once, heartbeat-ingest is more likely down than the nodes: none is treated as silent for this time",
-    ),
-    knob(
-        "poll.stale_after_s",
-        Kind::Whole(10, 366 * DAY_S),
-        "45",
-        "a run does not act on anything that it read longer ago than this",
-    ),
-    knob("poll.min_gap_s", SECONDS, "5", "the shortest time between two runs that events start"),
-    knob(
-        "poll.list_nodes",
-        COUNT,
-        "1000",
-        "up to this many nodes in use, poll-and-scale reads EC2's list of all instances of the cluster; in a larger fleet it asks EC2 for the instances of its records by id, which is faster",
-    ),
-    knob(
-        "poll.queue_rows",
-        Kind::Whole(4, 100_000),
-        "20000",
-        "the most waiting jobs that a run reads from the head of the queue; if there are more, a quarter as many are read from a place that moves on from run to run",
-    ),
-    knob(
-        "shortage.ttl_s",
-        SECONDS_1,
-        "180",
-        "an offering that EC2 was short of is tried again after this time, doubled with each further refusal",
-    ),
-    knob(
-        "quota.retry_s",
-        SECONDS_1,
-        "60",
-        "after EC2 refused a launch for a quota, no launch that counts for this quota is tried for this time; doubled up to 15 min",
-    ),
-    knob(
-        "retry.pause_s",
-        SECONDS,
-        "10",
-        "how long a job that failed or was lost waits before it is tried again; each wait is twice the one before",
-    ),
-    knob("retry.most_s", SECONDS, "600", "the longest of these waits"),
-    knob(
-        "sweep.missing_grace_s",
-        SECONDS,
-        "300",
-        "a handle counts as gone after it was missing from reports for this time",
-    ),
-    knob("sweep.creating_s", Kind::Whole(1, DAY_S), "600", "a new handle must appear within this time"),
-    knob(
-        "sweep.failed_keep_s",
-        Kind::Whole(0, DAY_S),
-        "3600",
-        "what a failed alloc left on its node is kept for this time; `nodekeeper keep` keeps it longer",
-    ),
-    knob("sweep.cache_unused_s", SECONDS, "86400", "a cache is destroyed after it was unused for this time"),
-    knob("sweep.max_in_flight", Kind::Whole(1, 1000), "20", "the most handles that a node is told to destroy at once"),
-    knob(
-        "sweep.report_s",
-        SECONDS_1,
-        "30",
-        "the time between handle reports of a node; at random up to 1.5 times as long",
-    ),
-    knob(
-        "sweep.cap_fraction",
-        FRACTION,
-        "0.25",
-        "a report waits for an operator if it would destroy as unknown, or drop as missing, more than this share of the handles of its node",
-    ),
-    knob("sweep.cap_min", COUNT, "10", "and more handles than this"),
-    knob("history.finished_days", Kind::Whole(1, 3650), "7", "for how many days ended jobs and allocs are kept"),
-    knob("history.events_days", Kind::Whole(1, 3650), "14", "for how many days events are kept"),
-    knob(
-        "jobs.roles",
-        Kind::Roles,
-        "[]",
-        "the ARNs of the roles that jobs may take in AWS (submit --role NAME); each must carry the tag nodekeeper:cluster with the name of the cluster, and let grant-credentials assume it",
-    ),
-    knob(
-        "output.s3",
-        Kind::S3Prefix,
-        "null",
-        "where nodes store the whole output of each alloc, in pieces while it runs; not set: nowhere; the nodes' role must allow it (the parameter OutputS3 of the stack)",
-    ),
-    knob(
-        "watchdog.multiplier",
-        Kind::Number(1.0, 1000.0),
-        "5",
-        "a function is overdue after this many of its periods without a success",
-    ),
-    knob(
-        "watchdog.reserve_ms",
-        Kind::Whole(0, 30_000),
-        "5000",
-        "a run starts no action if less than this is left before its deadline",
-    ),
-];
+pub const KNOBS: &[Knob] = knobs! {
+    "nodes.min", Kind::Whole(0, SLOT_CEILING as i64), "0":
+        "nodes kept up when there is no work, of the cheapest size";
+    "nodes.max", Kind::Whole(0, SLOT_CEILING as i64), "64":
+        "the most nodes at any time: the number of slots, a hard cap";
+    "nodes.max_price_per_hour", Kind::Number(0.0, 1e6), "0":
+        "the most that all nodes together may cost in an hour, in US dollars; 0 for no cap";
+    "nodes.memory_usable", Kind::Number(0.01, 1.0), "0.95":
+        "the share of a size's memory that jobs get; the rest is for the system";
+    "launch.template", Kind::Template, "null":
+        "the launch template's id (lt-…) or name, for sizes that name none; :7 at the end pins version 7, otherwise it is the template's default version; the template sets image, instance profile and security groups";
+    "launch.subnets", Kind::Ids("subnet"), "[]":
+        "subnets to launch in, tried in order; empty: the subnet of the template";
+    "launch.reservations", Kind::Ids("cr"), "[]":
+        "capacity reservations and capacity blocks of EC2 for this cluster: as long as one has a free machine, a size of its type is launched there, for every market, and costs nothing";
+    "launch.reservation_drain_s", SECONDS, "900":
+        "how long before a reservation ends its nodes get no new jobs; a capacity block ends for its instances half an hour before its end date: what runs then is stopped, while nodes of other reservations finish their jobs first";
+    "launch.zone_share", Kind::Number(0.01, 1.0), "1":
+        "the largest share of the nodes in one zone, so that the loss of a zone is the loss of this share; 1: any; it needs subnets in several zones";
+    "launch.drain_at_risk", Kind::Flag, "false":
+        "whether a spot node is drained when EC2 says that it may soon take its instance (a rebalance recommendation): what runs there goes on, and new jobs start elsewhere";
+    "launch.tags", Kind::TextTable, "{}": "more tags for every instance";
+    "launch.user_data", Kind::Text(MAX_USER_DATA_BYTES - OWN_USER_DATA_BYTES), "\"\"":
+        "shell commands run at the first boot, after the node's configuration is written: start the agent here, unless the image starts it";
+    "launch.max_per_run", COUNT_1, "1000":
+        "the most nodes that one run launches; a new account of EC2 may ask for 1000 instances at once, and 2 more in each second";
+    "launch.max_per_call", Kind::Whole(1, MAX_BATCH as i64), "99":
+        "the most nodes of one launch call; 1: a call for each node, for agents that know no batches";
+    "launch.calls_per_second", Kind::Number(0.01, 1000.0), "2":
+        "launch calls in a second; EC2 allows about 2 RunInstances calls in a second over time";
+    "boot.timeout_s", SECONDS_1, "1800":
+        "a node that sends no heartbeat within this time after its launch is given up";
+    "boot.failures_before_pause", COUNT_1, "10": "failed starts in a row that pause launching";
+    "idle.timeout_s", SECONDS, "120": "a node is shut down only after it was idle for this time";
+    "idle.confirmations", Kind::Whole(1, 1000), "2": "and only after this many runs saw it idle";
+    "shutdown.windows_min", Kind::Windows, "[]":
+        "when idle nodes may be shut down: minutes since the launch, alternately closed and open, repeated; [54, 5, 1] is open from minute 54 to 59 of every hour; empty: always open";
+    "shutdown.down_after_s", SECONDS, "600":
+        "a node that is down is shut down after this time of silence";
+    "stale.after_s", SECONDS_1, "7200":
+        "a record without a live instance is cleaned if it was neither written nor pinged for this time";
+    "stale.orphan_after_s", SECONDS_1, "600":
+        "an instance that no record claims is terminated if it is older than this";
+    "stale.orphan_brake_min", COUNT, "3":
+        "if there are more orphans than this at once, they wait for an operator";
+    "stale.brake_fraction", FRACTION, "0.5":
+        "if more than this share of the records would be cleaned at once because EC2 does not list their instances, they wait";
+    "stale.brake_min", COUNT, "3": "and more records than this";
+    "stale.brake_hold_s", SECONDS, "300": "how long they wait";
+    "heartbeat.ttl_s", SECONDS_1, "60":
+        "the time between heartbeats of a working node; at random up to 1.5 times as long";
+    "heartbeat.idle_s", SECONDS_1, "10":
+        "the time between heartbeats of an idle node: it decides how fast new work starts";
+    "heartbeat.grace_s", SECONDS, "30": "how late a heartbeat may be before the lease expires";
+    "heartbeat.max_per_second", Kind::Number(0.1, 1e6), "1000":
+        "the most heartbeats of the whole fleet in a second; a larger fleet calls less often";
+    "heartbeat.brake_fraction", FRACTION, "0.33":
+        "if more than this share of the leases expires at once, no node is treated as silent yet";
+    "heartbeat.brake_min", COUNT, "3": "and more leases than this";
+    "heartbeat.brake_hold_s", SECONDS, "300": "for how long";
+    "heartbeat.blackout_s", SECONDS, "1800":
+        "if all nodes are silent at once, heartbeat-ingest is more likely down than the nodes: none is treated as silent for this time";
+    "poll.stale_after_s", Kind::Whole(10, 366 * DAY_S), "45":
+        "a run does not act on anything that it read longer ago than this";
+    "poll.min_gap_s", SECONDS, "5": "the shortest time between two runs that events start";
+    "poll.list_nodes", COUNT, "1000":
+        "up to this many nodes in use, poll-and-scale reads EC2's list of all instances of the cluster; in a larger fleet it asks EC2 for the instances of its records by id, which is faster";
+    "poll.queue_rows", Kind::Whole(4, 100_000), "20000":
+        "the most waiting jobs that a run reads from the head of the queue; if there are more, a quarter as many are read from a place that moves on from run to run";
+    "shortage.ttl_s", SECONDS_1, "180":
+        "an offering that EC2 was short of is tried again after this time, doubled with each further refusal";
+    "quota.retry_s", SECONDS_1, "60":
+        "after EC2 refused a launch for a quota, no launch that counts for this quota is tried for this time; doubled up to 15 min";
+    "retry.pause_s", SECONDS, "10":
+        "how long a job that failed or was lost waits before it is tried again; each wait is twice the one before";
+    "retry.most_s", SECONDS, "600": "the longest of these waits";
+    "sweep.missing_grace_s", SECONDS, "300":
+        "a handle counts as gone after it was missing from reports for this time";
+    "sweep.creating_s", Kind::Whole(1, DAY_S), "600": "a new handle must appear within this time";
+    "sweep.failed_keep_s", Kind::Whole(0, DAY_S), "3600":
+        "what a failed alloc left on its node is kept for this time; `nodekeeper keep` keeps it longer";
+    "sweep.cache_unused_s", SECONDS, "86400":
+        "a cache is destroyed after it was unused for this time";
+    "sweep.max_in_flight", Kind::Whole(1, 1000), "20":
+        "the most handles that a node is told to destroy at once";
+    "sweep.report_s", SECONDS_1, "30":
+        "the time between handle reports of a node; at random up to 1.5 times as long";
+    "sweep.cap_fraction", FRACTION, "0.25":
+        "a report waits for an operator if it would destroy as unknown, or drop as missing, more than this share of the handles of its node";
+    "sweep.cap_min", COUNT, "10": "and more handles than this";
+    "history.finished_days", Kind::Whole(1, 3650), "7":
+        "for how many days ended jobs and allocs are kept";
+    "history.events_days", Kind::Whole(1, 3650), "14": "for how many days events are kept";
+    "jobs.roles", Kind::Roles, "[]":
+        "the ARNs of the roles that jobs may take in AWS (submit --role NAME); each must carry the tag nodekeeper:cluster with the name of the cluster, and let grant-credentials assume it";
+    "output.s3", Kind::S3Prefix, "null":
+        "where nodes store the whole output of each alloc, in pieces while it runs; not set: nowhere; the nodes' role must allow it (the parameter OutputS3 of the stack)";
+    "watchdog.multiplier", Kind::Number(1.0, 1000.0), "5":
+        "a function is overdue after this many of its periods without a success";
+    "watchdog.reserve_ms", Kind::Whole(0, 30_000), "5000":
+        "a run starts no action if less than this is left before its deadline";
+};
 
 /// Every knob of a `[[minimum]]`.
 pub const MINIMUM_KNOBS: &[Knob] = &[
