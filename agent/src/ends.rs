@@ -8,9 +8,9 @@ use crate::alloc_dir::{AllocDir, ExitRecord, StartRecord};
 use crate::elements;
 use crate::output_files::output_tail;
 use crate::process_table::{self, ProcessEntry};
-use crate::protocol::{Ended, Seen};
-use model::EndCause;
+use crate::protocol::Seen;
 use model::wire::MAX_LOG_TAIL_BYTES;
+use model::{EndCause, Ending};
 use nix::sys::signal::Signal;
 use std::io;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     // Without the file, its elements run again.
     let elements = elements::told(&dir.elements()).unwrap_or_default();
     let ExitRecord { cause, usage, kept, .. } = exit;
-    let end = Ended { cause, log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
+    let end = Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
     Seen::Ended(Box::new(end))
 }
 

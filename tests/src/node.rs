@@ -2,7 +2,6 @@
 
 use crate::switch::Switch;
 use ec2_stand_in::MachineStart;
-use model::HandleKind;
 use model::auth::NodeKey;
 use model::batch::Batch;
 use model::ids::AllocId;
@@ -10,7 +9,8 @@ use model::time::Time;
 use model::wire::{
     AllocOrder, BindingAnswer, BindingRequest, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle,
 };
-use nodekeeper_agent::protocol::{Durable, Ended, HandleList, Identity, Node as Protocol, Seen, Work};
+use model::{Ending, HandleKind};
+use nodekeeper_agent::protocol::{Durable, HandleList, Identity, Node as Protocol, Seen, Work};
 use runtime::clock::RunClock;
 use runtime::lambda::Reply;
 use serde::Serialize;
@@ -227,15 +227,7 @@ impl Node {
 
     pub fn end(&mut self, order: &AllocOrder, exit_code: i32) {
         let cause = model::EndCause::Exited { code: exit_code };
-        let ended = Ended {
-            cause,
-            log_tail: Some("the end\n".into()),
-            tail_switches: Default::default(),
-            usage: None,
-            kept: Vec::new(),
-            elements: Default::default(),
-            image_digest: None,
-        };
+        let ended = Ending { log_tail: Some("the end\n".into()), ..Ending::new(cause) };
         self.protocol.observe(order.alloc_id, Seen::Ended(Box::new(ended)));
     }
 }

@@ -4,8 +4,8 @@ use crate::world::{World, credentials, dynamo_client, quick_policy, s3_client};
 use clap::Parser;
 use model::ids::{AllocId, JobId};
 use model::time::Time;
-use model::{ClientStatus, NodeStatus};
-use nodekeeper_agent::protocol::{Ended, Seen};
+use model::{ClientStatus, Ending, NodeStatus};
+use nodekeeper_agent::protocol::Seen;
 use nodekeeper_cli::command::{self, Command};
 use nodekeeper_cli::console::{Cluster, Context, Reach, Screen};
 use serde_json::{Value, json};
@@ -67,16 +67,7 @@ impl World {
         for node in self.nodes.values_mut() {
             if node.protocol.unfinished().contains(&alloc) {
                 let cause = model::EndCause::Exited { code: exit_code };
-                let ended = Ended {
-                    cause,
-                    log_tail: None,
-                    tail_switches: Default::default(),
-                    usage: None,
-                    kept: Vec::new(),
-                    elements: Default::default(),
-                    image_digest: None,
-                };
-                node.protocol.observe(alloc, Seen::Ended(Box::new(ended)));
+                node.protocol.observe(alloc, Seen::Ended(Box::new(Ending::new(cause))));
             }
         }
     }

@@ -24,7 +24,7 @@ pub mod orders;
 pub use durable::{Durable, LocalAlloc};
 pub use gpus::{Gpu, Holder, Lacking, assign, sick};
 pub use handles::{HandleList, HandleRound, SettledHandles};
-pub use node::{Ended, Identity, Node, Progress, Refusals, Seen, Work, tail};
+pub use node::{Identity, Node, Progress, Refusals, Seen, Work, tail};
 
 #[cfg(test)]
 pub(crate) mod testing;

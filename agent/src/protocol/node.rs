@@ -17,7 +17,7 @@ use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
     HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,
 };
-use model::{ClientStatus, EndCause, Intent, StoredOutput, Usage};
+use model::{ClientStatus, EndCause, Ending, Intent, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,
@@ -36,29 +36,10 @@ pub enum Seen {
     /// The supervisor of the alloc runs.
     Running,
     /// The alloc ended.
-    Ended(Box<Ended>),
+    Ended(Box<Ending>),
     /// The alloc is not on this node: it ran before a reboot. A complete report without it tells the control plane that it is
     /// lost.
     Gone,
-}
-
-/// How an alloc ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Why. It says whether the alloc is complete, failed or lost.
-    pub cause: EndCause,
-    /// The last part of its output.
-    pub log_tail: Option<String>,
-    /// Which bytes of `log_tail` are standard error.
-    pub tail_switches: Switches,
-    /// What its processes used, if that is known.
-    pub usage: Option<Usage>,
-    /// What is kept of its work directory.
-    pub kept: Vec<StoredOutput>,
-    /// What its elements did, if it is of a pack.
-    pub elements: Told,
-    /// The digest of its image.
-    pub image_digest: Option<ImageDigest>,
 }
 
 /// The progress of a running alloc.
@@ -390,7 +371,7 @@ impl Node {
         let Seen::Ended(end) = seen else { return new };
         let mut end = (**end).clone();
         shorten(&mut end, tail_limit);
-        let Ended { cause, log_tail, tail_switches, usage, kept, elements, image_digest } = end;
+        let Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest } = end;
         let cause = Some(cause.clipped());
         AllocUpdate { cause, log_tail, tail_switches, usage, kept, elements, image_digest, ..new }
     }
@@ -507,7 +488,7 @@ impl Node {
 }
 
 /// Makes a `log_tail` that is longer than `limit` bytes, or has too many switches, its own end, with a mark before it.
-fn shorten(end: &mut Ended, limit: usize) {
+fn shorten(end: &mut Ending, limit: usize) {
     let Some(text) = end.log_tail.as_deref() else { return };
     let begin = end.tail_switches.begin_of_last(MAX_TAIL_SWITCHES);
     if text.len() <= limit && begin == 0 {

@@ -4,7 +4,7 @@ use model::EndCause;
 use model::ids::AllocId;
 use model::wire::RefusedUpdate;
 use model::wire::{AllocOrder, AllocReportAnswer, ErrorCode, HeartbeatAnswer, MAX_LOG_TAIL_BYTES};
-use model::{ClientStatus, Desired};
+use model::{ClientStatus, Desired, Ending};
 use model::{Intent, NodeStatus};
 use std::collections::BTreeSet;
 
@@ -44,15 +44,7 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
 
 fn ended(code: i32) -> Seen {
     let cause = EndCause::Exited { code };
-    Seen::Ended(Box::new(Ended {
-        cause,
-        log_tail: Some("the end\n".into()),
-        tail_switches: Default::default(),
-        usage: None,
-        kept: Vec::new(),
-        elements: Default::default(),
-        image_digest: None,
-    }))
+    Seen::Ended(Box::new(Ending { log_tail: Some("the end\n".into()), ..Ending::new(cause) }))
 }
 
 /// A registered node with alloc 0 ordered at seq 5, whose complete report is delivered.
@@ -251,18 +243,7 @@ fn many_long_log_tails_fit_in_one_body() {
     for n in 0..400 {
         let log_tail = Some("\u{1}".repeat(MAX_LOG_TAIL_BYTES));
         let cause = EndCause::Exited { code: 1 };
-        node.observe(
-            alloc_id(n),
-            Seen::Ended(Box::new(Ended {
-                cause,
-                log_tail,
-                tail_switches: Default::default(),
-                usage: None,
-                kept: Vec::new(),
-                elements: Default::default(),
-                image_digest: None,
-            })),
-        );
+        node.observe(alloc_id(n), Seen::Ended(Box::new(Ending { log_tail, ..Ending::new(cause) })));
     }
     let report = node.report().unwrap();
     let body = serde_json::to_vec(&report).unwrap();

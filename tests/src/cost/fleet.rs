@@ -17,8 +17,8 @@ use model::policy::Policy;
 use model::rng::Rng;
 use model::time::{Span, Time};
 use model::wire::{HandleReportAnswer, NodeFile, ReportedHandle};
-use model::{HandleKind, Job, JobSpec};
-use nodekeeper_agent::protocol::{Durable, Ended, HandleList, Identity, Node as Protocol, Seen, Work};
+use model::{Ending, HandleKind, Job, JobSpec};
+use nodekeeper_agent::protocol::{Durable, HandleList, Identity, Node as Protocol, Seen, Work};
 use runtime::answer::{Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::http::Credentials;
@@ -252,15 +252,7 @@ impl Fleet {
                 self.with(id, async |f, id, node| {
                     let log_tail = Some(printed());
                     let cause = model::EndCause::Exited { code: 0 };
-                    let ended = Ended {
-                        cause,
-                        log_tail,
-                        tail_switches: Default::default(),
-                        usage: None,
-                        kept: Vec::new(),
-                        elements: Default::default(),
-                        image_digest: None,
-                    };
+                    let ended = Ending { log_tail, ..Ending::new(cause) };
                     node.protocol.observe(alloc, Seen::Ended(Box::new(ended)));
                     f.report(id, node).await;
                 })

@@ -11,8 +11,7 @@ use model::ids::AllocId;
 use model::ranges::Ranges;
 use model::time::{Span, Time};
 use model::wire::AllocOrder;
-use model::{ClientStatus, Content, EndCause, Output, StoredOutput};
-use nodekeeper_agent::protocol::Ended;
+use model::{ClientStatus, Content, EndCause, Ending, Output, StoredOutput};
 
 impl Process {
     /// A process that runs for so many seconds, unless it is stopped. The elements of a pack end one after the other in this time.
@@ -40,7 +39,7 @@ impl Process {
     }
 
     /// How the process of this order ends.
-    pub(super) fn end(self, order: &AllocOrder) -> Ended {
+    pub(super) fn end(self, order: &AllocOrder) -> Ending {
         let mut ended = ended(self.cause.clone());
         ended.elements = self.told(order.alloc_id, self.ends_at);
         if let Some(pack) = &order.work.pack {
@@ -88,14 +87,6 @@ pub(super) fn failure(s: i64, allowed_mib: u64) -> EndCause {
 }
 
 /// An end without output.
-pub(super) fn ended(cause: EndCause) -> Ended {
-    Ended {
-        cause,
-        log_tail: None,
-        tail_switches: Default::default(),
-        usage: None,
-        kept: Vec::new(),
-        elements: Default::default(),
-        image_digest: None,
-    }
+pub(super) fn ended(cause: EndCause) -> Ending {
+    Ending::new(cause)
 }

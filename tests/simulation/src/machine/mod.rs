@@ -15,13 +15,13 @@ use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
 use crate::scenario::GPUS;
-use model::EndCause;
 use model::cloud::{Instance, SIZE_TAG};
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
+use model::{EndCause, Ending};
 use nodekeeper_agent::protocol::{
-    Durable, Ended, Gpu, Holder, Identity, Lacking, LocalAlloc, Node as Protocol, Progress, Seen, Work, assign,
+    Durable, Gpu, Holder, Identity, Lacking, LocalAlloc, Node as Protocol, Progress, Seen, Work, assign,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ struct Disk {
     /// The order of each alloc that was started, and in which boot.
     started: BTreeMap<AllocId, (AllocOrder, u32)>,
     /// How each ended alloc ended.
-    ended: BTreeMap<AllocId, Ended>,
+    ended: BTreeMap<AllocId, Ending>,
     /// The GPUs that an alloc was given.
     gpus: BTreeMap<AllocId, Vec<String>>,
     /// Containers and volumes, each with its label.
@@ -281,7 +281,7 @@ impl Machine {
         over
     }
 
-    fn end(&mut self, id: AllocId, ended: Ended) {
+    fn end(&mut self, id: AllocId, ended: Ending) {
         self.check.ended(self.file.node_id, id, &ended.cause);
         self.disk.ended.insert(id, ended);
     }
