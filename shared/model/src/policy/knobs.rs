@@ -69,15 +69,17 @@ const fn knob(path: &'static str, kind: Kind, default: &'static str, doc: &'stat
     Knob { path, kind, default: Some(default), doc }
 }
 
-/// The rows of a table of knobs with defaults: `"path", kind, "default": "meaning";`.
+/// A table of knobs. A row is `"path", kind, "default": "meaning";`, with `required` for a knob without a default, or the
+/// name of a knob that several tables have.
 macro_rules! knobs {
-    ($($path:literal, $kind:expr, $default:literal: $doc:literal;)*) => {
-        &[$(knob($path, $kind, $default, $doc)),*]
+    (@default required) => { None };
+    (@default $default:literal) => { Some($default) };
+    ($($($shared:ident)? $($path:literal, $kind:expr, $default:tt: $doc:literal)?;)*) => {
+        &[$(
+            $($shared,)?
+            $(Knob { path: $path, kind: $kind, default: knobs!(@default $default), doc: $doc },)?
+        )*]
     };
-}
-
-const fn required(path: &'static str, kind: Kind, doc: &'static str) -> Knob {
-    Knob { path, kind, default: None, doc }
 }
 
 const DAY_S: i64 = 86_400;
@@ -192,18 +194,14 @@ pub const KNOBS: &[Knob] = knobs! {
 };
 
 /// Every knob of a `[[minimum]]`.
-pub const MINIMUM_KNOBS: &[Knob] = &[
-    required("nodes", Kind::Whole(0, SLOT_CEILING as i64), "nodes kept up at these hours, of the cheapest size"),
-    knob(
-        "days",
-        Kind::Days,
-        r#"["mon", "tue", "wed", "thu", "fri", "sat", "sun"]"#,
-        "the days of the week on which the hours begin",
-    ),
-    knob("from", Kind::TimeOfDay, "\"00:00\"", "when they begin"),
-    knob("to", Kind::TimeOfDay, "\"24:00\"", "when they end: on the next day, if it is not after from"),
-    knob("time_zone", Kind::TimeZone, "\"UTC\"", "whose clock it is, like \"Europe/Berlin\""),
-];
+pub const MINIMUM_KNOBS: &[Knob] = knobs! {
+    "nodes", Kind::Whole(0, SLOT_CEILING as i64), required: "nodes kept up at these hours, of the cheapest size";
+    "days", Kind::Days, r#"["mon", "tue", "wed", "thu", "fri", "sat", "sun"]"#:
+        "the days of the week on which the hours begin";
+    "from", Kind::TimeOfDay, "\"00:00\"": "when they begin";
+    "to", Kind::TimeOfDay, "\"24:00\"": "when they end: on the next day, if it is not after from";
+    "time_zone", Kind::TimeZone, "\"UTC\"": "whose clock it is, like \"Europe/Berlin\"";
+};
 
 // What both kinds of sizes have.
 const SCRATCH: Knob = knob("scratch_gib", Kind::Whole(0, 1 << 32), "0", "scratch space, in GiB");
@@ -232,72 +230,51 @@ const MAX_NODES: Knob =
 const TEMPLATE: Knob = knob("template", Kind::Template, "null", "its launch template; not set: launch.template");
 
 /// Every knob of a `[[size]]` with `instance_type`.
-pub const SIZE_KNOBS: &[Knob] = &[
-    required("name", Kind::Name, "the name in this policy"),
-    required("instance_type", Kind::Name, "the name in EC2, like m7a.large"),
-    required("vcpus", Kind::Whole(1, 1 << 20), "vCPUs"),
-    required("memory_mib", Kind::Whole(1, 1 << 32), "memory, in MiB"),
-    SCRATCH,
-    knob("gpus", Kind::Whole(0, 1 << 20), "0", "GPUs"),
-    knob(
-        "gpu_type",
-        Kind::Label,
-        "null",
-        "the model of its GPUs, like a10g: jobs may ask for it; not set: no job that asks",
-    ),
-    knob(
-        "gpu_memory_gib",
-        Kind::Whole(0, 1 << 20),
-        "0",
-        "the memory of each GPU, in GiB; 0: no job that asks for some",
-    ),
-    ARCH,
-    LABELS,
-    CONTAINERS,
-    required("price_per_hour", Kind::Number(0.0, 1e6), "the price in US dollars: the cheapest fitting size is taken"),
-    MARKET,
-    FALLBACK,
-    MAX_NODES,
-    TEMPLATE,
-];
+pub const SIZE_KNOBS: &[Knob] = knobs! {
+    "name", Kind::Name, required: "the name in this policy";
+    "instance_type", Kind::Name, required: "the name in EC2, like m7a.large";
+    "vcpus", Kind::Whole(1, 1 << 20), required: "vCPUs";
+    "memory_mib", Kind::Whole(1, 1 << 32), required: "memory, in MiB";
+    SCRATCH;
+    "gpus", Kind::Whole(0, 1 << 20), "0": "GPUs";
+    "gpu_type", Kind::Label, "null": "the model of its GPUs, like a10g: jobs may ask for it; not set: no job that asks";
+    "gpu_memory_gib", Kind::Whole(0, 1 << 20), "0": "the memory of each GPU, in GiB; 0: no job that asks for some";
+    ARCH;
+    LABELS;
+    CONTAINERS;
+    "price_per_hour", Kind::Number(0.0, 1e6), required: "the price in US dollars: the cheapest fitting size is taken";
+    MARKET;
+    FALLBACK;
+    MAX_NODES;
+    TEMPLATE;
+};
 
 const MANY: f64 = (1_u32 << 20) as f64;
 
 /// Every knob of a `[[size]]` with `instance_types`.
-pub const SEVERAL_KNOBS: &[Knob] = &[
-    required("name", Kind::Name, "the name in this policy"),
-    required(
-        "instance_types",
-        Kind::InstanceTypes,
-        "the names in EC2, where * is any text, like [\"m7*.large\", \"c7a.*\"]: the cheapest that fit are taken",
-    ),
-    knob("exclude_types", Kind::InstanceTypes, "[]", "names that are not taken, where * is any text"),
-    knob("vcpus", Kind::Range(1.0, MANY), "[1, 1048576]", "the least and the most vCPUs"),
-    knob("memory_gib", Kind::Range(0.0, MANY), "[0, 1048576]", "the least and the most memory, in GiB"),
-    knob(
-        "memory_gib_per_vcpu",
-        Kind::Range(0.0, MANY),
-        "[0, 1048576]",
-        "the least and the most memory for each vCPU, in GiB",
-    ),
-    knob("gpus", Kind::Range(0.0, MANY), "[0, 0]", "the least and the most GPUs"),
-    knob("gpu_type", Kind::Label, "null", "the model of its GPUs, like a10g; not set: any"),
-    knob("gpu_memory_gib", Kind::Whole(0, 1 << 20), "0", "the least memory of each GPU, in GiB"),
-    knob("local_disk_gib", Kind::Whole(0, 1 << 32), "0", "the least space on local disks, in GiB"),
-    knob(
-        "generation",
-        Kind::OneOf(&["current", "any"]),
-        "\"current\"",
-        "whether only generations are taken that EC2 calls current",
-    ),
-    knob("burstable", Kind::Flag, "false", "whether types are taken that give a vCPU only a part of the time, like t3"),
-    knob("bare_metal", Kind::Flag, "false", "whether machines without a hypervisor are taken"),
-    SCRATCH,
-    ARCH,
-    LABELS,
-    CONTAINERS,
-    MARKET,
-    FALLBACK,
-    MAX_NODES,
-    TEMPLATE,
-];
+pub const SEVERAL_KNOBS: &[Knob] = knobs! {
+    "name", Kind::Name, required: "the name in this policy";
+    "instance_types", Kind::InstanceTypes, required:
+        "the names in EC2, where * is any text, like [\"m7*.large\", \"c7a.*\"]: the cheapest that fit are taken";
+    "exclude_types", Kind::InstanceTypes, "[]": "names that are not taken, where * is any text";
+    "vcpus", Kind::Range(1.0, MANY), "[1, 1048576]": "the least and the most vCPUs";
+    "memory_gib", Kind::Range(0.0, MANY), "[0, 1048576]": "the least and the most memory, in GiB";
+    "memory_gib_per_vcpu", Kind::Range(0.0, MANY), "[0, 1048576]":
+        "the least and the most memory for each vCPU, in GiB";
+    "gpus", Kind::Range(0.0, MANY), "[0, 0]": "the least and the most GPUs";
+    "gpu_type", Kind::Label, "null": "the model of its GPUs, like a10g; not set: any";
+    "gpu_memory_gib", Kind::Whole(0, 1 << 20), "0": "the least memory of each GPU, in GiB";
+    "local_disk_gib", Kind::Whole(0, 1 << 32), "0": "the least space on local disks, in GiB";
+    "generation", Kind::OneOf(&["current", "any"]), "\"current\"":
+        "whether only generations are taken that EC2 calls current";
+    "burstable", Kind::Flag, "false": "whether types are taken that give a vCPU only a part of the time, like t3";
+    "bare_metal", Kind::Flag, "false": "whether machines without a hypervisor are taken";
+    SCRATCH;
+    ARCH;
+    LABELS;
+    CONTAINERS;
+    MARKET;
+    FALLBACK;
+    MAX_NODES;
+    TEMPLATE;
+};
