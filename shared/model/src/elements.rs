@@ -27,21 +27,12 @@ pub const MAX_AT_ONCE: u32 = 256;
 /// How many characters of the list of failed elements a text shows.
 const MAX_LISTED: usize = 200;
 
-const fn one() -> u32 {
-    1
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-const fn is_one(n: &u32) -> bool {
-    *n == 1
-}
-
 /// The elements of a job. In an alloc and in an order, those that this try runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
     pub elements: Ranges,
     /// How many of them run at the same time. They share what the job needs.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[serde(default = "crate::left_out::one", skip_serializing_if = "crate::left_out::is_one")]
     pub at_once: u32,
 }
 

@@ -25,15 +25,11 @@ pub struct LaunchRequest {
     /// The script for the first boot, not yet encoded.
     pub user_data: String,
     /// The most instances that the call asks for.
-    #[serde(skip_serializing_if = "is_one")]
+    #[serde(skip_serializing_if = "crate::left_out::is_one")]
     pub count: usize,
     /// The fewest instances that are of use: with fewer, EC2 launches none.
-    #[serde(skip_serializing_if = "is_one")]
+    #[serde(skip_serializing_if = "crate::left_out::is_one")]
     pub least: usize,
-}
-
-fn is_one(n: &usize) -> bool {
-    *n == 1
 }
 
 /// What a launch call is for.

@@ -29,7 +29,7 @@ const MAX_GPU_MEMORY_GIB: u64 = 1 << 20;
 /// What a machine offers, or what a job needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Capacity {
-    #[serde(default = "one")]
+    #[serde(default = "crate::left_out::one")]
     pub vcpus: u32,
     #[serde(default)]
     pub memory_mib: u64,
@@ -69,10 +69,6 @@ impl Capacity {
             && other.scratch_gib <= self.scratch_gib
             && other.gpus <= self.gpus
     }
-}
-
-const fn one() -> u32 {
-    1
 }
 
 /// What a machine is: a part of a size, and of the record of a node.
