@@ -96,7 +96,7 @@ impl ControlPlaneClient {
             Credential::Token(token) => request = request.bearer_auth(token),
             Credential::Signature(signer) => {
                 let headers = signer.headers(&url, &body, at).await;
-                for (name, value) in headers.map_err(|e| CallError::failed(e.to_string()))? {
+                for (name, value) in headers.map_err(CallError::failed)? {
                     request = request.header(name, value);
                 }
             }

@@ -4,7 +4,6 @@
 //! Does not: sign requests to S3; the crate `s3` does.
 //! Source: "Signature Version 4" in the IAM User Guide; AWS accepts a request for five minutes around its time.
 
-use crate::imds::ImdsError;
 use crate::role_keys::RoleKeys;
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
@@ -15,17 +14,6 @@ use std::time::SystemTime;
 
 /// The service of function URLs.
 const SERVICE: &str = "lambda";
-
-/// Why a request cannot be signed.
-#[derive(Debug, thiserror::Error)]
-pub enum SignError {
-    /// There are no credentials.
-    #[error(transparent)]
-    Imds(#[from] ImdsError),
-    /// The request cannot be signed.
-    #[error("the request cannot be signed: {0}")]
-    Invalid(String),
-}
 
 /// Signs the requests of one node.
 #[derive(Debug)]
@@ -41,13 +29,13 @@ impl Signer {
     }
 
     /// The headers that sign this `POST`, at this time of the node's clock.
-    pub async fn headers(&self, url: &str, body: &[u8], at: Timestamp) -> Result<Vec<(String, String)>, SignError> {
+    pub async fn headers(&self, url: &str, body: &[u8], at: Timestamp) -> Result<Vec<(String, String)>, String> {
         let at = self.keys.corrected(at);
-        let credentials = self.keys.at(at).await?;
+        let credentials = self.keys.at(at).await.map_err(|e| e.to_string())?;
         let (credentials, headers) = (credentials.to_sdk(), [("content-type", "application/json")]);
         let (region, service) = (self.region.as_str(), SERVICE);
         let signed = Signed { credentials: &credentials, region, service, url, headers: &headers, body };
-        signature(&signed, at).map_err(SignError::Invalid)
+        signature(&signed, at).map_err(|e| format!("the request cannot be signed: {e}"))
     }
 
     /// Notes that AWS refused a signature: see [`RoleKeys::refused`].
