@@ -16,13 +16,12 @@ pub mod service;
 
 use crate::isolation::JobUser;
 use crate::runtime::interface::Environment;
-use model::ids::AllocId;
 use model::wire::AllocOrder;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The file with the token, in the directory of the alloc.
 pub const TOKEN_FILE: &str = "aws-token";
@@ -42,11 +41,6 @@ pub struct CredentialsSource {
 /// The path, before the id of the alloc.
 const PATH: &str = "/v1/credentials/";
 
-/// The address of the service for this alloc.
-fn url(port: u16, id: AllocId) -> String {
-    format!("http://127.0.0.1:{port}{PATH}{id}")
-}
-
 /// Where this agent gives jobs their credentials.
 #[derive(Clone, Debug, Default)]
 pub struct CredentialsPort {
@@ -58,14 +52,9 @@ pub struct CredentialsPort {
 impl CredentialsPort {
     /// Where the job of this order gets its credentials; `None` if it has no role.
     pub fn source(&self, order: &AllocOrder) -> Option<CredentialsSource> {
-        let source = || CredentialsSource { url: url(self.port, order.alloc_id), region: self.region.clone() };
-        order.work.role.is_some().then(source)
+        let url = format!("http://127.0.0.1:{}{PATH}{}", self.port, order.alloc_id);
+        order.work.role.is_some().then(|| CredentialsSource { url, region: self.region.clone() })
     }
-}
-
-/// The file with the token of the alloc in `dir`.
-pub fn token_file(dir: &Path) -> PathBuf {
-    dir.join(TOKEN_FILE)
 }
 
 /// Makes the token of the alloc in `dir`, for this user only.
@@ -73,7 +62,7 @@ pub fn make_token(dir: &Path, user: Option<&JobUser>) -> io::Result<String> {
     let mut bytes = [0; 32];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let token = model::auth::hex(&bytes);
-    write_for(&token_file(dir), token.as_bytes(), user)?;
+    write_for(&dir.join(TOKEN_FILE), token.as_bytes(), user)?;
     Ok(token)
 }
 

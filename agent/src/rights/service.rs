@@ -5,7 +5,7 @@
 //! Does not: say more to a caller without the token than that it is wrong.
 //! Source: "Container credential provider", AWS SDKs and Tools Reference Guide.
 
-use super::{PATH, token_file};
+use super::{PATH, TOKEN_FILE};
 use crate::alloc_dir::AllocDir;
 use crate::client::{CallError, ControlPlaneClient};
 use crate::node_state::NodeState;
@@ -87,7 +87,7 @@ impl CredentialsService {
 
     /// The credentials of this alloc, for a caller with this token.
     async fn credentials(&self, id: AllocId, token: Option<&str>) -> Result<Known, Refused> {
-        let right = std::fs::read(token_file(AllocDir::of(&self.allocs, id).path())).unwrap_or_default();
+        let right = std::fs::read(AllocDir::of(&self.allocs, id).path().join(TOKEN_FILE)).unwrap_or_default();
         let is_right = token.is_some_and(|token| !right.is_empty() && bool::from(right.ct_eq(token.as_bytes())));
         if !is_right {
             return Err(refused(StatusCode::UNAUTHORIZED, "the token is not that of the alloc"));
