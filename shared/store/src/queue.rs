@@ -337,7 +337,7 @@ mod tests {
             // Some were put by another program.
             index.put(job, (n % 11 == 0).then_some("queued"));
         }
-        all.sort_by_key(Job::rank);
+        all.sort_by_key(|job| job.summary.rank());
         (Arc::new(index), all.iter().map(|job| job.summary.job_id).collect())
     }
 

@@ -225,9 +225,9 @@ impl Record for Job {
         item.insert("tail".into(), s(tail(id)));
         item.extend(self.summary.name.as_ref().map(|name| ("named".to_owned(), s(named(name, id)))));
         let (queue, rank) = match (self.summary.state, self.finished_at) {
-            (JobState::Queued, _) if self.summary.follows() => (HELD, self.rank()),
-            (JobState::Queued, _) => (queued(id), self.rank()),
-            (JobState::Placing | JobState::Placed | JobState::Regrouping, _) => ("placed", self.rank()),
+            (JobState::Queued, _) if self.summary.follows() => (HELD, self.summary.rank()),
+            (JobState::Queued, _) => (queued(id), self.summary.rank()),
+            (JobState::Placing | JobState::Placed | JobState::Regrouping, _) => ("placed", self.summary.rank()),
             (state, Some(at)) => match End::of(state) {
                 Some(end) => (end.of_job(id), ended_rank(at)),
                 None => return,

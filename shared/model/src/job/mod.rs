@@ -376,11 +376,6 @@ impl Job {
         mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
         mistakes.found().map(|all| all.join("; "))
     }
-
-    /// The sort key of the `queue` index: higher priority first, then earlier submission.
-    pub fn rank(&self) -> String {
-        self.summary.rank()
-    }
 }
 
 #[cfg(test)]
