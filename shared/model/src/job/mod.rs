@@ -14,15 +14,14 @@
 //! A job of more members than one transaction places becomes `placed` by the write of its last ones. Until then no member starts.
 //!
 //! Guarantees: the end of an alloc counts only for a placed job; an ended job never changes its state; an
-//! ended job expires only after its last alloc has ended.
+//! ended job expires only after its last alloc has ended. A pack ends with its last element; an element that has a result is not in
+//! the work of a later alloc.
 //! Does not: know which end is tried again (`failure_policy` does), decide where a job runs or which allocs stop: the plan of poll-and-scale derives both in
 //! each run.
-//! Rules: `docs/rules.md#section-6`.
-
-mod elements;
+//! Rules: `docs/rules.md#section-6` and `docs/rules.md#packs`.
 
 use crate::after::MAX_AFTER;
-use crate::elements::{Counts, Results};
+use crate::elements::{Counts, Outcome, Results};
 use crate::end_cause::{EndCause, Ending, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
 use crate::failure_policy::FailurePolicy;
@@ -34,7 +33,7 @@ use crate::needs::{MAX_NODES, Needs};
 use crate::node::Version;
 use crate::retry::{Follows, Retry, Verdict};
 use crate::spec::JobSpec;
-use crate::standing::Standing;
+use crate::standing::{Failures, Standing};
 use crate::summary::{AllocSummary, JobSummary, counts_for};
 use crate::time::{Span, Time};
 use crate::tries::{JobTimes, Tries};
@@ -375,6 +374,57 @@ impl Job {
         let name_chars = summary.name.as_deref().map_or(0, |name| name.chars().count());
         mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
         mistakes.found().map(|all| all.join("; "))
+    }
+
+    /// What its next alloc runs: of a pack, the elements that are left.
+    pub fn work_left(&self) -> Work {
+        let mut work = self.work.clone();
+        if let Some(pack) = &mut work.pack {
+            pack.elements = self.elements.left(&pack.elements);
+        }
+        work
+    }
+
+    /// Takes what an alloc of a pack has told of its elements. Returns what follows for those that are tried again; `None` if
+    /// nothing of it is new.
+    fn take_elements(&mut self, ending: &Ending, set: JobSet) -> Option<Vec<Retry>> {
+        let pack = self.work.pack.as_ref()?;
+        let (policy, needs, limit_s) = (&self.failure_policy, &self.summary.needs, self.work.timeout_s);
+        // The elements count their failures themselves, each for all rules together.
+        let judge = |outcome: Outcome, failed: u32| {
+            policy.judge(&outcome.cause(limit_s, needs), &vec![failed; policy.rules().count()], needs)
+        };
+        let failures = match set {
+            JobSet::Leaves => Failures::Count,
+            JobSet::Stays => Failures::Wait,
+        };
+        let news = self.elements.take(&ending.elements.results, &pack.elements, failures, judge);
+        self.summary.tries.elements = Some(Counts::of(&pack.elements, &self.elements.results));
+        news
+    }
+
+    /// Ends a pack whose elements have all ended. Returns whether that is so.
+    fn end_with_its_elements(&mut self, now: Time) -> bool {
+        let Some(pack) = self.work.pack.as_ref().filter(|_| !self.summary.state.is_ended()) else { return false };
+        let results = &self.elements.results;
+        let Some(cause) = results.cause(&pack.elements) else { return false };
+        (self.summary.state, self.reason) = match cause.client() {
+            ClientStatus::Complete => (JobState::Complete, None),
+            _ => (JobState::Failed, Some(format!("{cause}: {}", results.failures()))),
+        };
+        self.summary.tries.cause = Some(cause);
+        self.summary.tries.not_before_at = None;
+        self.finished_at = Some(now);
+        true
+    }
+
+    /// Queues a pack again after an alloc that ran to its end, or that its elements ended.
+    fn run_what_is_left(&mut self, node_id: NodeId, cause: &EndCause, retries: Vec<Retry>, times: JobTimes, now: Time) {
+        let pause_s = retries.iter().filter_map(|retry| retry.pause_s).max();
+        retries.into_iter().for_each(|retry| self.change_for(retry, node_id));
+        self.summary.tries.pause(pause_s, times, now);
+        let left = self.work_left().pack.map_or(0, |pack| pack.elements.count());
+        self.queue(&format!("{cause}; {left} of its elements are left to run"));
     }
 }
 
