@@ -1,12 +1,14 @@
-//! What a policy means at one moment: with what EC2 offers, and at this hour.
+//! What a policy means at one moment: with what EC2 offers, and at this hour; and which of its sizes work fits on.
 //!
 //! Guarantees: the document of a policy is the same whatever the catalogue has.
-//! Does not: read the catalogue; `runtime::catalogue` does.
+//! Does not: read the catalogue; `runtime::catalogue` does. Know whether a size may be launched now.
 
-use super::size::Fallback;
+use super::size::{Fallback, Size};
 use super::types::Policy;
 use crate::catalogue::{Catalogue, Part};
-use crate::enums::Market;
+use crate::enums::{Arch, Market};
+use crate::machine::{Capacity, Machine, MachineNeed};
+use crate::reason::Reason;
 use crate::time::Time;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -78,5 +80,46 @@ impl Policy {
     pub fn minimum_at(&self, now: Time) -> u32 {
         let at_hours = self.minimum.iter().filter(|minimum| minimum.applies(now)).map(|minimum| minimum.nodes);
         at_hours.fold(self.nodes.min, u32::max)
+    }
+
+    /// The capacity of a machine that jobs get. A share of its memory is for the system.
+    pub fn usable(&self, capacity: Capacity) -> Capacity {
+        let memory_mib = (capacity.memory_mib as f64 * self.nodes.memory_usable).floor().max(0.0) as u64;
+        Capacity { memory_mib, ..capacity }
+    }
+
+    /// The reason why no size can ever offer this. `None` if a size offers it, or if EC2 has not described every type yet.
+    pub fn never_offers(&self, takes: Capacity, need: &MachineNeed) -> Option<Reason> {
+        let arch = self.default_arch();
+        let offers = |size: &Size| size.machine(arch).fits(takes, need, self.usable(size.capacity));
+        let may = self.waits_for_catalogue() || self.size.iter().any(offers);
+        (!may).then(|| self.none_fits(takes, need))
+    }
+
+    /// Why no size fits.
+    pub fn none_fits(&self, takes: Capacity, need: &MachineNeed) -> Reason {
+        let (mut words, default_arch) = (need.words(), self.default_arch());
+        // Who names no architecture does not know that a larger size has the other one.
+        if need.arch.is_none() && self.size.iter().any(|size| size.kind.arch != default_arch) {
+            words.push(format!("{default_arch}, because it names no architecture"));
+        }
+        let mut narrowed = if words.is_empty() { String::new() } else { format!(" with {}", words.join(", ")) };
+        let has_type = |name: &str| self.size.iter().any(|size| size.name == name);
+        let without: Vec<&str> = self.several.iter().map(|s| s.name.as_str()).filter(|name| !has_type(name)).collect();
+        if !without.is_empty() {
+            narrowed.push_str(&format!(
+                " (no instance type can be bought for size {}: see `nodekeeper sizes`)",
+                without.join(", ")
+            ));
+        }
+        Reason::NoSizeFits { needs: takes, narrowed, usable: self.nodes.memory_usable }
+    }
+}
+
+impl Size {
+    /// A machine of this size.
+    pub fn machine(&self, default_arch: Arch) -> Machine<'_> {
+        let Self { instance_type, market, kind, .. } = self;
+        Machine { instance_type, market: *market, kind, default_arch }
     }
 }

@@ -7,7 +7,6 @@
 
 mod check;
 mod effective;
-mod fitting;
 mod knobs;
 mod minimum;
 mod reference;
