@@ -17,7 +17,6 @@
 //! Rules: `docs/rules.md#section-3`. Sources: Arvados #12073 for the states, Nomad PR 15068 for
 //! `status` and the gate.
 
-mod queries;
 #[cfg(test)]
 mod tests;
 mod transitions;
