@@ -181,10 +181,7 @@ impl HandleStore {
                 })
                 .await
             }
-            HandleTarget::Cache(name) => match self.take_cache(name, label)? {
-                Some(taken) => self.remove_taken(taken).await,
-                None => Ok(()),
-            },
+            HandleTarget::Cache(name) => self.remove_taken(self.take_cache(name, label)?).await,
             HandleTarget::Container(name) => self.remove_container(name, label).await,
         }
     }
@@ -210,10 +207,10 @@ impl HandleStore {
     }
 
     /// Removes a cache that was taken away. If that fails, the cache gets its name back, if the name is still free.
-    pub async fn remove_taken(&self, cache: TakenCache) -> io::Result<()> {
+    pub async fn remove_taken(&self, cache: Option<TakenCache>) -> io::Result<()> {
+        let Some(TakenCache { name, label, taken }) = cache else { return Ok(()) };
         let (caches, labels) = (self.caches.clone(), self.cache_labels.clone());
         blocking(move || {
-            let TakenCache { name, label, taken } = cache;
             remove_tree(&taken).inspect_err(|_| {
                 let dir = caches.join(&name);
                 if !dir.exists() && fs::write(labels.join(&name), label).is_ok() {

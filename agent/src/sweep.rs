@@ -271,10 +271,7 @@ async fn destroy(handles: &HandleStore, state: &NodeState, target: &HandleTarget
     let HandleTarget::Cache(name) = target else { return handles.destroy(target, label).await };
     let taken = state
         .read(|node| if may_destroy(handles, node, target) { handles.take_cache(name, label) } else { Ok(None) })?;
-    match taken {
-        Some(taken) => handles.remove_taken(taken).await,
-        None => Ok(()),
-    }
+    handles.remove_taken(taken).await
 }
 
 /// What to do after a report failed: end, or wait for this long.
