@@ -13,7 +13,8 @@
 use crate::alloc_dir::{AllocDir, AllocTask};
 use crate::rights::keys::Failure;
 use crate::rights::secrets::{Call, Reader};
-use crate::runtime::{PullFault, RuntimeKind};
+use crate::runtime::RuntimeKind;
+use crate::runtime::pulls::{self, PullFault};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::EndCause;
@@ -94,7 +95,7 @@ async fn pull(
         };
         let hint = denied.map_or_else(String::new, |why| format!(" (nor with the role of the job: {why})"));
         let why = format!("the image {reference} cannot be pulled: {}{hint}", last_error(&error));
-        let fault = runtime.fault(&error);
+        let fault = pulls::fault(&error);
         if error.contains("no space left on device") && pulled.remove_oldest(runtime).await {
             continue;
         }

@@ -11,10 +11,9 @@ use crate::isolation::JobUser;
 use crate::memory_file::{as_stdin_bytes, inherited};
 use crate::rights::{SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
-    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, LaunchError, Process, PullFault,
-    Runtime, StopRequest,
+    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, LaunchError, Process, Runtime,
+    StopRequest,
 };
-use crate::runtime::pulls;
 use async_trait::async_trait;
 use model::container_env::{Passing, passing};
 use model::ids::AllocId;
@@ -144,10 +143,6 @@ impl Runtime for ContainerRuntime {
         args.extend(["--quiet".to_owned(), "--".to_owned(), image.to_owned()]);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         call(self.program, &args, PULL_TIMEOUT).await.map(drop)
-    }
-
-    fn fault(&self, words: &str) -> PullFault {
-        pulls::fault(words)
     }
 
     async fn remove_image(&self, image: &str) -> io::Result<()> {

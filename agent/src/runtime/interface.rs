@@ -139,17 +139,6 @@ pub struct StopRequest {
     pub signal: Option<Signal>,
 }
 
-/// Whose fault it is that an image could not be pulled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PullFault {
-    /// The registry has no such image, or does not give it.
-    Refused,
-    /// The machine lacks room, or what pulls.
-    Machine,
-    /// The registry cannot be reached, or does not answer as it should.
-    Registry,
-}
-
 /// A container on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
@@ -198,11 +187,6 @@ pub trait Runtime: Debug + Send + Sync {
     /// Pulls this image. `login` is a directory with docker's `config.json`.
     async fn pull(&self, _image: &str, _login: Option<&Path>) -> io::Result<()> {
         Ok(())
-    }
-
-    /// Whose fault it is that a pull failed with these words.
-    fn fault(&self, _words: &str) -> PullFault {
-        PullFault::Registry
     }
 
     /// Removes an image that no container uses.

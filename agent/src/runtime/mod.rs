@@ -9,12 +9,12 @@ mod container;
 mod containers;
 pub(crate) mod interface;
 mod process;
-mod pulls;
+pub(crate) mod pulls;
 
 pub use containers::{Containers, Wanted};
 pub use interface::{
-    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, LaunchError, Process, PullFault,
-    Runtime, StopRequest,
+    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, LaunchError, Process, Runtime,
+    StopRequest,
 };
 
 use serde::de::Error as _;

@@ -3,7 +3,16 @@
 //! Guarantees: what is not known counts as the registry's fault, so no node loses its trust for it.
 //! Does not: pull.
 
-use crate::runtime::interface::PullFault;
+/// Whose fault it is that an image could not be pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PullFault {
+    /// The registry has no such image, or does not give it.
+    Refused,
+    /// The machine lacks room, or what pulls.
+    Machine,
+    /// The registry cannot be reached, or does not answer as it should.
+    Registry,
+}
 
 /// What registries and the clients say if there is no such image, or if it may not be had.
 const IMAGE_REFUSED: &[&str] = &[
@@ -33,7 +42,7 @@ const MACHINE_FAILED: &[&str] = &[
 ];
 
 /// Whose fault it is that a pull failed with these words.
-pub(super) fn fault(words: &str) -> PullFault {
+pub(crate) fn fault(words: &str) -> PullFault {
     let lower = words.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     match () {
