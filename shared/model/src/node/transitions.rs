@@ -232,8 +232,7 @@ impl NodeRecord {
         contact.uptime_ms = contact.uptime_ms.filter(|known| *known <= LONGEST_UPTIME_MS).max(caller.uptime_ms);
         if contact.busy != caller.busy {
             contact.busy = caller.busy;
-            contact.idle_since_at = None;
-            contact.idle_seen = 0;
+            contact.idle_from(None);
             reason = if caller.busy { "the agent says busy" } else { "the agent no longer says busy" };
         }
         let refuses = caller.refuses.map(short_reason);
@@ -241,8 +240,7 @@ impl NodeRecord {
             reason = if refuses.is_some() { "the agent takes no work" } else { "the agent takes work again" };
             contact.refuses = refuses;
             contact.refuses_since_at = refuses_since_at;
-            contact.idle_since_at = None;
-            contact.idle_seen = 0;
+            contact.idle_from(None);
         }
         let gpus_sick = caller.gpus_sick.map(short_reason);
         if contact.gpus_usable != caller.gpus_usable || contact.gpus_sick != gpus_sick {
@@ -280,8 +278,7 @@ impl NodeRecord {
         }
         node.contact.status = NodeStatus::Ready;
         node.contact.syncing_since_at = None;
-        node.contact.idle_since_at = node.life.allocs.is_empty().then_some(now);
-        node.contact.idle_seen = 0;
+        node.contact.idle_from(node.life.allocs.is_empty().then_some(now));
         Ok(new.touched(now, "ready: what runs on it is known"))
     }
 
@@ -298,8 +295,7 @@ impl NodeRecord {
         node.contact.gate_seq = node.life.seq;
         node.contact.status = status;
         node.contact.syncing_since_at = None;
-        node.contact.idle_since_at = None;
-        node.contact.idle_seen = 0;
+        node.contact.idle_from(None);
         Ok(new.touched(now, reason))
     }
 
@@ -411,8 +407,7 @@ impl NodeRecord {
         life.allocs.insert(alloc);
         life.seq = life.next_seq(now);
         if let Some(contact) = new.contact_mut() {
-            contact.idle_since_at = None;
-            contact.idle_seen = 0;
+            contact.idle_from(None);
         }
         Ok(new.touched(now, &format!("runs {alloc}")))
     }
@@ -450,8 +445,7 @@ impl NodeRecord {
         if life.allocs.is_empty()
             && let Some(contact) = new.contact_mut()
         {
-            contact.idle_since_at = Some(now);
-            contact.idle_seen = 0;
+            contact.idle_from(Some(now));
         }
         Ok(new.touched(now, &format!("{alloc} ended")))
     }

@@ -310,6 +310,13 @@ pub struct Contact {
     pub syncing_since_at: Option<Time>,
 }
 
+impl Contact {
+    /// Counts its idleness anew, from this time on if it is idle.
+    pub(super) fn idle_from(&mut self, since_at: Option<Time>) {
+        (self.idle_since_at, self.idle_seen) = (since_at, 0);
+    }
+}
+
 /// Why a transition does not apply to a record as it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {slot} is {state}: it cannot {wanted}")]
