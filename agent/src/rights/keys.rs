@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep};
 
-/// How long the agent may not answer, before the alloc is lost.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the agent, or a service that has secrets, may not answer, before the alloc is lost.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 /// The wait before it is asked again.
-const RETRY: Duration = Duration::from_secs(3);
+pub(super) const RETRY: Duration = Duration::from_secs(3);
 /// The longest time that a call may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 

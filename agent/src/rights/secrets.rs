@@ -5,7 +5,7 @@
 //! Does not: use the rights of the node.
 //! Source: GetSecretValue (AWS Secrets Manager API Reference), GetParameter (AWS Systems Manager API Reference).
 
-use super::keys::{Failure, JobRole, Refusal, client};
+use super::keys::{Failure, JobRole, PATIENCE, RETRY, Refusal, client};
 use super::{SECRETS_DIR, write_for};
 use crate::isolation::JobUser;
 use crate::runtime::interface::Environment;
@@ -21,13 +21,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
 use tokio::time::Instant;
-
-/// How long a service may not answer, before the alloc is lost.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// The wait before it is asked again.
-const RETRY: Duration = Duration::from_secs(3);
 
 /// How secrets are read.
 #[derive(Clone, Copy)]
