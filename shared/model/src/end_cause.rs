@@ -268,11 +268,6 @@ impl Ending {
         }
     }
 
-    /// The command ended with this exit code.
-    pub fn exited(code: i32) -> Self {
-        Self::new(EndCause::Exited { code })
-    }
-
     /// The alloc is lost: its node is gone, or the alloc is no longer on it.
     pub fn lost(why: &str) -> Self {
         Self::new(EndCause::Lost { why: why.to_owned() })

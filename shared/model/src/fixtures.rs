@@ -113,6 +113,13 @@ pub fn running(instance_id: &str, record: &NodeRecord) -> Instance {
     }
 }
 
+impl Ending {
+    /// The command ended with this exit code.
+    pub fn exited(code: i32) -> Self {
+        Self::new(EndCause::Exited { code })
+    }
+}
+
 /// Job `n`: one vCPU, queued at `n` ms.
 pub fn job(n: u32) -> Job {
     let needs = JobSpec { needs: Needs { vcpus: 1, ..Needs::default() }, ..JobSpec::running(["true"]) };
