@@ -10,7 +10,6 @@ mod effective;
 mod knobs;
 mod minimum;
 mod reference;
-mod several;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -22,8 +21,7 @@ pub use knobs::{
 };
 pub use minimum::Minimum;
 pub use reference::{example_json, reference};
-pub use several::{Generation, Requirements, SeveralTypes};
-pub use size::{Fallback, Size};
+pub use size::{Fallback, Generation, Requirements, SeveralTypes, Size};
 pub use types::{
     Boot, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota, Shortage,
     Shutdown, Stale, Sweep, Watchdog,

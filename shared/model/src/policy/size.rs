@@ -1,13 +1,16 @@
-//! A size: one kind of machine to launch.
+//! A size: one kind of machine to launch, or several instance types, by their names and by what is needed of them.
 //!
-//! Does not: say what a knob means or allows; [`super::SIZE_KNOBS`] does.
+//! Guarantees: a type is taken only if the catalogue has all that is needed of it, and knows a price of it.
+//! Does not: ask EC2 which types there are; [`crate::catalogue`] has what it answered. Say what a knob means or allows;
+//! [`super::SIZE_KNOBS`] and [`super::SEVERAL_KNOBS`] do.
 
-use crate::catalogue::Offered;
-use crate::enums::Market;
+use crate::catalogue::{Offered, TypeFacts};
+use crate::enums::{Arch, Market};
 use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
 use crate::reservation::{CapacityReservation, Reserved};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// `[[size]]` with `instance_type`: one kind of machine to launch.
@@ -59,4 +62,290 @@ pub enum Fallback {
     None,
     /// The same instance type, on demand.
     OnDemand,
+}
+
+/// Which generations of instance types a size takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Generation {
+    /// Those that EC2 calls current.
+    Current,
+    Any,
+}
+
+/// What a size needs of its instance types. A range holds both of its ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Requirements {
+    /// The names, where `*` is any text.
+    pub instance_types: BTreeSet<String>,
+    /// The names of types that are not taken, where `*` is any text.
+    pub exclude_types: BTreeSet<String>,
+    pub vcpus: (f64, f64),
+    pub memory_gib: (f64, f64),
+    pub memory_gib_per_vcpu: (f64, f64),
+    pub gpus: (f64, f64),
+    pub gpu_type: Option<String>,
+    pub gpu_memory_gib: u64,
+    pub local_disk_gib: u64,
+    pub generation: Generation,
+    pub burstable: bool,
+    pub bare_metal: bool,
+}
+
+/// A size of several instance types.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SeveralTypes {
+    pub name: String,
+    #[serde(flatten)]
+    pub requirements: Requirements,
+    pub scratch_gib: u64,
+    #[serde(flatten)]
+    pub kind: OwnKind,
+    pub market: Market,
+    pub fallback: Fallback,
+    pub max: Option<u32>,
+    pub template: Option<String>,
+}
+
+/// What the policy itself says of the machines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OwnKind {
+    pub arch: Arch,
+    pub labels: BTreeSet<String>,
+    pub containers: bool,
+}
+
+/// Whether a text matches a pattern, where `*` is any text.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut left) = text.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = left.get(at + part.len()..).unwrap_or_default();
+    }
+    left.ends_with(end)
+}
+
+impl Requirements {
+    /// Why the type is not taken, as the first thing that does not fit; `None` if it is taken.
+    pub fn lacks(&self, name: &str, arch: Arch, facts: &TypeFacts) -> Option<&'static str> {
+        let is_in = |(least, most): (f64, f64), n: f64| (least..=most).contains(&n);
+        let gib = facts.memory_mib as f64 / 1024.0;
+        let has_gpu_type = |asked: &String| facts.gpu_type.as_ref().is_some_and(|has| has.eq_ignore_ascii_case(asked));
+        let checks = [
+            ("instance_types", self.instance_types.iter().any(|pattern| matches(pattern, name))),
+            ("exclude_types", !self.exclude_types.iter().any(|pattern| matches(pattern, name))),
+            ("arch", facts.arch.contains(&arch)),
+            ("generation", facts.is_current || self.generation == Generation::Any),
+            ("vcpus", is_in(self.vcpus, facts.vcpus.into())),
+            ("memory_gib", is_in(self.memory_gib, gib)),
+            ("memory_gib_per_vcpu", is_in(self.memory_gib_per_vcpu, gib / f64::from(facts.vcpus.max(1)))),
+            ("gpus", is_in(self.gpus, facts.gpus as f64)),
+            ("gpu_type", self.gpu_type.as_ref().is_none_or(has_gpu_type)),
+            ("gpu_memory_gib", self.gpu_memory_gib <= facts.gpu_memory_gib),
+            ("local_disk_gib", self.local_disk_gib <= facts.local_disk_gib),
+            ("burstable", self.burstable || !facts.is_burstable),
+            ("bare_metal", self.bare_metal || !facts.is_bare_metal),
+        ];
+        checks.iter().find(|(_, is_met)| !is_met).map(|(name, _)| *name)
+    }
+
+    /// This type, whatever it is.
+    fn only(instance_type: &str) -> Self {
+        const ANY: (f64, f64) = (0.0, f64::MAX);
+        Self {
+            instance_types: [instance_type.to_owned()].into(),
+            exclude_types: BTreeSet::new(),
+            vcpus: ANY,
+            memory_gib: ANY,
+            memory_gib_per_vcpu: ANY,
+            gpus: ANY,
+            gpu_type: None,
+            gpu_memory_gib: 0,
+            local_disk_gib: 0,
+            generation: Generation::Any,
+            burstable: true,
+            bare_metal: true,
+        }
+    }
+}
+
+impl SeveralTypes {
+    /// The size with all that EC2 says of its only type.
+    pub fn only(size: &Size) -> Self {
+        let Size { name, instance_type, capacity, kind, market, fallback, max, template, .. } = size;
+        let (labels, arch, containers) = (kind.labels.clone(), kind.arch, kind.containers);
+        Self {
+            name: name.clone(),
+            requirements: Requirements::only(instance_type),
+            scratch_gib: capacity.scratch_gib,
+            kind: OwnKind { arch, labels, containers },
+            market: *market,
+            fallback: *fallback,
+            max: *max,
+            template: template.clone(),
+        }
+    }
+
+    /// The size of one of its types. `None`: the type is not taken, or the catalogue knows no price of it in one of these
+    /// zones. Without zones, any counts.
+    pub(super) fn of_type(&self, name: &str, offered: &Offered, zones: &BTreeSet<&str>) -> Option<Size> {
+        let facts = &offered.facts;
+        if self.requirements.lacks(name, self.kind.arch, facts).is_some() {
+            return None;
+        }
+        let prices = zones
+            .iter()
+            .filter(|zone| offered.zones.contains(**zone))
+            .filter_map(|zone| offered.price_in(self.market, Some(*zone)));
+        let price_per_hour = if zones.is_empty() { offered.price(self.market) } else { prices.min() }?;
+        let gpus = u32::try_from(facts.gpus).ok()?;
+        let (vcpus, memory_mib, scratch_gib) = (facts.vcpus, facts.memory_mib, self.scratch_gib);
+        Some(Size {
+            name: self.name.clone(),
+            instance_type: name.to_owned(),
+            capacity: Capacity { vcpus, memory_mib, scratch_gib, gpus },
+            kind: MachineKind {
+                arch: self.kind.arch,
+                gpu_type: facts.gpu_type.clone().filter(|_| gpus > 0),
+                gpu_memory_gib: facts.gpu_memory_gib,
+                labels: self.kind.labels.clone(),
+                containers: self.kind.containers,
+            },
+            price_per_hour,
+            market: self.market,
+            fallback: self.fallback,
+            max: self.max,
+            template: self.template.clone(),
+            offered: Some(Arc::new(offered.clone())),
+            reservation: None,
+        })
+    }
+}
+
+impl Offered {
+    /// The lowest price of the type in a market, in any zone; `None` if none is known.
+    pub fn price(&self, market: Market) -> Option<Usd> {
+        match market {
+            Market::OnDemand => self.on_demand,
+            Market::Spot => self.spot.values().min().copied(),
+            Market::Reserved => Some(Usd::ZERO),
+        }
+    }
+
+    /// The price of the type in a market and a zone. A zone that is not known has the lowest price.
+    pub fn price_in(&self, market: Market, zone: Option<&str>) -> Option<Usd> {
+        match (market, zone) {
+            (Market::Spot, Some(zone)) => self.spot.get(zone).copied(),
+            (Market::OnDemand | Market::Reserved, _) | (Market::Spot, None) => self.price(market),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Catalogue;
+    use crate::policy::Policy;
+    use serde_json::json;
+
+    #[test]
+    fn a_star_is_any_text() {
+        for (pattern, text, is_match) in [
+            ("m7a.large", "m7a.large", true),
+            ("m7a.large", "m7a.large2", false),
+            ("*", "m7a.large", true),
+            ("m7*.large", "m7a.large", true),
+            ("m7*.large", "m7a.xlarge", false),
+            ("m7*.*large", "m7a.xlarge", true),
+            ("*.metal*", "m7i.metal-24xl", true),
+            ("c*", "m7a.large", false),
+            ("ab*ba", "aba", false),
+        ] {
+            assert_eq!(matches(pattern, text), is_match, "{pattern} {text}");
+        }
+    }
+
+    fn policy(size: serde_json::Value) -> Policy {
+        Policy::from_json(&json!({"launch": {"template": "nodekeeper"}, "size": [size]})).unwrap()
+    }
+
+    fn facts(vcpus: u32, gib: u64) -> TypeFacts {
+        let arch = [Arch::X86_64].into();
+        TypeFacts { vcpus, memory_mib: gib * 1024, arch, is_current: true, ..TypeFacts::default() }
+    }
+
+    /// What a size needs × a type that has all of it but one thing.
+    #[test]
+    fn each_need_is_compared_with_the_type() {
+        let a10g = TypeFacts { gpus: 4, gpu_type: Some("a10g".into()), gpu_memory_gib: 24, ..facts(48, 192) };
+        let gpu = |more: serde_json::Value| {
+            let mut size = json!({"name": "s", "instance_types": ["*"], "gpus": [1, 8]});
+            size.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            size
+        };
+        let cpu = |knob: &str, value: serde_json::Value| {
+            let mut size = json!({"name": "s", "instance_types": ["*"]});
+            size[knob] = value;
+            size
+        };
+        for (size, facts, lacks) in [
+            (cpu("instance_types", json!(["m7a.*"])), facts(2, 8), None),
+            (cpu("instance_types", json!(["c7a.*"])), facts(2, 8), Some("instance_types")),
+            (cpu("exclude_types", json!(["m7*"])), facts(2, 8), Some("exclude_types")),
+            (cpu("vcpus", json!([2, 64])), facts(2, 8), None),
+            (cpu("vcpus", json!([4, 64])), facts(2, 8), Some("vcpus")),
+            (cpu("memory_gib", json!([0, 7.5])), facts(2, 8), Some("memory_gib")),
+            (cpu("memory_gib_per_vcpu", json!([8, 16])), facts(2, 8), Some("memory_gib_per_vcpu")),
+            (cpu("memory_gib_per_vcpu", json!([4, 4])), facts(2, 8), None),
+            (cpu("arch", json!("arm64")), facts(2, 8), Some("arch")),
+            (cpu("vcpus", json!([1, 64])), a10g.clone(), Some("gpus")),
+            (gpu(json!({})), a10g.clone(), None),
+            (gpu(json!({})), facts(2, 8), Some("gpus")),
+            (gpu(json!({"gpu_type": "A10G", "gpu_memory_gib": 24})), a10g.clone(), None),
+            (gpu(json!({"gpu_type": "h100"})), a10g.clone(), Some("gpu_type")),
+            (gpu(json!({"gpu_memory_gib": 25})), a10g, Some("gpu_memory_gib")),
+            (cpu("local_disk_gib", json!(1)), facts(2, 8), Some("local_disk_gib")),
+            (cpu("vcpus", json!([1, 64])), TypeFacts { is_current: false, ..facts(2, 8) }, Some("generation")),
+            (cpu("generation", json!("any")), TypeFacts { is_current: false, ..facts(2, 8) }, None),
+            (cpu("vcpus", json!([1, 64])), TypeFacts { is_burstable: true, ..facts(2, 8) }, Some("burstable")),
+            (cpu("burstable", json!(true)), TypeFacts { is_burstable: true, ..facts(2, 8) }, None),
+            (cpu("vcpus", json!([1, 64])), TypeFacts { is_bare_metal: true, ..facts(2, 8) }, Some("bare_metal")),
+        ] {
+            let of = &policy(size.clone()).several[0];
+            assert_eq!(of.requirements.lacks("m7a.large", of.kind.arch, &facts), lacks, "{size}");
+        }
+    }
+
+    #[test]
+    fn a_type_without_a_known_price_is_not_taken() {
+        let spot = json!({"name": "s", "instance_types": ["*"], "market": "spot", "fallback": "on_demand", "max": 7});
+        let policy = policy(spot);
+        let mut catalogue = Catalogue::default();
+        let offer = |on_demand, spot: &[(&str, u64)]| Offered {
+            facts: facts(2, 8),
+            zones: ["a".to_owned(), "b".to_owned()].into(),
+            on_demand: Some(Usd::from_micros(on_demand)),
+            spot: spot.iter().map(|(zone, micros)| ((*zone).to_owned(), Usd::from_micros(*micros))).collect(),
+        };
+        catalogue.types.insert("m7a.large".into(), offer(100, &[("a", 40), ("b", 30)]));
+        catalogue.types.insert("m7i.large".into(), offer(90, &[]));
+        let document = policy.to_json();
+        let policy = policy.with_catalogue(catalogue.clone());
+        let [only] = policy.size.as_slice() else { panic!("{:?}", policy.size) };
+        assert_eq!((only.instance_type.as_str(), only.price_per_hour.micros(), only.max), ("m7a.large", 30, Some(7)));
+        let offered = only.offered.as_ref().unwrap();
+        let price = |market, zone| offered.price_in(market, zone).map(Usd::micros);
+        assert_eq!(price(Market::Spot, Some("a")), Some(40));
+        assert_eq!(price(Market::Spot, Some("c")), None);
+        assert_eq!(price(Market::Spot, None), Some(30));
+        assert_eq!(price(Market::OnDemand, Some("c")), Some(100));
+        // The document is the same whatever the catalogue has, and reads back.
+        assert_eq!(policy.to_json(), document);
+        assert_eq!(Policy::from_json(&document).unwrap().with_catalogue(catalogue.clone()), policy);
+        assert_eq!(policy.clone().with_catalogue(catalogue).size.len(), 1, "a second time");
+        assert_eq!(policy.size.len() + policy.with_catalogue(Catalogue::default()).size.len(), 1);
+    }
 }

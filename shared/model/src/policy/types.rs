@@ -4,8 +4,7 @@
 //! Does not: say what a knob means or allows; [`super::KNOBS`] and [`super::SIZE_KNOBS`] do.
 
 use super::minimum::Minimum;
-use super::several::SeveralTypes;
-use super::size::Size;
+use super::size::{SeveralTypes, Size};
 use crate::catalogue::Catalogue;
 use crate::enums::Arch;
 use crate::money::Usd;
