@@ -15,16 +15,15 @@
 //! until its fate is known.
 //! Does not: decide when to call; the loops in `control` and `sweep` do.
 
-mod durable;
 mod gpus;
 mod handles;
 mod node;
 pub mod orders;
 
-pub use durable::{Durable, LocalAlloc};
 pub use gpus::{Gpu, Holder, Lacking, assign, sick};
 pub use handles::{HandleList, HandleRound, SettledHandles};
 pub use node::{Identity, Node, Progress, Refusals, Seen, Work, tail};
+pub use orders::{Durable, LocalAlloc};
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -4,10 +4,9 @@
 //! has dropped it; a report whose fate is unknown is sent again unchanged.
 //! Does not: start or stop anything, or save itself.
 
-use crate::protocol::durable::{Durable, LocalAlloc};
 use crate::protocol::gpus::{Gpu, sick};
 use crate::protocol::handles::{HandleList, HandleRound, SettledHandles};
-use crate::protocol::orders::{self, Applied, OrderList};
+use crate::protocol::orders::{self, Applied, Durable, LocalAlloc, OrderList};
 use model::elements::Told;
 use model::ids::AllocId;
 use model::image::ImageDigest;

@@ -1,7 +1,7 @@
 //! Values that the tests of several modules start from.
 
 use crate::alloc_dir::AllocTask;
-use crate::protocol::durable::Durable;
+use crate::protocol::orders::Durable;
 use crate::runtime::RuntimeKind;
 use model::ids::{AllocId, JobId, NodeId};
 use model::wire::AllocOrder;
