@@ -67,7 +67,6 @@ pub mod image;
 pub mod imds;
 pub mod isolation;
 pub mod job_files;
-mod memory;
 pub mod memory_file;
 pub mod node_state;
 pub mod output;

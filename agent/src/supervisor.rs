@@ -11,7 +11,7 @@
 //! the node could not do is never a failure of the command. (The exit
 //! record comes later if a container cannot be removed or the disk is full.)
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
-//! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere `memory` counts what
+//! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere `over_memory` counts what
 //! the processes of the tree use, twice a second.
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
