@@ -65,20 +65,19 @@ pub struct Knob {
     pub doc: &'static str,
 }
 
-const fn knob(path: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Knob {
-    Knob { path, kind, default: Some(default), doc }
-}
-
 /// A table of knobs. A row is `"path", kind, "default": "meaning";`, with `required` for a knob without a default, or the
-/// name of a knob that several tables have.
+/// name of a knob that several tables have: a `const`.
 macro_rules! knobs {
     (@default required) => { None };
     (@default $default:literal) => { Some($default) };
+    (@knob $path:literal, $kind:expr, $default:tt, $doc:literal) => {
+        Knob { path: $path, kind: $kind, default: knobs!(@default $default), doc: $doc }
+    };
+    ($(const $name:ident: $path:literal, $kind:expr, $default:tt: $doc:literal;)+) => {
+        $(const $name: Knob = knobs!(@knob $path, $kind, $default, $doc);)+
+    };
     ($($($shared:ident)? $($path:literal, $kind:expr, $default:tt: $doc:literal)?;)*) => {
-        &[$(
-            $($shared,)?
-            $(Knob { path: $path, kind: $kind, default: knobs!(@default $default), doc: $doc },)?
-        )*]
+        &[$($($shared,)? $(knobs!(@knob $path, $kind, $default, $doc),)?)*]
     };
 }
 
@@ -204,30 +203,20 @@ pub const MINIMUM_KNOBS: &[Knob] = knobs! {
 };
 
 // What both kinds of sizes have.
-const SCRATCH: Knob = knob("scratch_gib", Kind::Whole(0, 1 << 32), "0", "scratch space, in GiB");
-const ARCH: Knob = knob(
-    "arch",
-    Kind::OneOf(&["x86_64", "arm64"]),
-    "\"x86_64\"",
-    "the architecture; jobs that name none go to x86_64, or to arm64 if no size is x86_64",
-);
-const LABELS: Knob = knob("labels", Kind::Labels, "[]", "what jobs may require of it, like [\"nvme\", \"fast-net\"]");
-const CONTAINERS: Knob = knob(
-    "containers",
-    Kind::Flag,
-    "true",
-    "whether its image has docker or podman: jobs with an image go nowhere else",
-);
-const MARKET: Knob = knob("market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"", "how it is bought");
-const FALLBACK: Knob = knob(
-    "fallback",
-    Kind::OneOf(&["none", "on_demand"]),
-    "\"none\"",
-    "what a spot size falls back to when spot is short",
-);
-const MAX_NODES: Knob =
-    knob("max", Kind::Whole(0, SLOT_CEILING as i64), "null", "the most nodes of this size; not set: no cap of its own");
-const TEMPLATE: Knob = knob("template", Kind::Template, "null", "its launch template; not set: launch.template");
+knobs! {
+    const SCRATCH: "scratch_gib", Kind::Whole(0, 1 << 32), "0": "scratch space, in GiB";
+    const ARCH: "arch", Kind::OneOf(&["x86_64", "arm64"]), "\"x86_64\"":
+        "the architecture; jobs that name none go to x86_64, or to arm64 if no size is x86_64";
+    const LABELS: "labels", Kind::Labels, "[]": "what jobs may require of it, like [\"nvme\", \"fast-net\"]";
+    const CONTAINERS: "containers", Kind::Flag, "true":
+        "whether its image has docker or podman: jobs with an image go nowhere else";
+    const MARKET: "market", Kind::OneOf(&["on_demand", "spot"]), "\"on_demand\"": "how it is bought";
+    const FALLBACK: "fallback", Kind::OneOf(&["none", "on_demand"]), "\"none\"":
+        "what a spot size falls back to when spot is short";
+    const MAX_NODES: "max", Kind::Whole(0, SLOT_CEILING as i64), "null":
+        "the most nodes of this size; not set: no cap of its own";
+    const TEMPLATE: "template", Kind::Template, "null": "its launch template; not set: launch.template";
+}
 
 /// Every knob of a `[[size]]` with `instance_type`.
 pub const SIZE_KNOBS: &[Knob] = knobs! {
