@@ -181,7 +181,12 @@ struct NextPiece {
 
 /// Reads the piece that comes next: from the beginning of the piece that S3 has in part, or not at all. `None` if S3 has all
 /// there is.
-fn next_piece(outputs: &Outputs, id: AllocId, known: Option<Progress>, ended: bool) -> io::Result<Option<NextPiece>> {
+fn next_piece(
+    outputs: &Outputs,
+    id: AllocId,
+    known: Option<Progress>,
+    has_ended: bool,
+) -> io::Result<Option<NextPiece>> {
     let files = outputs.files(id);
     let stored = known.unwrap_or_else(|| files.progress());
     let size = match files.size() {
@@ -191,13 +196,13 @@ fn next_piece(outputs: &Outputs, id: AllocId, known: Option<Progress>, ended: bo
     };
     // It was dropped meanwhile. An output that is not there because its command was never started is an empty one.
     let is_gone = !files.is_there() || size < stored.bytes;
-    if is_gone || stored.end || (stored.bytes == size && !ended) {
+    if is_gone || stored.end || (stored.bytes == size && !has_ended) {
         return Ok(None);
     }
     let no = stored.bytes / PIECE_BYTES;
     let from = no.saturating_mul(PIECE_BYTES);
     let to = size.min(from.saturating_add(PIECE_BYTES));
-    let progress = Progress { bytes: to, end: ended && to == size };
+    let progress = Progress { bytes: to, end: has_ended && to == size };
     let (bytes, switches) = match size {
         0 => (Vec::new(), Switches::default()),
         _ => (files.bytes_within(from, to)?, files.switches_within(from, to)?),
