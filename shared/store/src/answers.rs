@@ -1,7 +1,7 @@
 //! Takes the rows out of DynamoDB's answers before the SDK reads them.
 //!
-//! The SDK makes a map with a text for each attribute of each row. For large lists that is most of the work of a run, so records
-//! are read from the text of their rows ([`crate::sent`]).
+//! The SDK makes a map with a text for each attribute of each row. Records are read from the text of their rows instead
+//! ([`crate::sent`]), so what nobody asks for is never copied.
 //!
 //! Guarantees: what the SDK finds in an answer is as before, but for the rows.
 //! Does not: read an answer that is an error, or no JSON: the SDK does, and says so.
