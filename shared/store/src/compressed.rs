@@ -23,16 +23,17 @@ pub(crate) fn of(name: &str, value: &AttributeValue) -> Option<AttributeValue> {
     Some(AttributeValue::B(Blob::new(bytes)))
 }
 
-/// The text of these bytes; `None` if they are no compressed text.
-pub(crate) fn text(bytes: &[u8]) -> Option<String> {
-    String::from_utf8(decompress_to_vec_zlib_with_limit(bytes, LONGEST).ok()?).ok()
+/// The text of a compressed attribute; `None` if it is no such one.
+pub(crate) fn text(value: &AttributeValue) -> Option<String> {
+    let bytes = value.as_b().ok()?;
+    String::from_utf8(decompress_to_vec_zlib_with_limit(bytes.as_ref(), LONGEST).ok()?).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::db::DbError;
-    use crate::rows::{from_row, row, to_json};
+    use crate::rows::{from_item, row, to_json};
     use crate::tables::Table;
     use model::Alloc;
     use model::fixtures::{self, at};
@@ -51,11 +52,11 @@ mod tests {
             if let AttributeValue::B(bytes) = &item["log_tail"] {
                 assert!(bytes.as_ref().len() * 5 < text.len() * 2, "{} of {}", bytes.as_ref().len(), text.len());
             }
-            assert_eq!(from_row::<Alloc>(Table::Allocs, &item.clone().into()).unwrap(), alloc);
+            assert_eq!(from_item::<Alloc>(Table::Allocs, &item).unwrap(), alloc);
             assert_eq!(to_json(&item)["log_tail"], text);
         }
         let mut broken = row(&alloc);
         broken.insert("log_tail".into(), AttributeValue::B(Blob::new(*b"not compressed")));
-        assert!(matches!(from_row::<Alloc>(Table::Allocs, &broken.into()), Err(DbError::Corrupt { .. })));
+        assert!(matches!(from_item::<Alloc>(Table::Allocs, &broken), Err(DbError::Corrupt { .. })));
     }
 }

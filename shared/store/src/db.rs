@@ -5,12 +5,10 @@
 //! Guarantees: a failed condition and a transaction conflict are different errors.
 //! Does not: retry; [`super::Store`] retries transaction conflicts.
 
-use crate::sent::Attributes;
 use crate::tables::{Index, Table};
 use crate::write::{Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::types::AttributeValue;
-use serde_json::value::RawValue;
 use std::any::Any;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -24,29 +22,20 @@ pub struct Row(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// The text, if DynamoDB sent the row.
-    sent: Option<Box<RawValue>>,
-    /// The attributes: made from the text when somebody asks for them, which few do.
-    item: OnceLock<Item>,
+    item: Item,
     read: OnceLock<Box<dyn Any + Send + Sync>>,
-}
-
-/// A row as it is held.
-pub(crate) enum Held<'a> {
-    Sent(&'a RawValue),
-    Item(&'a Item),
 }
 
 impl Row {
     /// The row as a record. `read` is called only if the row was not read as this type before.
     pub(crate) fn read_as<R: Clone + Send + Sync + 'static, E>(
         &self,
-        read: impl FnOnce(Held<'_>) -> Result<R, E>,
+        read: impl FnOnce(&Item) -> Result<R, E>,
     ) -> Result<R, E> {
         if let Some(known) = self.0.read.get().and_then(|known| known.downcast_ref::<R>()) {
             return Ok(known.clone());
         }
-        let record = read(self.0.sent.as_deref().map_or_else(|| Held::Item(self), Held::Sent))?;
+        let record = read(&self.0.item)?;
         if Arc::strong_count(&self.0) > 1 {
             // If the row was first read as another type, the record of that type is kept.
             let _ = self.0.read.set(Box::new(record.clone()));
@@ -57,21 +46,14 @@ impl Row {
 
 impl From<Item> for Row {
     fn from(item: Item) -> Self {
-        Self(Arc::new(Shared { sent: None, item: item.into(), read: OnceLock::new() }))
-    }
-}
-
-impl From<Box<RawValue>> for Row {
-    fn from(text: Box<RawValue>) -> Self {
-        Self(Arc::new(Shared { sent: Some(text), item: OnceLock::new(), read: OnceLock::new() }))
+        Self(Arc::new(Shared { item, read: OnceLock::new() }))
     }
 }
 
 impl Deref for Row {
     type Target = Item;
     fn deref(&self) -> &Item {
-        let text = || self.0.sent.as_deref().and_then(|text| Attributes::of(text).ok());
-        self.0.item.get_or_init(|| text().unwrap_or_default().item())
+        &self.0.item
     }
 }
 

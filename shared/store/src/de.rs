@@ -1,90 +1,39 @@
-//! Deserializes the model's types directly from a row, without a copy in between: from the attributes of the SDK, and from the
-//! text that DynamoDB sent.
+//! Deserializes the model's types directly from the attributes of a row, without a copy in between.
 //!
 //! Guarantees: a set is read as a list; a number without a fraction is read as a whole number; an attribute that is null is as
-//! good as absent; a compressed text is read as the text.
-//! Does not: know tables or records. Other binary values are not supported and are read as no value.
+//! good as absent.
+//! Does not: know tables or records. Binary values are not supported and are read as no value.
 
-use crate::compressed;
 use aws_sdk_dynamodb::types::AttributeValue;
-use serde::de::value::{Error, MapDeserializer, SeqDeserializer};
+use serde::de::value::{BorrowedStrDeserializer, Error, MapDeserializer, SeqDeserializer};
 use serde::de::{Deserializer, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
-use std::borrow::Cow;
-
-/// A text that may be a part of the row.
-pub(super) type Text<'de> = Cow<'de, str>;
-
-/// The value of an attribute, as somebody holds it.
-pub(super) trait Value<'de>: Copy {
-    /// Takes the value apart, but not what is in it.
-    fn kind(self) -> Result<Kind<'de, Self>, Error>;
-
-    /// Whether the value says nothing.
-    fn is_null(self) -> bool;
-}
-
-/// What a value is.
-pub(super) enum Kind<'de, V> {
-    Nothing,
-    Bool(bool),
-    Number(Text<'de>),
-    Text(Text<'de>),
-    List(Vec<V>),
-    Map(Vec<(Text<'de>, V)>),
-    Texts(Vec<Text<'de>>),
-    Numbers(Vec<Text<'de>>),
-}
-
-fn texts(texts: &[String]) -> Vec<Text<'_>> {
-    texts.iter().map(|text| Cow::Borrowed(text.as_str())).collect()
-}
-
-impl<'de> Value<'de> for &'de AttributeValue {
-    fn kind(self) -> Result<Kind<'de, Self>, Error> {
-        Ok(match self {
-            AttributeValue::Bool(b) => Kind::Bool(*b),
-            AttributeValue::N(text) => Kind::Number(text.into()),
-            AttributeValue::S(text) => Kind::Text(text.into()),
-            AttributeValue::L(list) => Kind::List(list.iter().collect()),
-            AttributeValue::M(map) => Kind::Map(map.iter().map(|(name, value)| (name.into(), value)).collect()),
-            AttributeValue::Ss(set) => Kind::Texts(texts(set)),
-            AttributeValue::Ns(set) => Kind::Numbers(texts(set)),
-            AttributeValue::B(bytes) => {
-                compressed::text(bytes.as_ref()).map_or(Kind::Nothing, |text| Kind::Text(text.into()))
-            }
-            _ => Kind::Nothing,
-        })
-    }
-
-    fn is_null(self) -> bool {
-        matches!(self, AttributeValue::Null(_))
-    }
-}
-
-/// The attributes of a row.
-pub(super) fn attributes<'de, V: Value<'de>>(
-    attributes: impl IntoIterator<Item = (Text<'de>, V)>,
-) -> impl Deserializer<'de, Error = Error> {
-    // Other programs may write null in place of nothing.
-    let said = attributes.into_iter().filter(|(_, value)| !value.is_null());
-    MapDeserializer::new(said.map(|(name, value)| (Word(name), Attribute(value))))
-}
 
 /// An attribute's value.
-struct Attribute<V>(V);
+#[derive(Clone, Copy)]
+struct Attribute<'a>(&'a AttributeValue);
 
 /// The name of an attribute, or a text in a set.
-struct Word<'de>(Text<'de>);
+#[derive(Clone, Copy)]
+struct Text<'a>(&'a str);
 
 /// A number, in a set or alone.
-struct Number<'de>(Text<'de>);
+#[derive(Clone, Copy)]
+struct Number<'a>(&'a str);
 
-impl<'de, V: Value<'de>> IntoDeserializer<'de, Error> for Attribute<V> {
-    type Deserializer = Self;
-    fn into_deserializer(self) -> Self {
-        self
-    }
+/// Attributes by name.
+pub(super) fn attributes<'a>(
+    pairs: impl Iterator<Item = (&'a str, &'a AttributeValue)>,
+) -> impl Deserializer<'a, Error = Error> {
+    MapDeserializer::new(said(pairs))
+}
+
+/// The attributes that say something. Other programs may write null in place of nothing.
+fn said<'a>(
+    pairs: impl Iterator<Item = (&'a str, &'a AttributeValue)>,
+) -> impl Iterator<Item = (Text<'a>, Attribute<'a>)> {
+    let said = pairs.filter(|(_, value)| !matches!(value, AttributeValue::Null(_)));
+    said.map(|(name, value)| (Text(name), Attribute(value)))
 }
 
 macro_rules! into_itself {
@@ -97,34 +46,12 @@ macro_rules! into_itself {
         }
     )*};
 }
-into_itself!(Word, Number);
+into_itself!(Attribute, Number);
 
-impl<'de> Deserializer<'de> for Word<'de> {
-    type Error = Error;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        match self.0 {
-            Cow::Borrowed(text) => visitor.visit_borrowed_str(text),
-            Cow::Owned(text) => visitor.visit_string(text),
-        }
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_newtype_struct(self)
-    }
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        self.0.into_deserializer().deserialize_enum(name, variants, visitor)
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
-        unit_struct seq tuple tuple_struct map struct identifier ignored_any
+impl<'de> IntoDeserializer<'de, Error> for Text<'de> {
+    type Deserializer = BorrowedStrDeserializer<'de, Error>;
+    fn into_deserializer(self) -> Self::Deserializer {
+        BorrowedStrDeserializer::new(self.0)
     }
 }
 
@@ -139,7 +66,7 @@ impl<'de> Deserializer<'de> for Number<'de> {
         } else if let Ok(number) = self.0.parse::<f64>() {
             visitor.visit_f64(number)
         } else {
-            Word(self.0).deserialize_any(visitor)
+            visitor.visit_borrowed_str(self.0)
         }
     }
 
@@ -149,24 +76,31 @@ impl<'de> Deserializer<'de> for Number<'de> {
     }
 }
 
-impl<'de, A: Value<'de>> Deserializer<'de> for Attribute<A> {
+impl<'de> Deserializer<'de> for Attribute<'de> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        match self.0.kind()? {
-            Kind::Nothing => visitor.visit_unit(),
-            Kind::Bool(b) => visitor.visit_bool(b),
-            Kind::Number(text) => Number(text).deserialize_any(visitor),
-            Kind::Text(text) => Word(text).deserialize_any(visitor),
-            Kind::List(list) => SeqDeserializer::new(list.into_iter().map(Attribute)).deserialize_any(visitor),
-            Kind::Map(map) => attributes(map).deserialize_any(visitor),
-            Kind::Texts(set) => SeqDeserializer::new(set.into_iter().map(Word)).deserialize_any(visitor),
-            Kind::Numbers(set) => SeqDeserializer::new(set.into_iter().map(Number)).deserialize_any(visitor),
+        match self.0 {
+            AttributeValue::Bool(b) => visitor.visit_bool(*b),
+            AttributeValue::N(text) => Number(text).deserialize_any(visitor),
+            AttributeValue::S(text) => visitor.visit_borrowed_str(text),
+            AttributeValue::L(list) => SeqDeserializer::new(list.iter().map(Attribute)).deserialize_any(visitor),
+            AttributeValue::M(map) => {
+                MapDeserializer::new(said(map.iter().map(|(k, v)| (k.as_str(), v)))).deserialize_any(visitor)
+            }
+            AttributeValue::Ss(texts) => SeqDeserializer::new(texts.iter().map(|t| Text(t))).deserialize_any(visitor),
+            AttributeValue::Ns(numbers) => {
+                SeqDeserializer::new(numbers.iter().map(|t| Number(t))).deserialize_any(visitor)
+            }
+            _ => visitor.visit_unit(),
         }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        if self.0.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+        match self.0 {
+            AttributeValue::Null(_) => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
@@ -180,18 +114,14 @@ impl<'de, A: Value<'de>> Deserializer<'de> for Attribute<A> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        match self.0.kind()? {
-            Kind::Text(word) => Word(word).deserialize_enum(name, variants, visitor),
+        match self.0 {
+            AttributeValue::S(word) => Text(word).into_deserializer().deserialize_enum(name, variants, visitor),
             _ => self.deserialize_any(visitor),
         }
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_unit()
-    }
-
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct seq tuple tuple_struct map struct identifier
+        unit_struct seq tuple tuple_struct map struct identifier ignored_any
     }
 }

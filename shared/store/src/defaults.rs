@@ -1,6 +1,6 @@
 //! Every default of the contract: a row without the attribute, or with null in its place, reads as the row that has the default.
 
-use crate::rows::{self, Readable, from_row, row};
+use crate::rows::{self, Readable, from_item, row};
 use crate::ser;
 use crate::tables::Table;
 use crate::write::Item;
@@ -43,7 +43,7 @@ fn check_within<R: Readable + Serialize>(
     whole: &Item,
     but: &[&str],
 ) -> BTreeSet<&'static str> {
-    let read = |item: &Item, name: &str| match from_row::<R>(table, &item.clone().into()) {
+    let read = |item: &Item, name: &str| match from_item::<R>(table, item) {
         Ok(read) => rows::to_item(&read),
         Err(e) => panic!("{part} without {name}: {e}"),
     };

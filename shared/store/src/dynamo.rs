@@ -5,7 +5,6 @@
 //! is conditional.
 //! Does not: decide what to read or write.
 
-use crate::answers::Rows;
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
 use crate::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
 use crate::write::{Aliases, Effect, Item, Key, Write};
@@ -243,6 +242,10 @@ where
     }
 }
 
+fn rows(items: Option<Vec<Item>>) -> Vec<Row> {
+    items.unwrap_or_default().into_iter().map(Row::from).collect()
+}
+
 /// The meaning of a cancelled transaction. If its writes failed for different reasons, a failed condition comes
 /// before a conflict, and a conflict before throttling.
 fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
@@ -293,17 +296,14 @@ impl Dynamo {
                 .consistent_read(true)
                 .build()
                 .map_err(unbuilt(operation))?;
-            let rows = Rows::default();
             let answer = self
                 .client
                 .batch_get_item()
                 .request_items(&name, request)
-                .customize()
-                .interceptor(rows.clone())
                 .send()
                 .await
                 .map_err(|e| db_error(operation, &name, &e))?;
-            found.extend(rows.take());
+            found.extend(answer.responses.unwrap_or_default().into_values().flatten().map(Row::from));
             wanted = answer.unprocessed_keys.unwrap_or_default().into_values().flat_map(|k| k.keys).collect();
         }
         Ok(found)
@@ -315,20 +315,18 @@ impl Db for Dynamo {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         let table = self.name(key.table);
         let (projection, aliases) = self.projection(key.table, None).unzip();
-        let rows = Rows::default();
-        self.client
+        let answer = self
+            .client
             .get_item()
             .table_name(&table)
             .set_key(Some(key.attributes()))
             .set_projection_expression(projection)
             .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
             .consistent_read(true)
-            .customize()
-            .interceptor(rows.clone())
             .send()
             .await
             .map_err(|e| db_error("GetItem", &table, &e))?;
-        Ok(rows.take().pop())
+        Ok(answer.item.map(Row::from))
     }
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
@@ -355,7 +353,6 @@ impl Db for Dynamo {
         if let (Some(range), Some(bound)) = (key.range, bound) {
             condition.push_str(&format!(" AND {} {bound}", aliases.name(range.name)));
         }
-        let rows = Rows::default();
         let answer = self
             .client
             .query()
@@ -368,19 +365,16 @@ impl Db for Dynamo {
             .scan_index_forward(!query.newest_first)
             .set_limit(query.limit)
             .set_exclusive_start_key(from)
-            .customize()
-            .interceptor(rows.clone())
             .send()
             .await
             .map_err(|e| db_error("Query", &table, &e))?;
-        Ok(Page { items: rows.take(), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
     }
 
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
         let Scan { table, index, segment } = *scan;
         let name = self.name(table);
         let (projection, aliases) = self.projection(table, index).unzip();
-        let rows = Rows::default();
         let answer = self
             .client
             .scan()
@@ -393,12 +387,10 @@ impl Db for Dynamo {
             .set_segment(segment.map(|s| s.number))
             .set_total_segments(segment.map(|s| s.of))
             .set_exclusive_start_key(from)
-            .customize()
-            .interceptor(rows.clone())
             .send()
             .await
             .map_err(|e| db_error("Scan", &name, &e))?;
-        Ok(Page { items: rows.take(), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
     }
 
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
@@ -430,12 +422,9 @@ impl Db for Dynamo {
             Effect::Update { set, remove } => {
                 let change = aliases.update(set, remove);
                 let update = self.client.update_item().table_name(&table).set_key(key).update_expression(change);
-                let rows = Rows::default();
-                conditional!(update, condition, aliases)
+                let answer = conditional!(update, condition, aliases)
                     .return_values(if wants { ReturnValue::AllNew } else { ReturnValue::None })
                     .return_values_on_condition_check_failure(on_failure)
-                    .customize()
-                    .interceptor(rows.clone())
                     .send()
                     .await
                     .map_err(|e| {
@@ -446,7 +435,7 @@ impl Db for Dynamo {
                         };
                         write_error("UpdateItem", &table, &e, row)
                     })?;
-                Ok(rows.take().pop())
+                Ok(answer.attributes.map(Row::from))
             }
             Effect::Delete => {
                 let delete = self.client.delete_item().table_name(&table).set_key(key);

@@ -10,7 +10,6 @@
 //! Guarantees: every write is conditional (`docs/rules.md#R3`).
 //! Does not: decide anything.
 
-mod answers;
 mod compressed;
 mod conditions;
 mod db;
@@ -26,7 +25,6 @@ mod listed;
 pub mod placing;
 mod queue;
 mod rows;
-mod sent;
 mod ser;
 mod store;
 mod tables;

@@ -4,10 +4,8 @@
 //! what changed, so that it never overwrites the pulse by accident.
 //! Does not: know any condition except the version.
 
-use crate::db::{DbError, Held, Row};
-use crate::de::Text;
+use crate::db::{DbError, Row};
 use crate::end::End;
-use crate::sent::Attributes;
 use crate::tables::Table;
 use crate::write::{Cond, Effect, Item, Key, Write};
 use crate::{compressed, de, job_event, ser};
@@ -23,7 +21,7 @@ use model::{Alloc, AllocSummary, FailurePolicy, Handle, Job, JobState, JobSummar
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 /// Counts that are 0 when they are absent.
@@ -112,8 +110,7 @@ fn plain(value: &AttributeValue) -> Value {
             texts.into()
         }
         AttributeValue::Ns(numbers) => numbers.iter().map(|t| number(t)).collect(),
-        AttributeValue::B(bytes) => compressed::text(bytes.as_ref()).map_or(Value::Null, Value::String),
-        _ => Value::Null,
+        other => compressed::text(other).map_or(Value::Null, Value::String),
     }
 }
 
@@ -146,21 +143,25 @@ impl Readable for Alloc {
 
 /// A row as the model's type.
 pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbError> {
-    let read = row.read_as(|held| match held {
-        Held::Sent(text) => Attributes::of(text).map_err(|e| e.to_string()).and_then(|all| read(table, all.0)),
-        Held::Item(item) => read(table, item.iter().map(|(name, value)| (name.into(), value)).collect()),
-    });
-    read.map_err(|detail| DbError::Corrupt { table: table.suffix(), key: key_text(table, row), detail })
+    row.read_as(|item| from_item(table, item))
 }
 
-/// The record of a row with these attributes, or why there is none.
-fn read<'de, R: Readable, V: de::Value<'de>>(table: Table, attributes: Vec<(Text<'de>, V)>) -> Result<R, String> {
+pub(crate) fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
     // No list of due handles would ever show such a row.
-    if table == Table::Handles && !attributes.iter().any(|(name, _)| name == "due") {
-        return Err("attribute `due` is missing".into());
+    if table == Table::Handles && !item.contains_key("due") {
+        let (table, key, detail) = (table.suffix(), key_text(table, item), "attribute `due` is missing".to_owned());
+        return Err(DbError::Corrupt { table, key, detail });
     }
-    let read = R::deserialize(de::attributes(attributes)).map_err(|e| e.to_string())?;
-    R::contradiction(&read).map_or(Ok(read), Err)
+    let corrupt = |detail| DbError::Corrupt { table: table.suffix(), key: key_text(table, item), detail };
+    let texts: HashMap<&str, AttributeValue> =
+        item.iter().filter_map(|(name, value)| Some((name.as_str(), s(compressed::text(value)?)))).collect();
+    let as_text = |(name, value)| (name, texts.get(name).unwrap_or(value));
+    let read = R::deserialize(de::attributes(item.iter().map(|(k, v)| (k.as_str(), v)).map(as_text)));
+    let read = read.map_err(|e| corrupt(e.to_string()))?;
+    match R::contradiction(&read) {
+        None => Ok(read),
+        Some(detail) => Err(corrupt(detail)),
+    }
 }
 
 pub(crate) fn key_text(table: Table, item: &Item) -> String {
@@ -447,11 +448,11 @@ mod tests {
     #[test]
     fn rows_read_back_as_the_records_they_were() {
         let node = fixtures::ready(3).with_alloc(fixtures::alloc_id(0), at(90)).unwrap();
-        assert_eq!(from_row::<NodeRecord>(Table::Nodes, &row(&node).into()).unwrap(), node);
+        assert_eq!(from_item::<NodeRecord>(Table::Nodes, &row(&node)).unwrap(), node);
         let job = fixtures::job(1).with_placed(&[fixtures::alloc_id(1)]).unwrap();
-        assert_eq!(from_row::<Job>(Table::Jobs, &row(&job).into()).unwrap(), job);
+        assert_eq!(from_item::<Job>(Table::Jobs, &row(&job)).unwrap(), job);
         let alloc = Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap();
-        assert_eq!(from_row::<Alloc>(Table::Allocs, &row(&alloc).into()).unwrap(), alloc);
+        assert_eq!(from_item::<Alloc>(Table::Allocs, &row(&alloc)).unwrap(), alloc);
     }
 
     #[test]
@@ -463,7 +464,7 @@ mod tests {
             keep: true,
             ..Handle::new(fixtures::node_id(1), "c".into(), kind, state, u64::MAX, at(0))
         };
-        assert_eq!(from_row::<Handle>(Table::Handles, &handle_row(&handle).into()).unwrap(), handle);
+        assert_eq!(from_item::<Handle>(Table::Handles, &handle_row(&handle)).unwrap(), handle);
         let detail = serde_json::json!({"list": [1, -2, 0.5, "x", null, true, {"empty": []}], "map": {"a": ""}});
         let rng = model::rng::Rng::seeded(1);
         let event = model::events::Event::new(
@@ -477,7 +478,7 @@ mod tests {
         .with("detail", detail);
         let item = to_item(&event);
         assert!(!item.contains_key("reason"));
-        assert_eq!(from_row::<model::events::Event>(Table::Events, &item.clone().into()).unwrap(), event);
+        assert_eq!(from_item::<model::events::Event>(Table::Events, &item).unwrap(), event);
         assert_eq!(to_json(&item)["detail"]["detail"], event.detail["detail"]);
     }
 
@@ -488,7 +489,7 @@ mod tests {
             let mut bad = good.clone();
             bad.remove(name);
             bad.extend(value.map(|v| (name.to_owned(), v)));
-            from_row::<NodeRecord>(Table::Nodes, &bad.clone().into()).unwrap_err().to_string()
+            from_item::<NodeRecord>(Table::Nodes, &bad).unwrap_err().to_string()
         };
         let says = |why: &str| format!("row 3 of table nodes cannot be understood: {why}: repair or delete it");
         assert_eq!(detail("gate_seq", None), says("missing field `gate_seq`"));
