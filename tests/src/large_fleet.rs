@@ -1,6 +1,7 @@
-//! A fleet so large that poll-and-scale asks EC2 for instances by id: here, any fleet with a node in use.
+//! A fleet so large that poll-and-scale asks EC2 by id, and only for the instances in question: here, any fleet with a node in
+//! use.
 
-use crate::world::{World, job, quick_policy};
+use crate::world::{World, job, lonely_job, quick_policy};
 use async_trait::async_trait;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
 use model::fixtures;
@@ -11,11 +12,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// EC2, with a count of the calls that list all instances, and of those that ask by id.
+/// EC2, with a count of the calls that list all instances, of the ids that are asked for together, and of the calls for one.
 struct Counted {
     ec2: Arc<dyn Cloud>,
     lists: AtomicUsize,
     by_id: AtomicUsize,
+    of_one: AtomicUsize,
 }
 
 #[async_trait]
@@ -25,13 +27,14 @@ impl Cloud for Counted {
         self.ec2.instances().await
     }
     async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
-        self.by_id.fetch_add(1, Ordering::SeqCst);
+        self.by_id.fetch_add(instance_ids.len(), Ordering::SeqCst);
         self.ec2.instances_by_id(instance_ids).await
     }
     async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
         self.ec2.instances_of(nodes).await
     }
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
+        self.of_one.fetch_add(1, Ordering::SeqCst);
         self.ec2.instance(instance_id).await
     }
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
@@ -50,7 +53,8 @@ async fn world() -> (World, Arc<Counted>) {
     policy["poll"] = json!({"list_nodes": 0});
     let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     let ec2 = Arc::clone(&world.cloud);
-    let counted = Arc::new(Counted { ec2, lists: AtomicUsize::new(0), by_id: AtomicUsize::new(0) });
+    let (lists, by_id, of_one) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let counted = Arc::new(Counted { ec2, lists, by_id, of_one });
     world.cloud = Arc::clone(&counted) as Arc<dyn Cloud>;
     (world, counted)
 }
@@ -73,10 +77,36 @@ async fn a_large_fleet_lives_without_ec2s_list() {
         world.step().await;
         world.check().await;
         if by_id > 0 && world.is_quiet().await {
+            assert_eq!(counted.of_one.load(Ordering::SeqCst), 0, "idle nodes are asked for together before they end");
             return;
         }
     }
-    panic!("not quiet, after EC2 was asked {by_id} times by id");
+    panic!("not quiet, after EC2 was asked for {by_id} ids");
+}
+
+/// EC2 is not asked about a node whose heartbeats are on time. The first late heartbeat shows that its instance is gone.
+#[tokio::test]
+async fn only_a_late_heartbeat_is_a_question() {
+    let (mut world, counted) = world().await;
+    world.submit(lonely_job()).await;
+    for _ in 0..12 {
+        world.step().await;
+    }
+    let first = world.look.nodes().await.unwrap().remove(0);
+    assert!(first.is_heard(world.now()));
+    let asked = counted.by_id.load(Ordering::SeqCst);
+    world.poll().await;
+    assert_eq!(counted.by_id.load(Ordering::SeqCst), asked);
+
+    world.cloud.terminate(&[first.life().unwrap().instance_id.clone().unwrap()]).await.unwrap();
+    for steps in 0..7 {
+        world.step().await;
+        if world.look.nodes().await.unwrap().iter().all(|node| node.node_id() != first.node_id()) {
+            assert!(steps > 1 && counted.by_id.load(Ordering::SeqCst) > asked, "{steps}");
+            return;
+        }
+    }
+    panic!("35 s after its instance has ended, the node still counts as there");
 }
 
 /// A node runs, so EC2 is asked by id. A record whose launch was not answered has no id: its instance is found by its tag.

@@ -323,6 +323,14 @@ mod tests {
     }
 
     #[test]
+    fn a_run_whose_clock_is_behind_does_not_begin_the_wait_again() {
+        let mut brake = new(BrakeKind::Missing);
+        let mut look = |s| brake.look("a", HOLD, ids(0..5), s);
+        assert_eq!([look(0).0, look(290).0, look(289).0], [ids(0..0), ids(0..0), ids(0..0)]);
+        assert_eq!([look(301).0, look(300).0], [ids(0..5), ids(0..5)]);
+    }
+
+    #[test]
     fn a_brake_also_ends_when_runs_are_rare() {
         let mut brake = new(BrakeKind::Missing);
         let held: Vec<bool> = (0..4).map(|n| brake.look("a", HOLD, ids(0..5), n * 299).0.is_empty()).collect();

@@ -5,8 +5,9 @@
 //! mistaken for an orphan. If a page of a list fails, the whole observation fails.
 //!
 //! In a large fleet, poll-and-scale does not read EC2's list, because that takes tens of seconds. It reads the records
-//! first, and then asks EC2 for the instances of these records. So it sees no instance without a record: it can mistake none
-//! for an orphan, and finds none. clean-stale-records always reads the list.
+//! first, and then asks EC2 only for the instances that are in question: a node whose heartbeats are on time has an instance.
+//! So it sees no instance without a record: it can mistake none for an orphan, and finds none. clean-stale-records always
+//! reads the list.
 //! Does not: decide.
 
 use crate::queue::{Held, Queued, queue_order, read_held, read_queue};
@@ -21,7 +22,7 @@ use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::{Span, Time};
-use model::{AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Life, NodeRecord};
+use model::{AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Life, NodeRecord, NodeState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -65,8 +66,10 @@ pub struct Observation {
     pub observed_at: Time,
     /// In the order of the slots.
     pub nodes: Vec<NodeRecord>,
-    /// Every instance that EC2 lists with our cluster tag.
+    /// Every instance that EC2 lists with our cluster tag; if `is_large`, only those in question.
     pub instances: Vec<Instance>,
+    /// Whether EC2 was asked only for the instances in question.
+    pub is_large: bool,
     /// Jobs that are placing, placed or regrouping, and those of the queued ones that were read, in the order of the queue.
     pub jobs: Vec<JobSummary>,
     /// How much of the queue was read.
@@ -110,6 +113,7 @@ pub struct Lists {
     policy: Policy,
     policy_version: u64,
     instances: Vec<Instance>,
+    is_large: bool,
     /// The records of nodes, also those that contradict the contract.
     pub nodes: Listed<NodeRecord>,
     queue: Queued,
@@ -123,17 +127,32 @@ impl Lists {
     pub async fn read(store: &Store, cloud: &dyn Cloud, reader: Reader, now: Time) -> Result<Self, ObserveError> {
         let control = store.control().await?.as_of(now);
         let (policy, policy_version) = control.checked_policy()?;
-        let large = is_large(&control, &policy);
-        let segments = segments(large);
-        let list = async { if large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
+        let is_large = is_large(&control, &policy);
+        let segments = segments(is_large);
+        let list =
+            async { if is_large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
         let lists = async {
             let (queue, held) = (read_queue(store, &policy, &control, reader), read_held(store, &control));
             Ok(try_join4(queue, held, store.placed(), store.live_allocs_listed(segments)).await?)
         };
         let (listed, (queue, held, placed, allocs)) = try_join(list, lists).await?;
         let nodes = store.nodes_listed(segments).await?;
-        let instances = if large { instances_of(cloud, &nodes.rows).await? } else { listed };
-        Ok(Self { observed_at: now, control, policy, policy_version, instances, nodes, queue, held, placed, allocs })
+        let in_question = |record: &&NodeRecord| is_in_question(record, &policy, now);
+        let instances =
+            if is_large { instances_of(cloud, nodes.rows.iter().filter(in_question)).await? } else { listed };
+        Ok(Self {
+            observed_at: now,
+            control,
+            policy,
+            policy_version,
+            instances,
+            is_large,
+            nodes,
+            queue,
+            held,
+            placed,
+            allocs,
+        })
     }
 
     /// Every job that has not ended, as [`Store::queue_listed`] gives it; `None` if these lists have only a part of them.
@@ -150,9 +169,21 @@ impl Lists {
 
     /// What a run decides from: these lists without what contradicts the contract, and what they name.
     pub async fn observed(self, store: &Store) -> Result<Observation, ObserveError> {
-        let Self { observed_at, control, policy, policy_version, instances, nodes, queue, held, placed, allocs } = self;
+        let Self {
+            observed_at,
+            control,
+            policy,
+            policy_version,
+            instances,
+            is_large,
+            nodes,
+            queue,
+            held,
+            placed,
+            allocs,
+        } = self;
         let empty = Observation::empty(policy, policy_version, observed_at);
-        let mut seen = Observation { instances, queue: queue.read, control, ..empty };
+        let mut seen = Observation { instances, is_large, queue: queue.read, control, ..empty };
         // A job that is freed between two queries is in two lists, and the later state of a job is in the later list.
         seen.jobs = placed_last(placed_last(held.jobs, queue.jobs), placed.rows);
         seen.after_place = held.place;
@@ -178,6 +209,7 @@ impl Observation {
             observed_at,
             nodes: Vec::new(),
             instances: Vec::new(),
+            is_large: false,
             jobs: Vec::new(),
             queue: QueueRead::default(),
             ends: Ends::new(),
@@ -392,6 +424,11 @@ impl Observation {
         life.instance_id.is_some() && self.nodes.iter().filter_map(NodeRecord::life).any(is_open)
     }
 
+    /// Whether EC2 was asked for the instance of this record. Of the others only their heartbeats are known.
+    pub fn has_asked(&self, record: &NodeRecord) -> bool {
+        !self.is_large || is_in_question(record, &self.policy, self.observed_at)
+    }
+
     /// A live alloc.
     pub fn alloc(&self, id: AllocId) -> Option<&AllocSummary> {
         let at = self.allocs.binary_search_by_key(&id, |a| a.alloc_id).ok()?;
@@ -408,12 +445,20 @@ impl Observation {
     pub fn counts(&self) -> Observed {
         Observed {
             nodes: self.nodes.iter().filter(|n| !n.is_cleaned()).count(),
-            instances: self.instances.len(),
+            instances: self.instances.len() + self.nodes.iter().filter(|n| !self.has_asked(n)).count(),
             jobs: self.jobs.len(),
             allocs: self.allocs.len(),
             unread: self.queue.least.saturating_sub(self.queue.read),
         }
     }
+}
+
+/// Whether a decision may need EC2's word about this node. Heartbeats on time say of a bound node that its instance runs.
+fn is_in_question(record: &NodeRecord, policy: &Policy, now: Time) -> bool {
+    let NodeState::InUse(node) = &record.state else { return true };
+    let is_late = node.contact.lease_expires_at - Span::from_s(policy.heartbeat.grace_s) < now;
+    let life = &node.life;
+    is_late || life.instance_id.is_none() || !life.others.is_empty() || life.absent_since_at.is_some()
 }
 
 /// Whether the fleet is so large that EC2 is asked for instances by id, and that tables are read in several parts at the
@@ -430,8 +475,11 @@ const fn segments(is_large: bool) -> i32 {
 
 /// The instances of these records, asked for by id. If a record names none, or one that EC2 does not know as ours, also
 /// those with the tag of its node.
-async fn instances_of(cloud: &dyn Cloud, nodes: &[NodeRecord]) -> Result<Vec<Instance>, CloudError> {
-    let lives = || nodes.iter().filter_map(NodeRecord::life);
+async fn instances_of<'a>(
+    cloud: &dyn Cloud,
+    nodes: impl Iterator<Item = &'a NodeRecord> + Clone,
+) -> Result<Vec<Instance>, CloudError> {
+    let lives = || nodes.clone().filter_map(NodeRecord::life);
     let ids: Vec<String> = lives().filter_map(|life| life.instance_id.clone()).collect();
     let mut found = cloud.instances_by_id(&ids).await?;
     let known: HashSet<&str> = found.iter().map(|i| i.instance_id.as_str()).collect();

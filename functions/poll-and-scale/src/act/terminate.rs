@@ -18,15 +18,20 @@ use std::sync::PoisonError;
 impl Acting<'_> {
     /// Terminates the instances of this call, and those of the nodes that this run has shut down.
     pub(super) async fn terminate(&self, call: &[&Planned]) -> Vec<ActionResult> {
-        let listed: HashMap<&str, &Instance> =
-            self.run.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
         let wanted = call.iter().filter_map(|planned| match &planned.action {
             Action::Terminate { node_id, instance_id } => Some((*node_id, instance_id.clone())),
             _ => None,
         });
         // If one of these is not terminated, the next run plans it.
         let shut_down = std::mem::take(&mut *self.ending.lock().unwrap_or_else(PoisonError::into_inner));
-        let work = wanted.chain(shut_down).map(|(node_id, id)| self.to_terminate(node_id, id, &listed).boxed());
+        let wanted: Vec<(NodeId, String)> = wanted.chain(shut_down).collect();
+        let asked = match self.ask(&wanted).await {
+            Ok(instances) => instances,
+            Err(failed) => return vec![failed; call.len()],
+        };
+        let listed = self.run.seen.instances.iter().chain(&asked);
+        let listed: HashMap<&str, &Instance> = listed.map(|i| (i.instance_id.as_str(), i)).collect();
+        let work = wanted.into_iter().map(|(node_id, id)| self.to_terminate(node_id, id, &listed).boxed());
         let work: Vec<_> = work.collect();
         let mut checked: Vec<Result<String, ActionResult>> =
             futures::stream::iter(work).buffered(AT_ONCE).collect().await;
@@ -36,6 +41,15 @@ impl Acting<'_> {
         let terminated = terminated.map_or_else(ActionResult::from, |()| ActionResult::DONE);
         checked.truncate(call.len());
         checked.into_iter().map(|one| one.map_or_else(|not| not, |_| terminated.clone())).collect()
+    }
+
+    /// The instances of those nodes for which this run has not asked EC2 yet.
+    async fn ask(&self, wanted: &[(NodeId, String)]) -> Result<Vec<Instance>, ActionResult> {
+        let is_unasked =
+            |node_id: NodeId| self.run.seen.node(node_id).is_some_and(|record| !self.run.seen.has_asked(record));
+        let ids: Vec<String> =
+            wanted.iter().filter(|(node_id, _)| is_unasked(*node_id)).map(|(_, id)| id.clone()).collect();
+        self.cloud.instances_by_id(&ids).await.map_err(|e| ActError::from(e).into())
     }
 
     /// The instance, if it is the node's. Otherwise what became of its termination.

@@ -28,7 +28,7 @@ struct Unlisted<'a> {
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut unlisted: Vec<Unlisted<'_>> = Vec::new();
-    let lives: Vec<_> = view.lives().collect();
+    let lives: Vec<_> = view.lives().filter(|(record, _)| view.seen.has_asked(record)).collect();
     for (record, life) in lives {
         if let Some(foreign) = view.foreign_of(life) {
             // An instance belongs to the node whose tag it carries. The record may be a copy, or a caller may have named

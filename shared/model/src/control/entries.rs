@@ -100,6 +100,8 @@ const MAX_ID_BYTES_OF_A_NODE: usize = MAX_ID_BYTES / 2;
 const MAX_SOURCES: usize = 1000;
 const MAX_SOURCES_OF_A_NODE: usize = 200;
 
+/// How far the clocks of two runs may differ without one of them taking the other's times for wrong.
+const CLOCKS_DIFFER: Span = Span::from_s(60);
 /// The most jobs that cannot be read and are remembered. Each run reads them, to see whether they were repaired.
 const MAX_UNREADABLE: usize = 1000;
 
@@ -332,7 +334,8 @@ impl BrakeEntry {
 
     /// What the brake holds of this source. Older code wrote entries without sources: such an entry counts for every source.
     ///
-    /// A time that cannot be is from a wrong clock, which must not hold anything for ever: a part then counts as unknown.
+    /// A time that cannot be is from a wrong clock, which must not hold anything for ever: a part then counts as unknown. The
+    /// clocks of two runs differ a little, and the one that is ahead may write first.
     pub(crate) fn part(&self, source: &str, memory: Span, now: Time) -> Option<BrakePart> {
         let (part, latest) = if self.0.parts.is_empty() {
             let (since_at, until_at) = self.0.since_at.zip(self.0.until_at)?;
@@ -342,9 +345,9 @@ impl BrakeEntry {
             let part = self.0.parts.get(source)?.clone();
             // With one source, its times are those of the row.
             let since_at = self.0.since_at.filter(|_| self.0.parts.len() == 1).unwrap_or(part.since_at);
-            (BrakePart { since_at, ..part }, now + memory)
+            (BrakePart { since_at, ..part }, now + memory + CLOCKS_DIFFER)
         };
-        (part.since_at <= now && now < part.until_at && part.until_at <= latest).then_some(part)
+        (part.since_at <= now + CLOCKS_DIFFER && now < part.until_at && part.until_at <= latest).then_some(part)
     }
 
     /// The entry with this part of a source; `None` removes the source. Parts whose time is over are removed too.

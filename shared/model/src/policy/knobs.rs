@@ -155,7 +155,7 @@ pub const KNOBS: &[Knob] = knobs! {
         "a run does not act on anything that it read longer ago than this";
     "poll.min_gap_s", SECONDS, "5": "the shortest time between two runs that events start";
     "poll.list_nodes", COUNT, "1000":
-        "up to this many nodes in use, poll-and-scale reads EC2's list of all instances of the cluster; in a larger fleet it asks EC2 for the instances of its records by id, which is faster";
+        "up to this many nodes in use, poll-and-scale reads EC2's list of all instances of the cluster; in a larger fleet it asks EC2 by id for the instances of nodes that boot, shut down or have a late heartbeat";
     "poll.queue_rows", Kind::Whole(4, 100_000), "20000":
         "the most waiting jobs that a run reads from the head of the queue; if there are more, a quarter as many are read from a place that moves on from run to run";
     "shortage.ttl_s", SECONDS_1, "180":

@@ -40,11 +40,13 @@ fn unlisted(seen: &Observation, before: Found, now: Time) -> Found {
     let listed: BTreeSet<&str> = seen.instances.iter().map(|i| i.instance_id.as_str()).collect();
     let is_up = |node: &&NodeRecord| matches!(node.state, NodeState::Assigned(_) | NodeState::InUse(_));
     let is_old = |life: &&Life| now.since(life.assigned_at) >= LISTED;
-    let lives = || seen.nodes.iter().filter(is_up).filter_map(NodeRecord::life).filter(is_old);
-    let named = || lives().filter_map(|life| life.instance_id.as_deref());
-    let unlisted = named().filter(|id| !listed.contains(id)).count() as u64;
+    let up = seen.nodes.iter().filter(is_up);
+    let named: Vec<(&NodeRecord, &str)> =
+        up.filter_map(|node| Some((node, node.life().filter(is_old)?.instance_id.as_deref()?))).collect();
+    let is_unlisted = |(node, id): &&(&NodeRecord, &str)| seen.has_asked(node) && !listed.contains(id);
+    let unlisted = named.iter().filter(is_unlisted).count() as u64;
     let unlisted_since_at = (unlisted > 0).then(|| before.unlisted_since_at.unwrap_or(now));
-    Found { named: named().count() as u64, unlisted, unlisted_since_at, ..Found::default() }
+    Found { named: named.len() as u64, unlisted, unlisted_since_at, ..Found::default() }
 }
 
 fn unclaimed(seen: &Observation, before: Found, terminated: u64, now: Time) -> Found {

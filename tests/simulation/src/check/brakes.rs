@@ -73,7 +73,10 @@ impl Check {
             (_, Table::Control) => {
                 let key = text(before, "key").filter(|key| key.starts_with("brake#") || key.starts_with("release#"));
                 if let (Some(key), Some(row)) = (key, &change.before) {
-                    lock(&self.seen).brakes.insert(key.to_owned(), (caller.number, self.core.now(), row.clone()));
+                    let (now, mut seen) = (self.core.now(), lock(&self.seen));
+                    let rows = seen.brakes.entry(key.to_owned()).or_default();
+                    rows.retain(|(_, at, _)| now.since(*at) < RUN);
+                    rows.push((caller.number, now, row.clone()));
                 }
             }
             (Kind::Run(_), Table::Nodes) => self.node_brakes(caller, model, &policy, before, after),
@@ -210,12 +213,12 @@ impl Check {
         }
     }
 
-    /// A brake's entry or release: the row as it is, and the row before, if somebody else has changed it since the caller
-    /// began. The caller may have read either.
+    /// A brake's entry or release: the row as it is, and as it was, if somebody else has changed it since the caller began, or
+    /// shortly before. The caller may have read any of them.
     fn rows(&self, caller: &Caller, model: &Model, key: &ControlKey) -> Vec<EntryRow> {
         let seen = lock(&self.seen);
-        let earlier = seen.brakes.get(&key.to_string());
-        let earlier = earlier.filter(|(by, at, _)| *by != caller.number && *at >= caller.began());
+        let earlier = seen.brakes.get(&key.to_string()).into_iter().flatten();
+        let earlier = earlier.filter(|(by, at, _)| *by != caller.number && *at + SLACK >= caller.began());
         let rows = model.get(&control_key(key)).into_iter().chain(earlier.map(|(.., row)| row));
         rows.filter_map(entry).collect()
     }
@@ -281,7 +284,8 @@ impl Check {
     fn invariant_what_a_brake_holds_stays(&self, caller: &Caller, model: &Model, brake: &Brake) {
         let Ok(kind) = brake.name.parse() else { return };
         let key = ControlKey::Brake(kind);
-        if lock(&self.seen).brakes.get(&key.to_string()).is_none_or(|(by, ..)| *by != caller.number) {
+        let last = |rows: &Vec<(u64, Time, Row)>| rows.last().map(|(by, ..)| *by);
+        if lock(&self.seen).brakes.get(&key.to_string()).and_then(last) != Some(caller.number) {
             return;
         }
         let row = model.get(&control_key(&key)).and_then(entry);

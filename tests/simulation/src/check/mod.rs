@@ -147,8 +147,8 @@ struct Seen {
     placed: HashMap<JobId, arrays::Placed>,
     /// The array that has far fewer jobs placed than it may although more could run, and since when.
     array_waits: Option<(u128, Time)>,
-    /// For each brake: its row before the last write, who wrote, and when.
-    brakes: HashMap<String, (u64, Time, Row)>,
+    /// For each brake: its rows before the last writes, who wrote, and when.
+    brakes: HashMap<String, Vec<(u64, Time, Row)>>,
     /// When heartbeat-ingest last accepted a heartbeat.
     heard_at: Option<Time>,
     /// When the tables were last restored.

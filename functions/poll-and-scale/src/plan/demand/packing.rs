@@ -176,6 +176,8 @@ impl<'v, 'a> Packing<'v, 'a> {
                         fitting.push(n);
                         continue;
                     }
+                    // What is launched after this job is not launched with it.
+                    self.is_together = false;
                     self.found.held_up |= wait == BlockedBy::Backoff;
                     let kept = match wait {
                         // An earlier job waits already, so nothing is kept for this one.

@@ -2,6 +2,7 @@
 
 use super::*;
 use model::catalogue::{Catalogue, Offered, Part, PartState, Subnet, TypeFacts};
+use model::control::{ControlKey, EntryRow};
 use model::{Arch, Market, MarketNeed, Offering};
 
 /// A type with so many vCPUs and GiB, its zones, its price on demand, and its spot prices by zone, in micro-dollars.
@@ -302,4 +303,30 @@ fn members_are_one_attempt_and_are_launched_together_or_not_at_all() {
     };
     given.seen.policy = policy;
     assert!(!launches(&given).contains(&fixtures::job_id(5)), "{:?}", launches(&given));
+}
+
+/// The members of a job are one attempt. The nodes for the minimum, after a job for which there was no room, are many.
+#[test]
+fn the_nodes_after_a_job_without_room_are_attempts_of_their_own() {
+    let launch = json!({"subnets": ["subnet-a", "subnet-b"], "zone_share": 0.34});
+    let nodes = json!({"min": 14, "max": 40});
+    let c7a = ("c7a.large", (2, 4), "a", 80_000, &[][..]);
+    let busy = (0..10).fold(several(json!({}), launch, nodes, &[c7a]), |given, n| given.working(n));
+    let gang = |members: u32| {
+        busy.clone().job(20, move |spec| {
+            whole(spec);
+            spec.needs.nodes = members;
+        })
+    };
+    let offering = plan(&busy.seen, at(100)).actions.into_iter().find_map(|p| match p.action {
+        Action::Launch { offerings, .. } => offerings.first().cloned(),
+        _ => None,
+    });
+    let key = ControlKey::shortage_of(&offering.unwrap());
+    let launches = |mut given: Given| {
+        given.seen.control.put(EntryRow { until_at: Some(at(90)), wait_s: Some(180), ..EntryRow::new(&key) });
+        ways(&given).len()
+    };
+    assert_eq!(launches(gang(6)), 6, "all of them have room in the zone");
+    assert_eq!(launches(gang(7)), 1, "they have not, and the minimum makes one attempt");
 }
