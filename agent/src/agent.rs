@@ -7,13 +7,13 @@
 use crate::OWN_PROGRAM;
 use crate::binding;
 use crate::client::{Clock, ControlPlaneClient, Credential};
-use crate::config::{AgentArgs, AgentConfigError};
+use crate::config::{AgentArgs, NO_INSTANCE_ID};
 use crate::control;
-use crate::data_dir::{DataDir, DataDirError};
+use crate::data_dir::DataDir;
 use crate::gpus::{self, GpuSource};
 use crate::guard::{self, Guard};
 use crate::handles::HandleStore;
-use crate::imds::{Imds, ImdsError};
+use crate::imds::Imds;
 use crate::isolation::{JobUsers, OwnIds, cgroup};
 use crate::job_files::FilesSource;
 use crate::job_files::cache::Cache;
@@ -31,6 +31,7 @@ use crate::signer::{Signer, region_in};
 use crate::sweep::Sweeper;
 use crate::uploads::Uploads;
 use crate::watch;
+use anyhow::{anyhow, bail};
 use model::names::is_host;
 use model::wire::{LaunchFile, NodeFile};
 use std::sync::Arc;
@@ -39,26 +40,6 @@ use tokio::process::Command;
 
 /// How long an agent that was told to end goes on storing outputs. Service managers wait longer before they kill it.
 const LAST_UPLOADS: Duration = Duration::from_secs(20);
-
-/// Why the agent cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// The command line or the node file is wrong.
-    #[error(transparent)]
-    Config(#[from] AgentConfigError),
-    /// The data directory cannot be used.
-    #[error(transparent)]
-    DataDir(#[from] DataDirError),
-    /// The instance metadata cannot be read.
-    #[error(transparent)]
-    Imds(#[from] ImdsError),
-    /// Jobs could get no credentials.
-    #[error("cannot open a port of this machine for the credentials of jobs: {0}")]
-    Port(std::io::Error),
-    /// The HTTP client cannot be created.
-    #[error("cannot set up HTTP: {0}; are the system's certificates installed?")]
-    Http(#[from] reqwest::Error),
-}
 
 /// Everything the agent needs to start. The agent reads nothing else from its environment.
 #[derive(Clone, Debug)]
@@ -95,7 +76,7 @@ struct Known {
 }
 
 /// Runs the agent until the node is gone or `shutdown` completes.
-pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Result<EndReason, AgentError> {
+pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> anyhow::Result<EndReason> {
     tokio::pin!(shutdown);
     let known = tokio::select! {
         known = know(&config) => known?,
@@ -111,7 +92,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> Res
 }
 
 /// Learns which instance and which node this is. `None` if the instance is no node of its batch any more.
-async fn know(config: &AgentConfig) -> Result<Option<Known>, AgentError> {
+async fn know(config: &AgentConfig) -> anyhow::Result<Option<Known>> {
     let (args, file) = (&config.args, config.node.clone());
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
     let identity = identity(args, imds.as_ref()).await?;
@@ -119,8 +100,12 @@ async fn know(config: &AgentConfig) -> Result<Option<Known>, AgentError> {
     let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
     let region = args.region.clone().or_else(|| region_in(&file.heartbeat_url));
     let credential = credential(&file, args, role.as_ref(), imds.as_ref(), region.clone()).await?;
-    let any = file.any_node().ok_or_else(|| AgentConfigError::NoNode(args.config.clone()))?;
-    let client = ControlPlaneClient::new(any, credential, config.clock)?;
+    let any = file.any_node().ok_or_else(|| {
+        let file = args.config.display();
+        anyhow!("the node file {file} has neither node_id nor batch: launch the instance with nodekeeper's user data")
+    })?;
+    let client = ControlPlaneClient::new(any, credential, config.clock)
+        .map_err(|e| anyhow!("cannot set up HTTP: {e}; are the system's certificates installed?"))?;
     let node_id = match (file.node_id, &file.batch) {
         (None, Some(batch)) => {
             let asked = binding::node_of(batch, &identity.instance_id, &data_dir, &client, &file.heartbeat_url);
@@ -133,7 +118,7 @@ async fn know(config: &AgentConfig) -> Result<Option<Known>, AgentError> {
     Ok(Some(Known { file, identity, imds, role, region, client, data_dir }))
 }
 
-async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = ()>) -> Result<EndReason, AgentError> {
+async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = ()>) -> anyhow::Result<EndReason> {
     let AgentConfig { args, boot_id, s3, clock, .. } = config;
     let Known { file, identity, imds, role, region, client, data_dir } = known;
     let source = GpuSource::of(args.gpus_from.as_deref())?;
@@ -144,8 +129,9 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
         registered = durable.incarnation.is_some(), "the agent starts"
     );
     let client = Arc::new(client);
-    let listener = port::listen(&args.data_dir).await.map_err(AgentError::Port)?;
-    let credentials_port = listener.local_addr().map_err(AgentError::Port)?.port();
+    let no_port = |e: std::io::Error| anyhow!("cannot open a port of this machine for the credentials of jobs: {e}");
+    let listener = port::listen(&args.data_dir).await.map_err(no_port)?;
+    let credentials_port = listener.local_addr().map_err(no_port)?.port();
     let (users, guard) = guard::prepare(&args, &data_dir).await?;
     let containers = Containers::find(args.containers).await;
     let settings = RunnerSettings {
@@ -226,12 +212,13 @@ async fn credential(
     role: Option<&Arc<RoleKeys>>,
     imds: Option<&Imds>,
     region: Option<String>,
-) -> Result<Credential, AgentError> {
+) -> anyhow::Result<Credential> {
     if let Some(token) = &file.token {
         return Ok(Credential::Token(token.clone()));
     }
     let (Some(role), Some(imds)) = (role, imds) else {
-        return Err(AgentConfigError::NoCredential(args.config.clone()).into());
+        let file = args.config.display();
+        bail!("the node file {file} has no token, and --no-imds is given: the node cannot prove who it is");
     };
     let region = match region {
         Some(region) => region,
@@ -240,11 +227,11 @@ async fn credential(
     Ok(Credential::Signature(Signer::new(Arc::clone(role), region)))
 }
 
-async fn identity(args: &AgentArgs, imds: Option<&Imds>) -> Result<Identity, AgentError> {
+async fn identity(args: &AgentArgs, imds: Option<&Imds>) -> anyhow::Result<Identity> {
     let instance_id = match (&args.instance_id, imds) {
         (Some(id), _) => id.clone(),
         (None, Some(imds)) => imds.instance_id().await?,
-        (None, None) => return Err(AgentConfigError::NoInstanceId.into()),
+        (None, None) => bail!(NO_INSTANCE_ID),
     };
     let address = match (&args.address, imds) {
         (Some(address), _) => Some(address.clone()),

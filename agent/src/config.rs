@@ -6,6 +6,7 @@
 use crate::enter::EnterArgs;
 use crate::isolation::ids::{CACHE_GIDS, IdRange, JOB_UIDS};
 use crate::runtime::Wanted;
+use anyhow::{anyhow, bail, ensure};
 use clap::{Parser, Subcommand};
 use model::names::{is_host, is_id};
 use model::wire::{LaunchFile, NODE_FILE};
@@ -130,108 +131,61 @@ pub enum InternalCommand {
     Probe,
 }
 
-/// What is wrong with the command line or the node file.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentConfigError {
-    /// The node file cannot be read.
-    #[error("cannot read the node file {path}: {source}; the user data writes it, or name another with --config")]
-    Unreadable { path: PathBuf, source: std::io::Error },
-    /// The node file is not valid.
-    #[error("the node file {path} is not valid: {source}")]
-    Invalid { path: PathBuf, source: serde_json::Error },
-    /// The job's user does not exist.
-    #[error("--job-user {0}: there is no such user on this machine")]
-    NoSuchUser(String),
-    /// The agent may not change to the job's user.
-    #[error("--job-user {0}: only root can run commands as another user; start the agent as root")]
-    NotRoot(String),
-    /// The agent may not give allocs user ids of their own.
-    #[error(
-        "only root can isolate jobs: start the agent as root, or give --unisolated if every job may do what this user \
-         can do"
-    )]
-    IsolationNeedsRoot,
-    /// The ranges of ids share an id.
-    #[error(
-        "--job-uids {0} and --cache-gids {1} overlap: an alloc would be in the group of a cache that it does not name"
-    )]
-    OverlappingIds(IdRange, IdRange),
-    /// A user of the machine has an id of the range.
-    #[error("--job-uids {0}: the user {1} has one of these ids; choose a range that nobody uses")]
-    IdInUse(IdRange, String),
-    /// Processes cannot be run with a job's rights.
-    #[error("cannot isolate jobs: {0}")]
-    CannotIsolate(String),
-    /// Jobs cannot reach their own directories.
-    #[error("jobs cannot enter {path} ({why}): let others enter its parents (chmod o+x), or choose another --data-dir")]
-    CannotEnter { path: PathBuf, why: String },
-    /// The node file can be read by others, and this cannot be changed.
-    #[error("others can read the node file {path}, which may hold the node's token: {source}")]
-    NodeFileOpen { path: PathBuf, source: std::io::Error },
-    /// The node file does not say which node this is.
-    #[error("the node file {0} has neither node_id nor batch: launch the instance with nodekeeper's user data")]
-    NoNode(PathBuf),
-    /// Neither the command line nor the metadata gives the instance id.
-    #[error("the instance id is not known: give --instance-id, or do not give --no-imds")]
-    NoInstanceId,
-    /// The file with the GPUs cannot be used.
-    #[error("--gpus-from {path}: {why}; it must be a list like [{{\"uuid\": \"GPU-0\"}}]")]
-    GpuFile { path: PathBuf, why: String },
-    /// The node file has no token, and there is no instance role.
-    #[error("the node file {0} has no token, and --no-imds is given: the node cannot prove who it is")]
-    NoCredential(PathBuf),
-    /// An option has an empty value.
-    #[error("{0} must not be empty")]
-    Empty(&'static str),
-    /// The control plane would refuse it.
-    #[error("--address {0:?} is neither an IP address nor the name of a host")]
-    NoAddress(String),
-    /// The control plane would refuse it.
-    #[error("{0} {1:?} must be 1 to 128 letters, digits, '-', '_', '.' or ':'")]
-    NoId(&'static str, String),
+/// Neither the command line nor the metadata gives the instance id.
+pub const NO_INSTANCE_ID: &str = "the instance id is not known: give --instance-id, or do not give --no-imds";
+
+/// The user of jobs, who must exist.
+pub fn no_such_user(name: &str) -> anyhow::Error {
+    anyhow!("--job-user {name}: there is no such user on this machine")
 }
 
 /// Reads and checks the node file.
-pub fn read_node_file(path: &Path) -> Result<LaunchFile, AgentConfigError> {
-    let unreadable = |source| AgentConfigError::Unreadable { path: path.to_owned(), source };
-    let bytes = std::fs::read(path).map_err(unreadable)?;
-    serde_json::from_slice(&bytes).map_err(|source| AgentConfigError::Invalid { path: path.to_owned(), source })
+pub fn read_node_file(path: &Path) -> anyhow::Result<LaunchFile> {
+    let file = path.display();
+    let bytes = std::fs::read(path).map_err(|e| {
+        anyhow!("cannot read the node file {file}: {e}; the user data writes it, or name another with --config")
+    })?;
+    serde_json::from_slice(&bytes).map_err(|e| anyhow!("the node file {file} is not valid: {e}"))
 }
 
 /// Checks the rules that clap cannot check.
-pub fn check(args: &AgentArgs) -> Result<(), AgentConfigError> {
-    if args.no_imds && args.instance_id.is_none() {
-        return Err(AgentConfigError::NoInstanceId);
-    }
+pub fn check(args: &AgentArgs) -> anyhow::Result<()> {
+    ensure!(!args.no_imds || args.instance_id.is_some(), NO_INSTANCE_ID);
     let given = [("--instance-id", &args.instance_id), ("--boot-id", &args.boot_id), ("--address", &args.address)];
     if let Some((name, _)) = given.into_iter().find(|(_, value)| value.as_deref() == Some("")) {
-        return Err(AgentConfigError::Empty(name));
+        bail!("{name} must not be empty");
     }
+    // The control plane would refuse it, as well as a bad id.
     if let Some(address) = args.address.as_ref().filter(|address| !is_host(address)) {
-        return Err(AgentConfigError::NoAddress(address.clone()));
+        bail!("--address {address:?} is neither an IP address nor the name of a host");
     }
     let ids = [("--instance-id", &args.instance_id), ("--boot-id", &args.boot_id)];
     if let Some((name, Some(id))) = ids.into_iter().find(|(_, id)| id.as_deref().is_some_and(|id| !is_id(id))) {
-        return Err(AgentConfigError::NoId(name, id.clone()));
+        bail!("{name} {id:?} must be 1 to 128 letters, digits, '-', '_', '.' or ':'");
     }
-    if args.job_uids.overlaps(args.cache_gids) {
-        return Err(AgentConfigError::OverlappingIds(args.job_uids, args.cache_gids));
-    }
+    let (job_uids, cache_gids) = (args.job_uids, args.cache_gids);
+    ensure!(
+        !job_uids.overlaps(cache_gids),
+        "--job-uids {job_uids} and --cache-gids {cache_gids} overlap: an alloc would be in the group of a cache that it \
+         does not name"
+    );
     if args.job_user.is_none() && !args.unisolated {
-        if !nix::unistd::geteuid().is_root() {
-            return Err(AgentConfigError::IsolationNeedsRoot);
-        }
-        if let Some(name) = user_in(args.job_uids) {
-            return Err(AgentConfigError::IdInUse(args.job_uids, name));
+        ensure!(
+            nix::unistd::geteuid().is_root(),
+            "only root can isolate jobs: start the agent as root, or give --unisolated if every job may do what this \
+             user can do"
+        );
+        if let Some(name) = user_in(job_uids) {
+            bail!("--job-uids {job_uids}: the user {name} has one of these ids; choose a range that nobody uses");
         }
     }
     if let Some(name) = &args.job_user {
         let user = nix::unistd::User::from_name(name).ok().flatten();
-        let user = user.ok_or_else(|| AgentConfigError::NoSuchUser(name.clone()))?;
-        let own = nix::unistd::geteuid();
-        if !own.is_root() && own != user.uid {
-            return Err(AgentConfigError::NotRoot(name.clone()));
-        }
+        let (user, own) = (user.ok_or_else(|| no_such_user(name))?, nix::unistd::geteuid());
+        ensure!(
+            own.is_root() || own == user.uid,
+            "--job-user {name}: only root can run commands as another user; start the agent as root"
+        );
     }
     Ok(())
 }
@@ -249,12 +203,13 @@ fn user_in(range: IdRange) -> Option<String> {
 }
 
 /// Takes from others the right to read the node file: it may hold the node's token.
-pub fn close_node_file(path: &Path) -> Result<(), AgentConfigError> {
-    let open = |source| AgentConfigError::NodeFileOpen { path: path.to_owned(), source };
-    if std::fs::metadata(path).map_err(open)?.permissions().mode() & 0o077 != 0 {
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(open)?;
-    }
-    Ok(())
+pub fn close_node_file(path: &Path) -> anyhow::Result<()> {
+    let closed = std::fs::metadata(path).and_then(|metadata| match metadata.permissions().mode() & 0o077 {
+        0 => Ok(()),
+        _ => std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)),
+    });
+    let file = path.display();
+    closed.map_err(|e| anyhow!("others can read the node file {file}, which may hold the node's token: {e}"))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -287,13 +242,12 @@ mod tests {
         std::fs::write(&path, r#"{"cluster": "c", "heartbeat_url": "http://h", "sweep_url": "http://s"}"#).unwrap();
         let file = read_node_file(&path).unwrap();
         assert_eq!(file.any_node(), None);
-        assert!(AgentConfigError::NoNode(path).to_string().contains("node.json has neither node_id nor batch"));
     }
 
     #[test]
     fn without_metadata_the_instance_id_must_be_on_the_command_line() {
         let args = AgentArgs::parse_from(["nodekeeper-agent", "--no-imds"]);
-        assert!(matches!(check(&args), Err(AgentConfigError::NoInstanceId)));
+        assert_eq!(check(&args).unwrap_err().to_string(), NO_INSTANCE_ID);
     }
 
     #[test]

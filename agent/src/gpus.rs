@@ -8,10 +8,10 @@
 //! the supervisors of allocs how busy each GPU was at the last look.
 //! Does not: say who gets which GPU (`protocol::gpus` does), mend one, or split one.
 
-use crate::config::AgentConfigError;
 use crate::node_state::NodeState;
 use crate::protocol::Gpu;
 use crate::usage::{GpuLook, GpuLooks, write_gpu_looks};
+use anyhow::bail;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::io;
@@ -69,11 +69,14 @@ struct Found {
 
 impl GpuSource {
     /// Where the command line says.
-    pub fn of(file: Option<&Path>) -> Result<Self, AgentConfigError> {
+    pub fn of(file: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = file else { return Ok(Self::Driver) };
-        let bad = |why: String| AgentConfigError::GpuFile { path: path.to_owned(), why };
-        read(path).map_err(bad)?;
-        Ok(Self::File(path.to_owned()))
+        match read(path) {
+            Ok(_) => Ok(Self::File(path.to_owned())),
+            Err(why) => {
+                bail!("--gpus-from {}: {why}; it must be a list like [{{\"uuid\": \"GPU-0\"}}]", path.display())
+            }
+        }
     }
 
     /// The GPUs of this machine now, in a fixed order. `known` are those that were found before.

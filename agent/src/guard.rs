@@ -8,13 +8,14 @@
 //! Does not: set the rule (the boot script does).
 
 use crate::OWN_PROGRAM;
-use crate::config::{AgentArgs, AgentConfigError};
+use crate::config::{AgentArgs, no_such_user};
 use crate::data_dir::DataDir;
 use crate::isolation::helper::PrivateMounts;
 use crate::isolation::probe::{self, Found, Probe};
 use crate::isolation::{JobUser, JobUsers, OwnIds, cgroup, metadata, private_mounts};
 use crate::node_state::NodeState;
 use crate::protocol::Refusals;
+use anyhow::{anyhow, bail};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ pub struct Guard {
 }
 
 /// Chooses who runs commands, and finds out what the machine allows.
-pub async fn prepare(args: &AgentArgs, data: &DataDir) -> Result<(JobUsers, Guard), AgentConfigError> {
+pub async fn prepare(args: &AgentArgs, data: &DataDir) -> anyhow::Result<(JobUsers, Guard)> {
     let mut guard = Guard {
         enter: data.allocs(),
         ids: Vec::new(),
@@ -47,7 +48,7 @@ pub async fn prepare(args: &AgentArgs, data: &DataDir) -> Result<(JobUsers, Guar
         return Ok((JobUsers::Agent, guard));
     }
     if let Some(name) = &args.job_user {
-        let user = JobUser::named(name).ok().flatten().ok_or_else(|| AgentConfigError::NoSuchUser(name.clone()))?;
+        let user = JobUser::named(name).ok().flatten().ok_or_else(|| no_such_user(name))?;
         tracing::warn!(user = name, "all jobs run as the same user: they are not isolated from each other");
         guard.ids = vec![(user.uid, user.gid)];
         guard.must_enter().await?;
@@ -69,15 +70,16 @@ impl Guard {
     }
 
     /// Finds out what the machine allows. Fails if jobs could not enter the data directory.
-    async fn must_enter(&self) -> Result<Found, AgentConfigError> {
-        let Some(id) = self.ids.first() else { return Err(AgentConfigError::CannotIsolate("no user id".into())) };
+    async fn must_enter(&self) -> anyhow::Result<Found> {
+        let Some(id) = self.ids.first() else { bail!("cannot isolate jobs: no user id") };
         let mounts = PrivateMounts { binds: Vec::new(), ..private_mounts(&self.enter) };
         let found = probe::run(Path::new(OWN_PROGRAM), &self.probe(*id, Some(mounts), Vec::new())).await;
-        let found = found.map_err(|e| AgentConfigError::CannotIsolate(e.to_string()))?;
-        match found.cannot_enter {
-            Some(why) => Err(AgentConfigError::CannotEnter { path: self.enter.clone(), why }),
-            None => Ok(found),
+        let found = found.map_err(|e| anyhow!("cannot isolate jobs: {e}"))?;
+        if let Some(why) = &found.cannot_enter {
+            let advice = "let others enter its parents (chmod o+x), or choose another --data-dir";
+            bail!("jobs cannot enter {} ({why}): {advice}", self.enter.display());
         }
+        Ok(found)
     }
 
     /// Why this node takes no work; `None` if it may. `before` is what the last attempt found: it stays if this attempt was

@@ -5,7 +5,7 @@ use clap::Parser;
 use model::EndCause;
 use model::time::Time;
 use nodekeeper_agent::OWN_PROGRAM;
-use nodekeeper_agent::agent::{self, AgentConfig, AgentError};
+use nodekeeper_agent::agent::{self, AgentConfig};
 use nodekeeper_agent::alloc_dir::AllocDir;
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
 use nodekeeper_agent::enter;
@@ -91,10 +91,10 @@ fn print_error(what: &str) {
 }
 
 fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
-    config::check(&args).map_err(AgentError::from)?;
-    let node = config::read_node_file(&args.config).map_err(AgentError::from)?;
+    config::check(&args)?;
+    let node = config::read_node_file(&args.config)?;
     if !args.unisolated {
-        config::close_node_file(&args.config).map_err(AgentError::from)?;
+        config::close_node_file(&args.config)?;
     }
     let boot_id = match &args.boot_id {
         Some(id) => id.clone(),
@@ -109,7 +109,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        agent::run(config, either(term, int)).await.map_err(anyhow::Error::from)
+        agent::run(config, either(term, int)).await
     });
     // Does not wait for running tasks: a destroy that hangs must not delay the end of the agent.
     runtime.shutdown_background();
