@@ -17,7 +17,7 @@ use crate::process_table;
 use crate::progress::ProgressReader;
 use crate::protocol::{Gpu, Lacking, Seen, assign};
 use crate::rights::CredentialsPort;
-use crate::runtime::{LaunchError, RuntimeKind};
+use crate::runtime::{NO_CONTAINERS, RuntimeKind};
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
@@ -167,7 +167,8 @@ impl Runner {
             return self.never_start(order, EndCause::Rejected { why });
         }
         if order.work.image.is_some() && self.settings.containers.is_none() {
-            return self.never_start(order, LaunchError::NoContainers.into());
+            // The machine is fit for other work.
+            return self.never_start(order, EndCause::Lost { why: NO_CONTAINERS.to_owned() });
         }
         if let Some(why) = refuses {
             return self.not_started(order, why.to_owned());

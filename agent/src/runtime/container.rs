@@ -11,8 +11,8 @@ use crate::isolation::JobUser;
 use crate::memory_file::{as_stdin_bytes, inherited};
 use crate::rights::{SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
-    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, LaunchError, Process, Runtime,
-    StopRequest,
+    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, OTHER_RUNTIME, Process, Runtime,
+    StopRequest, not_passed_on, rejected,
 };
 use async_trait::async_trait;
 use model::container_env::{Passing, passing};
@@ -149,15 +149,18 @@ impl Runtime for ContainerRuntime {
         call(self.program, &["image", "rm", "--", image], TIMEOUT).await.map(drop)
     }
 
-    fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
-        let image = spec.image.ok_or(LaunchError::OtherRuntime)?;
+    fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, EndCause> {
+        let image = spec.image.ok_or_else(|| rejected(OTHER_RUNTIME))?;
         if !is_image_reference(image) {
-            return Err(LaunchError::InvalidImage(image.to_owned()));
+            return Err(rejected(format!(
+                "{image:?} is not an image reference: it must begin with a letter or a digit, and have only letters, \
+                 digits and . _ / : @ - after it"
+            )));
         }
         let variables = Variables::new(spec.env)?;
-        let file = inherited(variables.file.as_bytes()).map_err(LaunchError::PassEnvironment)?;
+        let file = inherited(variables.file.as_bytes()).map_err(not_passed_on)?;
         let args = self.run_args(spec, image, &variables, &format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(LaunchError::PassEnvironment)?;
+        let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(not_passed_on)?;
         let program = self.program.into();
         Ok(Invocation { program, args, env: variables.by_name, stdin, process: Process::Client(file) })
     }
@@ -345,13 +348,19 @@ struct Variables {
 }
 
 impl Variables {
-    fn new(env: &Environment) -> Result<Self, LaunchError> {
+    fn new(env: &Environment) -> Result<Self, EndCause> {
         let mut variables = Self::default();
         for (name, value) in env {
             match passing(name, value) {
                 Passing::Line => variables.file.push_str(&format!("{name}={value}\n")),
                 Passing::ByName => _ = variables.by_name.insert(name.clone(), value.clone()),
-                Passing::Impossible => return Err(LaunchError::Variable(name.clone())),
+                Passing::Impossible => {
+                    return Err(rejected(format!(
+                        "cannot pass on the variable {name}: docker and podman take values of several lines only from \
+                         their own environment, where this name has another meaning; rename the variable, or encode \
+                         its value"
+                    )));
+                }
             }
         }
         Ok(variables)
@@ -403,11 +412,11 @@ mod tests {
     use crate::isolation::helper::Sandbox;
     use crate::protocol::testing::{node_id, order};
 
-    fn invocation(order: &AllocOrder, env: &Environment) -> Result<Invocation, LaunchError> {
+    fn invocation(order: &AllocOrder, env: &Environment) -> Result<Invocation, EndCause> {
         with_gpus(order, &[], env)
     }
 
-    fn with_gpus(order: &AllocOrder, gpus: &[String], env: &Environment) -> Result<Invocation, LaunchError> {
+    fn with_gpus(order: &AllocOrder, gpus: &[String], env: &Environment) -> Result<Invocation, EndCause> {
         of(&DOCKER, order, gpus, env)
     }
 
@@ -416,7 +425,7 @@ mod tests {
         order: &AllocOrder,
         gpus: &[String],
         env: &Environment,
-    ) -> Result<Invocation, LaunchError> {
+    ) -> Result<Invocation, EndCause> {
         let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
         let user = JobUser::own(20_000, vec![30_001]);
@@ -473,7 +482,8 @@ mod tests {
         assert_eq!(variables.by_name.into_keys().collect::<Vec<_>>(), ["KEY", "SSH_PRIVATE_KEY"]);
         let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so\n".to_owned())]);
         let error = Variables::new(&env).unwrap_err();
-        assert!(matches!(&error, LaunchError::Variable(name) if name == "LD_PRELOAD"), "{error}");
+        let says = error.to_string();
+        assert!(matches!(error, EndCause::Rejected { .. }) && says.contains("variable LD_PRELOAD"), "{says}");
     }
 
     #[test]
@@ -551,9 +561,11 @@ mod tests {
         for bad in ["--privileged", "--volume=/:/host", ""] {
             let order = AllocOrder { work: model::Work { image: Some(bad.into()), ..order(0, 1).work }, ..order(0, 1) };
             let error = invocation(&order, &Environment::new()).unwrap_err();
-            assert!(matches!(&error, LaunchError::InvalidImage(image) if image == bad), "{error}");
+            let says = error.to_string();
+            let begins = format!("{bad:?} is not an image reference");
+            assert!(matches!(error, EndCause::Rejected { .. }) && says.starts_with(&begins), "{says}");
         }
         let error = invocation(&order(0, 1), &Environment::new()).unwrap_err();
-        assert!(matches!(error, LaunchError::OtherRuntime), "{error}");
+        assert_eq!(error, rejected(OTHER_RUNTIME));
     }
 }

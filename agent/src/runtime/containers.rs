@@ -8,6 +8,10 @@
 use crate::runtime::RuntimeKind;
 use std::str::FromStr;
 
+/// Why a job with an image is lost on a node without containers.
+pub const NO_CONTAINERS: &str = "this node runs no containers: install docker or podman in the image of its instance, or \
+                                 let its size say `containers = false`";
+
 /// What the operator says about containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {

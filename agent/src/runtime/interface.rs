@@ -78,52 +78,18 @@ pub enum Process {
     Client(File),
 }
 
-/// Why a command cannot be started. The text becomes the cause of the end.
-#[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
-    /// The order has no command.
-    #[error("the command is empty")]
-    NoCommand,
-    /// Only containers have an image, and they need one.
-    #[error("the job and its runtime do not fit: a container needs an image, and a process has none")]
-    OtherRuntime,
-    /// The job has an image.
-    #[error(
-        "this node runs no containers: install docker or podman in the image of its instance, or let its size say \
-         `containers = false`"
-    )]
-    NoContainers,
-    /// The image is not a valid name, or would be read as an option.
-    #[error(
-        "{0:?} is not an image reference: it must begin with a letter or a digit, and have only letters, digits \
-         and . _ / : @ - after it"
-    )]
-    InvalidImage(String),
-    /// The environment cannot be handed to the process that becomes the job's user.
-    #[error("cannot pass on the environment: {0}")]
-    PassEnvironment(#[source] io::Error),
-    /// A variable cannot be handed to a container.
-    #[error(
-        "cannot pass on the variable {0}: docker and podman take values of several lines only from their own environment, \
-         where this name has another meaning; rename the variable, or encode its value"
-    )]
-    Variable(String),
+/// What an order says can never be started.
+pub(super) fn rejected(why: impl Into<String>) -> EndCause {
+    EndCause::Rejected { why: why.into() }
 }
 
-impl From<LaunchError> for EndCause {
-    /// Only the machine is to blame if it cannot pass the environment on. A machine without containers is fit for other work.
-    /// Everything else stands in the order.
-    fn from(error: LaunchError) -> Self {
-        let why = error.to_string();
-        match error {
-            LaunchError::PassEnvironment(_) => Self::NotStarted { why },
-            LaunchError::NoContainers => Self::Lost { why },
-            LaunchError::NoCommand
-            | LaunchError::OtherRuntime
-            | LaunchError::InvalidImage(_)
-            | LaunchError::Variable(_) => Self::Rejected { why },
-        }
-    }
+/// Only containers have an image, and they need one.
+pub(super) const OTHER_RUNTIME: &str =
+    "the job and its runtime do not fit: a container needs an image, and a process has none";
+
+/// Only the machine is to blame if the environment cannot be handed to the process that becomes the job's user.
+pub(super) fn not_passed_on(error: io::Error) -> EndCause {
+    EndCause::NotStarted { why: format!("cannot pass on the environment: {error}") }
 }
 
 /// A running command that is to stop.
@@ -194,8 +160,8 @@ pub trait Runtime: Debug + Send + Sync {
         Ok(())
     }
 
-    /// How this command is started.
-    fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError>;
+    /// How this command is started, or why it cannot be.
+    fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, EndCause>;
 
     /// Sends a signal to a command, and returns at once: the command hears that it will be stopped, and goes on.
     fn notify(&self, request: StopRequest, signal: Signal);

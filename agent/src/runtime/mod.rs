@@ -11,10 +11,9 @@ pub(crate) mod interface;
 mod process;
 pub(crate) mod pulls;
 
-pub use containers::{Containers, Wanted};
+pub use containers::{Containers, NO_CONTAINERS, Wanted};
 pub use interface::{
-    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, LaunchError, Process, Runtime,
-    StopRequest,
+    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, Process, Runtime, StopRequest,
 };
 
 use serde::de::Error as _;

@@ -9,7 +9,10 @@ use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, start_as};
 use crate::memory_file::as_stdin_bytes;
 use crate::process_table;
-use crate::runtime::interface::{CommandSpec, Environment, Invocation, LaunchError, Process, Runtime, StopRequest};
+use crate::runtime::interface::{
+    CommandSpec, Environment, Invocation, OTHER_RUNTIME, Process, Runtime, StopRequest, not_passed_on, rejected,
+};
+use model::EndCause;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -37,19 +40,19 @@ impl Runtime for ProcessRuntime {
         on_node.to_owned()
     }
 
-    fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, LaunchError> {
+    fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, EndCause> {
         if spec.order.work.image.is_some() {
-            return Err(LaunchError::OtherRuntime);
+            return Err(rejected(OTHER_RUNTIME));
         }
         let command = &spec.order.work.command;
-        let (program, args) = command.split_first().ok_or(LaunchError::NoCommand)?;
+        let (program, args) = command.split_first().ok_or_else(|| rejected("the command is empty"))?;
         let elements = ElementsStart::of(spec.order);
         // The helper also runs elements, and sets limits.
         let needs_helper = elements.is_some() || !spec.order.work.ulimits.is_empty();
         let own = needs_helper.then(JobUser::of_this_process);
         let Some(user) = spec.user.or(own.as_ref()) else {
             let (program, args) = (PathBuf::from(program), args.to_vec());
-            let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(LaunchError::PassEnvironment)?;
+            let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(not_passed_on)?;
             return Ok(Invocation { program, args, env: spec.env.clone(), stdin, process: Process::Command });
         };
         let start = JobStart {
@@ -63,7 +66,7 @@ impl Runtime for ProcessRuntime {
             sandbox: spec.sandbox.cloned(),
             elements,
         };
-        let (stdin, verdict) = start_as(&start).map_err(LaunchError::PassEnvironment)?;
+        let (stdin, verdict) = start_as(&start).map_err(not_passed_on)?;
         let (args, env) = (vec!["as-user".to_owned()], spec.agent_env.clone());
         Ok(Invocation { program: spec.agent_program.to_owned(), args, env, stdin, process: Process::Helper(verdict) })
     }
@@ -87,7 +90,7 @@ mod tests {
         invoke(&order(0, 1), user).unwrap()
     }
 
-    fn invoke(order: &AllocOrder, user: Option<&JobUser>) -> Result<Invocation, LaunchError> {
+    fn invoke(order: &AllocOrder, user: Option<&JobUser>) -> Result<Invocation, EndCause> {
         let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
         let spec = CommandSpec {
@@ -127,8 +130,7 @@ mod tests {
         let order =
             AllocOrder { work: model::Work { image: Some("alpine".into()), ..order(0, 1).work }, ..order(0, 1) };
         for user in [None, Some(&JobUser::own(20_000, Vec::new()))] {
-            let error = invoke(&order, user).unwrap_err();
-            assert!(matches!(error, LaunchError::OtherRuntime), "{error}");
+            assert_eq!(invoke(&order, user).unwrap_err(), rejected(OTHER_RUNTIME));
         }
     }
 }
