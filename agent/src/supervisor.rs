@@ -28,7 +28,7 @@ use crate::process_table::{self, ProcessEntry};
 use crate::program;
 use crate::provision::{Provided, SupervisorContext, keep, keep_partial, provide, user};
 use crate::rights;
-use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process, StopRequest};
+use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process};
 use crate::scratch;
 use crate::stops::{Step, Stops, stop_at};
 use crate::usage::{ContainerMeter, GpuMeter, Meter};
@@ -384,10 +384,10 @@ async fn supervise(
             _ = term.recv(), if !is_ordered => Some(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned())),
             () = sleep_until(stops.next_at()) => {
                 match stops.take(Instant::now()) {
-                    Step::Notify => notify(task, group),
+                    Step::Notify => task.runtime.notify(order, group, order.failure_policy.notice_signal()),
                     Step::Ask => {
                         reason.get_or_insert(EndCause::OverTime { limit_s: order.work.timeout_s });
-                        task.runtime.begin_stop(stop_request(task, group));
+                        task.runtime.begin_stop(order, group);
                     }
                     Step::Kill => kill_all(task, own_pid, group),
                 }
@@ -423,24 +423,6 @@ async fn supervise(
     };
     meter.end(Instant::now());
     cause(status, reason, task)
-}
-
-/// How the runtime stops the command.
-fn stop_request(task: &AllocTask, process_group: i32) -> StopRequest {
-    let policy = &task.order.failure_policy;
-    StopRequest {
-        alloc_id: task.order.alloc_id,
-        process_group,
-        kill_timeout_s: policy.kill_timeout_s,
-        // After a notice, TERM says that the time is over.
-        signal: policy.stop_signal.filter(|_| policy.stop_notice_s == 0),
-    }
-}
-
-/// Tells the command that it will be asked to stop.
-fn notify(task: &AllocTask, process_group: i32) {
-    let signal = task.order.failure_policy.stop_signal.unwrap_or(model::Signal::TERM);
-    task.runtime.notify(stop_request(task, process_group), signal);
 }
 
 /// The node could not write what the command prints.

@@ -243,7 +243,7 @@ impl Runner {
         let policy = &self.shared.elements.policy;
         let mut stops = Stops::new(policy, self.shared.elements.timeout_s, Duration::ZERO, Instant::now());
         let (mut is_late, mut is_stopped, mut order) = (false, *self.order.borrow() == Order::Stop, self.order.clone());
-        let asks = policy.stop_signal.filter(|_| policy.stop_notice_s == 0).unwrap_or(Signal::TERM);
+        let asks = policy.ask_signal().unwrap_or(Signal::TERM);
         let (mut out_bytes, mut err_bytes) = (vec![0; MAX_BYTES], vec![0; MAX_BYTES]);
         if is_stopped {
             process_table::notify_group(group, asks);
@@ -262,11 +262,11 @@ impl Runner {
                 Ok(()) = order.changed() => {
                     let is_asked = *order.borrow() == Order::Stop;
                     is_stopped |= is_asked;
-                    let signal = if is_asked { asks } else { policy.stop_signal.unwrap_or(Signal::TERM) };
+                    let signal = if is_asked { asks } else { policy.notice_signal() };
                     process_table::notify_group(group, signal);
                 }
                 () = sleep_until(stops.next_at()) => match stops.take(Instant::now()) {
-                    Step::Notify => process_table::notify_group(group, policy.stop_signal.unwrap_or(Signal::TERM)),
+                    Step::Notify => process_table::notify_group(group, policy.notice_signal()),
                     Step::Ask => {
                         is_late = true;
                         process_table::notify_group(group, asks);

@@ -12,7 +12,7 @@ use crate::memory_file::{as_stdin_bytes, inherited};
 use crate::rights::{SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::interface::{
     CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, OTHER_RUNTIME, Process, Runtime,
-    StopRequest, not_passed_on, rejected,
+    not_passed_on, rejected,
 };
 use async_trait::async_trait;
 use model::container_env::{Passing, passing};
@@ -165,21 +165,22 @@ impl Runtime for ContainerRuntime {
         Ok(Invocation { program, args, env: variables.by_name, stdin, process: Process::Client(file) })
     }
 
-    fn notify(&self, request: StopRequest, signal: Signal) {
-        let program = self.program;
+    fn notify(&self, order: &AllocOrder, _group: i32, signal: Signal) {
+        let (program, name) = (self.program, order.alloc_id.to_string());
         tokio::spawn(async move {
-            let args = ["kill", "--signal", &signal.to_string(), &request.alloc_id.to_string()];
+            let args = ["kill", "--signal", &signal.to_string(), &name];
             call(program, &args, TIMEOUT).await.map(drop)
         });
     }
 
-    fn begin_stop(&self, request: StopRequest) {
-        match request.signal {
-            Some(signal) => self.notify(request, signal),
-            None => _ = tokio::spawn(stop(self.program, request.alloc_id.to_string(), request.kill_timeout_s)),
+    fn begin_stop(&self, order: &AllocOrder, group: i32) {
+        let policy = &order.failure_policy;
+        match policy.ask_signal() {
+            Some(signal) => self.notify(order, group, signal),
+            None => _ = tokio::spawn(stop(self.program, order.alloc_id.to_string(), policy.kill_timeout_s)),
         }
         // A process that is stopped takes a signal only when it goes on. It is the same in which order both come.
-        self.notify(request, Signal::CONT);
+        self.notify(order, group, Signal::CONT);
     }
 
     /// The wait for the client to answer, and 5 s more.

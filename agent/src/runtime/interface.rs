@@ -92,19 +92,6 @@ pub(super) fn not_passed_on(error: io::Error) -> EndCause {
     EndCause::NotStarted { why: format!("cannot pass on the environment: {error}") }
 }
 
-/// A running command that is to stop.
-#[derive(Clone, Copy, Debug)]
-pub struct StopRequest {
-    /// The alloc of the command. A container is named after this alloc.
-    pub alloc_id: AllocId,
-    /// The process group that the supervisor started.
-    pub process_group: i32,
-    /// Seconds between TERM and KILL.
-    pub kill_timeout_s: u64,
-    /// What asks the command to stop, in place of TERM.
-    pub signal: Option<Signal>,
-}
-
 /// A container on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
@@ -163,11 +150,12 @@ pub trait Runtime: Debug + Send + Sync {
     /// How this command is started, or why it cannot be.
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, EndCause>;
 
-    /// Sends a signal to a command, and returns at once: the command hears that it will be stopped, and goes on.
-    fn notify(&self, request: StopRequest, signal: Signal);
+    /// Sends a signal to the command of this order, and returns at once. `group` is the process group that the supervisor
+    /// started.
+    fn notify(&self, order: &AllocOrder, group: i32, signal: Signal);
 
     /// Asks a command to stop, and returns at once. The supervisor kills a command that does not stop in time.
-    fn begin_stop(&self, request: StopRequest);
+    fn begin_stop(&self, order: &AllocOrder, group: i32);
 
     /// The time beyond its kill timeout that a command may take to stop.
     fn stop_grace(&self) -> Duration {

@@ -12,9 +12,7 @@ mod process;
 pub(crate) mod pulls;
 
 pub use containers::{Containers, NO_CONTAINERS, Wanted};
-pub use interface::{
-    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, Process, Runtime, StopRequest,
-};
+pub use interface::{CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, Process, Runtime};
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -10,9 +10,10 @@ use crate::isolation::helper::{JobStart, start_as};
 use crate::memory_file::as_stdin_bytes;
 use crate::process_table;
 use crate::runtime::interface::{
-    CommandSpec, Environment, Invocation, OTHER_RUNTIME, Process, Runtime, StopRequest, not_passed_on, rejected,
+    CommandSpec, Environment, Invocation, OTHER_RUNTIME, Process, Runtime, not_passed_on, rejected,
 };
-use model::EndCause;
+use model::wire::AllocOrder;
+use model::{EndCause, Signal};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -71,12 +72,12 @@ impl Runtime for ProcessRuntime {
         Ok(Invocation { program: spec.agent_program.to_owned(), args, env, stdin, process: Process::Helper(verdict) })
     }
 
-    fn notify(&self, request: StopRequest, signal: model::Signal) {
-        process_table::notify_group(request.process_group, signal);
+    fn notify(&self, _order: &AllocOrder, group: i32, signal: Signal) {
+        process_table::notify_group(group, signal);
     }
 
-    fn begin_stop(&self, request: StopRequest) {
-        self.notify(request, request.signal.unwrap_or(model::Signal::TERM));
+    fn begin_stop(&self, order: &AllocOrder, group: i32) {
+        self.notify(order, group, order.failure_policy.ask_signal().unwrap_or(Signal::TERM));
     }
 }
 
@@ -84,7 +85,6 @@ impl Runtime for ProcessRuntime {
 mod tests {
     use super::*;
     use crate::protocol::testing::{node_id, order};
-    use model::wire::AllocOrder;
 
     fn invocation(user: Option<&JobUser>) -> Invocation {
         invoke(&order(0, 1), user).unwrap()

@@ -73,6 +73,16 @@ impl FailurePolicy {
         Some(Verdict { rule: place, text: rule.to_string(), is_own: place < self.retry.len(), follows })
     }
 
+    /// The signal by which an alloc hears that it will be asked to stop.
+    pub fn notice_signal(&self) -> Signal {
+        self.stop_signal.unwrap_or(Signal::TERM)
+    }
+
+    /// The signal that asks an alloc to stop, in place of TERM. After a notice, TERM says that the time is over.
+    pub fn ask_signal(&self) -> Option<Signal> {
+        self.stop_signal.filter(|_| self.stop_notice_s == 0)
+    }
+
     /// How long an alloc may take to stop, from the order to KILL.
     pub fn stop_time(&self) -> Span {
         let s = self.stop_notice_s.saturating_add(self.kill_timeout_s);
