@@ -40,21 +40,10 @@ pub struct HandleRound {
     digest: String,
     /// In the order of their names.
     handles: Vec<ReportedHandle>,
-    todo: VecDeque<Range>,
-    of: u32,
+    todo: VecDeque<ReportPart>,
     /// The part that was sent last.
-    sent: Option<Range>,
+    sent: Option<ReportPart>,
     settled: Option<String>,
-}
-
-/// A range of names, as in [`ReportPart`].
-#[derive(Clone, Debug)]
-struct Range {
-    no: u32,
-    after: Option<String>,
-    up_to: Option<String>,
-    /// Whether the control plane has looked at the beginning of the range.
-    resumed: bool,
 }
 
 impl HandleRound {
@@ -77,27 +66,22 @@ impl HandleRound {
         let ends = ends(&handles, most);
         let of = u32::try_from(ends.len()).unwrap_or(u32::MAX);
         let afters = std::iter::once(None).chain(ends.iter().cloned());
-        let todo = afters.zip(&ends).zip(1..).map(|((after, up_to), no)| Range {
+        let todo = afters.zip(&ends).zip(1..).map(|((after, up_to), no)| ReportPart {
             no,
+            of,
             after,
             up_to: up_to.clone(),
             resumed: false,
         });
-        Some(Self { as_of, complete, digest, todo: todo.collect(), of, sent: None, settled: None, handles })
+        Some(Self { as_of, complete, digest, todo: todo.collect(), sent: None, settled: None, handles })
     }
 
     /// The next part, as the report of this number. `None` if every part was sent.
     pub(crate) fn next(&mut self, incarnation: String, report_no: u64) -> Option<HandleReport> {
-        let range = self.todo.pop_front()?;
-        let (after, up_to) = (range.after.clone(), range.up_to.clone());
-        let part = ReportPart { no: range.no, of: self.of, after, up_to, resumed: range.resumed };
-        let up_to = |end: &Option<String>, none| {
-            end.as_ref().map_or(none, |end| self.handles.partition_point(|h| h.handle <= *end))
-        };
-        let (from, to) = (up_to(&part.after, 0), up_to(&part.up_to, self.handles.len()));
-        let handles = self.handles.get(from..to).unwrap_or_default().to_vec();
-        let is_whole = self.of == 1 && !range.resumed;
-        self.sent = Some(range);
+        let part = self.todo.pop_front()?;
+        let handles = self.handles.iter().filter(|h| part.contains(&h.handle)).cloned().collect();
+        let is_whole = part.of == 1 && !part.resumed;
+        self.sent = Some(part.clone());
         let (part, digest) = ((!is_whole).then_some(part), Some(self.digest.clone()));
         let (as_of, complete) = (self.as_of, self.complete);
         Some(HandleReport { incarnation, report_no, as_of, complete, part, digest, handles })
@@ -107,7 +91,7 @@ impl HandleRound {
     pub fn answered(&mut self, answer: &HandleReportAnswer) {
         self.settled.clone_from(&answer.settled);
         if let (Some(sent), Some(after)) = (&self.sent, &answer.resume_after) {
-            self.todo.push_front(Range { after: Some(after.clone()), resumed: true, ..sent.clone() });
+            self.todo.push_front(ReportPart { after: Some(after.clone()), resumed: true, ..sent.clone() });
         }
     }
 
