@@ -27,12 +27,12 @@
 //! Does not: start or stop processes, or look at them.
 
 use crate::atomic_file::{self, Spare, absent_is_fine};
-use crate::isolation::{self, TaskIsolation};
-use crate::job_files::FilesSource;
+use crate::isolation::{self, JobUser, TaskIsolation};
 use crate::output_files::OutputFiles;
 use crate::protocol::Holder;
 use crate::rights::{CredentialsSource, SECRETS_DIR, TOKEN_FILE};
 use crate::runtime::RuntimeKind;
+use crate::s3_access::FilesSource;
 use model::ids::{AllocId, NodeId};
 use model::image::ImageDigest;
 use model::time::Time;
@@ -87,6 +87,30 @@ pub struct AllocTask {
     /// Where its supervisor finds S3, if the job has inputs or outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesSource>,
+}
+
+impl AllocTask {
+    /// Who runs the command; `None` for the agent's own user.
+    pub fn user(&self) -> io::Result<Option<JobUser>> {
+        if let Some(isolation) = &self.isolation {
+            let group = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.gid());
+            let groups = self.caches.iter().map(|(_, path)| group(path)).collect::<io::Result<_>>()?;
+            return Ok(Some(JobUser::own(isolation.uid, groups)));
+        }
+        match &self.job_user {
+            Some(name) => match JobUser::named(name)? {
+                Some(user) => Ok(Some(user)),
+                None => Err(io::Error::other(format!("there is no user {name:?} on the node"))),
+            },
+            None if self.unisolated => Ok(None),
+            None => Err(io::Error::other("the task names no user")),
+        }
+    }
+
+    /// The control group of the alloc; `None` if there is none.
+    pub fn cgroup(&self) -> Option<&Path> {
+        self.isolation.as_ref()?.cgroup.as_deref()
+    }
 }
 
 /// Which supervisor runs the alloc: the content of `started`.

@@ -21,6 +21,7 @@
 //! data_dir ─ atomic_file      the state file; every change is on disk before the agent uses it
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
+//! supervised ─ provision      the alloc of a supervisor, and what its command gets before it starts
 //! capture ─ output_files      what a command prints, on its way to the disk
 //! scratch                     what the files of an alloc take up
 //! memory                      what an alloc uses, where no control group counts it
@@ -87,6 +88,7 @@ pub mod s3_access;
 mod scratch;
 pub mod signer;
 mod stops;
+pub mod supervised;
 pub mod supervisor;
 pub mod sweep;
 pub mod uploads;

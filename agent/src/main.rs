@@ -10,15 +10,14 @@ use nodekeeper_agent::alloc_dir::AllocDir;
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
 use nodekeeper_agent::enter;
 use nodekeeper_agent::isolation::{end, helper, probe};
-use nodekeeper_agent::provision::SupervisorContext;
 use nodekeeper_agent::runtime::Environment;
 use nodekeeper_agent::s3_access::S3Environment;
+use nodekeeper_agent::supervised::SupervisorContext;
 use nodekeeper_agent::supervisor;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -130,7 +129,6 @@ fn s3_environment() -> S3Environment {
     S3Environment { credentials, region: var("AWS_REGION"), endpoint }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the supervisor gets the clock here, as an argument")]
 fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let names = ["PATH", "HOME", "LANG"];
     let set = names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
@@ -139,9 +137,8 @@ fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let is_endpoint = |name: &str| name.starts_with("AWS_ENDPOINT_URL");
     let endpoints = std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
     let endpoints = endpoints.filter(|(name, value)| is_endpoint(name) && !value.is_empty()).collect();
-    let (s3, timestamp) = (s3_environment(), jiff::Timestamp::now);
-    let clock = Arc::new(Time::now);
-    let context = SupervisorContext { env, endpoints, program: OWN_PROGRAM.into(), s3, timestamp, clock };
+    let (s3, clock) = (s3_environment(), jiff::Timestamp::now);
+    let context = SupervisorContext { env, endpoints, program: OWN_PROGRAM.into(), s3, clock };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(supervisor::run(AllocDir::at(dir), &context))?)
 }

@@ -27,15 +27,13 @@ pub(crate) enum Over {
 
 /// Whether the kernel killed a process of the alloc for the memory limit of its control group.
 pub(crate) fn was_killed(task: &AllocTask) -> bool {
-    let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
-    task.order.needs.memory_mib > 0 && group.and_then(cgroup::memory_kills).is_some_and(|kills| kills > 0)
+    task.order.needs.memory_mib > 0 && task.cgroup().and_then(cgroup::memory_kills).is_some_and(|kills| kills > 0)
 }
 
 /// What must be killed of these processes; `runner` began the elements, if this is a pack. `None`: nothing.
 pub(crate) fn over_memory(task: &AllocTask, found: &[ProcessEntry], runner: i32) -> Option<Over> {
     let allowed_mib = task.order.needs.memory_mib;
-    let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
-    if allowed_mib == 0 || task.runtime.enforces_memory_limit() || group.is_some_and(cgroup::limits_memory) {
+    if allowed_mib == 0 || task.runtime.enforces_memory_limit() || task.cgroup().is_some_and(cgroup::limits_memory) {
         return None;
     }
     let mut left: Vec<i32> = found.iter().map(|p| p.pid).collect();

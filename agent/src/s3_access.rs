@@ -10,6 +10,8 @@ use crate::role_keys::RoleKeys;
 use async_trait::async_trait;
 use aws_credential_types::Credentials;
 use s3::{Access, Keys, S3, S3Error};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::OnceCell;
@@ -62,6 +64,29 @@ impl S3Access {
                 S3::new(Arc::clone(&self.keys) as Arc<dyn Keys>, region, self.endpoint.as_deref())
             })
             .await
+    }
+}
+
+/// Where a supervisor finds S3 and the contents of the node: part of `task.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesSource {
+    /// The directory with the contents that are on this node.
+    pub cache: PathBuf,
+    /// The instance metadata service, if the node uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imds_url: Option<String>,
+    /// The region, if it is known without the metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+}
+
+impl FilesSource {
+    /// S3 with the rights of the node.
+    pub(crate) fn access(&self, environment: S3Environment, clock: Clock) -> Result<S3Access, S3Error> {
+        let imds = self.imds_url.as_deref().map(Imds::new).transpose();
+        let imds = imds.map_err(|e| S3Error::NoKeys(e.to_string()))?;
+        let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
+        Ok(S3Access::new(environment, role, imds, self.region.clone(), clock))
     }
 }
 

@@ -14,7 +14,7 @@
 //! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere `over_memory` counts what
 //! the processes of the tree use, twice a second.
 
-use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord};
+use crate::alloc_dir::{AllocDir, ExitRecord, StartRecord};
 use crate::atomic_file::Spare;
 use crate::capture::{Capture, Printers};
 use crate::elements::ElementsLog;
@@ -26,11 +26,12 @@ use crate::output_files::output_tail;
 use crate::over_memory::{Over, over_memory, was_killed};
 use crate::process_table::{self, ProcessEntry};
 use crate::program;
-use crate::provision::{Provided, SupervisorContext, keep, keep_partial, provide, user};
+use crate::provision::Provided;
 use crate::rights;
 use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process};
 use crate::scratch;
 use crate::stops::{Step, Stops, stop_at};
+use crate::supervised::{Supervised, SupervisorContext};
 use crate::usage::{ContainerMeter, GpuMeter, Meter};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -49,7 +50,7 @@ use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::Duration;
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 /// How often memory and the stop file are checked.
@@ -84,12 +85,13 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         return Ok(());
     }
     let reserve = dir.reserve();
-    let started_at = (context.clock)();
-    let group = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref());
-    let mut meter = Meter::new(group, GpuMeter::new(&task.gpus, &dir), Instant::now());
-    let (mut cause, capture, role) = match provide(&task, &dir, context).await {
+    let alloc = Supervised { task, dir, context };
+    let Supervised { task, dir, .. } = &alloc;
+    let started_at = alloc.now();
+    let mut meter = Meter::new(task.cgroup(), GpuMeter::new(&task.gpus, dir), Instant::now());
+    let (mut cause, capture, role) = match alloc.provide().await {
         Ok(Provided { env, role }) => {
-            let (cause, capture) = work(&task, &dir, context, &env, (&mut meter, &mut term)).await;
+            let (cause, capture) = alloc.work(&env, &mut meter, &mut term).await;
             (cause, capture, role)
         }
         Err(cause) => (cause, None, None),
@@ -110,14 +112,14 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
             cause = log.end(cause, &pack.elements);
         }
     }
-    let (cause, kept) = keep(&task, &dir, context, role, cause).await;
+    let (cause, kept) = alloc.keep(role, cause).await;
     if task.isolation.is_some() {
-        close(&dir).await;
+        close(dir).await;
     } else if let Err(error) = dir.forget_rights() {
         tracing::warn!(%error, "what the job proved itself with is left behind");
     }
-    let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some((context.clock)()), usage, kept };
-    write_exit_record(&dir, &exit, &reserve).await
+    let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some(alloc.now()), usage, kept };
+    write_exit_record(dir, &exit, &reserve).await
 }
 
 /// The command would ignore each signal that the starter of this program ignores, as a shell does for `nohup` and `&`. A handler
@@ -129,49 +131,297 @@ fn listen_to_ignored() {
     }
 }
 
-/// Runs the command of the alloc to its end. The rest of its output is still to be written.
-async fn work(
-    task: &AllocTask,
-    dir: &AllocDir,
-    context: &SupervisorContext,
-    rights: &Environment,
-    (meter, term): (&mut Meter, &mut tokio::signal::unix::Signal),
-) -> (EndCause, Option<Capture>) {
-    match start_command(task, dir, context, rights) {
-        Ok((child, mut capture, process)) => {
-            let is_client = matches!(process, Process::Client(_));
-            // What the client uses is not what the command uses.
-            let container = is_client.then(|| ContainerMeter::start(task.runtime, task.order.alloc_id));
-            meter.begin(container, Instant::now());
-            let cause = tokio::select! {
-                cause = supervise(task, dir, child, (&capture, meter), term) => cause,
-                never = keep_partial(task, dir, context) => never,
-            };
-            if is_client {
-                // What the client said is judged.
-                capture.finish().await;
+impl Supervised<'_> {
+    /// Runs the command of the alloc to its end. The rest of its output is still to be written.
+    async fn work(
+        &self,
+        rights: &Environment,
+        meter: &mut Meter,
+        term: &mut UnixSignal,
+    ) -> (EndCause, Option<Capture>) {
+        match self.start_command(rights) {
+            Ok((child, mut capture, process)) => {
+                let is_client = matches!(process, Process::Client(_));
+                // What the client uses is not what the command uses.
+                let container = is_client.then(|| ContainerMeter::start(self.task.runtime, self.task.order.alloc_id));
+                meter.begin(container, Instant::now());
+                let cause = tokio::select! {
+                    cause = self.supervise(child, &capture, meter, term) => cause,
+                    never = self.keep_partial() => never,
+                };
+                if is_client {
+                    // What the client said is judged.
+                    capture.finish().await;
+                }
+                let cause = self.judge(cause, process).await;
+                remove_container(&self.dir).await;
+                (cause, Some(capture))
             }
-            let cause = judge(task, dir, cause, process).await;
-            remove_container(dir).await;
-            (cause, Some(capture))
+            Err(cause) => (cause, None),
         }
-        Err(cause) => (cause, None),
+    }
+
+    /// The cause, if the command ended by itself, as those see it who were between it and us.
+    async fn judge(&self, cause: EndCause, process: Process) -> EndCause {
+        let EndCause::Exited { code } = cause else { return cause };
+        let other = match process {
+            Process::Command => None,
+            Process::Helper(verdict) => verdict.read(),
+            Process::Client(_) if code == 0 => None,
+            Process::Client(_) => {
+                let said = output_tail(&self.dir.output_files(), SAID_BYTES).unwrap_or_default().0;
+                self.task.runtime.judge(&self.task.order, code, &said).await
+            }
+        };
+        other.unwrap_or(cause)
+    }
+
+    /// Starts the command. If that fails, returns why.
+    fn start_command(&self, rights: &Environment) -> Result<Started, EndCause> {
+        let Self { task, dir, context } = self;
+        let cannot = |what: &str, e: &io::Error| EndCause::NotStarted { why: format!("cannot {what}: {e}") };
+        let user = task.user().map_err(|e| cannot("find out who runs the command", &e))?;
+        self.prepare(user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
+        let sandbox = self.sandbox().map_err(|e| cannot("prepare the limits", &e))?;
+        let pack = task.order.work.pack.as_ref();
+        let group = task.cgroup().map(Path::to_owned);
+        let elements = pack.map(|_| ElementsLog::create(dir.elements(), group)).transpose();
+        let elements = elements.map_err(|e| cannot("follow the elements", &e))?;
+        let captured = Capture::start(&dir.output_files(), user.as_ref(), elements);
+        let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
+        let mut env = self.environment(rights, user.as_ref());
+        env.extend(stop_at(task.order.work.timeout_s, self.now()).filter(|_| pack.is_none()));
+        let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
+        let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
+        let image = image::reference(task, dir);
+        let invocation = task.runtime.invocation(&CommandSpec {
+            node_id: task.node_id,
+            order: &task.order,
+            image: image.as_deref(),
+            work_dir: &dir.work(),
+            caches: &task.caches,
+            alloc_dir: dir.path(),
+            gpus: &task.gpus,
+            env: &env,
+            input: input.as_deref(),
+            user: user.as_ref(),
+            sandbox: sandbox.as_ref(),
+            agent_env: &context.env,
+            agent_program: &context.program,
+        })?;
+        let name = task.order.work.command.first().map_or("", String::as_str);
+        let (path, is_plain) = (env.get("PATH").map(String::as_str), matches!(invocation.process, Process::Command));
+        if let Some(cause) = is_plain.then(|| program::of_other_machine(name, path, &dir.work())).flatten() {
+            return Err(cause);
+        }
+        let mut command = Command::new(&invocation.program);
+        if !matches!(invocation.process, Process::Client(_)) {
+            command.env_clear();
+        }
+        command.args(invocation.args).envs(invocation.env);
+        command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
+        match (command.spawn(), invocation.process) {
+            (Ok(child), process) => Ok((child, capture, process)),
+            (Err(e), Process::Command) => Err(program::why_not(name, path, &dir.work(), &e)),
+            (Err(e), Process::Helper(_) | Process::Client(_)) => {
+                Err(cannot(&format!("start {}", invocation.program.display()), &e))
+            }
+        }
+    }
+
+    /// Makes what the command finds on the machine. The directories of an alloc with a user id of its own were given to that
+    /// user when they were made.
+    fn prepare(&self, user: Option<&JobUser>) -> io::Result<()> {
+        let Self { task, dir, .. } = self;
+        let AllocOrder { hosts, needs, .. } = &task.order;
+        if hosts.len() > 1 {
+            let lines = hosts.iter().map(|host| format!("{host} slots={}\n", needs.vcpus)).collect::<String>();
+            fs::write(dir.path().join(HOSTS_FILE), lines)?;
+        }
+        if let (Some(_), Some(user)) = (&task.isolation, user) {
+            isolation::write_closed(dir.path())?;
+            return isolation::write_user_files(dir.path(), user, &dir.work());
+        }
+        let give = |path: &Path| match user {
+            Some(user) => std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)),
+            None => Ok(()),
+        };
+        fs::set_permissions(dir.work(), fs::Permissions::from_mode(0o700))?;
+        give(&dir.work())?;
+        task.caches.iter().try_for_each(|(_, path)| give(path))
+    }
+
+    /// The restrictions of an alloc with a user id of its own. Makes its control group.
+    fn sandbox(&self) -> io::Result<Option<Sandbox>> {
+        let Self { task, dir, .. } = self;
+        let Some(isolation) = &task.isolation else { return Ok(None) };
+        let TaskIsolation { max_tasks, private_mounts, closed, cgroup, .. } = isolation.clone();
+        if let Some(group) = &cgroup {
+            let (memory_mib, vcpus) = (task.order.needs.memory_mib, task.order.needs.vcpus);
+            let dies = if task.order.work.pack.is_some() { Dies::OneProcess } else { Dies::All };
+            cgroup::create(group, cgroup::Limits { memory_mib, dies, max_tasks, vcpus })?;
+        }
+        let mut mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
+        if let Some(mounts) = &mut mounts {
+            mounts.binds.extend(isolation::closing(dir.path(), &closed));
+        }
+        Ok(Some(Sandbox { mounts, cgroup, max_tasks }))
+    }
+
+    /// The environment of the command: the runtime's variables, then the job's, then nodekeeper's. The last value of a
+    /// variable wins, so a job cannot replace nodekeeper's variables and pretend to be another member.
+    fn environment(&self, rights: &Environment, user: Option<&JobUser>) -> Environment {
+        let Self { task, dir, context } = self;
+        let order = &task.order;
+        let mut env = task.runtime.base_environment(&context.env, user, &dir.work());
+        env.extend(order.env.clone());
+        // The region is only a default.
+        let is_given = |name: &String| !rights::is_default(name) || !order.env.contains_key(name);
+        env.extend(rights.iter().filter(|(name, _)| is_given(name)).map(|(name, value)| (name.clone(), value.clone())));
+        for (name, path) in &task.caches {
+            let variable: String =
+                name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+            let path = task.runtime.cache_path(name, path);
+            env.insert(format!("NODEKEEPER_CACHE_{variable}"), path.display().to_string());
+        }
+        let own = [
+            ("NODEKEEPER_JOB_ID", order.job_id().to_string()),
+            ("NODEKEEPER_ALLOC_ID", order.alloc_id.to_string()),
+            ("NODEKEEPER_MEMBER", order.alloc_id.member.to_string()),
+            ("NODEKEEPER_NODES", order.needs.nodes.to_string()),
+            ("NODEKEEPER_HOSTS", order.hosts.join(",")),
+        ];
+        env.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        if order.hosts.len() > 1 {
+            let path = task.runtime.alloc_path(dir.path()).join(HOSTS_FILE);
+            env.insert("NODEKEEPER_HOSTFILE".to_owned(), path.display().to_string());
+        }
+        env.extend(gpu_variables(&task.gpus).map(|(name, value)| (name.to_owned(), value)));
+        env
+    }
+
+    /// Waits for the command, and ends it when it must end.
+    async fn supervise(
+        &self,
+        mut child: Child,
+        capture: &Capture,
+        meter: &mut Meter,
+        term: &mut UnixSignal,
+    ) -> EndCause {
+        let (task, dir, order) = (&self.task, &self.dir, &self.task.order);
+        let own_pid = std::process::id() as i32;
+        let group = child.id().map_or(0, |pid| pid as i32);
+        // Of a pack, each element has a time limit of its own.
+        let limit_s = if order.work.pack.is_some() { 0 } else { order.work.timeout_s };
+        let mut stops = Stops::new(&order.failure_policy, limit_s, task.runtime.stop_grace(), Instant::now());
+        // Only the first reason is kept, because a later one is its consequence.
+        let mut reason: Option<EndCause> = None;
+        let mut is_ordered = false;
+        // A command that has just begun has nothing to look at, and most end soon.
+        let mut check = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut over_scratch = pin!(scratch::over(order.needs.scratch_gib, dir.of_command(), meter.scratch()));
+        let status = loop {
+            let order_to_stop = tokio::select! {
+                status = child.wait() => break status,
+                _ = term.recv(), if !is_ordered => Some(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned())),
+                () = sleep_until(stops.next_at()) => {
+                    match stops.take(Instant::now()) {
+                        Step::Notify => task.runtime.notify(order, group, order.failure_policy.notice_signal()),
+                        Step::Ask => {
+                            reason.get_or_insert(EndCause::OverTime { limit_s: order.work.timeout_s });
+                            task.runtime.begin_stop(order, group);
+                        }
+                        Step::Kill => self.kill_all(own_pid, group),
+                    }
+                    None
+                }
+                // A reason stays, and what has come to its end is not asked again.
+                over = &mut over_scratch, if reason.is_none() => {
+                    reason = Some(over);
+                    self.kill_all(own_pid, group);
+                    None
+                }
+                _ = check.tick() => {
+                    let found = process_table::descendants_now(own_pid);
+                    reap_adopted_children(&found, own_pid, group);
+                    let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
+                    meter.look(&pids, dir, Instant::now());
+                    if let Some(why) = self.must_end(capture, &found, group) {
+                        reason.get_or_insert(why);
+                        self.kill_all(own_pid, group);
+                    }
+                    // The stop may have been ordered before we could receive the signal.
+                    dir.stop_reason().filter(|_| !is_ordered)
+                }
+            };
+            if let Some(why) = order_to_stop {
+                is_ordered = true;
+                // What was asked to stop for its time limit is over its time, whoever stops it then.
+                if !stops.is_asked() {
+                    reason.get_or_insert(EndCause::Stopped { why, code: None });
+                    stops.order(Instant::now());
+                }
+            }
+        };
+        meter.end(Instant::now());
+        self.cause(status, reason)
+    }
+
+    /// Why the command ended. `reason` is why it was made to end.
+    fn cause(&self, status: io::Result<ExitStatus>, reason: Option<EndCause>) -> EndCause {
+        let status = match status {
+            Ok(status) => status,
+            Err(e) => return EndCause::Lost { why: format!("the supervisor could not wait for the command: {e}") },
+        };
+        let own = match (status.code(), status.signal()) {
+            (Some(code), _) => EndCause::Exited { code },
+            (None, signal) => EndCause::Signalled { signal: signal.unwrap_or(0) },
+        };
+        match reason {
+            Some(EndCause::Stopped { why, .. }) => EndCause::Stopped { why, code: own.exit_code() },
+            Some(reason) => reason,
+            // A command that goes on after it lost a process, and succeeds, has succeeded.
+            None if own != (EndCause::Exited { code: 0 }) && was_killed(&self.task) => {
+                EndCause::OverMemory { allowed_mib: self.task.order.needs.memory_mib, used_mib: None }
+            }
+            None => own,
+        }
+    }
+
+    /// Why the command must be killed, if its processes use too much memory, or if the node cannot write what it prints. Of a
+    /// pack, it may be enough to kill elements here.
+    fn must_end(&self, capture: &Capture, found: &[ProcessEntry], runner: i32) -> Option<EndCause> {
+        let elements = match over_memory(&self.task, found, runner) {
+            Some(Over::Alloc(cause)) => return Some(cause),
+            Some(Over::Elements(elements)) => elements,
+            None => Vec::new(),
+        };
+        for pids in &elements {
+            capture.out_of_memory();
+            pids.first().iter().for_each(|group| process_table::send_group(**group, Signal::SIGKILL));
+            pids.iter().for_each(|pid| process_table::send(*pid, Signal::SIGKILL));
+        }
+        capture.given_up().map(|why| EndCause::Lost { why })
+    }
+
+    fn kill_all(&self, own_pid: i32, group: i32) {
+        if let Some(cgroup) = self.task.cgroup() {
+            cgroup::kill(cgroup);
+        }
+        process_table::send_group(group, Signal::SIGKILL);
+        for p in process_table::descendants(own_pid).iter().filter(|p| !p.zombie) {
+            process_table::send(p.pid, Signal::SIGKILL);
+        }
     }
 }
 
-/// The cause, if the command ended by itself, as those see it who were between it and us.
-async fn judge(task: &AllocTask, dir: &AllocDir, cause: EndCause, process: Process) -> EndCause {
-    let EndCause::Exited { code } = cause else { return cause };
-    let other = match process {
-        Process::Command => None,
-        Process::Helper(verdict) => verdict.read(),
-        Process::Client(_) if code == 0 => None,
-        Process::Client(_) => {
-            let said = output_tail(&dir.output_files(), SAID_BYTES).unwrap_or_default().0;
-            task.runtime.judge(&task.order, code, &said).await
-        }
-    };
-    other.unwrap_or(cause)
+/// The variables by which CUDA, and the container runtime of NVIDIA, give a command its GPUs and no others. Without GPUs it
+/// gets none: an image may ask for all, and a program takes all that it sees.
+fn gpu_variables(uuids: &[String]) -> [(&'static str, String); 2] {
+    let all = uuids.join(",");
+    let visible = if uuids.is_empty() { "void".to_owned() } else { all.clone() };
+    [("CUDA_VISIBLE_DEVICES", all), ("NVIDIA_VISIBLE_DEVICES", visible)]
 }
 
 /// Writes the exit record. On a full disk this waits for space, and until then the alloc counts as running.
@@ -218,263 +468,6 @@ async fn remove_container(dir: &AllocDir) {
 /// A command that was started, what it prints, and what its process is.
 type Started = (Child, Capture, Process);
 
-/// Starts the command. If that fails, returns why.
-fn start_command(
-    task: &AllocTask,
-    dir: &AllocDir,
-    context: &SupervisorContext,
-    rights: &Environment,
-) -> Result<Started, EndCause> {
-    let cannot = |what: &str, e: &io::Error| EndCause::NotStarted { why: format!("cannot {what}: {e}") };
-    let user = user(task).map_err(|e| cannot("find out who runs the command", &e))?;
-    prepare(task, dir, user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
-    let sandbox = sandbox(task, dir).map_err(|e| cannot("prepare the limits", &e))?;
-    let pack = task.order.work.pack.as_ref();
-    let group = task.isolation.as_ref().and_then(|isolation| isolation.cgroup.clone());
-    let elements = pack.map(|_| ElementsLog::create(dir.elements(), group)).transpose();
-    let elements = elements.map_err(|e| cannot("follow the elements", &e))?;
-    let captured = Capture::start(&dir.output_files(), user.as_ref(), elements);
-    let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
-    let mut env = environment(task, &context.env, rights, user.as_ref(), dir);
-    env.extend(stop_at(task.order.work.timeout_s, (context.clock)()).filter(|_| pack.is_none()));
-    let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
-    let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
-    let image = image::reference(task, dir);
-    let invocation = task.runtime.invocation(&CommandSpec {
-        node_id: task.node_id,
-        order: &task.order,
-        image: image.as_deref(),
-        work_dir: &dir.work(),
-        caches: &task.caches,
-        alloc_dir: dir.path(),
-        gpus: &task.gpus,
-        env: &env,
-        input: input.as_deref(),
-        user: user.as_ref(),
-        sandbox: sandbox.as_ref(),
-        agent_env: &context.env,
-        agent_program: &context.program,
-    })?;
-    let name = task.order.work.command.first().map_or("", String::as_str);
-    let (path, is_plain) = (env.get("PATH").map(String::as_str), matches!(invocation.process, Process::Command));
-    if let Some(cause) = is_plain.then(|| program::of_other_machine(name, path, &dir.work())).flatten() {
-        return Err(cause);
-    }
-    let mut command = Command::new(&invocation.program);
-    if !matches!(invocation.process, Process::Client(_)) {
-        command.env_clear();
-    }
-    command.args(invocation.args).envs(invocation.env);
-    command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
-    match (command.spawn(), invocation.process) {
-        (Ok(child), process) => Ok((child, capture, process)),
-        (Err(e), Process::Command) => Err(program::why_not(name, path, &dir.work(), &e)),
-        (Err(e), Process::Helper(_) | Process::Client(_)) => {
-            Err(cannot(&format!("start {}", invocation.program.display()), &e))
-        }
-    }
-}
-
-/// Makes what the command finds on the machine. The directories of an alloc with a user id of its own were given to that
-/// user when they were made.
-fn prepare(task: &AllocTask, dir: &AllocDir, user: Option<&JobUser>) -> io::Result<()> {
-    let AllocOrder { hosts, needs, .. } = &task.order;
-    if hosts.len() > 1 {
-        let lines = hosts.iter().map(|host| format!("{host} slots={}\n", needs.vcpus)).collect::<String>();
-        fs::write(dir.path().join(HOSTS_FILE), lines)?;
-    }
-    if let (Some(_), Some(user)) = (&task.isolation, user) {
-        isolation::write_closed(dir.path())?;
-        return isolation::write_user_files(dir.path(), user, &dir.work());
-    }
-    let give = |path: &Path| match user {
-        Some(user) => std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)),
-        None => Ok(()),
-    };
-    fs::set_permissions(dir.work(), fs::Permissions::from_mode(0o700))?;
-    give(&dir.work())?;
-    task.caches.iter().try_for_each(|(_, path)| give(path))
-}
-
-/// The restrictions of an alloc with a user id of its own. Makes its control group.
-fn sandbox(task: &AllocTask, dir: &AllocDir) -> io::Result<Option<Sandbox>> {
-    let Some(isolation) = &task.isolation else { return Ok(None) };
-    let TaskIsolation { max_tasks, private_mounts, closed, cgroup, .. } = isolation.clone();
-    if let Some(group) = &cgroup {
-        let (memory_mib, vcpus) = (task.order.needs.memory_mib, task.order.needs.vcpus);
-        let dies = if task.order.work.pack.is_some() { Dies::OneProcess } else { Dies::All };
-        cgroup::create(group, cgroup::Limits { memory_mib, dies, max_tasks, vcpus })?;
-    }
-    let mut mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
-    if let Some(mounts) = &mut mounts {
-        mounts.binds.extend(isolation::closing(dir.path(), &closed));
-    }
-    Ok(Some(Sandbox { mounts, cgroup, max_tasks }))
-}
-
-/// The environment of the command: the runtime's variables, then the job's, then nodekeeper's. The last value of a
-/// variable wins, so a job cannot replace nodekeeper's variables and pretend to be another member.
-pub fn environment(
-    task: &AllocTask,
-    agent_env: &Environment,
-    rights: &Environment,
-    user: Option<&JobUser>,
-    dir: &AllocDir,
-) -> Environment {
-    let order = &task.order;
-    let mut env = task.runtime.base_environment(agent_env, user, &dir.work());
-    env.extend(order.env.clone());
-    // The region is only a default.
-    let is_given = |name: &String| !rights::is_default(name) || !order.env.contains_key(name);
-    env.extend(rights.iter().filter(|(name, _)| is_given(name)).map(|(name, value)| (name.clone(), value.clone())));
-    for (name, path) in &task.caches {
-        let variable: String =
-            name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
-        let path = task.runtime.cache_path(name, path);
-        env.insert(format!("NODEKEEPER_CACHE_{variable}"), path.display().to_string());
-    }
-    let own = [
-        ("NODEKEEPER_JOB_ID", order.job_id().to_string()),
-        ("NODEKEEPER_ALLOC_ID", order.alloc_id.to_string()),
-        ("NODEKEEPER_MEMBER", order.alloc_id.member.to_string()),
-        ("NODEKEEPER_NODES", order.needs.nodes.to_string()),
-        ("NODEKEEPER_HOSTS", order.hosts.join(",")),
-    ];
-    env.extend(own.map(|(name, value)| (name.to_owned(), value)));
-    if order.hosts.len() > 1 {
-        let path = task.runtime.alloc_path(dir.path()).join(HOSTS_FILE);
-        env.insert("NODEKEEPER_HOSTFILE".to_owned(), path.display().to_string());
-    }
-    env.extend(gpu_variables(&task.gpus).map(|(name, value)| (name.to_owned(), value)));
-    env
-}
-
-/// The variables by which CUDA, and the container runtime of NVIDIA, give a command its GPUs and no others. Without GPUs it
-/// gets none: an image may ask for all, and a program takes all that it sees.
-fn gpu_variables(uuids: &[String]) -> [(&'static str, String); 2] {
-    let all = uuids.join(",");
-    let visible = if uuids.is_empty() { "void".to_owned() } else { all.clone() };
-    [("CUDA_VISIBLE_DEVICES", all), ("NVIDIA_VISIBLE_DEVICES", visible)]
-}
-
-/// Waits for the command, and ends it when it must end.
-async fn supervise(
-    task: &AllocTask,
-    dir: &AllocDir,
-    mut child: Child,
-    (capture, meter): (&Capture, &mut Meter),
-    term: &mut tokio::signal::unix::Signal,
-) -> EndCause {
-    let order = &task.order;
-    let own_pid = std::process::id() as i32;
-    let group = child.id().map_or(0, |pid| pid as i32);
-    // Of a pack, each element has a time limit of its own.
-    let limit_s = if order.work.pack.is_some() { 0 } else { order.work.timeout_s };
-    let mut stops = Stops::new(&order.failure_policy, limit_s, task.runtime.stop_grace(), Instant::now());
-    // Only the first reason is kept, because a later one is its consequence.
-    let mut reason: Option<EndCause> = None;
-    let mut is_ordered = false;
-    // A command that has just begun has nothing to look at, and most end soon.
-    let mut check = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
-    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut over_scratch = pin!(scratch::over(order.needs.scratch_gib, dir.of_command(), meter.scratch()));
-    let status = loop {
-        let order_to_stop = tokio::select! {
-            status = child.wait() => break status,
-            _ = term.recv(), if !is_ordered => Some(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned())),
-            () = sleep_until(stops.next_at()) => {
-                match stops.take(Instant::now()) {
-                    Step::Notify => task.runtime.notify(order, group, order.failure_policy.notice_signal()),
-                    Step::Ask => {
-                        reason.get_or_insert(EndCause::OverTime { limit_s: order.work.timeout_s });
-                        task.runtime.begin_stop(order, group);
-                    }
-                    Step::Kill => kill_all(task, own_pid, group),
-                }
-                None
-            }
-            // A reason stays, and what has come to its end is not asked again.
-            over = &mut over_scratch, if reason.is_none() => {
-                reason = Some(over);
-                kill_all(task, own_pid, group);
-                None
-            }
-            _ = check.tick() => {
-                let found = process_table::descendants_now(own_pid);
-                reap_adopted_children(&found, own_pid, group);
-                let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
-                meter.look(&pids, dir, Instant::now());
-                if let Some(over) = held_in_memory(task, capture, &found, group).or_else(|| lost_output(capture)) {
-                    reason.get_or_insert(over);
-                    kill_all(task, own_pid, group);
-                }
-                // The stop may have been ordered before we could receive the signal.
-                dir.stop_reason().filter(|_| !is_ordered)
-            }
-        };
-        if let Some(why) = order_to_stop {
-            is_ordered = true;
-            // What was asked to stop for its time limit is over its time, whoever stops it then.
-            if !stops.is_asked() {
-                reason.get_or_insert(EndCause::Stopped { why, code: None });
-                stops.order(Instant::now());
-            }
-        }
-    };
-    meter.end(Instant::now());
-    cause(status, reason, task)
-}
-
-/// The node could not write what the command prints.
-fn lost_output(capture: &Capture) -> Option<EndCause> {
-    capture.given_up().map(|why| EndCause::Lost { why })
-}
-
-/// Why the command ended. `reason` is why it was made to end.
-fn cause(status: io::Result<ExitStatus>, reason: Option<EndCause>, task: &AllocTask) -> EndCause {
-    let status = match status {
-        Ok(status) => status,
-        Err(e) => return EndCause::Lost { why: format!("the supervisor could not wait for the command: {e}") },
-    };
-    let own = match (status.code(), status.signal()) {
-        (Some(code), _) => EndCause::Exited { code },
-        (None, signal) => EndCause::Signalled { signal: signal.unwrap_or(0) },
-    };
-    match reason {
-        Some(EndCause::Stopped { why, .. }) => EndCause::Stopped { why, code: own.exit_code() },
-        Some(reason) => reason,
-        // A command that goes on after it lost a process, and succeeds, has succeeded.
-        None if own != (EndCause::Exited { code: 0 }) && was_killed(task) => {
-            EndCause::OverMemory { allowed_mib: task.order.needs.memory_mib, used_mib: None }
-        }
-        None => own,
-    }
-}
-
-/// Why the command must be killed, if its processes use too much memory. Of a pack, it may be enough to kill elements here.
-fn held_in_memory(task: &AllocTask, capture: &Capture, found: &[ProcessEntry], runner: i32) -> Option<EndCause> {
-    let elements = match over_memory(task, found, runner)? {
-        Over::Alloc(cause) => return Some(cause),
-        Over::Elements(elements) => elements,
-    };
-    for pids in &elements {
-        capture.out_of_memory();
-        pids.first().iter().for_each(|group| process_table::send_group(**group, Signal::SIGKILL));
-        pids.iter().for_each(|pid| process_table::send(*pid, Signal::SIGKILL));
-    }
-    None
-}
-
-fn kill_all(task: &AllocTask, own_pid: i32, group: i32) {
-    if let Some(cgroup) = task.isolation.as_ref().and_then(|i| i.cgroup.as_deref()) {
-        cgroup::kill(cgroup);
-    }
-    process_table::send_group(group, Signal::SIGKILL);
-    for p in process_table::descendants(own_pid).iter().filter(|p| !p.zombie) {
-        process_table::send(p.pid, Signal::SIGKILL);
-    }
-}
-
 /// Reaps the adopted children among these processes: they became ours when their parents ended. The command still runs, and tokio
 /// reaps it.
 fn reap_adopted_children(found: &[ProcessEntry], own_pid: i32, command_pid: i32) {
@@ -510,8 +503,10 @@ async fn kill_descendants(own_pid: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alloc_dir::AllocTask;
     use crate::protocol::testing::{node_id, order};
     use crate::runtime::RuntimeKind;
+    use crate::s3_access::S3Environment;
     use std::path::PathBuf;
 
     fn task(runtime: &str) -> AllocTask {
@@ -535,10 +530,22 @@ mod tests {
         }
     }
 
+    /// The environment of the command of this task.
+    fn environment(task: AllocTask) -> Environment {
+        let context = SupervisorContext {
+            env: Environment::from([("PATH".to_owned(), "/bin".to_owned())]),
+            program: PathBuf::from("/agent"),
+            endpoints: Environment::new(),
+            s3: S3Environment::default(),
+            clock: || jiff::Timestamp::UNIX_EPOCH,
+        };
+        let alloc = Supervised { task, dir: AllocDir::at("/a".into()), context: &context };
+        alloc.environment(&Environment::new(), None)
+    }
+
     #[test]
     fn a_job_cannot_replace_the_variables_that_say_which_member_it_is() {
-        let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let env = environment(&task("process"), &agent_env, &Environment::new(), None, &AllocDir::at("/a".into()));
+        let env = environment(task("process"));
         assert_eq!(env["PATH"], "/bin");
         assert_eq!(env["A"], "1");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
@@ -554,15 +561,14 @@ mod tests {
             task.gpus = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
             task.order.env.insert("CUDA_VISIBLE_DEVICES".into(), "0,1,2,3".into());
             task.order.env.insert("NVIDIA_VISIBLE_DEVICES".into(), "all".into());
-            let env = environment(&task, &Environment::new(), &Environment::new(), None, &AllocDir::at("/a".into()));
+            let env = environment(task);
             assert_eq!((&*env["CUDA_VISIBLE_DEVICES"], &*env["NVIDIA_VISIBLE_DEVICES"]), (cuda, nvidia));
         }
     }
 
     #[test]
     fn a_container_gets_the_same_variables_with_its_own_paths() {
-        let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let env = environment(&task("docker"), &agent_env, &Environment::new(), None, &AllocDir::at("/a".into()));
+        let env = environment(task("docker"));
         assert!(!env.contains_key("PATH"), "the image has its own");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
         assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/caches/m2-repo");

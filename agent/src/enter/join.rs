@@ -9,7 +9,6 @@ use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, Sandbox, restrict};
 use crate::process_table::{self, ProcessEntry};
 use crate::program;
-use crate::provision;
 use crate::runtime::Environment;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::Signal;
@@ -56,7 +55,7 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<(Job
     } else {
         None
     };
-    let user = provision::user(task).map_err(failed("find out who runs the alloc"))?;
+    let user = task.user().map_err(failed("find out who runs the alloc"))?;
     let is_of_user = |uid: u32| process_table::of_user(uid).contains(&process.pid);
     if user.as_ref().is_some_and(|user| !is_of_user(user.uid)) {
         return Err(EnterError::NotRunning(id, "is just starting: try again"));

@@ -17,10 +17,11 @@ use std::time::SystemTime;
 impl JobFiles<'_> {
     /// Fetches every input and puts it into the work directory. `user` owns what is placed; `None` for the agent's own user.
     pub async fn place(&self, user: Option<&JobUser>) -> Result<(), EndCause> {
+        let work = self.alloc.dir.work();
         // The folder that becomes the work directory comes first: the others are put into it.
-        for (name, source) in in_order(&self.order.work.inputs) {
+        for (name, source) in in_order(&self.order().work.inputs) {
             let what = format!("the input {name} cannot be read");
-            let to = if name == WORK_DIRECTORY { Ok(self.work.clone()) } else { make_way(&self.work, name) };
+            let to = if name == WORK_DIRECTORY { Ok(work.clone()) } else { make_way(&work, name) };
             let to =
                 to.map_err(|e| EndCause::Rejected { why: format!("the input {name} cannot be put there: {e}") })?;
             match source {
@@ -34,19 +35,19 @@ impl JobFiles<'_> {
                 }
             }
         }
-        let given = user.map_or(Ok(()), |user| give_away(&self.work, user));
+        let given = user.map_or(Ok(()), |user| give_away(&work, user));
         given.map_err(|e| EndCause::NotStarted { why: format!("the inputs cannot be given to the job: {e}") })
     }
 
     async fn content(&self, content: &Content, to: &Path, what: &str) -> Result<(), EndCause> {
         let lost = |e: S3Error| EndCause::Lost { why: format!("{what}: {e}") };
-        let Some(place) = self.order.output_s3.as_ref().map(|alloc| alloc.content(content.sha256())) else {
+        let Some(place) = self.order().output_s3.as_ref().map(|alloc| alloc.content(content.sha256())) else {
             return Err(EndCause::Rejected { why: format!("{what}: the policy names no bucket any more (output.s3)") });
         };
         let access = self.of_node().map_err(lost)?;
         let cache = Cache::at(self.source.cache.clone());
         let fetch = async |path: &Path| access.s3().await?.get_file(&place, path).await;
-        let now = || SystemTime::from((self.clock)());
+        let now = || SystemTime::from((self.alloc.context.clock)());
         let held = patiently(what, async || cache.get(content, now(), fetch).await).await?;
         let (from, to, form) = (held.path.clone(), to.to_owned(), content.form);
         blocking(move || copy(&from, &to, form)).await.map_err(|e| match e.kind() {

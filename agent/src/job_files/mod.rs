@@ -13,55 +13,36 @@ mod inputs;
 mod outputs;
 mod partial;
 
-use crate::client::Clock;
-use crate::imds::Imds;
 use crate::rights::keys::JobRole;
-use crate::role_keys::RoleKeys;
-use crate::s3_access::{S3Access, S3Environment};
+use crate::s3_access::{FilesSource, S3Access};
+use crate::supervised::{Supervised, SupervisorContext};
 use model::EndCause;
 use model::wire::AllocOrder;
 use s3::{S3, S3Error};
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-
-/// Where a supervisor finds S3 and the contents of the node: part of `task.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FilesSource {
-    /// The directory with the contents that are on this node.
-    pub cache: PathBuf,
-    /// The instance metadata service, if the node uses it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub imds_url: Option<String>,
-    /// The region, if it is known without the metadata.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub region: Option<String>,
-}
 
 /// The files of one alloc, and what reading and storing them needs.
 #[derive(Debug)]
 pub struct JobFiles<'a> {
-    pub order: &'a AllocOrder,
+    pub alloc: &'a Supervised<'a>,
     pub source: &'a FilesSource,
-    pub environment: S3Environment,
-    pub clock: Clock,
     /// The role of the job, if it has one.
     pub role: Option<JobRole>,
-    /// The work directory.
-    pub work: PathBuf,
     /// A path for the archive of an output that is a folder.
     pub archive: PathBuf,
 }
 
 impl JobFiles<'_> {
+    const fn order(&self) -> &AllocOrder {
+        &self.alloc.task.order
+    }
+
     /// S3 with the rights of the node.
     fn of_node(&self) -> Result<S3Access, S3Error> {
-        let imds = self.source.imds_url.as_deref().map(Imds::new).transpose();
-        let imds = imds.map_err(|e| S3Error::NoKeys(e.to_string()))?;
-        let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
-        Ok(S3Access::new(self.environment.clone(), role, imds, self.source.region.clone(), self.clock))
+        let SupervisorContext { s3, clock, .. } = self.alloc.context;
+        self.source.access(s3.clone(), *clock)
     }
 
     /// S3 with the rights of the job. `what` is what cannot be done without.
@@ -69,7 +50,7 @@ impl JobFiles<'_> {
         let Some(role) = &self.role else {
             return Err(EndCause::Rejected { why: format!("{what}: the job has no role") });
         };
-        role.s3(self.environment.endpoint.as_deref()).await.map_err(|cause| cause.about(what))
+        role.s3(self.alloc.context.s3.endpoint.as_deref()).await.map_err(|cause| cause.about(what))
     }
 }
 

@@ -41,7 +41,7 @@ impl JobFiles<'_> {
     /// Stores the outputs of a command that ended so, if they are to be kept. Returns how the alloc ends then: a command that
     /// succeeded without what it should make has failed. Each output that is not kept whole is said to `say`.
     pub async fn store(&self, cause: EndCause, mut say: impl FnMut(String)) -> (EndCause, Vec<StoredOutput>) {
-        let work = &self.order.work;
+        let work = &self.order().work;
         let has_succeeded = cause.client() == ClientStatus::Complete;
         let is_kept = has_succeeded || work.keep_failed && cause.is_of_the_command();
         if !is_kept {
@@ -65,7 +65,7 @@ impl JobFiles<'_> {
 
     async fn one(&self, output: &Output) -> Result<(Content, LeftOut), EndCause> {
         let no_output = |why: String| EndCause::NoOutput { path: output.path.clone(), why };
-        let (work, path, archive) = (self.work.clone(), output.path.clone(), self.archive.clone());
+        let (work, path, archive) = (self.alloc.dir.work(), output.path.clone(), self.archive.clone());
         let made = match blocking(move || made(&work, &path, &archive, Reading::OfFile)).await {
             Ok(Some(made)) => made,
             Ok(None) => return Err(no_output("it is not there".to_owned())),
@@ -100,7 +100,7 @@ impl JobFiles<'_> {
     /// Into the bucket of the cluster, with the rights of the node.
     async fn put_content(&self, output: &Output, made: &Made, what: &str) -> Result<(), EndCause> {
         let lost = |e: S3Error| EndCause::Lost { why: format!("{what}: {e}") };
-        let (content, alloc) = (&made.content, self.order.output_s3.as_ref());
+        let (content, alloc) = (&made.content, self.order().output_s3.as_ref());
         let place =
             alloc.ok_or_else(|| lost(S3Error::Refused("the policy names no bucket any more (output.s3)".into())))?;
         let place = place.content(content.sha256());

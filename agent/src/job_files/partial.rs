@@ -37,32 +37,32 @@ const MOST: Duration = Duration::from_secs(120);
 
 impl JobFiles<'_> {
     /// Stores what there is of the outputs from the moment on at which the node goes, again and again. Does not end.
-    pub async fn store_partial_of_running(&self, dir: &AllocDir) {
-        while !dir.leaves() {
+    pub async fn store_partial_of_running(&self) {
+        while !self.alloc.dir.leaves() {
             sleep(LOOK).await;
         }
         loop {
-            self.store_partial(dir).await;
+            self.store_partial().await;
             sleep(AGAIN).await;
         }
     }
 
     /// Stores what there is of the outputs of a command that does not run any more, if its node goes.
-    pub async fn store_partial_of_ended(&self, dir: &AllocDir) {
-        if !dir.leaves() {
+    pub async fn store_partial_of_ended(&self) {
+        if !self.alloc.dir.leaves() {
             return;
         }
-        if timeout(MOST, self.store_partial(dir)).await.is_err() {
+        if timeout(MOST, self.store_partial()).await.is_err() {
             tracing::warn!("not all that the job has made is stored: it takes too long");
         }
         // It may be that of a step that the end of the command cut short.
-        _ = absent_is_fine(fs::remove_file(dir.copy_of_output()));
+        _ = absent_is_fine(fs::remove_file(self.alloc.dir.copy_of_output()));
     }
 
-    async fn store_partial(&self, dir: &AllocDir) {
-        let Some(place) = &self.order.output_s3 else { return };
-        for output in self.order.work.outputs.iter().filter(|output| output.to.is_none()) {
-            match self.stored(dir, place, output).await {
+    async fn store_partial(&self) {
+        let Some(place) = &self.order().output_s3 else { return };
+        for output in self.order().work.outputs.iter().filter(|output| output.to.is_none()) {
+            match self.stored(place, output).await {
                 Ok(Some(stored)) => {
                     tracing::info!(output = output.path, content = %stored.content, "stored as it is now")
                 }
@@ -73,26 +73,20 @@ impl JobFiles<'_> {
     }
 
     /// Stores one output, and says so beside the others. `None` if it is not there, or stored already.
-    async fn stored(&self, dir: &AllocDir, place: &S3Place, output: &Output) -> Result<Option<StoredOutput>, S3Error> {
-        let (work, path, copy) = (self.work.clone(), output.path.clone(), self.archive.clone());
+    async fn stored(&self, place: &S3Place, output: &Output) -> Result<Option<StoredOutput>, S3Error> {
+        let (work, path, copy) = (self.alloc.dir.work(), output.path.clone(), self.archive.clone());
         let made = blocking(move || made(&work, &path, &copy, Reading::OfCopy)).await?;
         let Some(made) = made else { return Ok(None) };
-        let kept = self.store_made(dir, place, output, &made).await;
+        let kept = self.store_made(place, output, &made).await;
         if let Err(error) = fs::remove_file(&made.path) {
             tracing::warn!(%error, "the copy of an output is left behind");
         }
         kept
     }
 
-    async fn store_made(
-        &self,
-        dir: &AllocDir,
-        place: &S3Place,
-        output: &Output,
-        made: &Made,
-    ) -> Result<Option<StoredOutput>, S3Error> {
+    async fn store_made(&self, place: &S3Place, output: &Output, made: &Made) -> Result<Option<StoredOutput>, S3Error> {
         let stored = StoredOutput { path: output.path.clone(), content: made.content.clone(), to: None };
-        let mut all = dir.partial();
+        let mut all = self.alloc.dir.partial();
         if all.contains(&stored) {
             return Ok(None);
         }
@@ -106,7 +100,7 @@ impl JobFiles<'_> {
         all.push(stored.clone());
         let list = serde_json::to_vec(&all).map_err(|e| S3Error::File(e.to_string()))?;
         s3.put(&place.partial(), list.clone(), &[]).await?;
-        dir.write_partial(&list)?;
+        self.alloc.dir.write_partial(&list)?;
         Ok(Some(stored))
     }
 }
