@@ -32,14 +32,14 @@ pub(crate) async fn node_of(
                 data_dir.save_bound(&Bound { instance_id: instance_id.to_owned(), node_id })?;
                 return Ok(Some(node_id));
             }
-            Err(error) if error.code() == Some(ErrorCode::Gone) => {
+            Err(error) if error.code == Some(ErrorCode::Gone) => {
                 tracing::warn!(%error, "this instance is no node of its batch");
                 return Ok(None);
             }
             Err(error) => error,
         };
         attempts = attempts.saturating_add(1);
-        let wait = backoff::wait(History::Never { attempts }, error.retry_after());
+        let wait = backoff::wait(History::Never { attempts }, error.retry_after);
         if attempts.is_power_of_two() {
             tracing::warn!(attempts, retry_in_s = wait.as_secs(), %error, "which node this is, is not known yet");
         }

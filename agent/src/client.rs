@@ -13,40 +13,32 @@ use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fmt;
 use std::time::Duration;
 
 /// The longest time that a call may take.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why a call has no answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum CallError {
-    /// The control plane refused the call.
-    #[error("refused: {message}")]
-    Refused { code: ErrorCode, message: String, retry_after: Option<Duration> },
-    /// It is not known whether the call had an effect.
-    #[error("no usable answer: {what}")]
-    Failed { what: String, retry_after: Option<Duration> },
+#[derive(Clone, Debug)]
+pub struct CallError {
+    /// The code of the refusal; `None` if the control plane did not refuse the call: it is not known whether it had an effect.
+    pub code: Option<ErrorCode>,
+    pub what: String,
+    /// The wait that the answer asks for; `None` if it asks for none.
+    pub retry_after: Option<Duration>,
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.code.is_some() { "refused" } else { "no usable answer" };
+        write!(f, "{kind}: {}", self.what)
+    }
 }
 
 impl CallError {
-    /// The code of the refusal; `None` if the control plane did not refuse the call.
-    pub const fn code(&self) -> Option<ErrorCode> {
-        match self {
-            Self::Refused { code, .. } => Some(*code),
-            Self::Failed { .. } => None,
-        }
-    }
-
-    /// The wait that the answer asks for; `None` if it asks for none.
-    pub const fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Refused { retry_after, .. } | Self::Failed { retry_after, .. } => *retry_after,
-        }
-    }
-
-    fn failed(what: impl Into<String>) -> Self {
-        Self::Failed { what: what.into(), retry_after: None }
+    pub(crate) fn failed(what: impl Into<String>) -> Self {
+        Self { code: None, what: what.into(), retry_after: None }
     }
 }
 
@@ -108,19 +100,19 @@ impl ControlPlaneClient {
         let date = header(DATE);
         let bytes = response.bytes().await.map_err(|e| failed(&e))?;
         if status.is_success() {
-            let unusable = |e| CallError::Failed { what: format!("the answer is not valid: {e}"), retry_after };
+            let unusable = |e| CallError { retry_after, ..CallError::failed(format!("the answer is not valid: {e}")) };
             return serde_json::from_slice(&bytes).map_err(unusable);
         }
         match serde_json::from_slice::<ErrorBody>(&bytes) {
-            Ok(ErrorBody { error: code, message }) if code.status() == status.as_u16() => {
-                Err(CallError::Refused { code, message, retry_after })
+            Ok(ErrorBody { error: code, message: what }) if code.status() == status.as_u16() => {
+                Err(CallError { code: Some(code), what, retry_after })
             }
             _ => {
                 // The function URL refuses a signature before a function runs.
                 if let (Credential::Signature(signer), StatusCode::FORBIDDEN) = (&self.credential, status) {
                     signer.refused(date.as_deref(), at).await;
                 }
-                Err(CallError::Failed { what: format!("HTTP status {status}"), retry_after })
+                Err(CallError { retry_after, ..CallError::failed(format!("HTTP status {status}")) })
             }
         }
     }

@@ -9,7 +9,6 @@
 
 use crate::backoff::{self, History};
 use crate::client::{CallError, ControlPlaneClient, next_call};
-use crate::data_dir::DataDirError;
 use crate::node_state::NodeState;
 use crate::protocol::Node;
 use model::rng::Rng;
@@ -98,10 +97,10 @@ impl Calls<'_> {
     /// Sends a heartbeat, and saves the answer.
     async fn send_heartbeat(&self) -> Result<HeartbeatAnswer, CallError> {
         let state = self.state;
-        state.check_saving().map_err(|e| not_saved(&e))?;
+        state.check_saving()?;
         let heartbeat = Heartbeat { uptime_ms: uptime_ms(), ..state.read(Node::heartbeat) };
         let answer: HeartbeatAnswer = self.client.post(self.url, "heartbeat", &heartbeat).await?;
-        let registered = state.update(|n| n.on_heartbeat(&answer)).map_err(|e| not_saved(&e))?;
+        let registered = state.update(|n| n.on_heartbeat(&answer))?;
         state.answered();
         state.want(answer.follows.clone());
         if answer.report_handles {
@@ -117,8 +116,8 @@ impl Calls<'_> {
     fn heartbeat_failed(&mut self, error: &CallError) -> ControlFlow<()> {
         self.failed_heartbeats = self.failed_heartbeats.saturating_add(1);
         let failures = self.failed_heartbeats;
-        let mut wait = self.wait(failures, error.retry_after());
-        match error.code() {
+        let mut wait = self.wait(failures, error.retry_after);
+        match error.code {
             Some(ErrorCode::Gone) => return ControlFlow::Break(()),
             Some(ErrorCode::WrongIncarnation) => {
                 wait = self.wait_unless_first(failures);
@@ -146,7 +145,7 @@ impl Calls<'_> {
             let sent = match self.state.update(Node::report) {
                 Ok(None) => break,
                 Ok(Some(report)) => self.send_report(&report).await,
-                Err(error) => Err(not_saved(&error)),
+                Err(error) => Err(error.into()),
             };
             match sent {
                 Ok(soon) => {
@@ -170,7 +169,7 @@ impl Calls<'_> {
         for refusal in &answer.refused {
             tracing::warn!(alloc_id = %refusal.alloc_id, reason = refusal.reason, "the status of this alloc was refused");
         }
-        self.state.update(|n| n.on_report(&answer)).map_err(|e| not_saved(&e))?;
+        self.state.update(|n| n.on_report(&answer))?;
         self.state.answered();
         // The answer may acknowledge the end of an alloc, whose handles may be destroyed from now on.
         self.state.handles_changed.notify_one();
@@ -180,8 +179,8 @@ impl Calls<'_> {
     fn report_failed(&mut self, error: &CallError) -> ControlFlow<()> {
         self.failed_reports = self.failed_reports.saturating_add(1);
         let failures = self.failed_reports;
-        let mut wait = self.wait(failures, error.retry_after());
-        if let Some(code) = error.code() {
+        let mut wait = self.wait(failures, error.retry_after);
+        if let Some(code) = error.code {
             // The control plane answers, but refuses the report. Trying more often does not help, so the wait grows with
             // each refusal.
             let refused = History::Never { attempts: failures };
@@ -203,10 +202,6 @@ impl Calls<'_> {
         self.report_at = Instant::now() + wait;
         ControlFlow::Continue(())
     }
-}
-
-fn not_saved(error: &DataDirError) -> CallError {
-    CallError::Failed { what: error.to_string(), retry_after: None }
 }
 
 /// How long the machine has been up, in milliseconds, sleep included. The clock never goes back, and an agent that starts

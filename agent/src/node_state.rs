@@ -3,6 +3,7 @@
 //! Guarantees: a change made through [`NodeState::update`] is on disk before any loop sees it.
 //! Does not: know the control plane, or processes.
 
+use crate::client::CallError;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::protocol::{Durable, Node};
 use model::wire::WantedOutput;
@@ -122,6 +123,13 @@ impl NodeState {
     /// When the control plane last answered.
     pub fn last_answer_at(&self) -> Instant {
         *lock(&self.last_answer_at)
+    }
+}
+
+/// A call that needs what cannot be saved is not made.
+impl From<DataDirError> for CallError {
+    fn from(error: DataDirError) -> Self {
+        Self::failed(error.to_string())
     }
 }
 

@@ -64,12 +64,12 @@ pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str, outp
             let position = readers.entry(reader.follow_id.clone()).or_default();
             match sender.send(reader, position, &mut calls).await {
                 Ok(()) => {}
-                Err(error) if error.code() == Some(ErrorCode::Gone) => return,
+                Err(error) if error.code == Some(ErrorCode::Gone) => return,
                 Err(error) => {
                     tracing::warn!(alloc_id = %reader.alloc_id, %error, "output was not sent: trying again");
                     // A piece may have arrived although its answer did not.
                     *position = Position::Unknown;
-                    wait = error.retry_after().unwrap_or(FAILED_WAIT).max(FAILED_WAIT);
+                    wait = error.retry_after.unwrap_or(FAILED_WAIT).max(FAILED_WAIT);
                     break;
                 }
             }

@@ -126,11 +126,7 @@ impl Sweeper {
         history.reported_at = Some(Instant::now());
         let (mut wait, mut failed, mut failed_parts) = (None, None, 0);
         while failed_parts < MAX_FAILED_PARTS {
-            let report = match state.update(|n| n.handle_report(&mut round)) {
-                Ok(Some(report)) => report,
-                Ok(None) => break,
-                Err(e) => return Err(CallError::Failed { what: e.to_string(), retry_after: None }),
-            };
+            let Some(report) = state.update(|n| n.handle_report(&mut round))? else { break };
             match client.post(url, "handles", &report).await {
                 Ok(answer) => {
                     failed_parts = 0;
@@ -141,11 +137,9 @@ impl Sweeper {
                 Err(error) => {
                     failed_parts += 1;
                     round.failed();
-                    let ends = matches!(
-                        error.code(),
-                        Some(ErrorCode::Gone | ErrorCode::WrongIncarnation | ErrorCode::NotReady)
-                    );
-                    let wait = error.retry_after();
+                    let ends =
+                        matches!(error.code, Some(ErrorCode::Gone | ErrorCode::WrongIncarnation | ErrorCode::NotReady));
+                    let wait = error.retry_after;
                     failed = Some(error);
                     if ends {
                         break;
@@ -278,7 +272,7 @@ async fn destroy(handles: &HandleStore, state: &NodeState, target: &HandleTarget
 fn report_failed(state: &NodeState, error: &CallError, history: &mut ReportHistory) -> ControlFlow<(), Duration> {
     history.failures = history.failures.saturating_add(1);
     let failures = history.failures;
-    match error.code() {
+    match error.code {
         Some(ErrorCode::Gone) => return ControlFlow::Break(()),
         Some(ErrorCode::WrongIncarnation) => {
             state.update_or_log(Node::register_anew);
@@ -291,5 +285,5 @@ fn report_failed(state: &NodeState, error: &CallError, history: &mut ReportHisto
     if failures.is_power_of_two() {
         tracing::warn!(failures, %error, "a handle report was not accepted");
     }
-    ControlFlow::Continue(backoff::wait(History::of(history.due_at, failures), error.retry_after()))
+    ControlFlow::Continue(backoff::wait(History::of(history.due_at, failures), error.retry_after))
 }

@@ -125,10 +125,7 @@ impl CredentialsService {
 
 /// What the control plane denies for good.
 fn denial(error: &CallError) -> Option<&str> {
-    match error {
-        CallError::Refused { code: ErrorCode::Denied, message, .. } => Some(message),
-        _ => None,
-    }
+    (error.code == Some(ErrorCode::Denied)).then_some(error.what.as_str())
 }
 
 async fn answer(
