@@ -6,7 +6,9 @@
 
 use crate::imds::{Imds, ImdsError, RoleCredentials};
 use jiff::{SignedDuration, Timestamp};
+use s3::Access;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::SystemTime;
 use tokio::sync::Mutex;
 
 /// How long before their end credentials are fetched again. EC2 has new ones at least five minutes before.
@@ -30,14 +32,20 @@ impl RoleKeys {
         Self { imds, cached: Mutex::const_new(None), skew_s: AtomicI64::new(0) }
     }
 
+    /// Credentials that count at this time of the node's clock, and AWS's time.
+    pub async fn access(&self, at: Timestamp) -> Result<Access, ImdsError> {
+        let at = self.corrected(at);
+        Ok(Access { credentials: self.at(at).await?.to_sdk(), at: SystemTime::from(at) })
+    }
+
     /// AWS's time at this time of the node's clock.
-    pub fn corrected(&self, at: Timestamp) -> Timestamp {
+    fn corrected(&self, at: Timestamp) -> Timestamp {
         let at = at.saturating_add(SignedDuration::from_secs(self.skew_s.load(Ordering::Relaxed)));
         at.unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
     /// Credentials that count at this time of AWS's clock.
-    pub async fn at(&self, at: Timestamp) -> Result<RoleCredentials, ImdsError> {
+    async fn at(&self, at: Timestamp) -> Result<RoleCredentials, ImdsError> {
         let mut cached = self.cached.lock().await;
         let left = |c: &RoleCredentials| c.expiration.duration_since(at);
         if let Some(known) = cached.as_ref().filter(|c| left(c) > REFRESH) {

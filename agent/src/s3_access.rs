@@ -108,9 +108,7 @@ impl Keys for NodeKeys {
         let Some(role) = &self.role else {
             return Err("the node has no role, and the agent's environment has no AWS_ACCESS_KEY_ID".to_owned());
         };
-        let at = role.corrected(at);
-        let credentials = role.at(at).await.map_err(|e| e.to_string())?.to_sdk();
-        Ok(Access { credentials, at: SystemTime::from(at) })
+        role.access(at).await.map_err(|e| e.to_string())
     }
 
     async fn refused(&self, _: &Access, date: Option<&str>) {

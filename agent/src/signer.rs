@@ -5,12 +5,9 @@
 //! Source: "Signature Version 4" in the IAM User Guide; AWS accepts a request for five minutes around its time.
 
 use crate::role_keys::RoleKeys;
-use aws_credential_types::Credentials;
-use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
-use aws_sigv4::sign::v4;
 use jiff::Timestamp;
+use s3::{Signed, signature};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 /// The service of function URLs.
 const SERVICE: &str = "lambda";
@@ -30,49 +27,16 @@ impl Signer {
 
     /// The headers that sign this `POST`, at this time of the node's clock.
     pub async fn headers(&self, url: &str, body: &[u8], at: Timestamp) -> Result<Vec<(String, String)>, String> {
-        let at = self.keys.corrected(at);
-        let credentials = self.keys.at(at).await.map_err(|e| e.to_string())?;
-        let (credentials, headers) = (credentials.to_sdk(), [("content-type", "application/json")]);
-        let (region, service) = (self.region.as_str(), SERVICE);
-        let signed = Signed { credentials: &credentials, region, service, url, headers: &headers, body };
-        signature(&signed, at).map_err(|e| format!("the request cannot be signed: {e}"))
+        let access = self.keys.access(at).await.map_err(|e| e.to_string())?;
+        let headers = &[("content-type", "application/json")];
+        let signed = Signed { region: &self.region, service: SERVICE, method: "POST", url, headers, body };
+        signature(&access, &signed).map_err(|e| format!("the request cannot be signed: {e}"))
     }
 
     /// Notes that AWS refused a signature: see [`RoleKeys::refused`].
     pub async fn refused(&self, date: Option<&str>, at: Timestamp) {
         self.keys.refused(date, at).await;
     }
-}
-
-/// A `POST` that is signed.
-#[derive(Clone, Copy, Debug)]
-pub struct Signed<'a> {
-    pub credentials: &'a Credentials,
-    pub region: &'a str,
-    /// The service that takes the request, as signatures call it.
-    pub service: &'a str,
-    pub url: &'a str,
-    /// The headers that the signature covers besides those of every request.
-    pub headers: &'a [(&'a str, &'a str)],
-    pub body: &'a [u8],
-}
-
-/// The headers that sign a request, at this time of AWS's clock.
-pub fn signature(signed: &Signed<'_>, at: Timestamp) -> Result<Vec<(String, String)>, String> {
-    let identity = signed.credentials.clone().into();
-    let params = v4::SigningParams::builder()
-        .identity(&identity)
-        .region(signed.region)
-        .name(signed.service)
-        .time(SystemTime::from(at))
-        .settings(SigningSettings::default())
-        .build()
-        .map_err(|e| e.to_string())?;
-    let headers = signed.headers.iter().copied();
-    let request = SignableRequest::new("POST", signed.url, headers, SignableBody::Bytes(signed.body));
-    let request = request.map_err(|e| e.to_string())?;
-    let (instructions, _) = sign(request, &params.into()).map_err(|e| e.to_string())?.into_parts();
-    Ok(instructions.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
 /// The region in the host of a function URL: `{id}.lambda-url.{region}.on.aws`.
@@ -86,6 +50,9 @@ pub fn region_in(url: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aws_credential_types::Credentials;
+    use s3::Access;
+    use std::time::SystemTime;
 
     #[test]
     fn the_region_stands_in_a_function_url() {
@@ -101,10 +68,10 @@ mod tests {
         let credentials = Credentials::new("AKIDEXAMPLE", "secret", Some("session".into()), None, "test");
         let at: Timestamp = "2026-11-23T12:00:00Z".parse().unwrap();
         let url = "https://a.lambda-url.eu-west-1.on.aws/v1/nodes/1/heartbeat";
-        let headers = [("content-type", "application/json")];
-        let (region, service, body) = ("eu-west-1", SERVICE, b"{}");
-        let signed = Signed { credentials: &credentials, region, service, url, headers: &headers, body };
-        let headers = signature(&signed, at).unwrap();
+        let headers = &[("content-type", "application/json")];
+        let (region, service, method) = ("eu-west-1", SERVICE, "POST");
+        let access = Access { credentials, at: SystemTime::from(at) };
+        let headers = signature(&access, &Signed { region, service, method, url, headers, body: b"{}" }).unwrap();
         let value = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str()).unwrap();
         assert_eq!((value("x-amz-date"), value("x-amz-security-token")), ("20261123T120000Z", "session"));
         let authorization = value("authorization");

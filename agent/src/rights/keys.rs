@@ -7,7 +7,6 @@
 use super::CredentialsSource;
 use async_trait::async_trait;
 use aws_credential_types::Credentials;
-use jiff::Timestamp;
 use model::EndCause;
 use model::error_chain::error_chain;
 use reqwest::StatusCode;
@@ -75,7 +74,7 @@ impl JobRole {
     }
 
     /// The credentials of the job, from the agent, and the time to sign with: that of AWS, whatever the node's clock says.
-    pub(super) async fn credentials(&self, http: &reqwest::Client) -> Result<(Credentials, Timestamp), Failure> {
+    pub(super) async fn credentials(&self, http: &reqwest::Client) -> Result<Access, Failure> {
         let request = http.get(&self.source.url).header("Authorization", &self.token);
         let answer = request.send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
         let status = answer.status();
@@ -90,7 +89,8 @@ impl JobRole {
         let at =
             date.ok_or_else(|| Failure::Passing("the agent does not say which time it is".to_owned()))?.timestamp();
         let Given { access_key_id, secret_access_key, token } = given;
-        Ok((Credentials::new(access_key_id, secret_access_key, Some(token), None, "the job's role"), at))
+        let credentials = Credentials::new(access_key_id, secret_access_key, Some(token), None, "the job's role");
+        Ok(Access { credentials, at: SystemTime::from(at) })
     }
 }
 
@@ -107,8 +107,7 @@ impl Keys for JobRole {
             Failure::Final(why) | Failure::Passing(why) => why,
         };
         // The agent keeps them until they end.
-        let (credentials, at) = self.credentials(&client().map_err(said)?).await.map_err(said)?;
-        Ok(Access { credentials, at: SystemTime::from(at) })
+        self.credentials(&client().map_err(said)?).await.map_err(said)
     }
 
     async fn refused(&self, _: &Access, _: Option<&str>) {}

@@ -9,12 +9,12 @@ use super::keys::{Failure, JobRole, PATIENCE, RETRY, Refusal, client};
 use super::{SECRETS_DIR, write_for};
 use crate::isolation::JobUser;
 use crate::runtime::interface::Environment;
-use crate::signer::{Signed, signature};
 use model::EndCause;
 use model::error_chain::error_chain;
 use model::rights::{SecretPlace, SecretService};
 use model::work::Work;
 use reqwest::StatusCode;
+use s3::{Signed, signature};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,7 +83,7 @@ impl Reader<'_> {
     /// The answer to a call in this region.
     pub(crate) async fn call(&self, region: &str, call: &Call) -> Result<Value, Failure> {
         let http = client()?;
-        let (credentials, at) = self.role.credentials(&http).await?;
+        let access = self.role.credentials(&http).await?;
         let Call { host, service, variable, target, body } = call;
         let endpoint = self.endpoints.get(&format!("AWS_ENDPOINT_URL_{variable}"));
         let endpoint = endpoint.or_else(|| self.endpoints.get("AWS_ENDPOINT_URL")).cloned();
@@ -91,8 +91,8 @@ impl Reader<'_> {
         let url = format!("{}/", url.trim_end_matches('/'));
         let body = body.to_string().into_bytes();
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", *target)];
-        let signed = Signed { credentials: &credentials, region, service, url: &url, headers: &headers, body: &body };
-        let signature = signature(&signed, at).map_err(Failure::Passing)?;
+        let signed = Signed { region, service, method: "POST", url: &url, headers: &headers, body: &body };
+        let signature = signature(&access, &signed).map_err(Failure::Passing)?;
         let request = headers.into_iter().fold(http.post(&url), |request, (name, value)| request.header(name, value));
         let request = signature.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         let answer = request.body(body).send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;

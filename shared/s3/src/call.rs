@@ -5,7 +5,7 @@
 
 use crate::Keys;
 use crate::error::S3Error;
-use crate::sign::signature;
+use crate::sign::{self, Signed, signature};
 use crate::xml::text_of;
 use model::error_chain::error_chain;
 use model::stored::S3Place;
@@ -91,8 +91,10 @@ impl S3 {
             url = format!("{url}?{}", call.query);
         }
         let access = self.0.keys.access().await.map_err(S3Error::NoKeys)?;
-        let method = call.method.as_str();
-        let signed = signature(&access, &region, method, &url, &call.headers, &call.body).map_err(S3Error::Refused)?;
+        let headers: Vec<_> = call.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let (method, service) = (call.method.as_str(), sign::S3);
+        let signed = Signed { region: &region, service, method, url: &url, headers: &headers, body: &call.body };
+        let signed = signature(&access, &signed).map_err(S3Error::Refused)?;
         let request = self.0.http.request(call.method.clone(), &url);
         let request = call.headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
         let mut request = signed.into_iter().fold(request, |request, (name, value)| request.header(name, value));

@@ -6,7 +6,7 @@
 //! Does not: list or delete objects, read a clock, or know where credentials come from ([`Keys`] does).
 //!
 //! Why not the SDK's client of S3: it has 300,000 lines and brings a dozen crates, and a few calls are needed here. The hard part
-//! of these calls is the signature. The crate `aws-sigv4` makes it, and the agent needs that crate anyway.
+//! of these calls is the signature. The crate `aws-sigv4` makes it, also for what the agent asks of other services.
 
 mod call;
 mod error;
@@ -19,6 +19,7 @@ mod xml;
 pub use call::S3;
 pub use error::S3Error;
 pub use read::Head;
+pub use sign::{Signed, signature};
 
 use async_trait::async_trait;
 use aws_credential_types::Credentials;
