@@ -7,7 +7,7 @@ use aws_credential_types::Credentials;
 use model::error_chain::error_chain;
 use model::time::Time;
 use serde::Deserialize;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How often to ask about an interruption. EC2 announces an interruption two minutes ahead.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -36,30 +36,23 @@ pub struct Imds {
 /// The path of the roles' credentials.
 const ROLES: &str = "iam/security-credentials/";
 
-/// The credentials of a role, for some hours.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+/// The credentials of a role, for some hours: what the metadata service gives, and the agent gives to jobs.
+#[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct RoleCredentials {
-    pub access_key_id: String,
-    pub secret_access_key: String,
+struct RoleCredentials {
+    access_key_id: String,
+    secret_access_key: String,
     /// The session token.
-    pub token: String,
+    token: String,
     /// When they end, by EC2's clock.
-    pub expiration: jiff::Timestamp,
+    expiration: jiff::Timestamp,
 }
 
-impl RoleCredentials {
-    /// The same in the form of the SDK.
-    pub fn to_sdk(&self) -> Credentials {
-        let Self { access_key_id, secret_access_key, token, .. } = self;
-        Credentials::new(access_key_id, secret_access_key, Some(token.clone()), None, "instance role")
-    }
-}
-
-impl std::fmt::Debug for RoleCredentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RoleCredentials").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
-    }
+/// The credentials in such an answer.
+pub(crate) fn credentials_in(answer: &[u8]) -> serde_json::Result<Credentials> {
+    let RoleCredentials { access_key_id, secret_access_key, token, expiration } = serde_json::from_slice(answer)?;
+    let expiry = Some(SystemTime::from(expiration));
+    Ok(Credentials::new(access_key_id, secret_access_key, Some(token), expiry, "a role"))
 }
 
 #[derive(Deserialize)]
@@ -94,7 +87,7 @@ impl Imds {
     }
 
     /// The credentials of the instance's role.
-    pub async fn credentials(&self) -> Result<RoleCredentials, ImdsError> {
+    pub async fn credentials(&self) -> Result<Credentials, ImdsError> {
         let path = ROLES;
         let invalid = |what: String| ImdsError::InvalidAnswer { path, what };
         let roles = self.get(path).await?.unwrap_or_default();
@@ -102,7 +95,7 @@ impl Imds {
             return Err(invalid("the instance has no role: give its launch template an instance profile".into()));
         };
         let body = self.get(&format!("{path}{role}")).await?.unwrap_or_default();
-        serde_json::from_str(&body).map_err(|e| invalid(format!("the credentials of {role}: {e}")))
+        credentials_in(body.as_bytes()).map_err(|e| invalid(format!("the credentials of {role}: {e}")))
     }
 
     /// When EC2 will interrupt the instance; `None` if EC2 has announced no interruption.

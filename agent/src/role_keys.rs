@@ -4,15 +4,16 @@
 //! the answer of a refusal says which time it is.
 //! Does not: keep credentials on disk.
 
-use crate::imds::{Imds, ImdsError, RoleCredentials};
+use crate::imds::{Imds, ImdsError};
+use aws_credential_types::Credentials;
 use jiff::{SignedDuration, Timestamp};
 use s3::Access;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::sync::Mutex;
 
 /// How long before their end credentials are fetched again. EC2 has new ones at least five minutes before.
-const REFRESH: SignedDuration = SignedDuration::from_mins(4);
+const REFRESH: Duration = Duration::from_secs(240);
 
 /// A smaller difference of the clocks is not corrected.
 const SMALL_SKEW_S: i64 = 30;
@@ -21,7 +22,7 @@ const SMALL_SKEW_S: i64 = 30;
 #[derive(Debug)]
 pub struct RoleKeys {
     imds: Imds,
-    cached: Mutex<Option<RoleCredentials>>,
+    cached: Mutex<Option<Credentials>>,
     /// The seconds by which AWS's clock is ahead of the node's.
     skew_s: AtomicI64,
 }
@@ -34,8 +35,8 @@ impl RoleKeys {
 
     /// Credentials that count at this time of the node's clock, and AWS's time.
     pub async fn access(&self, at: Timestamp) -> Result<Access, ImdsError> {
-        let at = self.corrected(at);
-        Ok(Access { credentials: self.at(at).await?.to_sdk(), at: SystemTime::from(at) })
+        let at = SystemTime::from(self.corrected(at));
+        Ok(Access { credentials: self.at(at).await?, at })
     }
 
     /// AWS's time at this time of the node's clock.
@@ -45,9 +46,9 @@ impl RoleKeys {
     }
 
     /// Credentials that count at this time of AWS's clock.
-    async fn at(&self, at: Timestamp) -> Result<RoleCredentials, ImdsError> {
+    async fn at(&self, at: SystemTime) -> Result<Credentials, ImdsError> {
         let mut cached = self.cached.lock().await;
-        let left = |c: &RoleCredentials| c.expiration.duration_since(at);
+        let left = |c: &Credentials| c.expiry().and_then(|end| end.duration_since(at).ok()).unwrap_or_default();
         if let Some(known) = cached.as_ref().filter(|c| left(c) > REFRESH) {
             return Ok(known.clone());
         }
@@ -57,7 +58,7 @@ impl RoleKeys {
                 Ok(new)
             }
             // If the service does not answer, the old credentials are used until they end.
-            (Err(_), Some(old)) if left(old) > SignedDuration::ZERO => Ok(old.clone()),
+            (Err(_), Some(old)) if !left(old).is_zero() => Ok(old.clone()),
             (Err(error), _) => Err(error),
         }
     }

@@ -5,8 +5,8 @@
 //! Does not: keep credentials anywhere but in memory.
 
 use super::CredentialsSource;
+use crate::imds::credentials_in;
 use async_trait::async_trait;
-use aws_credential_types::Credentials;
 use model::EndCause;
 use model::error_chain::error_chain;
 use reqwest::StatusCode;
@@ -85,11 +85,9 @@ impl JobRole {
             let final_ = matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED);
             return Err(if final_ { Failure::Final(said) } else { Failure::Passing(said) });
         }
-        let given: Given = serde_json::from_slice(&body).map_err(|e| Failure::Passing(e.to_string()))?;
+        let credentials = credentials_in(&body).map_err(|e| Failure::Passing(e.to_string()))?;
         let at =
             date.ok_or_else(|| Failure::Passing("the agent does not say which time it is".to_owned()))?.timestamp();
-        let Given { access_key_id, secret_access_key, token } = given;
-        let credentials = Credentials::new(access_key_id, secret_access_key, Some(token), None, "the job's role");
         Ok(Access { credentials, at: SystemTime::from(at) })
     }
 }
@@ -111,15 +109,6 @@ impl Keys for JobRole {
     }
 
     async fn refused(&self, _: &Access, _: Option<&str>) {}
-}
-
-/// The credentials in the answer of the agent.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Given {
-    access_key_id: String,
-    secret_access_key: String,
-    token: String,
 }
 
 /// What an answer says that refuses: of the agent, or of a service.
