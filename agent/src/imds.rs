@@ -69,9 +69,7 @@ impl Imds {
     }
 
     pub async fn instance_id(&self) -> Result<String, ImdsError> {
-        let path = "instance-id";
-        let id = self.get(path).await?.unwrap_or_default();
-        if id.is_empty() { Err(ImdsError::InvalidAnswer { path, what: "it is empty".into() }) } else { Ok(id) }
+        self.required("instance-id").await
     }
 
     /// The private address, if there is one.
@@ -81,9 +79,7 @@ impl Imds {
 
     /// The region of the instance.
     pub async fn region(&self) -> Result<String, ImdsError> {
-        let path = "placement/region";
-        let region = self.get(path).await?.unwrap_or_default();
-        if region.is_empty() { Err(ImdsError::InvalidAnswer { path, what: "it is empty".into() }) } else { Ok(region) }
+        self.required("placement/region").await
     }
 
     /// The credentials of the instance's role.
@@ -106,6 +102,12 @@ impl Imds {
         let action: InstanceAction = serde_json::from_str(&body).map_err(|e| invalid(e.to_string()))?;
         let time: jiff::Timestamp = action.time.parse().map_err(|e: jiff::Error| invalid(e.to_string()))?;
         Ok(Some(Time::from_ms(time.as_millisecond())))
+    }
+
+    /// The value at `path`, which every instance has.
+    async fn required(&self, path: &'static str) -> Result<String, ImdsError> {
+        let value = self.get(path).await?.unwrap_or_default();
+        if value.is_empty() { Err(ImdsError::InvalidAnswer { path, what: "it is empty".into() }) } else { Ok(value) }
     }
 
     /// The value at `path`; `None` for 404: the service has no such value.
