@@ -109,7 +109,7 @@ impl Guard {
     /// network and the user ids of the machine.
     async fn reach(&self, id: (u32, u32)) -> io::Result<Vec<SocketAddr>> {
         let probe = self.probe(id, None, self.metadata.clone());
-        probe::run(Path::new(OWN_PROGRAM), &probe).await.map(|found| found.metadata.addresses)
+        probe::run(Path::new(OWN_PROGRAM), &probe).await.map(|found| found.metadata)
     }
 }
 

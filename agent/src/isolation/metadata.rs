@@ -4,7 +4,6 @@
 //! that cannot be made is an error, never "out of reach".
 //! Does not: set a rule (the boot script does), or use what it reaches.
 
-use serde::{Deserialize, Serialize};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -13,13 +12,6 @@ const ADDRESSES: [&str; 2] = ["169.254.169.254:80", "[fd00:ec2::254]:80"];
 
 /// How long an attempt to connect may take. The service is on the host of the instance, and answers in milliseconds.
 const TIMEOUT: Duration = Duration::from_millis(1500);
-
-/// What an attempt to reach the metadata service found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reached {
-    /// The addresses that accepted a connection.
-    pub addresses: Vec<SocketAddr>,
-}
 
 /// Where the metadata service may be: at its fixed addresses, and at `url`.
 pub fn addresses(url: &str) -> Vec<SocketAddr> {
@@ -35,15 +27,14 @@ pub fn addresses(url: &str) -> Vec<SocketAddr> {
     found
 }
 
-/// Tries to connect to each address, with the rights of this process.
-pub fn reach(addresses: &[SocketAddr]) -> Reached {
+/// Tries to connect to each address, with the rights of this process. Returns those that accepted a connection.
+pub fn reach(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let connects = |address: &SocketAddr| TcpStream::connect_timeout(address, TIMEOUT).is_ok();
-    let reached = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let tries: Vec<_> = addresses.iter().map(|a| (a, scope.spawn(move || connects(a)))).collect();
         // An attempt that panicked counts as reached, because nothing is known.
         tries.into_iter().filter_map(|(a, t)| t.join().unwrap_or(true).then_some(*a)).collect()
-    });
-    Reached { addresses: reached }
+    })
 }
 
 #[cfg(test)]
@@ -62,9 +53,9 @@ mod tests {
     #[test]
     fn an_address_is_reached_if_it_accepts_a_connection() {
         let open = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert_eq!(reach(&[open]).addresses, [] as [SocketAddr; 0], "the listener is closed");
+        assert_eq!(reach(&[open]), [] as [SocketAddr; 0], "the listener is closed");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        assert_eq!(reach(&[open, address]).addresses, [address]);
+        assert_eq!(reach(&[open, address]), [address]);
     }
 }

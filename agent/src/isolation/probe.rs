@@ -7,7 +7,7 @@
 //! Does not: decide what follows (`agent` does).
 
 use crate::isolation::helper::{self, PrivateMounts};
-use crate::isolation::metadata::{self, Reached};
+use crate::isolation::metadata;
 use crate::memory_file::as_stdin_bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -44,7 +44,7 @@ pub struct Found {
     /// Why the directory cannot be entered; `None` if it can.
     pub cannot_enter: Option<String>,
     /// What of the metadata service can be reached.
-    pub metadata: Reached,
+    pub metadata: Vec<SocketAddr>,
 }
 
 /// Runs the helper, and returns what it found. `Interrupted`: somebody killed it, so nothing is known.
