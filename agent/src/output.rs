@@ -8,9 +8,7 @@
 use crate::blocking::blocking;
 use crate::client::{CallError, ControlPlaneClient};
 use crate::node_state::NodeState;
-use crate::outputs::{Outputs, Part, Start};
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
+use crate::outputs::{Outputs, Start};
 use model::output::{MAX_PIECE_BYTES, Then};
 use model::wire::{ErrorCode, NextPiece, OutputAnswer, OutputPiece, OutputReport, WantedOutput};
 use std::collections::BTreeMap;
@@ -121,8 +119,8 @@ impl Sender<'_> {
         let is_known = self.state.read(|node| node.durable.allocs.contains_key(&id));
         let outputs = self.outputs.clone();
         let read = move || outputs.read(id, from, MAX_PIECE_BYTES as u64, is_known);
-        let Part { offset, bytes, switches, size, then } = blocking(read).await?;
-        let says = no == 0 || !bytes.is_empty() || then != Then::More;
-        Ok(says.then(|| OutputPiece { no, offset, data: BASE64_STANDARD.encode(&bytes), switches, size, then }))
+        let piece = OutputPiece { no, ..blocking(read).await? };
+        let says = no == 0 || !piece.data.is_empty() || piece.then != Then::More;
+        Ok(says.then_some(piece))
     }
 }

@@ -18,9 +18,12 @@ use crate::alloc_dir::AllocDir;
 use crate::atomic_file::{self, absent_is_fine, if_there, sync_dir};
 use crate::data_dir::DataDir;
 use crate::output_files::{OutputFiles, Progress, open_regular};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use model::ids::{AllocId, NodeId};
 use model::output::{FOLLOW_LASTS, MAX_PIECE_SWITCHES, Switches, Then};
 use model::stored::S3Place;
+use model::wire::OutputPiece;
 use remove_tree::remove_tree;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -39,20 +42,6 @@ pub enum Start {
     Byte(u64),
     /// So many bytes before the present end.
     Last(u64),
-}
-
-/// A part of an output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Where the part begins in the output, in bytes.
-    pub offset: u64,
-    pub bytes: Vec<u8>,
-    /// Which of them are standard error.
-    pub switches: Switches,
-    /// How many bytes the output had when the part was read.
-    pub size: u64,
-    /// What comes after the part.
-    pub then: Then,
 }
 
 /// An output that is to be stored in S3.
@@ -107,8 +96,8 @@ impl Outputs {
         Ok(self.kept.join(id.to_string()).exists() || (dir.path().exists() && dir.exit_record()?.is_some()))
     }
 
-    /// Reads at most `most` bytes for a reader. `is_known` says whether the alloc is to run here: it may have no output yet.
-    pub fn read(&self, id: AllocId, from: Start, most: u64, is_known: bool) -> io::Result<Part> {
+    /// Reads at most `most` bytes for a reader, as the first piece that it gets. `is_known` says whether the alloc is to run here: it may have no output yet.
+    pub fn read(&self, id: AllocId, from: Start, most: u64, is_known: bool) -> io::Result<OutputPiece> {
         let mut read_at = self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
         read_at.retain(|_, at| is_recent(*at));
         read_at.insert(id, Instant::now());
@@ -125,7 +114,8 @@ impl Outputs {
             (false, false) => Then::Missing,
         };
         let offset = if let Start::Byte(byte) = from { byte } else { 0 };
-        Ok(Part { offset, bytes: Vec::new(), switches: Switches::default(), size: offset, then })
+        let (data, switches) = (String::new(), Switches::default());
+        Ok(OutputPiece { no: 0, offset, data, switches, size: offset, then })
     }
 
     /// Every output that is to be stored and is not stored whole.
@@ -250,7 +240,7 @@ fn allocs_in(dir: &Path) -> io::Result<Vec<AllocId>> {
 }
 
 /// Reads a part of an output, which ends where the switches would be too many.
-fn part(files: &OutputFiles, from: Start, most: u64, is_ended: bool) -> io::Result<Part> {
+fn part(files: &OutputFiles, from: Start, most: u64, is_ended: bool) -> io::Result<OutputPiece> {
     let size = files.size()?;
     let offset = match from {
         Start::Byte(byte) => byte,
@@ -264,7 +254,7 @@ fn part(files: &OutputFiles, from: Start, most: u64, is_ended: bool) -> io::Resu
     }
     let read_to = offset.saturating_add(bytes.len() as u64);
     let then = if is_ended && read_to >= size { Then::End } else { Then::More };
-    Ok(Part { offset, bytes, switches, size, then })
+    Ok(OutputPiece { no: 0, offset, data: BASE64_STANDARD.encode(&bytes), switches, size, then })
 }
 
 #[cfg(test)]
@@ -302,7 +292,7 @@ mod tests {
 
         fn read(&self, n: u32, from: Start) -> (u64, String, Then) {
             let part = self.outputs.read(alloc_id(n), from, 4, false).unwrap();
-            (part.offset, String::from_utf8(part.bytes).unwrap(), part.then)
+            (part.offset, String::from_utf8(bytes_of(&part)).unwrap(), part.then)
         }
 
         /// Destroys the directory, whose output was last written so many seconds after the others' first one.
@@ -324,6 +314,10 @@ mod tests {
         fn waiting(&self) -> Vec<(u32, u64, bool)> {
             self.outputs.waiting().unwrap().iter().map(|w| (w.alloc_id.copy, w.left, w.ended)).collect()
         }
+    }
+
+    fn bytes_of(piece: &OutputPiece) -> Vec<u8> {
+        BASE64_STANDARD.decode(&piece.data).unwrap()
     }
 
     fn place(n: u32) -> Option<S3Place> {
@@ -359,7 +353,7 @@ mod tests {
             for (from, expected) in [(0, vec![1, 3]), (1, vec![0, 2]), (2, vec![0, 1, 3]), (4, vec![1, 2])] {
                 let part = disk.outputs.read(alloc_id(0), Start::Byte(from), 4, false).unwrap();
                 assert_eq!(part.switches, Switches::new(expected), "from {from}");
-                for (stream, text) in part.switches.split(&part.bytes) {
+                for (stream, text) in part.switches.split(&bytes_of(&part)) {
                     let expected = if stream == model::output::Stream::Err { b'e' } else { b'o' };
                     assert!(text.iter().all(|byte| *byte == expected), "from {from}: {text:?}");
                 }
@@ -378,7 +372,7 @@ mod tests {
         while at < bytes {
             let part = disk.outputs.read(alloc_id(0), Start::Byte(at), bytes, false).unwrap();
             assert!(part.switches.len() <= MAX_PIECE_SWITCHES && part.offset == at);
-            at += part.bytes.len() as u64;
+            at += bytes_of(&part).len() as u64;
             parts += 1;
         }
         assert_eq!(parts, 3, "each has as many as fit, also those that begin with standard error");
