@@ -257,9 +257,8 @@ impl Supervised<'_> {
         let Some(isolation) = &task.isolation else { return Ok(None) };
         let TaskIsolation { max_tasks, private_mounts, closed, cgroup, .. } = isolation.clone();
         if let Some(group) = &cgroup {
-            let (memory_mib, vcpus) = (task.order.needs.memory_mib, task.order.needs.vcpus);
             let dies = if task.order.work.pack.is_some() { Dies::OneProcess } else { Dies::All };
-            cgroup::create(group, cgroup::Limits { memory_mib, dies, max_tasks, vcpus })?;
+            cgroup::create(group, &task.order.needs, max_tasks, dies)?;
         }
         let mut mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
         if let Some(mounts) = &mut mounts {

@@ -8,6 +8,7 @@
 //! Does not: use version 1, whose groups cannot be ended in one step. Without groups the supervisor measures memory, the
 //! kernel limits tasks for each user id, and nothing limits CPU.
 
+use model::Needs;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,18 +35,6 @@ pub enum Dies {
     All,
     /// One of its processes, about the largest.
     OneProcess,
-}
-
-/// The limits of one alloc.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// The memory in MiB; 0 for no limit.
-    pub memory_mib: u64,
-    pub dies: Dies,
-    /// How many processes and threads.
-    pub max_tasks: u64,
-    /// The vCPUs that the alloc asked for. They become its share when the machine is busy.
-    pub vcpus: u32,
 }
 
 /// Makes the group of all allocs of an agent, with the controllers that the machine has. `None` if there is no version
@@ -78,15 +67,16 @@ fn make(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the group of an alloc, with its limits.
-pub fn create(group: &Path, limits: Limits) -> io::Result<()> {
+/// Makes the group of an alloc, with its limits: the memory that it needs (0: no limit), and so many processes and threads. The
+/// vCPUs that it needs become its share when the machine is busy.
+pub fn create(group: &Path, needs: &Needs, max_tasks: u64, dies: Dies) -> io::Result<()> {
     make(group)?;
-    let weight = u64::from(limits.vcpus).saturating_mul(WEIGHT_PER_VCPU).clamp(1, 10_000);
-    let mut files = vec![("pids.max", limits.max_tasks.to_string()), ("cpu.weight", weight.to_string())];
-    if limits.memory_mib > 0 {
-        files.push(("memory.max", limits.memory_mib.saturating_mul(1024 * 1024).to_string()));
+    let weight = u64::from(needs.vcpus).saturating_mul(WEIGHT_PER_VCPU).clamp(1, 10_000);
+    let mut files = vec![("pids.max", max_tasks.to_string()), ("cpu.weight", weight.to_string())];
+    if needs.memory_mib > 0 {
+        files.push(("memory.max", needs.memory_mib.saturating_mul(1024 * 1024).to_string()));
         files.push(("memory.swap.max", "0".to_owned()));
-        files.push(("memory.oom.group", u8::from(limits.dies == Dies::All).to_string()));
+        files.push(("memory.oom.group", u8::from(dies == Dies::All).to_string()));
     }
     for (name, value) in files {
         let file = group.join(name);
@@ -154,6 +144,10 @@ fn remove_empty(group: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn needs(memory_mib: u64, vcpus: u32) -> Needs {
+        Needs { memory_mib, vcpus, ..Needs::default() }
+    }
+
     #[test]
     fn a_group_gets_the_limits_that_its_controllers_have() {
         let group = tempfile::tempdir().unwrap();
@@ -161,15 +155,15 @@ mod tests {
             fs::write(group.path().join(file), "").unwrap();
         }
         let read = |file: &str| fs::read_to_string(group.path().join(file)).unwrap();
-        create(group.path(), Limits { memory_mib: 64, dies: Dies::All, max_tasks: 7, vcpus: 4 }).unwrap();
+        create(group.path(), &needs(64, 4), 7, Dies::All).unwrap();
         let written = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.weight"].map(read);
         assert_eq!(written, ["67108864", "0", "1", "7", "400"]);
-        create(group.path(), Limits { memory_mib: 0, dies: Dies::All, max_tasks: 7, vcpus: 1000 }).unwrap();
+        create(group.path(), &needs(0, 1000), 7, Dies::All).unwrap();
         assert_eq!((read("memory.max").as_str(), read("cpu.weight").as_str()), ("67108864", "10000"));
         assert!(limits_memory(group.path()));
         // Without controllers nothing is written.
         let bare = tempfile::tempdir().unwrap();
-        create(bare.path(), Limits { memory_mib: 64, dies: Dies::All, max_tasks: 7, vcpus: 4 }).unwrap();
+        create(bare.path(), &needs(64, 4), 7, Dies::All).unwrap();
         assert_eq!(fs::read_dir(bare.path()).unwrap().count(), 0);
         assert!(!limits_memory(bare.path()));
     }
@@ -191,7 +185,7 @@ mod tests {
             return eprintln!("skipped: this machine has no control groups of version 2 that this process may use");
         };
         let group = parent.join(format!("test-{}", std::process::id()));
-        create(&group, Limits { memory_mib: 0, dies: Dies::All, max_tasks: 100, vcpus: 1 }).unwrap();
+        create(&group, &needs(0, 1), 100, Dies::All).unwrap();
         let script = format!(
             "echo 0 > {}/cgroup.procs; mkdir {}/below; sleep 1000 & setsid sleep 1000",
             group.display(),
