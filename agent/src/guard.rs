@@ -10,9 +10,8 @@
 use crate::OWN_PROGRAM;
 use crate::config::{AgentArgs, no_such_user};
 use crate::data_dir::DataDir;
-use crate::isolation::helper::PrivateMounts;
 use crate::isolation::probe::{self, Found, Probe};
-use crate::isolation::{JobUser, JobUsers, OwnIds, cgroup, metadata, private_mounts};
+use crate::isolation::{JobUser, JobUsers, OwnIds, PrivateMounts, cgroup, metadata, private_mounts};
 use crate::node_state::NodeState;
 use crate::protocol::Refusals;
 use anyhow::{anyhow, bail};

@@ -29,6 +29,7 @@
 //! usage ─ process_table       what an alloc used
 //! enter                       a person's command inside of an alloc that runs
 //! elements                    a command that runs once for each element of a pack
+//! job_command                 a command as its job says it, for the process that runs it
 //! memory_file                 what a process that is started gets in memory
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
@@ -67,6 +68,7 @@ pub mod handles;
 pub mod image;
 pub mod imds;
 pub mod isolation;
+pub mod job_command;
 pub mod job_files;
 pub mod memory_file;
 pub mod node_state;

@@ -6,23 +6,20 @@
 //! the alloc.
 
 use crate::elements::frames::{Frame, MAX_BYTES, Said};
-use crate::memory_file::as_stdin_bytes;
+use crate::job_command::JobCommand;
 use crate::process_table;
 use crate::program;
 use crate::stops::{Step, Stops, stop_at};
 use model::elements::{Outcome, Pack};
 use model::time::Time;
-use model::ulimits::Ulimits;
 use model::wire::AllocOrder;
 use model::{EndCause, FailurePolicy, Signal};
 use nix::errno::Errno;
 use nix::sys::signal::Signal as Number;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,45 +68,36 @@ impl ElementsStart {
     }
 }
 
-/// What all elements share.
-pub struct Shared {
-    pub command: Vec<String>,
-    /// The environment that each element gets. Its number is added.
-    pub env: BTreeMap<String, String>,
-    pub input: Option<Vec<u8>>,
-    pub ulimits: Ulimits,
-    pub elements: ElementsStart,
-    pub clock: fn() -> Time,
-}
-
 struct Runner {
-    shared: Shared,
+    command: JobCommand,
+    elements: ElementsStart,
+    clock: fn() -> Time,
     /// The frames on their way to the supervisor. Who holds the lock writes what belongs together.
     frames: Mutex<mpsc::Sender<Vec<u8>>>,
     order: watch::Receiver<Order>,
 }
 
 /// Runs all elements. An error says why none can be run.
-pub fn run(shared: Shared) -> Result<(), EndCause> {
+pub fn run(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) -> Result<(), EndCause> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let own = |e: &io::Error| program::own_limit(&shared.ulimits, e);
+    let own = |e: &io::Error| program::own_limit(&command.ulimits, e);
     let runtime = runtime.map_err(|e| own(&e).unwrap_or_else(|| cannot("start its elements", &e)))?;
-    runtime.block_on(all(shared))
+    runtime.block_on(all(command, elements, clock))
 }
 
 fn cannot(what: &str, e: &io::Error) -> EndCause {
     EndCause::NotStarted { why: format!("cannot {what}: {e}") }
 }
 
-async fn all(shared: Shared) -> Result<(), EndCause> {
+async fn all(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) -> Result<(), EndCause> {
     let (frames, received) = mpsc::channel(WAITING);
     let writer = std::thread::Builder::new().name("frames".to_owned()).spawn(|| write(received));
     let writer = writer.map_err(|e| cannot("start its elements", &e))?;
     let (orders, order) = watch::channel(Order::Run);
-    let mut signals = Signals::listen(&shared.elements.policy).map_err(|e| cannot("listen for its end", &e))?;
-    let Pack { elements, at_once } = shared.elements.pack.clone();
-    let mut waiting = elements.iter();
-    let runner = Arc::new(Runner { shared, frames: Mutex::new(frames), order });
+    let mut signals = Signals::listen(&elements.policy).map_err(|e| cannot("listen for its end", &e))?;
+    let Pack { elements: numbers, at_once } = elements.pack.clone();
+    let mut waiting = numbers.iter();
+    let runner = Arc::new(Runner { command, elements, clock, frames: Mutex::new(frames), order });
     let (mut running, mut end) = (JoinSet::new(), Ok(()));
     loop {
         while running.len() < at_once.max(1) as usize && *orders.borrow() == Order::Run && end.is_ok() {
@@ -195,7 +183,7 @@ impl Runner {
     /// Runs one element to its end.
     async fn one(&self, element: u32) -> Result<(), EndCause> {
         self.say(&[Frame { element, said: Said::Begin }.bytes()]).await;
-        let mut printed = match self.shared.elements.pack.at_once {
+        let mut printed = match self.elements.pack.at_once {
             0 | 1 => Printed::Said,
             _ => Printed::Held(SpooledTempFile::new(IN_MEMORY)),
         };
@@ -208,24 +196,16 @@ impl Runner {
 
     /// Starts an element. If there is nothing to run, that is its outcome, as in a shell.
     async fn start(&self, element: u32) -> Result<Result<Child, Outcome>, EndCause> {
-        let Some((name, args)) = self.shared.command.split_first() else {
-            return Err(EndCause::Rejected { why: "the command is empty".to_owned() });
-        };
         let mut left = STARTS;
         loop {
-            let input = self.shared.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes);
-            let own = |e: &io::Error| program::own_limit(&self.shared.ulimits, e);
-            let input = input.map_err(|e| own(&e).unwrap_or_else(|| cannot("pass on the standard input", &e)))?;
-            let mut command = Command::new(name);
-            command.args(args).env_clear().envs(&self.shared.env).env("NODEKEEPER_ARRAY_INDEX", element.to_string());
-            command.envs(stop_at(self.shared.elements.timeout_s, (self.shared.clock)()));
-            command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-            let error = match command.spawn() {
+            let mut command = Command::from(self.command.ready()?);
+            command.env("NODEKEEPER_ARRAY_INDEX", element.to_string());
+            command.envs(stop_at(self.elements.timeout_s, (self.clock)()));
+            let error = match command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn() {
                 Ok(child) => return Ok(Ok(child)),
                 Err(error) => error,
             };
-            let path = self.shared.env.get("PATH").map(String::as_str);
-            let cause = own(&error).unwrap_or_else(|| program::why_not(name, path, Path::new("."), &error));
+            let cause = self.command.why_not(&error);
             match cause.exit_code() {
                 Some(code) => return Ok(Err(Outcome::Exit(code))),
                 // The machine has no room now.
@@ -240,8 +220,8 @@ impl Runner {
     async fn follow(&self, element: u32, mut child: Child, printed: &mut Printed) -> Result<Option<Outcome>, EndCause> {
         let group = child.id().map_or(0, |pid| pid as i32);
         let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
-        let policy = &self.shared.elements.policy;
-        let mut stops = Stops::new(policy, self.shared.elements.timeout_s, Duration::ZERO, Instant::now());
+        let policy = &self.elements.policy;
+        let mut stops = Stops::new(policy, self.elements.timeout_s, Duration::ZERO, Instant::now());
         let (mut is_late, mut is_stopped, mut order) = (false, *self.order.borrow() == Order::Stop, self.order.clone());
         let asks = policy.ask_signal().unwrap_or(Signal::TERM);
         let (mut out_bytes, mut err_bytes) = (vec![0; MAX_BYTES], vec![0; MAX_BYTES]);

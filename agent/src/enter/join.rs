@@ -7,6 +7,7 @@
 use super::live::{EnterError, Live, failed};
 use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, Sandbox, restrict};
+use crate::job_command::JobCommand;
 use crate::process_table::{self, ProcessEntry};
 use crate::program;
 use crate::runtime::Environment;
@@ -20,19 +21,19 @@ use std::process::Command;
 /// Becomes the command. Returns only if that fails. There must be no other thread: the view of the file system is a process's.
 pub(super) fn run(live: &Live, command: &[String], term: Option<String>) -> EnterError {
     match prepare(live, command, term) {
-        Ok((start, path)) => {
-            let Some((name, args)) = start.command.split_first() else {
+        Ok(start) => {
+            let Some((name, args)) = start.command.words.split_first() else {
                 return EnterError::NotRunning(live.task.order.alloc_id, "has no command");
             };
-            let error = Command::new(name).args(args).env_clear().envs(&start.env).exec();
-            EnterError::Command(program::why_not(name, path.as_deref(), &live.dir.work(), &error))
+            let error = Command::new(name).args(args).env_clear().envs(&start.command.env).exec();
+            EnterError::Command(program::why_not(name, start.command.path(), &live.dir.work(), &error))
         }
         Err(error) => error,
     }
 }
 
 /// Joins what isolates the alloc.
-fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<(JobStart, Option<String>), EnterError> {
+fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<JobStart, EnterError> {
     // A session of its own: what the terminal of the caller is told comes through the process that started this one.
     nix::unistd::setsid().map_err(|e| failed("leave the caller's session")(e.into()))?;
     if io::stdin().is_terminal() {
@@ -66,16 +67,11 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<(Job
     let isolation = task.isolation.as_ref();
     // A job that runs as the agent's own user is not restricted.
     let is_restricted = user.is_some();
-    let JobUser { uid, gid, groups, .. } = user.unwrap_or_else(JobUser::of_this_process);
+    let ulimits = task.order.work.ulimits.clone();
     let start = JobStart {
-        command: command.to_vec(),
-        env,
-        input: None,
+        command: JobCommand { words: command.to_vec(), env, input: None, ulimits },
+        user: user.unwrap_or_else(JobUser::of_this_process),
         elements: None,
-        uid,
-        gid,
-        groups,
-        ulimits: task.order.work.ulimits.clone(),
         sandbox: isolation.map(|isolation| Sandbox {
             mounts: None,
             cgroup: isolation.cgroup.clone(),
@@ -89,8 +85,7 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<(Job
     // After the user has changed, which would undo it: without its caller nobody reads what it says.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| failed("follow its caller")(e.into()))?;
     std::env::set_current_dir(live.dir.work()).map_err(failed("enter the directory of the alloc"))?;
-    let path = start.env.get("PATH").cloned();
-    Ok((start, path))
+    Ok(start)
 }
 
 /// The process that the supervisor started for the command: the oldest of its children. The others lost their own parents.

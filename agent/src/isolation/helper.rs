@@ -8,10 +8,10 @@
 //! if one cannot be applied, the command is not run.
 //! Does not: know allocs, or wait for the command.
 
-use crate::elements::run::{self, ElementsStart, Shared};
-use crate::isolation::{cgroup, keyrings};
-use crate::memory_file::{as_stdin_bytes, in_memory};
-use crate::program;
+use crate::elements::run::{self, ElementsStart};
+use crate::isolation::{JobUser, PrivateMounts, cgroup, keyrings};
+use crate::job_command::JobCommand;
+use crate::memory_file::in_memory;
 use model::EndCause;
 use model::time::Time;
 use model::ulimits::{Ulimit, Ulimits};
@@ -22,12 +22,11 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::statfs::{FsType, statfs};
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// A badness that makes the kernel kill jobs before the agent, when the machine has no memory left.
 const OOM_SCORE: &str = "500";
@@ -38,20 +37,8 @@ const MESSAGE_QUEUES: FsType = FsType(0x1980_0202);
 /// A command, and who runs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStart {
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    /// The whole environment of the command.
-    pub env: BTreeMap<String, String>,
-    /// The standard input of the command, if it has one.
-    pub input: Option<Vec<u8>>,
-    /// The user id.
-    pub uid: u32,
-    /// The group id.
-    pub gid: u32,
-    /// The supplementary groups.
-    pub groups: Vec<u32>,
-    /// The limits of single resources.
-    pub ulimits: Ulimits,
+    pub command: JobCommand,
+    pub user: JobUser,
     /// What else restricts the command; `None` for a user that the operator named.
     pub sandbox: Option<Sandbox>,
     /// The elements for each of which the command runs; `None`: it runs once.
@@ -67,15 +54,6 @@ pub struct Sandbox {
     pub cgroup: Option<PathBuf>,
     /// How many processes and threads the user may have.
     pub max_tasks: u64,
-}
-
-/// A view of the file system that only the processes of one alloc have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PrivateMounts {
-    /// What the job sees in place of another file or directory, and where.
-    pub binds: Vec<(PathBuf, PathBuf)>,
-    /// Whether `/proc` hides the processes of others.
-    pub hide_processes: bool,
 }
 
 /// Tells why a helper did not become the command. The command has no way to it: it gets another standard input.
@@ -122,25 +100,15 @@ fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
         io::ErrorKind::InvalidInput => EndCause::Rejected { why: e.to_string() },
         _ => not_started(e.to_string()),
     })?;
-    let path = start.env.get("PATH").map(String::as_str);
-    let name = start.command.first().map_or("", String::as_str);
-    if let Some(cause) = program::of_other_machine(name, path, Path::new(".")) {
+    let JobStart { command, elements, .. } = start;
+    if let Some(cause) = command.of_other_machine() {
         return Err(cause);
     }
-    if let Some(elements) = start.elements.clone() {
-        let JobStart { command, env, input, ulimits, .. } = start;
-        return run::run(Shared { command, env, input, ulimits, elements, clock });
+    if let Some(elements) = elements {
+        return run::run(command, elements, clock);
     }
-    let Some((name, args)) = start.command.split_first() else {
-        return Err(EndCause::Rejected { why: "the command is empty".to_owned() });
-    };
-    // Made by the job's user, who may open /dev/stdin again.
-    let input = start.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes);
-    let own = |e: &io::Error| program::own_limit(&start.ulimits, e);
-    let input =
-        input.map_err(|e| own(&e).unwrap_or_else(|| not_started(format!("cannot pass on the standard input: {e}"))))?;
-    let error = Command::new(name).args(args).env_clear().envs(&start.env).stdin(input).exec();
-    Err(own(&error).unwrap_or_else(|| program::why_not(name, path, Path::new("."), &error)))
+    let error = command.ready()?.exec();
+    Err(command.why_not(&error))
 }
 
 /// Applies every restriction of the command to this process. `join` enters a view of the file system that there is already.
@@ -162,8 +130,9 @@ pub fn restrict(start: &JobStart, join: impl FnOnce() -> io::Result<()>) -> io::
         umask(Mode::from_bits_truncate(0o002));
     }
     // Before the user changes: only root may raise a hard limit.
-    set_limits(&start.ulimits)?;
-    become_user(start.uid, start.gid, &start.groups).map_err(|e| failed("become the job's user", &e))?;
+    set_limits(&start.command.ulimits)?;
+    let JobUser { uid, gid, groups, .. } = &start.user;
+    become_user(*uid, *gid, groups).map_err(|e| failed("become the job's user", &e))?;
     keyrings::deny().map_err(|e| failed("deny the keyrings", &e))
 }
 

@@ -26,7 +26,6 @@ pub mod metadata;
 pub mod probe;
 
 use crate::atomic_file::if_there;
-use crate::isolation::helper::PrivateMounts;
 use crate::isolation::ids::IdRange;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use serde::{Deserialize, Serialize};
@@ -104,8 +103,17 @@ impl TaskIsolation {
     }
 }
 
+/// A view of the file system that only the processes of one alloc have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrivateMounts {
+    /// What the job sees in place of another file or directory, and where.
+    pub binds: Vec<(PathBuf, PathBuf)>,
+    /// Whether `/proc` hides the processes of others.
+    pub hide_processes: bool,
+}
+
 /// The user who runs a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobUser {
     /// The user id.
     pub uid: u32,

@@ -6,8 +6,7 @@
 //! Guarantees: a helper that cannot become the job's user finds nothing, which is an error.
 //! Does not: decide what follows (`agent` does).
 
-use crate::isolation::helper::{self, PrivateMounts};
-use crate::isolation::metadata;
+use crate::isolation::{PrivateMounts, helper, metadata};
 use crate::memory_file::as_stdin_bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};

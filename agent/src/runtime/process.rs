@@ -7,6 +7,7 @@
 use crate::elements::run::ElementsStart;
 use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, start_as};
+use crate::job_command::JobCommand;
 use crate::memory_file::as_stdin_bytes;
 use crate::process_table;
 use crate::runtime::interface::{
@@ -56,17 +57,9 @@ impl Runtime for ProcessRuntime {
             let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(not_passed_on)?;
             return Ok(Invocation { program, args, env: spec.env.clone(), stdin, process: Process::Command });
         };
-        let start = JobStart {
-            command: command.clone(),
-            env: spec.env.clone(),
-            input: spec.input.map(<[u8]>::to_vec),
-            uid: user.uid,
-            gid: user.gid,
-            groups: user.groups.clone(),
-            ulimits: spec.order.work.ulimits.clone(),
-            sandbox: spec.sandbox.cloned(),
-            elements,
-        };
+        let (ulimits, input) = (spec.order.work.ulimits.clone(), spec.input.map(<[u8]>::to_vec));
+        let command = JobCommand { words: command.clone(), env: spec.env.clone(), input, ulimits };
+        let start = JobStart { command, user: user.clone(), sandbox: spec.sandbox.cloned(), elements };
         let (stdin, verdict) = start_as(&start).map_err(not_passed_on)?;
         let (args, env) = (vec!["as-user".to_owned()], spec.agent_env.clone());
         Ok(Invocation { program: spec.agent_program.to_owned(), args, env, stdin, process: Process::Helper(verdict) })

@@ -1,0 +1,65 @@
+//! A command as its job says it, for the process that runs it with the rights of the job's user.
+//!
+//! Guarantees: it has exactly the environment and the standard input of the job; what is wrong with the job itself is told
+//! apart from what the machine cannot do.
+//! Does not: give up any rights, or run anything.
+
+use crate::memory_file::as_stdin_bytes;
+use crate::program;
+use model::EndCause;
+use model::ulimits::Ulimits;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A command of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobCommand {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// The whole environment of the command.
+    pub env: BTreeMap<String, String>,
+    /// The standard input of the command, if it has one.
+    pub input: Option<Vec<u8>>,
+    /// The limits of single resources.
+    pub ulimits: Ulimits,
+}
+
+impl JobCommand {
+    /// The command, to be executed here. Its standard input is made by the job's user, who may open /dev/stdin again.
+    pub fn ready(&self) -> Result<Command, EndCause> {
+        let Some((name, args)) = self.words.split_first() else {
+            return Err(EndCause::Rejected { why: "the command is empty".to_owned() });
+        };
+        let input = self.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes);
+        let input = input.map_err(|e| {
+            let not_started = || EndCause::NotStarted { why: format!("cannot pass on the standard input: {e}") };
+            program::own_limit(&self.ulimits, &e).unwrap_or_else(not_started)
+        })?;
+        let mut command = Command::new(name);
+        command.args(args).env_clear().envs(&self.env).stdin(input);
+        Ok(command)
+    }
+
+    /// Why the command could not be executed here.
+    pub fn why_not(&self, error: &io::Error) -> EndCause {
+        let why = || program::why_not(self.name(), self.path(), Path::new("."), error);
+        program::own_limit(&self.ulimits, error).unwrap_or_else(why)
+    }
+
+    /// The cause, if the program is for machines of another architecture.
+    pub fn of_other_machine(&self) -> Option<EndCause> {
+        program::of_other_machine(self.name(), self.path(), Path::new("."))
+    }
+
+    fn name(&self) -> &str {
+        self.words.first().map_or("", String::as_str)
+    }
+
+    /// Where its program is looked for.
+    pub fn path(&self) -> Option<&str> {
+        self.env.get("PATH").map(String::as_str)
+    }
+}
