@@ -173,51 +173,40 @@ async fn ask() -> (Found, String) {
     command.args([QUERY, "--format=csv,noheader"]);
     command.stdin(Stdio::null()).kill_on_drop(true);
     let devices = devices(Path::new(DRIVER));
-    match tokio::time::timeout(TIMEOUT, command.output()).await {
+    let (found, why) = match tokio::time::timeout(TIMEOUT, command.output()).await {
         Ok(Ok(output)) => {
             let text = String::from_utf8_lossy(&output.stdout);
-            let Found { gpus, looks } = answered(&text, &devices);
             let said = String::from_utf8_lossy(&output.stderr);
             let last = text.lines().chain(said.lines()).rfind(|line| !line.trim().is_empty() && row(line).is_none());
             let why = last.map_or_else(|| "nvidia-smi does not list it any more".to_owned(), clip);
-            (Found { gpus: with_unanswered(gpus, devices, &why), looks }, why)
+            (answered(&text, &devices), why)
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
-            (Found::default(), "there is no nvidia-smi any more".into())
+            return (Found::default(), "there is no nvidia-smi any more".into());
         }
-        Ok(Err(error)) => no_answer(devices, format!("nvidia-smi cannot be run: {error}")),
-        Err(_) => no_answer(devices, format!("nvidia-smi gave no answer in {} s", TIMEOUT.as_secs())),
-    }
-}
-
-fn no_answer(devices: Vec<Device>, why: String) -> (Found, String) {
-    (Found { gpus: with_unanswered(Vec::new(), devices, &why), looks: GpuLooks::new() }, why)
-}
-
-/// A GPU as the kernel's driver knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Device {
-    uuid: String,
-    model: String,
-    file: PathBuf,
+        Ok(Err(error)) => (Found::default(), format!("nvidia-smi cannot be run: {error}")),
+        Err(_) => (Found::default(), format!("nvidia-smi gave no answer in {} s", TIMEOUT.as_secs())),
+    };
+    (Found { gpus: merged(found.gpus, &devices, &why), looks: found.looks }, why)
 }
 
 /// The GPUs that the kernel's driver has. It answers also when a GPU does not.
-fn devices(driver: &Path) -> Vec<Device> {
+fn devices(driver: &Path) -> Vec<Gpu> {
     let entries = std::fs::read_dir(driver).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path().join("information")).collect();
     paths.sort();
     paths.iter().filter_map(|path| device(&std::fs::read_to_string(path).ok()?)).collect()
 }
 
-fn device(information: &str) -> Option<Device> {
+fn device(information: &str) -> Option<Gpu> {
     let field = |name: &str| {
         let line = information.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'));
         line.map(str::trim)
     };
     let (uuid, minor) = (field("GPU UUID")?, field("Device Minor")?.parse::<u32>().ok()?);
     let model = clip(field("Model").unwrap_or_default());
-    is_uuid(uuid).then(|| Device { uuid: uuid.to_owned(), model, file: format!("/dev/nvidia{minor}").into() })
+    let device = Some(format!("/dev/nvidia{minor}").into());
+    is_uuid(uuid).then(|| Gpu { uuid: uuid.to_owned(), model, device, sick: None })
 }
 
 /// The fields of a line of the answer, as [`QUERY`] asks for them.
@@ -233,13 +222,13 @@ fn number(field: &str) -> Option<u64> {
     field.split(' ').next()?.parse().ok()
 }
 
-fn answered(text: &str, devices: &[Device]) -> Found {
+fn answered(text: &str, devices: &[Gpu]) -> Found {
     let gpu = |[uuid, model, memory, ..]: [&str; 5]| {
         let errors = [model, memory].into_iter().find(|field| {
             let lower = field.to_ascii_lowercase();
             ["lost", "error", "err!"].iter().any(|word| lower.contains(word))
         });
-        let device = devices.iter().find(|device| device.uuid == uuid).map(|device| device.file.clone());
+        let device = devices.iter().find(|known| known.uuid == uuid).and_then(|known| known.device.clone());
         Gpu { uuid: uuid.to_owned(), model: clip(model), device, sick: errors.map(clip) }
     };
     let look = |[uuid, _, _, busy, memory]: [&str; 5]| {
@@ -247,16 +236,6 @@ fn answered(text: &str, devices: &[Device]) -> Found {
     };
     let rows = || text.lines().filter_map(row);
     Found { gpus: rows().map(gpu).collect(), looks: rows().map(look).collect() }
-}
-
-/// Adds the GPUs that the kernel's driver has and `nvidia-smi` does not list.
-fn with_unanswered(mut gpus: Vec<Gpu>, devices: Vec<Device>, why: &str) -> Vec<Gpu> {
-    for Device { uuid, model, file } in devices {
-        if gpus.iter().all(|gpu| gpu.uuid != uuid) {
-            gpus.push(Gpu { uuid, model, device: Some(file), sick: Some(why.to_owned()) });
-        }
-    }
-    gpus
 }
 
 /// The first characters of what the driver says, without control characters.
@@ -293,7 +272,7 @@ mod tests {
         assert_eq!((said(&unified), unified[0].device.clone()), (vec![("GPU-c", None)], None));
         let lost = "Unable to determine the device handle for GPU0000:00:1E.0: GPU is lost.";
         let some = answered(&format!("GPU-a, NVIDIA A10G, 23028 MiB, 0 %, 1 MiB\n{lost}\n"), &devices).gpus;
-        let with = with_unanswered(some, devices, lost);
+        let with = merged(some, &devices, lost);
         assert_eq!(said(&with), [("GPU-a", None), ("GPU-b", Some(lost))]);
         for nothing in ["", "No devices were found\n", "NVIDIA-SMI has failed, because it couldn't, communicate\n"] {
             assert_eq!(answered(nothing, &[]), Found::default(), "{nothing}");
