@@ -11,7 +11,6 @@ use crate::process_table::{self, ProcessEntry};
 use crate::protocol::Seen;
 use model::wire::MAX_LOG_TAIL_BYTES;
 use model::{EndCause, Ending};
-use nix::sys::signal::Signal;
 use std::io;
 use std::path::Path;
 
@@ -72,9 +71,7 @@ pub(crate) fn supervisor_of(dir: &AllocDir) -> Option<ProcessEntry> {
 /// Ends everything that runs for an alloc of which nobody can say how it ends.
 pub(crate) async fn end_unknown(dir: &AllocDir, program: &Path, why: String) -> ExitRecord {
     if let Some(supervisor) = supervisor_of(dir) {
-        for process in process_table::descendants(supervisor.pid) {
-            process_table::send(process.pid, Signal::SIGKILL);
-        }
+        process_table::kill_descendants(supervisor.pid);
         process_table::kill_session(supervisor.pid, supervisor.start_ticks);
     }
     if let Some(isolation) = dir.task().ok().flatten().and_then(|task| task.isolation) {

@@ -172,6 +172,13 @@ pub fn notify_group(group: i32, signal: model::Signal) {
     }
 }
 
+/// Kills every process below `root`.
+pub fn kill_descendants(root: i32) {
+    for process in descendants(root).iter().filter(|process| !process.zombie) {
+        send(process.pid, Signal::SIGKILL);
+    }
+}
+
 /// Kills the remaining processes of the session whose leader was `leader`, started at `start_ticks`. Returns how many
 /// there were.
 pub fn kill_session(leader: i32, start_ticks: u64) -> usize {

@@ -409,9 +409,7 @@ impl Supervised<'_> {
             cgroup::kill(cgroup);
         }
         process_table::send_group(group, Signal::SIGKILL);
-        for p in process_table::descendants(own_pid).iter().filter(|p| !p.zombie) {
-            process_table::send(p.pid, Signal::SIGKILL);
-        }
+        process_table::kill_descendants(own_pid);
     }
 }
 
@@ -492,9 +490,7 @@ fn reap_all() -> bool {
 /// Kills all descendants until none is left, however fast they fork. It reads `/proc` only if there are some.
 async fn kill_descendants(own_pid: i32) {
     while !reap_all() {
-        for p in process_table::descendants(own_pid).iter().filter(|p| !p.zombie) {
-            process_table::send(p.pid, Signal::SIGKILL);
-        }
+        process_table::kill_descendants(own_pid);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
