@@ -6,7 +6,7 @@
 
 use crate::protocol::gpus::{Gpu, sick};
 use crate::protocol::handles::{HandleList, HandleRound, SettledHandles};
-use crate::protocol::orders::{self, Applied, Durable, LocalAlloc, OrderList};
+use crate::protocol::orders::{self, Durable, LocalAlloc, OrderList};
 use model::elements::Told;
 use model::ids::AllocId;
 use model::image::ImageDigest;
@@ -221,9 +221,7 @@ impl Node {
             }
         }
         let list = OrderList { seq, orders, others, unreadable };
-        if orders::apply(&mut self.durable, list) == Applied::SomeMissing {
-            self.complete_due = true;
-        }
+        self.complete_due |= orders::apply(&mut self.durable, list);
         self.forget_dropped();
     }
 

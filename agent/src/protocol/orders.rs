@@ -92,18 +92,6 @@ impl LocalAlloc {
     }
 }
 
-/// The result of applying a list of orders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applied {
-    /// Older than the last applied list: ignored.
-    Older,
-    /// Applied. Every listed alloc is known here.
-    All,
-    /// Applied, but the list has allocs that ran before and are no longer on this node. Only a complete report tells
-    /// the control plane that they are lost.
-    SomeMissing,
-}
-
 /// A list of all live allocs of the node.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderList<'a> {
@@ -115,13 +103,15 @@ pub struct OrderList<'a> {
 }
 
 /// Applies a list of orders, and raises `as_of` to its `seq`, or to just below the first alloc whose order is not here yet: the
-/// next heartbeat asks for it, and no report says meanwhile that the alloc is not on the node.
-pub fn apply(known: &mut Durable, list: OrderList<'_>) -> Applied {
+/// next heartbeat asks for it, and no report says meanwhile that the alloc is not on the node. A list that is older than the last
+/// one changes nothing. Returns whether some allocs of the list ran before and are no longer on this node: only a complete report
+/// tells the control plane that they are lost.
+pub fn apply(known: &mut Durable, list: OrderList<'_>) -> bool {
     let OrderList { seq, orders, others, unreadable } = list;
     if seq < known.as_of {
-        return Applied::Older;
+        return false;
     }
-    let (mut applied, mut as_of) = (Applied::All, seq);
+    let (mut some_are_missing, mut as_of) = (false, seq);
     let statuses = orders.iter().map(|order| (order.status(), Some(order)));
     let statuses: BTreeMap<AllocId, _> = statuses
         .chain(others.iter().map(|status| (*status, None)))
@@ -139,7 +129,7 @@ pub fn apply(known: &mut Durable, list: OrderList<'_>) -> Applied {
         } else if !may_be_new {
             // The alloc may have run: its status is not pending, or it was placed before the disk was wiped. This node
             // has no record of it, so the alloc is not started a second time.
-            applied = Applied::SomeMissing;
+            some_are_missing = true;
         } else if let Some(order) = order {
             // An order with desired = stop is inserted too: the alloc ends without being started, and its end is
             // reported.
@@ -158,7 +148,7 @@ pub fn apply(known: &mut Durable, list: OrderList<'_>) -> Applied {
     }
     known.as_of = as_of;
     known.unreadable.clone_from(unreadable);
-    applied
+    some_are_missing
 }
 
 #[cfg(test)]
@@ -166,7 +156,7 @@ mod tests {
     use super::*;
     use crate::protocol::testing::{alloc_id, durable, order};
 
-    fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder], unreadable: &BTreeSet<AllocId>) -> Applied {
+    fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder], unreadable: &BTreeSet<AllocId>) -> bool {
         super::apply(known, OrderList { seq, orders, others: &[], unreadable })
     }
 
@@ -176,8 +166,7 @@ mod tests {
         let mut known = durable();
         let (first, second, third) = (order(0, 3), order(1, 4), order(2, 9));
         let mut part = |orders: &[AllocOrder], others: &[AllocStatus]| {
-            let applied = super::apply(&mut known, OrderList { seq: 10, orders, others, unreadable: &none });
-            assert_eq!(applied, Applied::All);
+            assert!(!super::apply(&mut known, OrderList { seq: 10, orders, others, unreadable: &none }));
             (known.as_of, known.allocs.values().filter(|a| !a.dropped).count())
         };
         assert_eq!(part(std::slice::from_ref(&first), &[second.status(), third.status()]), (3, 1));
@@ -190,17 +179,17 @@ mod tests {
         );
         let running = AllocStatus { client: ClientStatus::Running, ..order(4, 5).status() };
         let others = [first.status(), running];
-        let applied =
+        let some_are_missing =
             super::apply(&mut known, OrderList { seq: 10, orders: &[third], others: &others, unreadable: &none });
-        assert_eq!((applied, known.as_of), (Applied::SomeMissing, 10));
+        assert_eq!((some_are_missing, known.as_of), (true, 10));
     }
 
     #[test]
     fn an_older_list_changes_nothing() {
         let mut known = durable();
-        assert_eq!(apply(&mut known, 5, &[order(0, 5)], &BTreeSet::new()), Applied::All);
+        assert!(!apply(&mut known, 5, &[order(0, 5)], &BTreeSet::new()));
         let before = known.clone();
-        assert_eq!(apply(&mut known, 4, &[], &BTreeSet::new()), Applied::Older);
+        assert!(!apply(&mut known, 4, &[], &BTreeSet::new()));
         assert_eq!(known, before);
     }
 
@@ -235,7 +224,7 @@ mod tests {
     #[test]
     fn an_alloc_placed_before_the_disk_was_wiped_is_not_started() {
         let mut known = Durable { wiped_at: 5, ..durable() };
-        assert_eq!(apply(&mut known, 6, &[order(0, 5), order(1, 6)], &BTreeSet::new()), Applied::SomeMissing);
+        assert!(apply(&mut known, 6, &[order(0, 5), order(1, 6)], &BTreeSet::new()));
         assert_eq!(known.allocs.keys().copied().collect::<Vec<_>>(), [alloc_id(1)], "placed after the wipe");
         // A complete report without alloc 0 shows that alloc 0 is lost.
         assert_eq!(known.as_of, 6);
@@ -247,7 +236,7 @@ mod tests {
             for desired in [Desired::Run, Desired::Stop] {
                 let mut known = durable();
                 let lost = AllocOrder { client, desired, ..order(0, 1) };
-                assert_eq!(apply(&mut known, 1, &[lost], &BTreeSet::new()), Applied::SomeMissing);
+                assert!(apply(&mut known, 1, &[lost], &BTreeSet::new()));
                 assert!(known.allocs.is_empty(), "{client} {desired}");
                 assert_eq!(known.as_of, 1);
             }
