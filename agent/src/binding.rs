@@ -6,7 +6,7 @@
 
 use crate::backoff::{self, History};
 use crate::client::{CallError, ControlPlaneClient};
-use crate::data_dir::{Bound, DataDir, DataDirError};
+use crate::data_dir::{Bound, DataDir};
 use model::batch::Batch;
 use model::ids::NodeId;
 use model::wire::{BindingAnswer, BindingRequest, ErrorCode};
@@ -18,7 +18,7 @@ pub(crate) async fn node_of(
     data_dir: &DataDir,
     client: &ControlPlaneClient,
     url: &str,
-) -> Result<Option<NodeId>, DataDirError> {
+) -> anyhow::Result<Option<NodeId>> {
     let is_own = |bound: &Bound| bound.instance_id == instance_id && bound.node_id.ulid() == batch.ulid();
     if let Some(bound) = data_dir.bound()?.filter(is_own) {
         return Ok(Some(bound.node_id));

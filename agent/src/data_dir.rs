@@ -7,6 +7,7 @@
 use crate::alloc_dir::{AllocDir, GPU_LOOKS};
 use crate::atomic_file::{self, Spare, if_there};
 use crate::protocol::{Durable, LocalAlloc};
+use anyhow::{anyhow, bail};
 use model::ids::NodeId;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
@@ -18,22 +19,6 @@ use std::path::{Path, PathBuf};
 /// could not save orders. The node would have to stay silent, and the control plane could not tell it to stop the job that
 /// fills the disk.
 const STATE_BYTES: usize = 128 << 10;
-
-/// Why the data directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum DataDirError {
-    /// Another agent uses the data directory.
-    #[error("another agent uses {0}: stop that agent first, or give this one another --data-dir")]
-    InUse(PathBuf),
-    /// The data directory cannot be created, read or written.
-    #[error("cannot use the data directory {path}: {source}; it must be writable by the agent")]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-}
 
 /// What the disk says of the instance: which node of its batch it is.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,29 +38,28 @@ pub struct DataDir {
 
 impl DataDir {
     /// Creates the missing directories and takes the lock.
-    pub fn open(root: &Path) -> Result<Self, DataDirError> {
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |source| DataDirError::Io { path, source }
-        };
+    pub fn open(root: &Path) -> anyhow::Result<Self> {
         // With this mode the job's user can reach its own directories, but cannot list the others.
-        let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o711).create(path).map_err(at(path));
+        let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o711).create(path).map_err(unusable(path));
         make(root)?;
         // An absolute path: supervisors and commands run in other directories.
-        let root = root.canonicalize().map_err(at(root))?;
+        let root = root.canonicalize().map_err(unusable(root))?;
         let lock_path = root.join("lock");
         let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
-        let lock = lock.map_err(at(&lock_path))?;
+        let lock = lock.map_err(unusable(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(DataDirError::InUse(root)),
-            Err(TryLockError::Error(source)) => return Err(DataDirError::Io { path: lock_path, source }),
+            Err(TryLockError::WouldBlock) => bail!(
+                "another agent uses {}: stop that agent first, or give this one another --data-dir",
+                root.display()
+            ),
+            Err(TryLockError::Error(error)) => return Err(unusable(&lock_path)(error)),
         }
         let spare = Spare::new(root.join("state.spare"), STATE_BYTES);
         let dir = Self { root, spare, _lock: lock };
         for path in [dir.allocs(), dir.caches(), dir.cache_labels()] {
             make(&path)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).map_err(at(&path))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).map_err(unusable(&path))?;
         }
         Ok(dir)
     }
@@ -116,7 +100,7 @@ impl DataDir {
     }
 
     /// Writes `state` to disk.
-    pub fn save(&self, state: &Durable) -> Result<(), DataDirError> {
+    pub fn save(&self, state: &Durable) -> anyhow::Result<()> {
         write(self.state_file(), state, |path, bytes| self.spare.replace(path, bytes))
     }
 
@@ -125,17 +109,17 @@ impl DataDir {
     }
 
     /// Which node the instance is, as an earlier agent of this disk learned it. A file that cannot be understood says nothing.
-    pub fn bound(&self) -> Result<Option<Bound>, DataDirError> {
+    pub fn bound(&self) -> anyhow::Result<Option<Bound>> {
         Ok(read(&self.bound_file())?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
     /// Writes down which node the instance is.
-    pub fn save_bound(&self, bound: &Bound) -> Result<(), DataDirError> {
+    pub fn save_bound(&self, bound: &Bound) -> anyhow::Result<()> {
         write(self.bound_file(), bound, atomic_file::replace)
     }
 
     /// The state that the last agent of this node saved, adapted to this boot.
-    pub fn load(&self, node_id: NodeId, boot_id: &str) -> Result<Durable, DataDirError> {
+    pub fn load(&self, node_id: NodeId, boot_id: &str) -> anyhow::Result<Durable> {
         let mut state = self.read_state(node_id)?.unwrap_or_else(|| self.adopt(node_id, boot_id));
         if state.boot_id != boot_id {
             boot_id.clone_into(&mut state.boot_id);
@@ -149,7 +133,7 @@ impl DataDir {
     }
 
     /// The state file, if it is valid and belongs to this node.
-    fn read_state(&self, node_id: NodeId) -> Result<Option<Durable>, DataDirError> {
+    fn read_state(&self, node_id: NodeId) -> anyhow::Result<Option<Durable>> {
         let path = self.state_file();
         let Some(bytes) = read(&path)? else { return Ok(None) };
         match serde_json::from_slice::<Durable>(&bytes) {
@@ -184,17 +168,23 @@ impl DataDir {
     }
 }
 
-fn read(path: &Path) -> Result<Option<Vec<u8>>, DataDirError> {
-    if_there(fs::read(path)).map_err(|source| DataDirError::Io { path: path.to_owned(), source })
+fn read(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    if_there(fs::read(path)).map_err(unusable(path))
 }
 
 fn write<T: Serialize>(
     path: PathBuf,
     value: &T,
     replace: impl FnOnce(&Path, &[u8]) -> io::Result<()>,
-) -> Result<(), DataDirError> {
+) -> anyhow::Result<()> {
     let written = serde_json::to_vec(value).map_err(io::Error::from).and_then(|bytes| replace(&path, &bytes));
-    written.map_err(|source| DataDirError::Io { path, source })
+    written.map_err(unusable(&path))
+}
+
+/// Why the data directory cannot be used: this file or directory of it cannot be made, read or written.
+fn unusable(path: &Path) -> impl FnOnce(io::Error) -> anyhow::Error {
+    let path = path.display();
+    move |error| anyhow!("cannot use the data directory {path}: {error}; it must be writable by the agent")
 }
 
 #[cfg(test)]
@@ -229,7 +219,7 @@ mod tests {
     fn two_agents_cannot_use_one_data_directory() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap();
-        assert!(matches!(DataDir::open(dir.path()), Err(DataDirError::InUse(_))));
+        assert!(DataDir::open(dir.path()).unwrap_err().to_string().starts_with("another agent uses"));
         drop(first);
         DataDir::open(dir.path()).unwrap();
     }

@@ -4,7 +4,7 @@
 //! Does not: know the control plane, or processes.
 
 use crate::client::CallError;
-use crate::data_dir::{DataDir, DataDirError};
+use crate::data_dir::DataDir;
 use crate::protocol::{Durable, Node};
 use model::wire::WantedOutput;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +56,7 @@ impl NodeState {
     }
 
     /// Changes the node: first on disk, then in memory. If the change cannot be saved, nothing changes.
-    pub fn update<T>(&self, change: impl FnOnce(&mut Node) -> T) -> Result<T, DataDirError> {
+    pub fn update<T>(&self, change: impl FnOnce(&mut Node) -> T) -> anyhow::Result<T> {
         let mut node = lock(&self.node);
         let mut next = node.clone();
         let result = change(&mut next);
@@ -85,14 +85,14 @@ impl NodeState {
         stopped
     }
 
-    fn save(&self, durable: &Durable) -> Result<(), DataDirError> {
+    fn save(&self, durable: &Durable) -> anyhow::Result<()> {
         let saved = self.data_dir.save(durable);
         self.save_failed.store(saved.is_err(), Ordering::Relaxed);
         saved
     }
 
     /// Checks whether new orders can be saved. If the last attempt to save failed, saves again.
-    pub fn check_saving(&self) -> Result<(), DataDirError> {
+    pub fn check_saving(&self) -> anyhow::Result<()> {
         if self.save_failed.load(Ordering::Relaxed) { self.save(&lock(&self.node).durable) } else { Ok(()) }
     }
 
@@ -127,8 +127,8 @@ impl NodeState {
 }
 
 /// A call that needs what cannot be saved is not made.
-impl From<DataDirError> for CallError {
-    fn from(error: DataDirError) -> Self {
+impl From<anyhow::Error> for CallError {
+    fn from(error: anyhow::Error) -> Self {
         Self::failed(error.to_string())
     }
 }
