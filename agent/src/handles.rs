@@ -3,15 +3,16 @@
 //! Guarantees: removes only directories directly in `allocs` and `caches`, and containers, and each only if it has the label
 //! that was reported of it; the label is removed last, so that a half-destroyed handle is still known to be this node's. A
 //! handle that does not exist counts as destroyed.
-//! Does not: decide what to destroy, or know which allocs are still needed (`protocol` does).
+//! Does not: decide what to destroy, or remember which allocs are still needed (`protocol` does).
 
 use crate::alloc_dir::{AllocDir, is_cache_name};
 use crate::atomic_file::{absent_is_fine, if_there};
 use crate::blocking::blocking;
 use crate::data_dir::DataDir;
-use crate::node_state::lock;
+use crate::ends;
+use crate::node_state::{NodeState, lock};
 use crate::outputs::Outputs;
-use crate::protocol::HandleList;
+use crate::protocol::{HandleList, Node};
 use crate::runtime::RuntimeKind;
 use model::HandleKind;
 use model::ids::AllocId;
@@ -35,7 +36,7 @@ const TAKEN_PREFIX: &str = ".gone-";
 
 /// A cache that no longer has its name, and is to be removed.
 #[derive(Debug)]
-pub struct TakenCache {
+struct TakenCache {
     name: String,
     label: String,
     taken: PathBuf,
@@ -70,7 +71,7 @@ impl HandleTarget {
 #[derive(Clone, Debug)]
 pub struct HandleStore {
     /// The directory that has one directory for each alloc.
-    pub allocs: PathBuf,
+    allocs: PathBuf,
     caches: PathBuf,
     cache_labels: PathBuf,
     containers: Vec<RuntimeKind>,
@@ -156,11 +157,22 @@ impl HandleStore {
         Ok(())
     }
 
+    /// Whether no alloc uses it.
+    pub fn is_free(&self, node: &Node, target: &HandleTarget) -> bool {
+        let allocs = &node.durable.allocs;
+        match target {
+            HandleTarget::Alloc(id) => !allocs.contains_key(id) && !ends::is_running(&AllocDir::of(&self.allocs, *id)),
+            HandleTarget::Cache(name) => allocs.values().all(|alloc| !alloc.order.work.caches.contains(name)),
+            HandleTarget::Container(_) => true,
+        }
+    }
+
     /// Destroys one handle, if it still has this label. A handle that does not exist counts as destroyed.
     ///
     /// The label is read again now. Since the list was made, a person may have taken it away, or another disk may have come
-    /// in the place of this one.
-    pub async fn destroy(&self, target: &HandleTarget, label: &str) -> io::Result<()> {
+    /// in the place of this one. A cache is taken away from its name while no order can come: an alloc that comes later gets a
+    /// new cache of that name, however long the removal of the old one takes.
+    pub async fn destroy(&self, target: &HandleTarget, label: &str, state: &NodeState) -> io::Result<()> {
         match target {
             HandleTarget::Alloc(id) => {
                 let dir = AllocDir::of(&self.allocs, *id);
@@ -181,14 +193,18 @@ impl HandleStore {
                 })
                 .await
             }
-            HandleTarget::Cache(name) => self.remove_taken(self.take_cache(name, label)?).await,
+            HandleTarget::Cache(name) => {
+                let take =
+                    |node: &Node| if self.is_free(node, target) { self.take_cache(name, label) } else { Ok(None) };
+                self.remove_taken(state.read(take)?).await
+            }
             HandleTarget::Container(name) => self.remove_container(name, label).await,
         }
     }
 
     /// Takes a cache away from its name in one step, if it still has this label. An alloc that comes later gets a new cache,
     /// and the old one is removed beside it. `None` if there is no such cache.
-    pub fn take_cache(&self, name: &str, label: &str) -> io::Result<Option<TakenCache>> {
+    fn take_cache(&self, name: &str, label: &str) -> io::Result<Option<TakenCache>> {
         let (dir, file) = (self.caches.join(name), self.cache_labels.join(name));
         if !dir.exists() {
             absent_is_fine(fs::remove_file(&file))?;
@@ -207,7 +223,7 @@ impl HandleStore {
     }
 
     /// Removes a cache that was taken away. If that fails, the cache gets its name back, if the name is still free.
-    pub async fn remove_taken(&self, cache: Option<TakenCache>) -> io::Result<()> {
+    async fn remove_taken(&self, cache: Option<TakenCache>) -> io::Result<()> {
         let Some(TakenCache { name, label, taken }) = cache else { return Ok(()) };
         let (caches, labels) = (self.caches.clone(), self.cache_labels.clone());
         blocking(move || {
@@ -289,13 +305,16 @@ fn directories(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::testing::{alloc_id, node_id, order, task};
+    use crate::protocol::Identity;
+    use crate::protocol::testing::{alloc_id, durable, node_id, order, task};
 
-    fn store(root: &Path) -> (DataDir, HandleStore) {
+    /// The handles in this directory, on a node without allocs.
+    fn store(root: &Path) -> (NodeState, HandleStore) {
         let data = DataDir::open(root).unwrap();
         let outputs = Outputs::open(&data, node_id(), 1);
         let store = HandleStore::new(&data, Vec::new(), outputs);
-        (data, store)
+        let identity = Identity { instance_id: "i-1".into(), address: None };
+        (NodeState::new(Node::new(identity, durable()), data), store)
     }
 
     fn create(store: &HandleStore, label: Option<&str>) -> PathBuf {
@@ -322,7 +341,7 @@ mod tests {
     #[tokio::test]
     async fn every_handle_is_listed_with_the_label_it_was_created_with() {
         let root = tempfile::tempdir().unwrap();
-        let (_data, store) = store(root.path());
+        let (_state, store) = store(root.path());
         create(&store, Some("9-01JD0000000000000000000009"));
         fs::create_dir(store.caches.join("m2")).unwrap();
         fs::write(store.cache_labels.join("m2"), node_id().to_string()).unwrap();
@@ -342,7 +361,7 @@ mod tests {
     #[tokio::test]
     async fn the_runtimes_are_asked_again_after_a_minute_or_when_an_alloc_has_an_image() {
         let root = tempfile::tempdir().unwrap();
-        let (_data, store) = store(root.path());
+        let (_state, store) = store(root.path());
         let now = Instant::now();
         assert!(store.may_have_containers(now), "nobody asked yet");
         store.list().await;
@@ -362,7 +381,7 @@ mod tests {
     #[tokio::test]
     async fn sw_03_a_failed_listing_is_not_complete() {
         let root = tempfile::tempdir().unwrap();
-        let (_data, store) = store(root.path());
+        let (_state, store) = store(root.path());
         create(&store, Some("x"));
         fs::remove_dir(&store.caches).unwrap();
         let HandleList { handles, complete } = store.list().await;
@@ -372,14 +391,14 @@ mod tests {
     #[tokio::test]
     async fn sw_07_no_handles_are_a_complete_list() {
         let root = tempfile::tempdir().unwrap();
-        let (_data, store) = store(root.path());
+        let (_state, store) = store(root.path());
         assert_eq!(store.list().await, HandleList { handles: Vec::new(), complete: true });
     }
 
     #[tokio::test]
     async fn sw_08_destroying_an_absent_handle_is_a_success() {
         let root = tempfile::tempdir().unwrap();
-        let (_data, store) = store(root.path());
+        let (state, store) = store(root.path());
         let dir = create(&store, Some("x"));
         // A link to a directory that must stay.
         let kept = root.path().join("kept");
@@ -387,8 +406,8 @@ mod tests {
         fs::write(kept.join("file"), "x").unwrap();
         std::os::unix::fs::symlink(&kept, dir.join("link")).unwrap();
         for _ in 0..2 {
-            store.destroy(&HandleTarget::Alloc(alloc_id(0)), "x").await.unwrap();
-            store.destroy(&HandleTarget::Cache("m2".into()), "x").await.unwrap();
+            store.destroy(&HandleTarget::Alloc(alloc_id(0)), "x", &state).await.unwrap();
+            store.destroy(&HandleTarget::Cache("m2".into()), "x", &state).await.unwrap();
         }
         assert!(!dir.exists());
         assert!(kept.join("file").exists());
@@ -397,7 +416,7 @@ mod tests {
     #[tokio::test]
     async fn a_handle_whose_label_was_changed_or_taken_away_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
-        let (_data, store) = store(root.path());
+        let (state, store) = store(root.path());
         let own = node_id().to_string();
         let dir = create(&store, Some(&own));
         let (cache, label) = (store.caches.join("m2"), store.cache_labels.join("m2"));
@@ -409,21 +428,21 @@ mod tests {
                 fs::write(dir.join("label"), other).unwrap();
                 fs::write(&label, other).unwrap();
             }
-            let said = store.destroy(&alloc, &own).await.unwrap_err().to_string();
+            let said = store.destroy(&alloc, &own, &state).await.unwrap_err().to_string();
             assert!(said.contains(found.unwrap_or("no label")), "{said}");
-            store.destroy(&named, &own).await.unwrap_err();
+            store.destroy(&named, &own, &state).await.unwrap_err();
             assert!(dir.join("work/deep/file").exists() && cache.exists());
         }
         // What was reported with this label, and still has it, is destroyed.
-        store.destroy(&alloc, "9-01JD0000000000000000000009").await.unwrap();
-        store.destroy(&named, "9-01JD0000000000000000000009").await.unwrap();
+        store.destroy(&alloc, "9-01JD0000000000000000000009", &state).await.unwrap();
+        store.destroy(&named, "9-01JD0000000000000000000009", &state).await.unwrap();
         assert!(!dir.exists() && !cache.exists() && !label.exists());
     }
 
     #[tokio::test]
     async fn a_destruction_that_was_killed_half_way_is_finished_by_the_next_agent() {
         let root = tempfile::tempdir().unwrap();
-        let (_data, store) = store(root.path());
+        let (state, store) = store(root.path());
         let own = node_id().to_string();
         // Killed after a cache was taken away, twice: the first leftover does not keep the second from being taken.
         for n in 0..2 {
@@ -440,7 +459,7 @@ mod tests {
         let listed = |list: HandleList| list.handles.into_iter().map(|h| h.handle).collect::<Vec<_>>();
         assert_eq!(listed(store.list().await), [alloc_id(0).to_string()]);
         store.remove_leftovers().await;
-        store.destroy(&HandleTarget::Alloc(alloc_id(0)), &own).await.unwrap();
+        store.destroy(&HandleTarget::Alloc(alloc_id(0)), &own, &state).await.unwrap();
         assert_eq!(fs::read_dir(&store.caches).unwrap().count(), 0);
         assert!(!dir.exists() && listed(store.list().await).is_empty());
     }
@@ -448,7 +467,7 @@ mod tests {
     #[test]
     fn the_label_is_removed_last() {
         let root = tempfile::tempdir().unwrap();
-        let (_data, store) = store(root.path());
+        let (_state, store) = store(root.path());
         let dir = create(&store, Some("x"));
         // A directory with the name of the label makes the last step fail.
         fs::remove_file(dir.join("label")).unwrap();

@@ -5,16 +5,13 @@
 //! second time; the loop ends only after 410 `gone`.
 //! Does not: choose what to destroy. The next report shows what was destroyed.
 
-use crate::alloc_dir::AllocDir;
 use crate::backoff::{self, History};
 use crate::client::{CallError, ControlPlaneClient, next_call};
-use crate::ends;
 use crate::handles::{HandleStore, HandleTarget};
 use crate::node_state::{NodeState, lock};
 use crate::protocol::{HandleList, HandleRound, Node};
 use model::wire::{ErrorCode, HandleReportAnswer};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -203,7 +200,7 @@ impl Sweeper {
                 continue;
             };
             let in_progress = lock(&self.in_progress).contains(handle);
-            if !in_progress && state.read(|n| may_destroy(&self.handles, n, &target)) {
+            if !in_progress && state.read(|n| self.handles.is_free(n, &target)) {
                 tasks.spawn(self.destroy_one(state.clone(), handle.clone(), target, label, semaphore.clone()));
             }
         }
@@ -227,7 +224,7 @@ impl Sweeper {
             // Runs as a separate task. If the task hangs, we stop waiting, but the handle stays in progress, so the
             // destroy is not started again.
             let work = tokio::spawn(async move {
-                let result = destroy(&handles, &state, &target, &label).await;
+                let result = handles.destroy(&target, &label, &state).await;
                 lock(&in_progress).remove(&name);
                 match &result {
                     Ok(()) => _ = lock(&failed).remove(&name),
@@ -246,26 +243,6 @@ impl Sweeper {
             false
         }
     }
-}
-
-/// Whether no alloc uses it.
-fn may_destroy(handles: &HandleStore, node: &Node, target: &HandleTarget) -> bool {
-    match target {
-        HandleTarget::Alloc(id) => {
-            !node.durable.allocs.contains_key(id) && !ends::is_running(&AllocDir::of(&handles.allocs, *id))
-        }
-        HandleTarget::Cache(name) => node.durable.allocs.values().all(|alloc| !alloc.order.work.caches.contains(name)),
-        HandleTarget::Container(_) => true,
-    }
-}
-
-/// Destroys one handle. A cache is taken away from its name while no order can come: an alloc that comes later gets a new
-/// cache of that name, however long the removal of the old one takes.
-async fn destroy(handles: &HandleStore, state: &NodeState, target: &HandleTarget, label: &str) -> io::Result<()> {
-    let HandleTarget::Cache(name) = target else { return handles.destroy(target, label).await };
-    let taken = state
-        .read(|node| if may_destroy(handles, node, target) { handles.take_cache(name, label) } else { Ok(None) })?;
-    handles.remove_taken(taken).await
 }
 
 /// What to do after a report failed: end, or wait for this long.
