@@ -48,10 +48,8 @@ pub(crate) struct Meter {
 /// What says what an alloc uses.
 #[derive(Debug)]
 enum Measured {
-    /// Its control group.
-    Group(PathBuf),
-    /// The kernel, of the children of the supervisor.
-    Children,
+    /// Its control group, if it has one, and otherwise the kernel, of the children of the supervisor.
+    Own(Option<PathBuf>),
     /// What is seen of its container.
     Container(ContainerMeter),
 }
@@ -59,7 +57,7 @@ enum Measured {
 impl Meter {
     /// `group` is the control group of the alloc, if it has one.
     pub(crate) fn new(group: Option<&Path>, gpus: GpuMeter, now: Instant) -> Self {
-        let of = group.map_or(Measured::Children, |group| Measured::Group(group.to_owned()));
+        let of = Measured::Own(group.map(Path::to_owned));
         let scratch = MostScratch::default();
         Self { of, began: now, ran: None, memory_kib: None, news_at: now + NEWS, scratch, gpus }
     }
@@ -96,8 +94,9 @@ impl Meter {
             return;
         }
         let kib = match &mut self.of {
-            Measured::Group(group) => group::memory_kib(group).or_else(|| processes::memory_kib(pids)),
-            Measured::Children => processes::memory_kib(pids),
+            Measured::Own(group) => {
+                group.as_deref().and_then(group::memory_kib).or_else(|| processes::memory_kib(pids))
+            }
             Measured::Container(container) => {
                 container.look();
                 container.counts().memory_kib
@@ -113,7 +112,7 @@ impl Meter {
         }
         self.news_at = now + NEWS;
         let mut usage = self.usage_in(Path::new("/proc/self"), now.duration_since(self.began))?;
-        if matches!(self.of, Measured::Children) {
+        if matches!(self.of, Measured::Own(None)) {
             usage.cpu_ms = usage.cpu_ms.saturating_add(processes::cpu_ms(pids));
         }
         Some(usage)
@@ -134,16 +133,14 @@ impl Meter {
     }
 
     fn usage_in(&self, own: &Path, ran: Duration) -> Option<Usage> {
-        let children_cpu_ms = || processes::children_cpu_ms(own);
-        let children_io = || processes::children_io(own);
         let (cpu_ms, peak_kib, io) = match &self.of {
-            // A command that ended before the first look has at least the peak.
-            Measured::Group(group) => (
-                group::cpu_ms(group).or_else(children_cpu_ms),
-                group::peak_kib(group),
-                group::io(group).or_else(children_io),
-            ),
-            Measured::Children => (children_cpu_ms(), None, children_io()),
+            Measured::Own(group) => {
+                let group = group.as_deref();
+                let cpu_ms = group.and_then(group::cpu_ms).or_else(|| processes::children_cpu_ms(own));
+                let io = group.and_then(group::io).or_else(|| processes::children_io(own));
+                // A command that ended before the first look has at least the peak.
+                (cpu_ms, group.and_then(group::peak_kib), io)
+            }
             Measured::Container(container) => (container.counts().cpu_ms, None, container.counts().io),
         };
         Some(Usage {
