@@ -38,7 +38,7 @@ fn main() -> ExitCode {
             Ok(code) => return ExitCode::from(code),
             Err(error) => {
                 print_error(&error.to_string());
-                return ExitCode::from(error.exit_code());
+                return ExitCode::from(enter::exit_code(&error));
             }
         },
         Some(InternalCommand::RunAlloc { dir }) => run_alloc(dir),

@@ -4,7 +4,7 @@
 //! one with its pid.
 //! Does not: make anything of the alloc: the process that runs has it all.
 
-use super::live::{EnterError, Live, failed};
+use super::live::{Live, failed, not_running};
 use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, Sandbox, restrict};
 use crate::job_command::JobCommand;
@@ -19,21 +19,21 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Becomes the command. Returns only if that fails. There must be no other thread: the view of the file system is a process's.
-pub(super) fn run(live: &Live, command: &[String], term: Option<String>) -> EnterError {
+pub(super) fn run(live: &Live, command: &[String], term: Option<String>) -> anyhow::Error {
     match prepare(live, command, term) {
         Ok(start) => {
             let Some((name, args)) = start.command.words.split_first() else {
-                return EnterError::NotRunning(live.task.order.alloc_id, "has no command");
+                return not_running(live.task.order.alloc_id, "has no command");
             };
             let error = Command::new(name).args(args).env_clear().envs(&start.command.env).exec();
-            EnterError::Command(program::why_not(name, start.command.path(), &live.dir.work(), &error))
+            anyhow::Error::msg(program::why_not(name, start.command.path(), &live.dir.work(), &error))
         }
         Err(error) => error,
     }
 }
 
 /// Joins what isolates the alloc.
-fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<JobStart, EnterError> {
+fn prepare(live: &Live, command: &[String], term: Option<String>) -> anyhow::Result<JobStart> {
     // A session of its own: what the terminal of the caller is told comes through the process that started this one.
     nix::unistd::setsid().map_err(|e| failed("leave the caller's session")(e.into()))?;
     if io::stdin().is_terminal() {
@@ -41,9 +41,9 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<JobS
         File::open("/proc/self/fd/0").map_err(failed("open the terminal"))?;
     }
     let (task, id) = (&live.task, live.task.order.alloc_id);
-    let mut process = first_process(live.start.pid).ok_or(EnterError::NotRunning(id, "has no process"))?;
+    let mut process = first_process(live.start.pid).ok_or_else(|| not_running(id, "has no process"))?;
     if task.order.work.pack.is_some() {
-        process = first_process(process.pid).ok_or(EnterError::NotRunning(id, "runs no element now: try again"))?;
+        process = first_process(process.pid).ok_or_else(|| not_running(id, "runs no element now: try again"))?;
     }
     let path = |file: &str| format!("/proc/{}/{file}", process.pid);
     let environ = std::fs::read(path("environ")).map_err(failed("read the environment of the alloc"))?;
@@ -59,10 +59,10 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> Result<JobS
     let user = task.user().map_err(failed("find out who runs the alloc"))?;
     let is_of_user = |uid: u32| process_table::of_user(uid).contains(&process.pid);
     if user.as_ref().is_some_and(|user| !is_of_user(user.uid)) {
-        return Err(EnterError::NotRunning(id, "is just starting: try again"));
+        return Err(not_running(id, "is just starting: try again"));
     }
     if !process_table::is_alive(process.pid, process.start_ticks) {
-        return Err(EnterError::NotRunning(id, "has just ended"));
+        return Err(not_running(id, "has just ended"));
     }
     let isolation = task.isolation.as_ref();
     // A job that runs as the agent's own user is not restricted.

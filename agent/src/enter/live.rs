@@ -5,51 +5,28 @@
 
 use crate::alloc_dir::{AllocDir, AllocTask, StartRecord};
 use crate::process_table;
+use anyhow::{anyhow, bail};
 use model::EndCause;
 use model::ids::AllocId;
+use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Why the command was not run.
-#[derive(Debug, thiserror::Error)]
-pub enum EnterError {
-    /// The alloc is not on this node.
-    #[error("there is no alloc {0} below {1}: is this its node, and is --data-dir the agent's?")]
-    NoAlloc(AllocId, PathBuf),
-    /// The alloc is not running.
-    #[error("alloc {0} does not run: it {1}")]
-    NotRunning(AllocId, &'static str),
-    /// The files of the agent are closed to this user.
-    #[error("cannot read what the agent knows of alloc {0}: {1}; be root, or the user of the agent")]
-    NotPermitted(AllocId, io::Error),
-    /// The agent does not isolate the alloc, and is another user's.
-    #[error(
-        "alloc {0} is run by the user with the id {1}, who alone can look into it: sudo --user=#{1} nodekeeper-agent enter …"
-    )]
-    OtherUser(AllocId, u32),
-    /// A step failed.
-    #[error("cannot {0}: {1}")]
-    Failed(String, io::Error),
-    /// The command itself is wrong.
-    #[error("{0}")]
-    Command(EndCause),
+/// The exit code for this error, as a shell would give it: that of the command, if the command itself is wrong.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    let code = error.downcast_ref::<EndCause>().and_then(EndCause::exit_code);
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-impl EnterError {
-    /// The exit code, as a shell would give it.
-    pub fn exit_code(&self) -> u8 {
-        let code = match self {
-            Self::Command(cause) => cause.exit_code(),
-            _ => None,
-        };
-        code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
-    }
+/// The alloc does not run.
+pub(super) fn not_running(id: AllocId, why: &str) -> anyhow::Error {
+    anyhow!("alloc {id} does not run: it {why}")
 }
 
-pub(super) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> EnterError {
-    let what = what.into();
-    move |error| EnterError::Failed(what, error)
+/// A step failed.
+pub(super) fn failed(what: impl Display) -> impl FnOnce(io::Error) -> anyhow::Error {
+    move |error| anyhow!("cannot {what}: {error}")
 }
 
 /// An alloc that runs.
@@ -61,23 +38,30 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn find(data_dir: &Path, id: AllocId) -> Result<Self, EnterError> {
-        let absent = || EnterError::NoAlloc(id, data_dir.to_owned());
+    pub(super) fn find(data_dir: &Path, id: AllocId) -> anyhow::Result<Self> {
+        let below = data_dir.display();
+        let absent =
+            || anyhow!("there is no alloc {id} below {below}: is this its node, and is --data-dir the agent's?");
         let root = data_dir.canonicalize().map_err(|_| absent())?;
         let dir = AllocDir::of(&root.join("allocs"), id);
-        let closed = |error| EnterError::NotPermitted(id, error);
+        let closed = |error: io::Error| {
+            anyhow!("cannot read what the agent knows of alloc {id}: {error}; be root, or the user of the agent")
+        };
         let task = dir.task().map_err(closed)?.ok_or_else(absent)?;
         if dir.exit_record().map_err(closed)?.is_some() {
-            return Err(EnterError::NotRunning(id, "has ended"));
+            return Err(not_running(id, "has ended"));
         }
-        let start = dir.start_record().map_err(closed)?.ok_or(EnterError::NotRunning(id, "has not started yet"))?;
+        let start = dir.start_record().map_err(closed)?.ok_or_else(|| not_running(id, "has not started yet"))?;
         let owner = std::fs::metadata(dir.path()).map_err(closed)?.uid();
         if task.isolation.is_none() && owner != nix::unistd::geteuid().as_raw() {
             // Root would be root there.
-            return Err(EnterError::OtherUser(id, owner));
+            bail!(
+                "alloc {id} is run by the user with the id {owner}, who alone can look into it: sudo --user=#{owner} \
+                 nodekeeper-agent enter …"
+            );
         }
         let live = Self { task, dir, start };
-        if live.is_running() { Ok(live) } else { Err(EnterError::NotRunning(id, "has ended")) }
+        if live.is_running() { Ok(live) } else { Err(not_running(id, "has ended")) }
     }
 
     pub(super) fn is_running(&self) -> bool {

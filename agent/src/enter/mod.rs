@@ -12,7 +12,7 @@ mod join;
 mod live;
 mod terminal;
 
-pub use live::EnterError;
+pub use live::exit_code;
 
 use crate::OWN_PROGRAM;
 use crate::process_table;
@@ -48,7 +48,7 @@ pub struct EnterArgs {
 }
 
 /// Runs the command, and returns its exit code. `term` is the kind of the caller's terminal.
-pub fn run(args: &EnterArgs, term: Option<String>) -> Result<u8, EnterError> {
+pub fn run(args: &EnterArgs, term: Option<String>) -> anyhow::Result<u8> {
     let live = Live::find(&args.data_dir, args.alloc)?;
     if args.join {
         return Err(join::run(&live, &args.command, term));
