@@ -54,10 +54,10 @@ pub struct AgentConfig {
     pub clock: Clock,
 }
 
-/// Why the agent ended.
+/// Why the agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
-    /// The node is gone. All work was stopped, and `--on-gone` was run.
+enum EndReason {
+    /// The node is gone.
     Gone,
     /// The agent was asked to end.
     Asked,
@@ -75,17 +75,17 @@ struct Known {
 }
 
 /// Runs the agent until the node is gone or `shutdown` completes.
-pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> anyhow::Result<EndReason> {
+pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
     tokio::pin!(shutdown);
     let known = tokio::select! {
         known = know(&config) => known?,
-        () = &mut shutdown => return Ok(EndReason::Asked),
+        () = &mut shutdown => return Ok(()),
     };
     match known {
         Some(known) => work(config, known, shutdown).await,
         None => {
             run_on_gone(&config.args.on_gone).await;
-            Ok(EndReason::Gone)
+            Ok(())
         }
     }
 }
@@ -117,7 +117,7 @@ async fn know(config: &AgentConfig) -> anyhow::Result<Option<Known>> {
     Ok(Some(Known { file, identity, imds, role, region, client, data_dir }))
 }
 
-async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = ()>) -> anyhow::Result<EndReason> {
+async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
     let AgentConfig { args, boot_id, s3, clock, .. } = config;
     let Known { file, identity, imds, role, region, client, data_dir } = known;
     let source = GpuSource::of(args.gpus_from.as_deref())?;
@@ -170,7 +170,7 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
     if let JobUsers::Own(OwnIds { cgroups: Some(parent), .. }) = &runner.settings().users {
         cgroup::remove_if_empty(parent);
     }
-    Ok(end)
+    Ok(())
 }
 
 /// What supervisors need for the files of jobs.

@@ -112,7 +112,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     });
     // Does not wait for running tasks: a destroy that hangs must not delay the end of the agent.
     runtime.shutdown_background();
-    outcome.map(drop)
+    outcome
 }
 
 /// What the environment says about S3. Jobs do not get the agent's environment.
