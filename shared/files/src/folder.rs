@@ -65,34 +65,29 @@ pub fn walk(folder: &File, each: &mut impl FnMut(&Path, u32, Found) -> io::Resul
             continue;
         };
         let path = level.path.join(OsStr::from_bytes(name.to_bytes()));
-        let next = match open(&level.folder, &name) {
-            Ok(next) => File::from(next),
-            Err(Errno::ELOOP) => {
-                each(&path, 0o777, Found::Link(readlinkat(&level.folder, name.as_c_str())?.into()))?;
-                continue;
+        let (mode, found, below) = match open(&level.folder, &name).map(File::from) {
+            Ok(next) => {
+                let metadata = next.metadata()?;
+                let (kind, mode) = (metadata.file_type(), metadata.permissions().mode());
+                match (kind.is_file(), kind.is_dir()) {
+                    (true, _) => (mode, Found::File(next), None),
+                    (false, true) => (mode, Found::Folder, Some(next)),
+                    (false, false) => (mode, Found::Special, None),
+                }
             }
+            Err(Errno::ELOOP) => (0o777, Found::Link(readlinkat(&level.folder, name.as_c_str())?.into()), None),
             // A socket, or a device that is not there.
-            Err(Errno::ENXIO | Errno::ENODEV) => {
-                each(&path, 0, Found::Special)?;
-                continue;
-            }
+            Err(Errno::ENXIO | Errno::ENODEV) => (0, Found::Special, None),
             // It went away.
             Err(Errno::ENOENT) => continue,
             Err(e) => return Err(io::Error::other(format!("{}: {e}", path.display()))),
         };
-        let metadata = next.metadata()?;
-        let mode = metadata.permissions().mode();
-        if metadata.is_file() {
-            each(&path, mode, Found::File(next))?;
-        } else if metadata.is_dir() {
-            each(&path, mode, Found::Folder)?;
-            if open_folders.len() >= MAX_DEPTH {
-                return Err(io::Error::other(format!("{} lies deeper than {MAX_DEPTH} folders", path.display())));
-            }
-            open_folders.push(Level::of(next.into(), path)?);
-        } else {
-            each(&path, mode, Found::Special)?;
+        each(&path, mode, found)?;
+        let Some(folder) = below else { continue };
+        if open_folders.len() >= MAX_DEPTH {
+            return Err(io::Error::other(format!("{} lies deeper than {MAX_DEPTH} folders", path.display())));
         }
+        open_folders.push(Level::of(folder.into(), path)?);
     }
     Ok(())
 }
