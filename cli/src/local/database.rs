@@ -4,7 +4,7 @@
 //! another one is given; no two stacks use one `--data` file.
 
 use super::access::Access;
-use super::dynamo::{self, Written};
+use super::dynamo;
 use anyhow::{Context as _, anyhow};
 use aws_sdk_dynamodb::Client;
 use model::control::PolicyRow;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Dynamo, Store};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -30,7 +30,7 @@ const SWEEP_PAUSE: Duration = Duration::from_secs(10);
 /// A look reads every row. So the time until the next one is at least so many times as long as a look takes.
 const SWEEP_REST: u32 = 100;
 
-/// Serves the database at `listener` and makes its tables. Also returns what is written from then on.
+/// Serves the database at `listener` and makes its tables. Also returns who is told of writes that wake a function.
 pub(super) async fn start(
     path: Option<&Path>,
     cluster: ClusterName,
@@ -38,7 +38,7 @@ pub(super) async fn start(
     listener: TcpListener,
     at: SocketAddr,
     tasks: &mut JoinSet<()>,
-) -> anyhow::Result<(Store, UnboundedReceiver<Written>)> {
+) -> anyhow::Result<(Store, watch::Receiver<()>)> {
     let name = path.map_or_else(|| "a database in memory".to_owned(), |p| p.display().to_string());
     let failed = |why: &dyn Display| {
         anyhow!("the embedded DynamoDB cannot open {name}: {why}; name another file with --data, or leave it out")
@@ -52,7 +52,7 @@ pub(super) async fn start(
         }
     };
     let db = db.map_err(|e| failed(&e))?;
-    let (written, told) = mpsc::unbounded_channel();
+    let (written, told) = watch::channel(());
     let router = access.signed(dynamo::router(db.clone(), written), "dynamodb", dynamo::unsigned);
     let served = access.clone();
     tasks.spawn(async move { served.serve("DynamoDB", listener, router).await });

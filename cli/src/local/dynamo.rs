@@ -1,11 +1,12 @@
-//! The embedded DynamoDB over HTTP: one call, its answer, and which rows it wrote.
+//! The embedded DynamoDB over HTTP: one call, its answer, and whether it wrote what wakes a function.
 //!
 //! The engine has a server of its own. It answers pages of every site, takes every signature, and tells nobody what is
 //! written; and it cannot be put behind another router.
 //!
-//! Guarantees: requests, answers and errors are the engine's, in DynamoDB's JSON; every written row of [`WATCHED`] is told.
+//! Guarantees: requests, answers and errors are the engine's, in DynamoDB's JSON; every write that `triggers` looks for is told.
 //! Does not: check who asks (`guard` does); know PartiQL or streams, which nothing here uses.
 
+use super::triggers;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -13,28 +14,17 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use dynoxide::{Database, DynoxideError};
-use serde_json::{Value, json};
-use store::Table;
-use tokio::sync::mpsc::UnboundedSender;
-
-/// The tables whose writes are told, and the attribute that names a row.
-const WATCHED: [(Table, &str); 2] = [(Table::Jobs, "job_id"), (Table::Allocs, "alloc_id")];
-
-/// A row that was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Written {
-    pub(super) table: Table,
-    pub(super) key: String,
-}
+use serde_json::json;
+use tokio::sync::watch;
 
 #[derive(Clone)]
 struct Served {
     db: Database,
-    written: UnboundedSender<Written>,
+    written: watch::Sender<()>,
 }
 
-/// The API at `/`. `written` gets every written row of a watched table.
-pub(super) fn router(db: Database, written: UnboundedSender<Written>) -> Router {
+/// The API at `/`. `written` is told of each write that wakes a function.
+pub(super) fn router(db: Database, written: watch::Sender<()>) -> Router {
     Router::new().route("/", post(call)).with_state(Served { db, written })
 }
 
@@ -51,9 +41,9 @@ async fn call(State(served): State<Served>, headers: HeaderMap, body: Bytes) -> 
             answer(status, refused.to_json())
         }
         Some(Ok(done)) => {
-            for written in written_by(operation, request) {
+            if triggers::wakes(operation, request) {
                 // Nobody listens if the functions run elsewhere.
-                let _ = served.written.send(written);
+                served.written.send_replace(());
             }
             answer(StatusCode::OK, done)
         }
@@ -110,77 +100,4 @@ fn read<T: serde::de::DeserializeOwned>(request: &str) -> Result<T, DynoxideErro
 
 fn text(done: &impl serde::Serialize) -> Result<String, DynoxideError> {
     serde_json::to_string(done).map_err(|e| DynoxideError::InternalServerError(e.to_string()))
-}
-
-/// The rows of watched tables that a call wrote.
-fn written_by(operation: &str, request: &str) -> Vec<Written> {
-    if !matches!(operation, "PutItem" | "UpdateItem" | "DeleteItem" | "BatchWriteItem" | "TransactWriteItems") {
-        return Vec::new();
-    }
-    let request: Value = serde_json::from_str(request).unwrap_or_default();
-    match operation {
-        "TransactWriteItems" => list(request.get("TransactItems"))
-            .filter_map(Value::as_object)
-            .flat_map(|item| item.iter().filter(|(kind, _)| *kind != "ConditionCheck"))
-            .filter_map(|(_, write)| row(table_of(write), write))
-            .collect(),
-        "BatchWriteItem" => {
-            let tables = request.get("RequestItems").and_then(Value::as_object).into_iter().flatten();
-            let writes = tables.flat_map(|(name, writes)| list(Some(writes)).map(move |write| (name, write)));
-            writes.filter_map(|(name, write)| row(name, write.as_object()?.values().next()?)).collect()
-        }
-        _ => row(table_of(&request), &request).into_iter().collect(),
-    }
-}
-
-fn table_of(write: &Value) -> &str {
-    write.get("TableName").and_then(Value::as_str).unwrap_or_default()
-}
-
-fn list(value: Option<&Value>) -> impl Iterator<Item = &Value> {
-    value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default().iter()
-}
-
-/// The row that a write names by its key or its whole item.
-fn row(table_name: &str, write: &Value) -> Option<Written> {
-    let of_table = |(table, _): &&(Table, &str)| table_name.ends_with(&format!("-{}", table.suffix()));
-    let (table, attribute) = WATCHED.iter().find(of_table)?;
-    let item = write.get("Key").or_else(|| write.get("Item"))?;
-    Some(Written { table: *table, key: item.get(attribute)?.get("S")?.as_str()?.to_owned() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_write_tells_the_watched_rows_that_it_wrote() {
-        let key = |id: &str| json!({"job_id": {"S": id}});
-        let item = |id: &str| json!({"alloc_id": {"S": id}, "client": {"S": "complete"}});
-        let cases = [
-            ("PutItem", json!({"TableName": "t-jobs", "Item": key("a")}), "a"),
-            ("UpdateItem", json!({"TableName": "t-jobs", "Key": key("a"), "UpdateExpression": "SET x = :x"}), "a"),
-            ("DeleteItem", json!({"TableName": "t-allocs", "Key": item("b")}), "b"),
-            ("PutItem", json!({"TableName": "t-nodes", "Item": {"slot": {"N": "1"}}}), ""),
-            ("GetItem", json!({"TableName": "t-jobs", "Key": key("a")}), ""),
-            (
-                "BatchWriteItem",
-                json!({"RequestItems": {"t-jobs": [{"PutRequest": {"Item": key("a")}}, {"DeleteRequest": {"Key": key("c")}}],
-                       "t-events": [{"PutRequest": {"Item": key("d")}}]}}),
-                "a c",
-            ),
-            (
-                "TransactWriteItems",
-                json!({"TransactItems": [{"Put": {"TableName": "t-jobs", "Item": key("a")}},
-                       {"Update": {"TableName": "t-allocs", "Key": item("b")}},
-                       {"ConditionCheck": {"TableName": "t-jobs", "Key": key("c")}}]}),
-                "a b",
-            ),
-        ];
-        for (operation, request, wanted) in cases {
-            let told = written_by(operation, &request.to_string());
-            let told: Vec<String> = told.into_iter().map(|written| written.key).collect();
-            assert_eq!(told.join(" "), wanted, "{operation}: {request}");
-        }
-    }
 }

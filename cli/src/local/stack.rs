@@ -100,7 +100,7 @@ impl Stack {
                 let access = access.clone();
                 tasks.spawn(async move { access.serve("the functions", listener, programs_only(urls)).await });
                 functions.keep_schedules(args, &mut tasks);
-                tasks.spawn(triggers::wake(store.clone(), written, Arc::clone(&functions)));
+                tasks.spawn(triggers::wake(written, Arc::clone(&functions)));
                 Some(functions)
             }
             None => functions::wake_elsewhere(args, &places.functions, &mut tasks).map(|()| None)?,

@@ -1,153 +1,102 @@
 //! The streams of the tables jobs and allocs, which wake poll-and-scale: a new job, and an alloc that ended.
 //!
-//! The embedded database tells which rows were written. Only those are read, so that a queue that stands still costs nothing.
+//! Each call says itself what it writes, so no row is read for it.
 //!
-//! Guarantees: a job or an end that stays for [`TOGETHER`] is noticed.
-//! Does not: read the streams of the database, which it would keep for ever.
+//! Guarantees: a write is noticed within [`TOGETHER`].
+//! Does not: read the streams of the database, which it would keep for ever. Compare a row with what it was: a run too many does
+//! no harm.
 
-use super::dynamo::Written;
 use super::functions::Functions;
+use model::ClientStatus;
 use model::functions::POLL_AND_SCALE;
-use model::ids::{AllocId, JobId};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{DbError, Store, Table};
-use tokio::sync::mpsc::UnboundedReceiver;
+use store::Table;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// How long writes are gathered before they are looked at together.
+/// How long writes are gathered before they wake it together.
 const TOGETHER: Duration = Duration::from_millis(200);
 
-/// Jobs and allocs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Rows {
-    jobs: BTreeSet<JobId>,
-    allocs: BTreeSet<AllocId>,
-}
-
-/// Wakes poll-and-scale for each new job and each ended alloc, until nothing is written any more.
-pub(super) async fn wake(store: Store, mut written: UnboundedReceiver<Written>, functions: Arc<Functions>) {
-    let mut open = Rows::default();
-    let mut touched = match all_open(&store).await {
-        Ok(rows) => rows,
-        Err(error) => {
-            tracing::warn!(%error, "the tables cannot be read: jobs that are there already do not wake poll-and-scale");
-            Rows::default()
-        }
-    };
-    loop {
-        match still_open(&store, &touched).await {
-            Ok(now) => {
-                if let Some(event) = open.note(&touched, now) {
-                    functions.send(POLL_AND_SCALE.name, event);
-                }
-                touched = Rows::default();
-            }
-            // They are looked at again with the next writes.
-            Err(error) => tracing::debug!(%error, "the tables cannot be read"),
-        }
-        let Some(first) = written.recv().await else { return };
-        touched.add(&first);
+/// Wakes poll-and-scale after the writes of which it is told, until nothing is written any more.
+pub(super) async fn wake(mut written: watch::Receiver<()>, functions: Arc<Functions>) {
+    while written.changed().await.is_ok() {
         sleep(TOGETHER).await;
-        while let Ok(more) = written.try_recv() {
-            touched.add(&more);
-        }
+        written.mark_unchanged();
+        // The function asks only whether there are records.
+        functions.send(POLL_AND_SCALE.name, json!({ "Records": [] }));
     }
 }
 
-/// All jobs that wait or run, and all live allocs.
-async fn all_open(store: &Store) -> Result<Rows, DbError> {
-    let jobs = store.queue().await?.into_iter().map(|job| job.job_id).collect();
-    let allocs = store.live_allocs().await?.into_iter().map(|alloc| alloc.alloc_id).collect();
-    Ok(Rows { jobs, allocs })
+/// Whether a call that was carried out wrote a new job, or ended an alloc.
+pub(super) fn wakes(operation: &str, request: &str) -> bool {
+    if !matches!(operation, "PutItem" | "UpdateItem" | "BatchWriteItem" | "TransactWriteItems") {
+        return false;
+    }
+    let request: Value = serde_json::from_str(request).unwrap_or_default();
+    if let Some(tables) = request.get("RequestItems").and_then(Value::as_object) {
+        let puts =
+            |writes: &Value| writes.as_array().is_some_and(|all| all.iter().any(|w| w.get("PutRequest").is_some()));
+        return tables.iter().any(|(name, writes)| is_of(Table::Jobs, name) && puts(writes));
+    }
+    match request.get("TransactItems").and_then(Value::as_array) {
+        Some(items) => items.iter().filter_map(Value::as_object).flat_map(Map::values).any(is_noticed),
+        None => is_noticed(&request),
+    }
 }
 
-/// Those of the rows that have not ended.
-async fn still_open(store: &Store, touched: &Rows) -> Result<Rows, DbError> {
-    let jobs = store.jobs_of(touched.jobs.iter().copied()).await?.rows;
-    let allocs = store.allocs_listed(touched.allocs.iter().copied()).await?.rows;
-    Ok(Rows {
-        jobs: jobs.iter().filter(|job| !job.summary.state.is_ended()).map(|job| job.summary.job_id).collect(),
-        allocs: allocs
-            .iter()
-            .filter(|alloc| !alloc.summary.client.is_final())
-            .map(|alloc| alloc.summary.alloc_id)
-            .collect(),
-    })
+fn is_of(table: Table, name: &str) -> bool {
+    name.ends_with(&format!("-{}", table.suffix()))
 }
 
-impl Rows {
-    fn add(&mut self, written: &Written) {
-        match written.table {
-            Table::Jobs => self.jobs.extend(written.key.parse::<JobId>()),
-            Table::Allocs => self.allocs.extend(written.key.parse::<AllocId>()),
-            _ => {}
-        }
-    }
-
-    /// Notes which of the touched rows are open now. Returns the event of what is new; `None` if nothing wakes the function.
-    fn note(&mut self, touched: &Self, now: Self) -> Option<Value> {
-        let is_inserted = now.jobs.difference(&self.jobs).next().is_some();
-        let is_freed = touched.allocs.iter().any(|id| self.allocs.contains(id) && !now.allocs.contains(id));
-        self.jobs.retain(|id| !touched.jobs.contains(id));
-        self.allocs.retain(|id| !touched.allocs.contains(id));
-        self.jobs.extend(now.jobs);
-        self.allocs.extend(now.allocs);
-        let names = [is_inserted.then_some("INSERT"), is_freed.then_some("MODIFY")].into_iter().flatten();
-        let records: Vec<Value> = names.map(|name| json!({"eventName": name})).collect();
-        (!records.is_empty()).then(|| json!({ "Records": records }))
-    }
+/// Only a new job is put as a whole row. A later write sets only what changes: that of an end sets `client`.
+fn is_noticed(write: &Value) -> bool {
+    let name = write.get("TableName").and_then(Value::as_str).unwrap_or_default();
+    let values = |field: &str| write.get(field).and_then(Value::as_object).into_iter().flat_map(Map::values);
+    let is_final = |value: &Value| {
+        let word = value.get("S").and_then(Value::as_str);
+        ClientStatus::ALL.iter().any(|status| status.is_final() && word == Some(status.as_str()))
+    };
+    let ends = || {
+        values("ExpressionAttributeNames").any(|name| name == "client")
+            && values("ExpressionAttributeValues").any(is_final)
+    };
+    (is_of(Table::Jobs, name) && write.get("Item").is_some()) || (is_of(Table::Allocs, name) && ends())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::ids::Ulid;
-
-    fn rows(jobs: &[u128], allocs: &[u128]) -> Rows {
-        let job = |n| JobId::new(Ulid::from_parts(1, n));
-        let alloc = |n| AllocId { job_id: job(n), member: 0, copy: 0 };
-        Rows { jobs: jobs.iter().map(|n| job(*n)).collect(), allocs: allocs.iter().map(|n| alloc(*n)).collect() }
-    }
 
     #[test]
     fn a_new_job_and_an_ended_alloc_wake_the_function_and_nothing_else_does() {
-        // What was open, which rows were written, which of them are open now; what wakes.
+        let job = json!({"TableName": "t-jobs", "Item": {"job_id": {"S": "a"}}});
+        let changed = json!({"TableName": "t-jobs", "Key": {"job_id": {"S": "a"}}, "UpdateExpression": "SET #n0 = :v0",
+            "ExpressionAttributeNames": {"#n0": "state"}, "ExpressionAttributeValues": {":v0": {"S": "complete"}}});
+        let client = |is: &str| {
+            json!({"TableName": "t-allocs", "Key": {"alloc_id": {"S": "b"}}, "UpdateExpression": "SET #n1 = :v1",
+                "ExpressionAttributeNames": {"#n0": "version", "#n1": "client"},
+                "ExpressionAttributeValues": {":v0": {"N": "3"}, ":v1": {"S": is}}})
+        };
+        let placed = json!({"TableName": "t-allocs", "Item": {"alloc_id": {"S": "b"}, "client": {"S": "pending"}}});
         let cases = [
-            (rows(&[], &[]), rows(&[1], &[]), rows(&[1], &[]), Some("INSERT")),
-            (rows(&[1], &[]), rows(&[1], &[]), rows(&[1], &[]), None),
-            // A placement is our own write.
-            (rows(&[1], &[]), rows(&[1], &[1]), rows(&[1], &[1]), None),
-            (rows(&[1, 2], &[]), rows(&[2], &[]), rows(&[], &[]), None),
-            (rows(&[1], &[1]), rows(&[], &[1]), rows(&[], &[]), Some("MODIFY")),
-            (rows(&[1], &[1]), rows(&[1, 2], &[1, 2]), rows(&[2], &[2]), Some("INSERT MODIFY")),
-            // It came and went between two looks.
-            (rows(&[], &[]), rows(&[1], &[1]), rows(&[], &[]), None),
+            ("PutItem", job.clone(), true),
+            ("GetItem", job.clone(), false),
+            ("PutItem", json!({"TableName": "t-nodes", "Item": {"slot": {"N": "1"}}}), false),
+            ("UpdateItem", changed.clone(), false),
+            ("UpdateItem", client("running"), false),
+            ("UpdateItem", client("failed"), true),
+            ("BatchWriteItem", json!({"RequestItems": {"t-jobs": [{"PutRequest": {"Item": {}}}]}}), true),
+            ("BatchWriteItem", json!({"RequestItems": {"t-jobs": [{"DeleteRequest": {"Key": {}}}]}}), false),
+            ("BatchWriteItem", json!({"RequestItems": {"t-events": [{"PutRequest": {"Item": {}}}]}}), false),
+            ("TransactWriteItems", json!({"TransactItems": [{"Update": changed}, {"Update": client("lost")}]}), true),
+            // A placement is the function's own write.
+            ("TransactWriteItems", json!({"TransactItems": [{"Update": changed}, {"Put": placed}]}), false),
+            ("TransactWriteItems", json!({"TransactItems": [{"ConditionCheck": changed}, {"Put": job}]}), true),
         ];
-        for (mut open, touched, now, wakes) in cases {
-            let was = format!("{open:?} {touched:?}");
-            let untouched = open.jobs.difference(&touched.jobs).count();
-            let event = open.note(&touched, now.clone());
-            let records = event.map(|event| event["Records"].as_array().unwrap().clone());
-            let names = records
-                .map(|r| r.iter().map(|r| r["eventName"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "));
-            assert_eq!(names.as_deref(), wakes, "{was}");
-            assert_eq!(open.jobs.len(), untouched + now.jobs.len(), "{was}");
+        for (operation, request, wanted) in cases {
+            assert_eq!(wakes(operation, &request.to_string()), wanted, "{operation}: {request}");
         }
-    }
-
-    #[test]
-    fn written_keys_are_read_and_other_text_is_left_out() {
-        let mut touched = Rows::default();
-        let wanted = rows(&[1], &[1]);
-        let (job, alloc) = (wanted.jobs.first().unwrap(), wanted.allocs.first().unwrap());
-        for (table, key) in
-            [(Table::Jobs, job.to_string()), (Table::Allocs, alloc.to_string()), (Table::Jobs, "?".into())]
-        {
-            touched.add(&Written { table, key });
-        }
-        assert_eq!(touched, wanted);
     }
 }
