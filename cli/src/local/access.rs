@@ -17,7 +17,6 @@
 //! Guarantees: the credentials are new with each start; only the environment file has them.
 
 use super::args::LocalEnv;
-use super::credentials::random;
 use super::directory::REGION;
 use super::error;
 use crate::console::Clock;
@@ -29,7 +28,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use cloud::PRICES_REGION;
 use ec2_stand_in::Ec2;
 use guard::{Credentials, Listener, Owner, Refusal, Signatures, origin};
-use rights_stand_in::Rights;
+use rights_stand_in::{Rights, random};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

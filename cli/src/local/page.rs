@@ -4,7 +4,7 @@
 //! Does not: change anything; the commands do.
 
 use super::access::{Access, programs_only};
-use super::credentials::{LocalCredentials, ROLE, time_text};
+use super::credentials::{self, ROLE};
 use super::directory::REGION;
 use super::functions::Functions;
 use super::machines::LocalMachines;
@@ -17,6 +17,7 @@ use axum::routing::{get, put};
 use ec2_stand_in::{Ec2, MachineStart};
 use model::cloud::{NODE_TAG, SIZE_TAG};
 use model::time::Time;
+use rights_stand_in::{Sessions, date};
 use serde_json::json;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -30,8 +31,8 @@ const TOKEN: &str = "local";
 pub(super) struct Page {
     pub(super) source: Source,
     pub(super) machines: LocalMachines,
-    /// The credentials of the machines' role; absent if machines have no role.
-    pub(super) credentials: Option<Arc<LocalCredentials>>,
+    /// The sessions of the machines' role; absent if machines have no role.
+    pub(super) sessions: Option<Arc<Sessions>>,
 }
 
 /// The functions and the instances of this machine.
@@ -70,9 +71,11 @@ async fn metadata(
         return Err(StatusCode::UNAUTHORIZED);
     }
     let (start, interrupt_at) = page.machines.metadata(&instance_id).ok_or(StatusCode::NOT_FOUND)?;
-    match (path.strip_prefix("iam/security-credentials/"), &page.credentials) {
+    match (path.strip_prefix("iam/security-credentials/"), &page.sessions) {
         (Some(""), Some(_)) => return Ok(ROLE.to_owned()),
-        (Some(ROLE), Some(credentials)) => return Ok(credentials.of_instance(&instance_id).to_string()),
+        (Some(ROLE), Some(sessions)) => {
+            return Ok(credentials::of_instance(sessions, &instance_id, (page.source.clock)()).to_string());
+        }
         _ => {}
     }
     entry(&start, interrupt_at, &path).ok_or(StatusCode::NOT_FOUND)
@@ -83,7 +86,7 @@ fn entry(start: &MachineStart, interrupt_at: Option<Time>, path: &str) -> Option
         "instance-id" => Some(start.instance_id.clone()),
         "placement/region" => Some(REGION.to_owned()),
         "local-ipv4" => Some(start.private_ip.clone()),
-        "spot/instance-action" => Some(json!({"action": "terminate", "time": time_text(interrupt_at?)}).to_string()),
+        "spot/instance-action" => Some(json!({"action": "terminate", "time": date(interrupt_at?)}).to_string()),
         _ => None,
     }
 }

@@ -8,7 +8,6 @@
 
 use super::access::{Access, programs_only};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
-use super::credentials::{LocalCredentials, random};
 use super::directory::{self, PRIVATE, Places, REGION};
 use super::functions::Functions;
 use super::isolation::JobIsolation;
@@ -26,6 +25,7 @@ use ec2_stand_in::Ec2;
 use guard::sigv4::Issuer;
 use model::auth::NodeKey;
 use model::policy::Policy;
+use rights_stand_in::{Sessions, random};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -90,12 +90,11 @@ impl Stack {
         };
         let (machines, ec2) = start_ec2(settings, env, &access, &policy, ports.ec2, &mut tasks)?;
         serve_for_jobs(args, &places, &access, (ports.rights, ports.s3), &mut tasks)?;
-        let credentials = Arc::new(LocalCredentials::new(Arc::clone(&env.clock)));
-        let issuer = (args.node_auth == LocalAuth::Iam).then(|| Arc::clone(&credentials));
+        let sessions = (args.node_auth == LocalAuth::Iam).then(|| Arc::new(Sessions::default()));
         let functions = match ports.functions {
             Some(listener) => {
                 let functions = Arc::new(Functions::new(env, &places, &variables, &access)?);
-                let issuer = issuer.clone().map(|issuer| issuer as Arc<dyn Issuer>);
+                let issuer = sessions.clone().map(|sessions| sessions as Arc<dyn Issuer>);
                 let urls = function_urls::router(Arc::clone(&functions), Arc::clone(&env.clock), issuer);
                 let access = access.clone();
                 tasks.spawn(async move { access.serve("the functions", listener, programs_only(urls)).await });
@@ -114,7 +113,7 @@ impl Stack {
             pace: Pace::LOCAL,
             extra: Some(page::processes(Arc::clone(&ec2), functions.clone())),
         };
-        let page = Page { source, machines: machines.clone(), credentials: issuer };
+        let page = Page { source, machines: machines.clone(), sessions };
         tasks.spawn(page::serve(ports.page, page, access));
         tasks.spawn(reap_orphans());
         // Whoever waits for this file finds the tables.

@@ -7,9 +7,11 @@
 //! Source: AWS Security Token Service API Reference; AWS Secrets Manager API Reference; AWS Systems Manager API Reference.
 
 mod secrets;
+mod sessions;
 mod state;
 mod sts;
 
+pub use sessions::{Sessions, date, random};
 pub use state::Rights;
 
 use axum::Router;

@@ -1,15 +1,15 @@
 //! What the services share: who has which credentials, and where the secrets are.
 
+use crate::sessions::Sessions;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Uri};
 use guard::Credentials;
 use guard::sigv4::{self, Issued, Issuer, Scope, Signed};
 use model::time::Time;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
@@ -21,8 +21,7 @@ pub struct Rights {
     pub(crate) clock: Clock,
     /// A JSON object with the secrets: their ARNs or names, and their values. It is read with each request.
     pub(crate) secrets: PathBuf,
-    /// The sessions of roles, by the ids of their access keys.
-    pub(crate) sessions: Mutex<BTreeMap<String, Issued>>,
+    pub(crate) sessions: Sessions,
 }
 
 impl fmt::Debug for Rights {
@@ -33,15 +32,14 @@ impl fmt::Debug for Rights {
 
 impl Issuer for Rights {
     fn issued(&self, access_key_id: &str) -> Option<Issued> {
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        self.owner.issued(access_key_id).or_else(|| sessions.get(access_key_id).cloned())
+        self.owner.issued(access_key_id).or_else(|| self.sessions.issued(access_key_id))
     }
 }
 
 impl Rights {
     /// The stand-in with these secrets. `owner` assumes roles.
     pub fn new(region: &'static str, owner: Arc<Credentials>, clock: Clock, secrets: PathBuf) -> Self {
-        Self { region, owner, clock, secrets, sessions: Mutex::default() }
+        Self { region, owner, clock, secrets, sessions: Sessions::default() }
     }
 
     /// How long a session lasts at most, in seconds, if the file `session-seconds` beside the secrets says so: somebody tries

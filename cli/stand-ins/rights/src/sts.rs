@@ -1,13 +1,12 @@
 //! STS: `AssumeRole` and `GetCallerIdentity`.
 
+use crate::sessions::date;
 use crate::state::Rights;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use guard::sigv4::Issued;
-use model::auth::hex;
-use model::time::{Span, Time};
+use model::time::Span;
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 
 /// How long a session may last, in seconds, if one role assumes another.
 const LASTING_S: std::ops::RangeInclusive<i64> = 900..=3600;
@@ -57,19 +56,8 @@ fn assume_role(rights: &Rights, caller: &Issued, form: &BTreeMap<String, String>
         return refused("ValidationError", "DurationSeconds must be 900 to 3600");
     };
     let lasts = rights.longest_s().map_or(lasts, |most| lasts.min(most));
-    let now = (rights.clock)();
-    let id = format!("ASIA{}", random(8).to_ascii_uppercase());
-    let issued = Issued {
-        secret_access_key: random(20),
-        session_token: Some(random(32)),
-        expires_at: now + Span::from_s(lasts),
-        account: account.to_owned(),
-        arn: format!("arn:{partition}:sts::{account}:assumed-role/{role}/{session}"),
-        user_id: format!("AROALOCAL:{session}"),
-    };
-    let mut sessions = rights.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-    sessions.retain(|_, issued| issued.expires_at > now);
-    sessions.insert(id.clone(), issued.clone());
+    let arn = format!("arn:{partition}:sts::{account}:assumed-role/{role}/{session}");
+    let (id, issued) = rights.sessions.open(arn, (rights.clock)(), Span::from_s(lasts));
     let token = issued.session_token.unwrap_or_default();
     result(
         "AssumeRole",
@@ -100,14 +88,4 @@ pub(crate) fn refused(code: &str, message: &str) -> Response {
          <Message>{message}</Message></Error><RequestId>local</RequestId></ErrorResponse>"
     );
     (status, [(header::CONTENT_TYPE, "text/xml")], xml).into_response()
-}
-
-fn date(time: Time) -> String {
-    jiff::Timestamp::from_millisecond(time.as_ms()).map(|t| format!("{t:.0}")).unwrap_or_default()
-}
-
-#[allow(clippy::disallowed_methods, reason = "a secret, which Rng does not make")]
-fn random(bytes: usize) -> String {
-    let all = rand::random::<[u8; 32]>();
-    hex(all.get(..bytes).unwrap_or(&all))
 }
