@@ -9,7 +9,6 @@
 use super::directory::REGION;
 use super::functions::{Failure, Functions};
 use crate::console::Clock;
-use axum::body::Bytes;
 use axum::extract::{Path, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
@@ -47,7 +46,10 @@ async fn call(State(served): State<Served>, Path((function, _)): Path<(String, S
             "the body broke off, or is larger than the 6 MiB that Lambda takes",
         );
     };
-    let caller = match served.issuer.as_deref().map(|issuer| caller(&parts, &body, issuer, &served.clock)).transpose() {
+    let scope = Scope { region: REGION, service: "lambda" };
+    let issuer = served.issuer.as_deref();
+    let caller = issuer.map(|issuer| sigv4::caller(Signed::of(&parts, &body), scope, issuer, (served.clock)()));
+    let caller = match caller.transpose() {
         Ok(caller) => caller,
         Err(why) => return message(StatusCode::FORBIDDEN, why),
     };
@@ -59,12 +61,6 @@ async fn call(State(served): State<Served>, Path((function, _)): Path<(String, S
         Err(error @ Failure::Busy) => message(StatusCode::TOO_MANY_REQUESTS, &error.to_string()),
         Err(error @ Failure::Stopping) => message(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     }
-}
-
-fn caller(parts: &Parts, body: &Bytes, issuer: &dyn Issuer, clock: &Clock) -> Result<Issued, &'static str> {
-    let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
-    let signed = Signed { method: parts.method.as_str(), path, query, headers: &parts.headers, body };
-    sigv4::caller(signed, Scope { region: REGION, service: "lambda" }, issuer, clock())
 }
 
 fn message(status: StatusCode, text: &str) -> Response {

@@ -81,9 +81,7 @@ impl Signatures {
     }
 
     fn verdict(&self, parts: &axum::http::request::Parts, body: &Bytes) -> Result<(), &'static str> {
-        let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
-        let signed = Signed { method: parts.method.as_str(), path, query, headers: &parts.headers, body };
         let scope = Scope { region: self.region, service: self.service };
-        sigv4::caller(signed, scope, self.credentials.as_ref(), (self.clock)()).map(drop)
+        sigv4::caller(Signed::of(parts, body), scope, self.credentials.as_ref(), (self.clock)()).map(drop)
     }
 }

@@ -7,6 +7,7 @@
 //! from a library that signs, so that the two can disagree.
 
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use hmac::{Hmac, KeyInit, Mac};
 use model::auth::hex;
 use model::time::{Span, Time};
@@ -54,6 +55,14 @@ pub struct Signed<'a> {
     pub query: &'a str,
     pub headers: &'a HeaderMap,
     pub body: &'a [u8],
+}
+
+impl<'a> Signed<'a> {
+    /// The request with this head and this body.
+    pub fn of(parts: &'a Parts, body: &'a [u8]) -> Self {
+        let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
+        Self { method: parts.method.as_str(), path, query, headers: &parts.headers, body }
+    }
 }
 
 /// What a signature is made for.

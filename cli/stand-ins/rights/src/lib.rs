@@ -17,7 +17,8 @@ pub use state::Rights;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::header;
+use axum::http::request::Parts;
 use axum::response::Response;
 use axum::routing::post;
 use std::sync::Arc;
@@ -27,16 +28,17 @@ pub fn router(rights: Arc<Rights>) -> Router {
     Router::new().route("/", post(answer)).with_state(rights)
 }
 
-async fn answer(State(rights): State<Arc<Rights>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
-    let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok());
+async fn answer(State(rights): State<Arc<Rights>>, parts: Parts, body: Bytes) -> Response {
+    let text =
+        |name: header::HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let target = parts.headers.get("x-amz-target").and_then(|value| value.to_str().ok());
     match target {
         Some(target) => {
             let service = if target.starts_with("secretsmanager.") { "secretsmanager" } else { "ssm" };
-            secrets::answer(&rights, target, rights.caller(service, &uri, &headers, &body), &body)
+            secrets::answer(&rights, target, rights.caller(service, &parts, &body), &body)
         }
         None if text(header::CONTENT_TYPE).starts_with("application/x-www-form-urlencoded") => {
-            sts::answer(&rights, rights.caller("sts", &uri, &headers, &body), &body)
+            sts::answer(&rights, rights.caller("sts", &parts, &body), &body)
         }
         None => {
             sts::refused("InvalidAction", "the request is neither for STS, nor for Secrets Manager or Parameter Store")

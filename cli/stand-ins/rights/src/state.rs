@@ -1,8 +1,7 @@
 //! What the services share: who has which credentials, and where the secrets are.
 
 use crate::sessions::Sessions;
-use axum::body::Bytes;
-use axum::http::{HeaderMap, Uri};
+use axum::http::request::Parts;
 use guard::Credentials;
 use guard::sigv4::{self, Issued, Issuer, Scope, Signed};
 use model::time::Time;
@@ -57,14 +56,7 @@ impl Rights {
     }
 
     /// The caller who signed this request for this service.
-    pub(crate) fn caller(
-        &self,
-        service: &str,
-        uri: &Uri,
-        headers: &HeaderMap,
-        body: &Bytes,
-    ) -> Result<Issued, &'static str> {
-        let signed = Signed { method: "POST", path: uri.path(), query: uri.query().unwrap_or_default(), headers, body };
-        sigv4::caller(signed, Scope { region: self.region, service }, self, (self.clock)())
+    pub(crate) fn caller(&self, service: &str, parts: &Parts, body: &[u8]) -> Result<Issued, &'static str> {
+        sigv4::caller(Signed::of(parts, body), Scope { region: self.region, service }, self, (self.clock)())
     }
 }
