@@ -2,7 +2,7 @@
 
 use super::super::stack::Stack;
 use super::super::terminal::say;
-use super::work::{Expect, Task};
+use super::work::Task;
 use crate::console::show::counted;
 use crate::view::status::counts;
 use anyhow::Context as _;
@@ -152,7 +152,7 @@ impl<'a> Demo<'a> {
 
     /// Cancels the job that must be cancelled, once it runs.
     async fn cancel_running(&self, jobs: &[Job]) -> anyhow::Result<()> {
-        let to_cancel = self.jobs.iter().filter(|(_, task)| matches!(task.expect, Expect::Cancelled));
+        let to_cancel = self.jobs.iter().filter(|(_, task)| task.expect.state == JobState::Cancelled);
         for (id, task) in to_cancel {
             let Some(job) = jobs.iter().find(|j| j.summary.job_id == *id) else { continue };
             let allocs = self.store().allocs_of(job).await?.all()?;

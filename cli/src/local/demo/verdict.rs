@@ -5,12 +5,11 @@
 //! Does not: change anything.
 
 use super::progress::{Demo, End, TIME_LIMIT};
-use super::work::Expect;
+use super::work::{Expect, Task};
 use anyhow::{Context as _, ensure};
 use model::ids::{JobId, NodeId};
 use model::{Alloc, ClientStatus, Desired, Job, JobState};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::{fmt, fs};
 
 /// How many problems of one check are printed; more are only counted.
@@ -59,8 +58,7 @@ impl fmt::Display for Check {
 
 /// An ended job with all its allocs.
 struct Ended<'a> {
-    name: &'a str,
-    expect: &'a Expect,
+    task: &'a Task,
     job: Job,
     allocs: Vec<Alloc>,
 }
@@ -71,7 +69,7 @@ pub(super) async fn checks(demo: &mut Demo<'_>, end: End) -> anyhow::Result<Vec<
     for (id, task) in &demo.jobs {
         if let Some(job) = demo.store().job(*id).await? {
             let allocs = demo.store().allocs_of(&job).await?.all()?;
-            ended.insert(*id, Ended { name: &task.name, expect: &task.expect, job, allocs });
+            ended.insert(*id, Ended { task, job, allocs });
         }
     }
     let mut checks = vec![Check::that(
@@ -91,80 +89,48 @@ pub(super) async fn checks(demo: &mut Demo<'_>, end: End) -> anyhow::Result<Vec<
 
 /// Each job ended as expected; one check for each kind of expectation.
 fn outcomes<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Vec<Check> {
-    let mut groups: BTreeMap<(u8, &str), (usize, Vec<String>)> = BTreeMap::new();
+    let mut groups: BTreeMap<&str, (usize, Vec<String>)> = BTreeMap::new();
     for one in ended {
-        let (place, what, _) = one.wanted();
-        let group = groups.entry((place, what)).or_default();
-        group.0 += 1;
-        group.1.extend(one.check().err().map(|problem| format!("{}: {problem:#}", one.name)));
+        let (n, problems) = groups.entry(one.task.expect.what).or_default();
+        *n += 1;
+        problems.extend(one.check().err().map(|problem| format!("{}: {problem:#}", one.task.name)));
     }
-    groups.into_iter().map(|((_, what), (n, problems))| Check::new(format!("{n} × {what}"), problems)).collect()
+    groups.into_iter().map(|(what, (n, problems))| Check::new(format!("{n} × {what}"), problems)).collect()
 }
 
 impl Ended<'_> {
-    /// The place of its check among the others, what it says, and the state in which the job must be.
-    fn wanted(&self) -> (u8, &'static str, JobState) {
-        match self.expect {
-            Expect::Says { .. } => (0, "complete, and the result is right", JobState::Complete),
-            Expect::Together { .. } => {
-                (1, "complete on two nodes at once, each with both addresses", JobState::Complete)
-            }
-            Expect::SecondTime { .. } => (2, "failed once, then complete at the second try", JobState::Complete),
-            Expect::Fails { .. } => (3, "failed with its own exit code, as often as it is retried", JobState::Failed),
-            Expect::Cancelled => (4, "cancelled while running, and stopped", JobState::Cancelled),
-            Expect::Rejected => (5, "rejected with the reason, without a node", JobState::Rejected),
-            Expect::Completes => (6, "complete", JobState::Complete),
-        }
-    }
-
     /// An error that says what is wrong with the job, if something is.
     fn check(&self) -> anyhow::Result<()> {
-        let (_, _, wanted) = self.wanted();
+        let Expect { state: wanted, exit_codes, results, .. } = &self.task.expect;
         let (is, reason) = (self.job.summary.state, self.job.reason.as_deref().unwrap_or_default());
-        ensure!(is == wanted, "is {is} ({}), not {wanted}", if reason.is_empty() { "no reason" } else { reason });
-        match self.expect {
-            Expect::Completes => {}
-            Expect::Says { result, content } => {
-                let said = read(result)?;
-                ensure!(said.trim() == content, "says {:?}, not {content:?}", said.trim());
-            }
-            Expect::Fails { exit_code, times } => {
-                self.exit_codes(&vec![Some(*exit_code); *times])?;
-                let kept = |a: &Alloc| a.log_tail.as_deref().is_some_and(|t| t.contains("failing on purpose"));
-                ensure!(self.allocs.iter().all(kept), "its output was not kept");
-            }
-            Expect::SecondTime { exit_code, result } => {
-                self.exit_codes(&[Some(*exit_code), Some(0)])?;
-                read(result)?;
-            }
-            Expect::Cancelled => {
-                let stopped = |a: &Alloc| a.summary.desired == Desired::Stop && a.summary.client.is_final();
-                ensure!(self.allocs.len() == 1 && self.allocs.iter().all(stopped), "it was not stopped");
-            }
-            Expect::Rejected => {
-                ensure!(!reason.is_empty(), "there is no reason");
-                ensure!(self.allocs.is_empty(), "it was placed anyway");
-            }
-            Expect::Together { members, result } => self.together(*members, result)?,
+        ensure!(is == *wanted, "is {is} ({}), not {wanted}", if reason.is_empty() { "no reason" } else { reason });
+        if let Some(wanted) = exit_codes {
+            let codes: Vec<_> = self.allocs.iter().map(|a| a.exit_code).collect();
+            ensure!(codes == *wanted, "its exit codes are {codes:?}, not {wanted:?}");
+            let says_why = |a: &Alloc| a.log_tail.as_deref().is_some_and(|t| t.contains("failing on purpose"));
+            ensure!(self.allocs.iter().all(|a| a.exit_code == Some(0) || says_why(a)), "its output was not kept");
+        }
+        for (path, content) in results {
+            let said =
+                fs::read_to_string(path).with_context(|| format!("its result {} cannot be read", path.display()))?;
+            ensure!(said.trim() == content, "says {:?}, not {content:?}", said.trim());
+        }
+        ensure!(is == JobState::Complete || !reason.is_empty(), "there is no reason");
+        if is == JobState::Cancelled {
+            let stopped = |a: &Alloc| a.summary.desired == Desired::Stop && a.summary.client.is_final();
+            ensure!(self.allocs.len() == 1 && self.allocs.iter().all(stopped), "it was not stopped");
+        }
+        if self.job.summary.needs.nodes > 1 {
+            self.together()?;
         }
         Ok(())
     }
 
-    fn exit_codes(&self, wanted: &[Option<i32>]) -> anyhow::Result<()> {
-        let codes: Vec<_> = self.allocs.iter().map(|a| a.exit_code).collect();
-        ensure!(codes == wanted, "its exit codes are {codes:?}, not {wanted:?}");
-        Ok(())
-    }
-
-    fn together(&self, members: u32, result: &Path) -> anyhow::Result<()> {
-        for member in 0..members {
-            let hosts = read(&result.with_extension(format!("hosts.{member}")))?;
-            let n = hosts.trim().split(',').filter(|h| !h.is_empty()).count();
-            ensure!(n == members as usize, "member {member} got {n} addresses: {:?}", hosts.trim());
-        }
+    /// All members ran at the same time, each on a node of its own.
+    fn together(&self) -> anyhow::Result<()> {
         let done: Vec<&Alloc> = self.completed().collect();
         let nodes: BTreeSet<NodeId> = done.iter().map(|a| a.summary.node_id).collect();
-        ensure!(nodes.len() == members as usize, "its members ran on {} nodes", nodes.len());
+        ensure!(nodes.len() == self.job.summary.needs.nodes as usize, "its members ran on {} nodes", nodes.len());
         let placed = done.iter().map(|a| a.summary.placed_at).max();
         let finished = done.iter().filter_map(|a| a.finished_at).min();
         ensure!(placed < finished, "its members did not run at the same time");
@@ -176,17 +142,13 @@ impl Ended<'_> {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("its result {} cannot be read", path.display()))
-}
-
 /// The late, urgent job was placed before jobs that already waited.
 fn overtaking(demo: &Demo<'_>, ended: &BTreeMap<JobId, Ended<'_>>) -> Check {
     let first = |one: &Ended<'_>| one.allocs.iter().map(|a| a.summary.placed_at).min();
-    let urgent = ended.values().find(|one| one.name == "urgent").and_then(first);
+    let urgent = ended.values().find(|one| one.task.name == "urgent").and_then(first);
     let waited = demo.overtaken.iter().filter_map(|id| ended.get(id));
-    let placed: Vec<_> = waited.filter_map(|one| Some((one.name, first(one)?))).collect();
-    let behind = placed.iter().filter(|(_, at)| urgent.is_some_and(|urgent| urgent < *at)).count();
+    let placed: Vec<_> = waited.filter_map(first).collect();
+    let behind = placed.iter().filter(|at| urgent.is_some_and(|urgent| urgent < **at)).count();
     Check::that(
         format!("the late urgent job overtook {behind} of the {} jobs that waited", placed.len()),
         behind > 0,
@@ -200,7 +162,7 @@ fn once<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Check {
         let members: BTreeSet<u32> = one.completed().map(|a| a.id().member).collect();
         members.len() < one.completed().count()
     };
-    let problems = ended.filter(is_twice).map(|one| format!("{}: completed more than once", one.name)).collect();
+    let problems = ended.filter(is_twice).map(|one| format!("{}: completed more than once", one.task.name)).collect();
     Check::new("nothing was done twice", problems)
 }
 
@@ -228,7 +190,7 @@ async fn records<'a>(demo: &Demo<'_>, ended: impl Iterator<Item = &'a Ended<'a>>
     }
     let unplaced = ended
         .filter(|one| !one.allocs.is_empty() && recorded(&format!("job#{}", one.job.summary.job_id), "place") == 0);
-    let unplaced = unplaced.map(|one| format!("{}: no event records its placement", one.name)).collect();
+    let unplaced = unplaced.map(|one| format!("{}: no event records its placement", one.task.name)).collect();
     let silent = events.iter().filter(|e| e.reason.is_empty()).map(|e| format!("{} {}", e.subject, e.action)).collect();
     Ok(vec![
         Check::new(format!("the events record {lives} nodes: launched, shut down, cleaned"), problems),
@@ -268,30 +230,36 @@ mod tests {
     use model::JobSpec;
     use model::time::Time;
 
-    fn ended(expect: &Expect, state: JobState) -> Result<(), String> {
-        let spec = JobSpec::running(["true"]);
-        let mut job = Job::submit(JobId::new(ulid::Ulid::nil()), spec, Time::from_ms(0)).unwrap();
-        job.summary.state = state;
-        Ended { name: "it", expect, job, allocs: Vec::new() }.check().map_err(|e| format!("{e:#}"))
+    fn ended(expect: Expect, nodes: u32) -> Result<(), String> {
+        let (spec, wanted) = (JobSpec::running(["true"]), expect.state);
+        let mut job = Job::submit(JobId::new(ulid::Ulid::nil()), spec.clone(), Time::from_ms(0)).unwrap();
+        (job.summary.state, job.summary.needs.nodes) = (JobState::Complete, nodes);
+        let task = Task { name: "it".into(), spec, expect };
+        let mut one = Ended { task: &task, job, allocs: Vec::new() };
+        if wanted != JobState::Complete {
+            assert!(one.check().unwrap_err().to_string().contains("is complete"));
+            one.job.summary.state = wanted;
+        }
+        one.check().map_err(|e| format!("{e:#}"))
     }
 
     #[test]
     fn an_outcome_needs_the_expected_state_and_the_expected_result() {
         let dir = tempfile::tempdir().unwrap();
         let result = dir.path().join("result");
-        let says = Expect::Says { result: result.clone(), content: "42".into() };
-        assert!(ended(&says, JobState::Complete).unwrap_err().contains("cannot be read"));
+        let ends = |state| Expect::new("it works", state);
+        let says = || Expect { results: vec![(result.clone(), "42".into())], ..ends(JobState::Complete) };
+        assert!(ended(says(), 1).unwrap_err().contains("cannot be read"));
         fs::write(&result, "41\n").unwrap();
-        assert!(ended(&says, JobState::Complete).unwrap_err().contains("\"41\""));
+        assert!(ended(says(), 1).unwrap_err().contains("\"41\""));
         fs::write(&result, "42\n").unwrap();
-        ended(&says, JobState::Complete).unwrap();
-        assert!(ended(&says, JobState::Failed).unwrap_err().contains("is failed"));
-        let fails = Expect::Fails { exit_code: 3, times: 1 };
-        assert!(ended(&fails, JobState::Failed).unwrap_err().contains("exit codes are []"));
-        assert!(ended(&Expect::Cancelled, JobState::Cancelled).is_err(), "cancelled before it ran");
-        assert!(ended(&Expect::Rejected, JobState::Rejected).unwrap_err().contains("no reason"));
-        let together = Expect::Together { members: 2, result };
-        assert!(ended(&together, JobState::Complete).is_err());
+        ended(says(), 1).unwrap();
+        let fails = Expect { exit_codes: Some(vec![Some(3)]), ..ends(JobState::Failed) };
+        assert!(ended(fails, 1).unwrap_err().contains("exit codes are []"));
+        assert!(ended(ends(JobState::Cancelled), 1).is_err(), "cancelled before it ran");
+        let rejected = Expect { exit_codes: Some(Vec::new()), ..ends(JobState::Rejected) };
+        assert!(ended(rejected, 1).unwrap_err().contains("no reason"));
+        assert!(ended(ends(JobState::Complete), 2).unwrap_err().contains("ran on 0 nodes"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use model::auth::hex;
 use model::rng::Rng;
-use model::{FailurePolicy, JobSpec, Needs, Work};
+use model::{FailurePolicy, JobSpec, JobState, Needs, Work};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const HASHED: usize = 20;
 const COUNTED: usize = 6;
 const JOINED: usize = 3;
 
-/// One job and its expected result.
+/// One job, and how it must end.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub(super) name: String,
@@ -26,23 +26,26 @@ pub(super) struct Task {
     pub(super) expect: Expect,
 }
 
-/// The expected result of a job.
+/// How a job must end.
 #[derive(Clone, Debug)]
-pub(super) enum Expect {
-    /// The job completes, and its result has this content.
-    Says { result: PathBuf, content: String },
-    /// The job fails this many times, each time with this exit code.
-    Fails { exit_code: i32, times: usize },
-    /// The job fails once, and then completes.
-    SecondTime { exit_code: i32, result: PathBuf },
-    /// The job is cancelled while it runs.
-    Cancelled,
-    /// The job fits no node, so it never runs.
-    Rejected,
-    /// The members of the job run at the same time and know each other's addresses.
-    Together { members: u32, result: PathBuf },
-    /// The job completes.
-    Completes,
+pub(super) struct Expect {
+    /// In words. Jobs with the same words share a check.
+    pub(super) what: &'static str,
+    pub(super) state: JobState,
+    /// The exit codes of its allocs, if it matters how often it was tried. Those that fail say that it is on purpose.
+    pub(super) exit_codes: Option<Vec<Option<i32>>>,
+    /// The files that it makes, and what they say.
+    pub(super) results: Vec<(PathBuf, String)>,
+}
+
+impl Expect {
+    pub(super) const fn new(what: &'static str, state: JobState) -> Self {
+        Self { what, state, exit_codes: None, results: Vec::new() }
+    }
+
+    fn tried<const N: usize>(self, exit_codes: [i32; N]) -> Self {
+        Self { exit_codes: Some(exit_codes.map(Some).into()), ..self }
+    }
 }
 
 /// The jobs submitted at the start, and the urgent one submitted late.
@@ -59,12 +62,9 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
         tasks.push(hash(&format!("hash-{n}"), &[next()?], results, spec)?);
     }
     for n in 0..COUNTED {
-        let (name, input) = (format!("count-{n}"), next()?);
-        let result = results.join(&name);
-        let script = r#"sleep 1; echo $(wc -l < "$IN") > "$OUT.part" && mv "$OUT.part" "$OUT""#;
         let spec = JobSpec { priority: 300, ..JobSpec::default() };
-        let expect = Expect::Says { result: result.clone(), content: LINES.to_string() };
-        tasks.push(task(&name, script, &[("IN", &input), ("OUT", &result)], spec, expect));
+        let script = format!("wc -l < '{}'", next()?.display());
+        tasks.push(says(&format!("count-{n}"), &script, LINES.to_string(), results, spec));
     }
     for n in 0..JOINED {
         let needs = Needs { vcpus: 4, memory_mib: 8_192, ..Needs::default() };
@@ -80,7 +80,7 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
 /// Fails the first time.
 const SECOND: &str = r#"mkdir "$OUT.tried" && { echo failing on purpose, once; exit 9; }; echo at last > "$OUT""#;
 
-/// Two members that wait for each other.
+/// Two members that wait for each other, and count the addresses that they know.
 const TOGETHER: &str = r#"
         : > "$OUT.$NODEKEEPER_MEMBER"
         left=200
@@ -88,58 +88,69 @@ const TOGETHER: &str = r#"
             left=$((left - 1)); [ $left -gt 0 ] || { echo the other member never came; exit 1; }
             sleep 0.1
         done
-        echo "$NODEKEEPER_HOSTS" > "$OUT.hosts.$NODEKEEPER_MEMBER"
+        echo "$NODEKEEPER_HOSTS" | tr , '\n' | grep -c . > "$OUT.hosts.$NODEKEEPER_MEMBER"
         sleep 1"#;
 
 /// Jobs that fail, are cancelled or rejected, or do something unusual.
 fn special_jobs(results: &Path) -> Vec<Task> {
-    let at = |name: &str| results.join(name);
+    let task = |name: &str, script: &str, spec, expect| task(name, script, results, spec, expect);
     let treated = |failure_policy| JobSpec { failure_policy, ..JobSpec::default() };
     let retried = |retry_failed| treated(FailurePolicy { retry_failed, ..FailurePolicy::default() });
     let quick = || treated(FailurePolicy { kill_timeout_s: 2, ..FailurePolicy::default() });
     let needing = |needs| JobSpec { needs, ..JobSpec::default() };
-    let fails = |name: &str, exit_code: i32, retry_failed: u32| {
-        let script = format!("echo failing on purpose; exit {exit_code}");
-        let expect = Expect::Fails { exit_code, times: retry_failed as usize + 1 };
-        task(name, &script, &[], retried(retry_failed), expect)
+    let fails = || Expect::new("failed with its own exit code, as often as it is retried", JobState::Failed);
+    let completes = || Expect::new("complete", JobState::Complete);
+    let cancelled = Expect::new("cancelled while running, and stopped", JobState::Cancelled);
+    let rejected = Expect::new("rejected with the reason, without a node", JobState::Rejected).tried([]);
+    let second = Expect {
+        results: vec![(results.join("second-time"), "at last".to_owned())],
+        ..Expect::new("failed once, then complete at the second try", JobState::Complete).tried([9, 0])
+    };
+    let together = Expect {
+        results: [0, 1].map(|member| (results.join(format!("together.hosts.{member}")), "2".to_owned())).into(),
+        ..Expect::new("complete on two nodes at once, each with both addresses", JobState::Complete)
     };
     // The daemon leaves its parent and its session, and clears its environment.
     let daemon =
         "setsid env -i /bin/sh -c 'cd /; exec sleep 900' > /dev/null 2>&1 & sleep 0.5; echo left a daemon behind";
     let cache = r#"echo "$NODEKEEPER_JOB_ID" >> "$NODEKEEPER_CACHE_DEMO/seen" && [ -s "$NODEKEEPER_CACHE_DEMO/seen" ]"#;
     let cached = JobSpec { work: Work { caches: vec!["demo".into()], ..Work::default() }, ..JobSpec::default() };
-    let second = Expect::SecondTime { exit_code: 9, result: at("second-time") };
-    let together = Expect::Together { members: 2, result: at("together") };
     let pair = JobSpec { priority: 700, ..needing(Needs { nodes: 2, ..Needs::default() }) };
     vec![
-        fails("fail", 3, 0),
-        fails("fail-twice", 7, 1),
-        task("second-time", SECOND, &[("OUT", &at("second-time"))], retried(2), second),
-        task("to-cancel", "echo asleep; sleep 600", &[], quick(), Expect::Cancelled),
-        task("too-large", "true", &[], needing(Needs { vcpus: 512, ..Needs::default() }), Expect::Rejected),
-        task("together", TOGETHER, &[("OUT", &at("together"))], pair, together),
-        task("daemon", daemon, &[], quick(), Expect::Completes),
-        task("cached", cache, &[], cached, Expect::Completes),
+        task("fail", "echo failing on purpose; exit 3", retried(0), fails().tried([3])),
+        task("fail-twice", "echo failing on purpose; exit 7", retried(1), fails().tried([7, 7])),
+        task("second-time", SECOND, retried(2), second),
+        task("to-cancel", "echo asleep; sleep 600", quick(), cancelled),
+        task("too-large", "true", needing(Needs { vcpus: 512, ..Needs::default() }), rejected),
+        task("together", TOGETHER, pair, together),
+        task("daemon", daemon, quick(), completes()),
+        task("cached", cache, cached, completes()),
     ]
 }
 
 /// The digest of these files together.
 fn hash(name: &str, inputs: &[PathBuf], results: &Path, spec: JobSpec) -> io::Result<Task> {
-    let (result, mut all) = (results.join(name), Vec::new());
+    let mut all = Vec::new();
     for input in inputs {
         all.extend(fs::read(input)?);
     }
     let named: Vec<String> = inputs.iter().map(|input| format!("'{}'", input.display())).collect();
-    let script = format!(
-        r#"sleep 1; cat {} | sha256sum | cut -d' ' -f1 > "$OUT.part" && mv "$OUT.part" "$OUT""#,
-        named.join(" ")
-    );
-    let content = hex(&Sha256::digest(&all));
-    Ok(task(name, &script, &[("OUT", &result)], spec, Expect::Says { result: result.clone(), content }))
+    let script = format!("cat {} | sha256sum | cut -d' ' -f1", named.join(" "));
+    Ok(says(name, &script, hex(&Sha256::digest(&all)), results, spec))
 }
 
-fn task(name: &str, script: &str, env: &[(&str, &Path)], spec: JobSpec, expect: Expect) -> Task {
-    let env = env.iter().map(|(name, path)| ((*name).to_owned(), path.display().to_string())).collect();
+/// A job whose result is what this script prints.
+fn says(name: &str, script: &str, content: String, results: &Path, spec: JobSpec) -> Task {
+    let script = format!(r#"sleep 1; {script} > "$OUT.part" && mv "$OUT.part" "$OUT""#);
+    let expect = Expect {
+        results: vec![(results.join(name), content)],
+        ..Expect::new("complete, and the result is right", JobState::Complete)
+    };
+    task(name, &script, results, spec, expect)
+}
+
+fn task(name: &str, script: &str, results: &Path, spec: JobSpec, expect: Expect) -> Task {
+    let env = [("OUT".to_owned(), results.join(name).display().to_string())].into();
     let command = ["sh", "-c", script].map(str::to_owned).to_vec();
     Task {
         name: name.to_owned(),
