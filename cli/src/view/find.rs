@@ -111,30 +111,33 @@ impl<'a> Finder<'a> {
             tokio::time::sleep(MOMENT).await;
             jobs = looked_up(&self.cluster.store, text, &upper).await?;
         }
-        let live = fitting(jobs.iter().filter(|job| !job.state.is_ended()), text, &upper);
+        let (live, ended): (Vec<JobSummary>, Vec<JobSummary>) = jobs.into_iter().partition(|job| !job.state.is_ended());
         // The short id of an ended job may be the name of a live one.
-        let is_settled = !live.is_empty() && (live.is_short || live.named.is_empty() || !is_short_form(&upper));
-        let fits = if is_settled {
-            live
-        } else {
-            let mut stored = fitting(jobs.iter(), text, &upper);
-            stored.named = stored.named.into_iter().max_by_key(|job| job.job_id).into_iter().collect();
-            if live.is_empty() || stored.is_short { stored } else { live }
+        for jobs in [&live, &ended] {
+            let is_short = |job: &&JobSummary| is_short_form(&upper) && job.job_id.to_string().ends_with(&upper);
+            match jobs.iter().filter(is_short).collect::<Vec<_>>().as_slice() {
+                [] => {}
+                [job] => return Ok(Found::Id(job.job_id)),
+                several => return Err(ambiguous(text, several.iter().copied())),
+            }
+        }
+        let (jobs, have_ended) = if live.is_empty() { (ended, true) } else { (live, false) };
+        let mut named: Vec<&JobSummary> = jobs.iter().filter(|job| job.name.as_deref() == Some(text)).collect();
+        if have_ended {
+            named = named.into_iter().max_by_key(|job| job.job_id).into_iter().collect();
+        }
+        let is_part = |job: &&JobSummary| {
+            let id = job.job_id.to_string();
+            can_be_part(&upper) && (id.ends_with(&upper) || id.starts_with(&upper))
         };
-        let Fitting { parts, named, is_short } = fits;
+        let parts: Vec<&JobSummary> = jobs.iter().filter(is_part).collect();
         match (parts.as_slice(), named.as_slice()) {
             ([], []) => Err(unknown_job(text)),
             ([], _) => Ok(Found::Named(named.into_iter().cloned().collect())),
             ([id], []) => Ok(Found::Id(id.job_id)),
-            ([id], _) if is_short => Ok(Found::Id(id.job_id)),
             // A job that has its own id as its name.
             ([id], [same]) if id.job_id == same.job_id => Ok(Found::Id(id.job_id)),
-            _ => {
-                let mut all: Vec<JobSummary> = parts.into_iter().chain(named).cloned().collect();
-                all.sort_by_key(|job| job.job_id);
-                all.dedup_by_key(|job| job.job_id);
-                Err(ambiguous(text, &all))
-            }
+            _ => Err(ambiguous(text, parts.into_iter().chain(named))),
         }
     }
 
@@ -224,6 +227,11 @@ fn is_short_form(upper: &str) -> bool {
     upper.len() == SHOWN && upper.bytes().all(|b| b.is_ascii_alphanumeric() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
 }
 
+/// Whether this can be a part of an id that is long enough to look for.
+fn can_be_part(upper: &str) -> bool {
+    upper.len() >= SHORTEST && upper.bytes().all(|b| b.is_ascii_alphanumeric())
+}
+
 /// Finds the stored jobs with this name, and those whose id begins or ends with this text.
 async fn looked_up(store: &Store, text: &str, upper: &str) -> Result<Vec<JobSummary>, DbError> {
     let mut ids = store.named(text, None, NAMED).await?.ids;
@@ -243,7 +251,7 @@ pub(crate) async fn sought(store: &Store, word: &str) -> Result<Vec<JobId>, DbEr
 
 /// The stored jobs whose id has this end or, if it is not the short id of one, this beginning.
 async fn with_part(store: &Store, upper: &str) -> Result<Vec<JobId>, DbError> {
-    if upper.len() < SHORTEST || !upper.bytes().all(|b| b.is_ascii_alphanumeric()) {
+    if !can_be_part(upper) {
         return Ok(Vec::new());
     }
     let mut ids = store.with_end(upper).await?;
@@ -252,36 +260,6 @@ async fn with_part(store: &Store, upper: &str) -> Result<Vec<JobId>, DbError> {
     }
     ids.truncate(NAMED);
     Ok(ids)
-}
-
-/// The jobs that a text fits.
-struct Fitting<'a> {
-    /// Those whose id has this part. If it is the short id of some, only these.
-    parts: Vec<&'a JobSummary>,
-    /// Those that have this name.
-    named: Vec<&'a JobSummary>,
-    /// Whether the text is the short id of a job.
-    is_short: bool,
-}
-
-impl Fitting<'_> {
-    const fn is_empty(&self) -> bool {
-        self.parts.is_empty() && self.named.is_empty()
-    }
-}
-
-fn fitting<'a>(jobs: impl Iterator<Item = &'a JobSummary> + Clone, text: &str, upper: &str) -> Fitting<'a> {
-    let is_part = upper.len() >= SHORTEST && upper.bytes().all(|b| b.is_ascii_alphanumeric());
-    let with = |fits: &dyn Fn(&JobSummary) -> bool| jobs.clone().filter(|job| fits(job)).collect::<Vec<_>>();
-    let named = with(&|job| job.name.as_deref() == Some(text));
-    let short = if is_short_form(upper) { with(&|job| job.job_id.to_string().ends_with(upper)) } else { Vec::new() };
-    let is_short = !short.is_empty();
-    let is_there = |job: &JobSummary| {
-        let id = job.job_id.to_string();
-        is_part && (id.ends_with(upper) || id.starts_with(upper))
-    };
-    let parts = if is_short { short } else { with(&is_there) };
-    Fitting { parts, named, is_short }
 }
 
 fn number(text: Option<&str>) -> Option<u32> {
@@ -307,19 +285,20 @@ fn unknown_job(text: &str) -> anyhow::Error {
     .into()
 }
 
-fn ambiguous(text: &str, jobs: &[JobSummary]) -> anyhow::Error {
-    let mut newest: Vec<&JobSummary> = jobs.iter().collect();
+fn ambiguous<'a>(text: &str, jobs: impl IntoIterator<Item = &'a JobSummary>) -> anyhow::Error {
+    let mut newest: Vec<&JobSummary> = jobs.into_iter().collect();
     newest.sort_by_key(|job| std::cmp::Reverse(job.job_id));
+    newest.dedup_by_key(|job| job.job_id);
     let shown = newest.iter().take(LISTED).map(|job| {
         let name = job.name.as_deref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();
         format!("{}{name} ({})", job.job_id, job.state)
     });
     let shown: Vec<String> = shown.collect();
-    let more = jobs.len().saturating_sub(LISTED);
+    let more = newest.len().saturating_sub(LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     anyhow::anyhow!(
         "{} fit {}: {}{more}: give more of the id",
-        several(jobs.len(), "job"),
+        several(newest.len(), "job"),
         quoted(text),
         shown.join(", ")
     )
