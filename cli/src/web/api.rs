@@ -26,37 +26,32 @@ const LINES: usize = 500;
 const PARTS: usize = 120;
 
 /// Why there is no answer.
-pub(super) enum Failure {
-    Db(DbError),
-    NotFound(String),
-    Wrong(String),
-}
+pub(super) struct Failure(pub(super) StatusCode, pub(super) String);
 
 impl From<DbError> for Failure {
     fn from(error: DbError) -> Self {
-        Self::Db(error)
+        Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let (status, why) = match self {
-            Self::Db(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
-            Self::NotFound(what) => (StatusCode::NOT_FOUND, what),
-            Self::Wrong(why) => (StatusCode::BAD_REQUEST, why),
-        };
-        refusal(status, &why)
+        let Self(status, why) = self;
+        (status, Json(json!({ "error": why }))).into_response()
     }
 }
 
-/// Every refusal has this form.
-pub(super) fn refusal(status: StatusCode, why: &str) -> Response {
-    (status, Json(json!({ "error": why }))).into_response()
+fn not_found(what: String) -> Failure {
+    Failure(StatusCode::NOT_FOUND, what)
+}
+
+fn wrong(why: String) -> Failure {
+    Failure(StatusCode::BAD_REQUEST, why)
 }
 
 /// The answer at a path that is not of the API.
 pub(super) async fn nothing_here(uri: Uri) -> Failure {
-    Failure::NotFound(format!("there is nothing at {}", uri.path()))
+    not_found(format!("there is nothing at {}", uri.path()))
 }
 
 type Answer = Result<Json<Value>, Failure>;
@@ -64,13 +59,13 @@ type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
 type Named = Result<Path<String>, axum::extract::rejection::PathRejection>;
 
 fn asked<T>(query: Asked<T>) -> Result<T, Failure> {
-    query.map(|Query(wanted)| wanted).map_err(|e| Failure::Wrong(e.body_text()))
+    query.map(|Query(wanted)| wanted).map_err(|e| wrong(e.body_text()))
 }
 
 /// The last part of the path, as an id.
 fn named<T: FromStr<Err: Display>>(path: Named) -> Result<T, Failure> {
-    let Path(name) = path.map_err(|e| Failure::Wrong(e.body_text()))?;
-    name.parse().map_err(|e: T::Err| Failure::Wrong(e.to_string()))
+    let Path(name) = path.map_err(|e| wrong(e.body_text()))?;
+    name.parse().map_err(|e: T::Err| wrong(e.to_string()))
 }
 
 /// Something with the time at which it was seen.
@@ -80,7 +75,7 @@ fn seen(at: Time, value: impl Serialize) -> Answer {
 
 /// Something with the time at which it was seen, and more fields.
 fn seen_with<const N: usize>(at: Time, value: impl Serialize, more: [(&str, Value); N]) -> Answer {
-    let mut value = serde_json::to_value(value).map_err(|e| Failure::Wrong(e.to_string()))?;
+    let mut value = serde_json::to_value(value).map_err(|e| wrong(e.to_string()))?;
     if let Value::Object(fields) = &mut value {
         fields.extend([("now", json!(at))].into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)));
     }
@@ -126,7 +121,7 @@ pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> Answer {
     let live = web.live().await?;
     let detail = JobDetail::read(&web.source.store, &live, id).await?;
     let detail =
-        detail.ok_or_else(|| Failure::NotFound(format!("there is no job {id}: it never was, or is no longer kept")))?;
+        detail.ok_or_else(|| not_found(format!("there is no job {id}: it never was, or is no longer kept")))?;
     seen(live.present.now, detail)
 }
 
@@ -140,7 +135,7 @@ pub(super) async fn node(State(web): State<Arc<Views>>, slot: Named) -> Answer {
     let slot: Slot = named(slot)?;
     let (live, past) = (web.live().await?, web.past().await?);
     let detail = NodeDetail::read(&web.source.store, &live, Some(&*past), slot).await?;
-    seen(live.present.now, detail.ok_or_else(|| Failure::NotFound(format!("slot {slot} has never had a node")))?)
+    seen(live.present.now, detail.ok_or_else(|| not_found(format!("slot {slot} has never had a node")))?)
 }
 
 /// An event in a list.
@@ -232,7 +227,7 @@ pub(super) async fn cost(State(web): State<Arc<Views>>, query: Asked<Asking>) ->
         None | Some("name") => By::Name,
         Some("job") => By::Job,
         Some("size") => By::Size,
-        Some(_) => return Err(Failure::Wrong("by is job, name or size".to_owned())),
+        Some(_) => return Err(wrong("by is job, name or size".to_owned())),
     };
     let past = web.past().await?;
     let mut report = Report::of(&past, wanted.span(), by);
@@ -242,6 +237,6 @@ pub(super) async fn cost(State(web): State<Arc<Views>>, query: Asked<Asking>) ->
 
 pub(super) async fn local(State(web): State<Arc<Views>>) -> Answer {
     let extra = web.source.extra.as_ref();
-    let extra = extra.ok_or_else(|| Failure::NotFound("this cluster does not run on this machine".to_owned()))?;
+    let extra = extra.ok_or_else(|| not_found("this cluster does not run on this machine".to_owned()))?;
     seen((web.source.clock)(), extra())
 }

@@ -3,11 +3,11 @@
 //! Guarantees: a page of another site gets no data ([`origin`]); an answer loads nothing from elsewhere, and is no part of
 //! another site's page.
 
-use super::api;
+use super::api::Failure;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use guard::origin;
 
 /// What the page may do in a browser.
@@ -18,7 +18,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 pub(super) async fn check(request: Request, next: Next) -> Response {
     let mut answer = match origin::of_our_page(request.method(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err((status, why)) => api::refusal(status, why.trim_end()),
+        Err((status, why)) => Failure(status, why.trim_end().to_owned()).into_response(),
     };
     let headers = answer.headers_mut();
     for (name, value) in [
