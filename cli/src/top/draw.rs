@@ -175,9 +175,10 @@ fn foot(state: &State, paint: Paint) -> Line<'static> {
     if state.typing {
         return Line::raw(format!("/{}_", one_line(&state.list().filter)));
     }
-    if let Some(said) = &state.said {
-        let style = if said.is_bad { paint.bad() } else { paint.tone(Tone::Plain) };
-        return Line::styled(one_line(&said.text), style);
+    match &state.said {
+        Some(Ok(text)) => return Line::raw(one_line(text)),
+        Some(Err(why)) => return Line::styled(one_line(why), paint.bad()),
+        None => {}
     }
     if state.opened.is_some() {
         return Line::raw("Esc back  l output  c cancel  d drain  ? help  q quit");

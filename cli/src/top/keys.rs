@@ -4,7 +4,7 @@
 //! Does not: do anything outside. What is to be done outside is a [`Effect`].
 
 use super::operator_action::OperatorAction;
-use super::state::{Effect, Opened, Selection, State, StatusLine, View};
+use super::state::{Effect, Opened, Selection, State, View};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 /// The keys, for the help.
@@ -75,7 +75,7 @@ fn answer(state: &mut State, code: KeyCode) -> Option<Effect> {
         KeyCode::Char('y' | 'Y') => state.question.take().map(Effect::Do),
         KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc | KeyCode::Enter => {
             state.question = None;
-            state.said = Some(StatusLine { text: "nothing was changed".to_owned(), is_bad: false });
+            state.said = Some(Ok("nothing was changed".to_owned()));
             None
         }
         _ => None,

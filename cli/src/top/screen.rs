@@ -91,7 +91,7 @@ pub(super) async fn run(cluster: Cluster, views: Arc<Views>, clock: Clock, paint
                 None => break Err(anyhow::anyhow!("the keys are no longer read")),
             },
             Some(said) = on.actions.next() => {
-                on.state.done(said);
+                on.state.said = Some(said);
                 on.again();
             }
             Some(told) = news_in.recv() => match told {

@@ -61,13 +61,6 @@ pub(super) struct Opened {
     pub(super) lines: (usize, usize),
 }
 
-/// What was said in answer to a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StatusLine {
-    pub(super) text: String,
-    pub(super) is_bad: bool,
-}
-
 /// What is to be done outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
@@ -94,7 +87,8 @@ pub(super) struct State {
     pub(super) typing: bool,
     /// What waits for a yes.
     pub(super) question: Option<OperatorAction>,
-    pub(super) said: Option<StatusLine>,
+    /// What was said in answer to a key.
+    pub(super) said: Option<Result<String, String>>,
 }
 
 impl State {
@@ -118,13 +112,6 @@ impl State {
             Ok(detail) => (opened.detail, opened.missing) = (Some(detail), None),
             Err(why) => opened.missing = Some(why),
         }
-    }
-
-    /// A action is done, or it failed.
-    pub(super) fn done(&mut self, result: Result<String, String>) {
-        let is_bad = result.is_err();
-        let (Ok(text) | Err(text)) = result;
-        self.said = Some(StatusLine { text, is_bad });
     }
 
     /// The list on the screen.
@@ -178,7 +165,7 @@ impl State {
 
     /// Answers a key that does nothing.
     pub(super) fn refuse(&mut self, why: &str) {
-        self.said = Some(StatusLine { text: why.to_owned(), is_bad: true });
+        self.said = Some(Err(why.to_owned()));
     }
 }
 

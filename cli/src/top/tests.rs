@@ -403,7 +403,7 @@ fn a_job_is_cancelled_only_after_a_yes() {
     assert_eq!(asked(&mut state, 'c', KeyCode::Down).1, None);
     assert!(state.question.is_some());
     key(&mut state, KeyCode::Esc);
-    state.done(Ok("it is cancelled".into()));
+    state.said = Some(Ok("it is cancelled".into()));
     assert!(has(&screen(&mut state, 100, 20), &["it is cancelled"]));
     key(&mut state, KeyCode::End);
     keys(&mut state, "c");
