@@ -19,6 +19,11 @@ use store::{DbError, Listed, Unreadable, WriteError};
 /// The columns and fields whose words are states. They have colours, if there are any.
 const STATES: [&str; 8] = ["STATE", "STATUS", "CLIENT", "INTENT", "state", "status", "client", "intent"];
 
+/// Whether the words of a column or field with this name are states.
+pub(crate) fn is_state(name: &str) -> bool {
+    STATES.contains(&name)
+}
+
 /// A table without borders.
 pub(crate) struct Rows {
     table: Table,
@@ -34,7 +39,7 @@ impl Rows {
         if !heads.is_empty() {
             table.set_header(heads.iter().copied());
         }
-        let states = heads.iter().enumerate().filter(|(_, head)| STATES.contains(head)).map(|(n, _)| n).collect();
+        let states = heads.iter().enumerate().filter(|(_, head)| is_state(head)).map(|(n, _)| n).collect();
         // It has no colours before somebody asks for them, whatever standard output is.
         table.force_no_tty();
         Self { table, states }
@@ -71,7 +76,7 @@ impl Rows {
     /// Adds a name and its value, if there is a value.
     pub(crate) fn field(&mut self, name: &str, value: Option<impl ToString>) {
         let Some(value) = value.map(|value| one_line(&value.to_string())) else { return };
-        let value = if STATES.contains(&name) { toned(&value) } else { Cell::new(value) };
+        let value = if is_state(name) { toned(&value) } else { Cell::new(value) };
         self.table.add_row([Cell::new(name), value]);
     }
 

@@ -17,7 +17,7 @@ use super::keys::KEYS;
 use super::paint::Paint;
 use super::state::{Snapshot, State, View};
 use super::{detail, rows};
-use crate::console::show::{dollars, one_line, rough};
+use crate::console::show::{dollars, is_state, one_line, rough};
 use crate::console::tone::Tone;
 use crate::view::status::{Check, Level, none_or};
 use model::time::Time;
@@ -144,8 +144,8 @@ fn list(frame: &mut Frame<'_>, state: &mut State, area: Rect, now: Time, paint: 
     let of_row = |row: &Vec<String>| {
         Row::new(columns.iter().map(|(n, _)| {
             let text = row.get(*n).cloned().unwrap_or_default();
-            let is_state = heads.get(*n).is_some_and(|head| head.is_state);
-            let style = if is_state { paint.word(&text) } else { paint.tone(Tone::Plain) };
+            let has_colour = heads.get(*n).is_some_and(|head| is_state(head.name));
+            let style = if has_colour { paint.word(&text) } else { paint.tone(Tone::Plain) };
             Text::styled(text, style)
         }))
     };

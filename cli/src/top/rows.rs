@@ -13,8 +13,6 @@ use ratatui::text::Span;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) name: &'static str,
-    /// Whether its words are states, which have colours.
-    pub(super) is_state: bool,
     /// The columns with the highest numbers are left out first, if not all fit.
     rank: u8,
     /// The widest that it gets, but for the last column.
@@ -22,21 +20,17 @@ pub(super) struct Head {
 }
 
 const fn head(name: &'static str, rank: u8, most: u16) -> Head {
-    Head { name, is_state: false, rank, most }
-}
-
-const fn state(name: &'static str, rank: u8, most: u16) -> Head {
-    Head { name, is_state: true, rank, most }
+    Head { name, rank, most }
 }
 
 /// The columns of the nodes.
 pub(super) const NODES: &[Head] = &[
     head("SLOT", 0, 6),
-    state("STATE", 0, 13),
+    head("STATE", 0, 13),
     head("SIZE", 3, 16),
     head("MARKET", 6, 9),
     head("INSTANCE", 5, 19),
-    state("INTENT", 2, 6),
+    head("INTENT", 2, 6),
     head("ALLOCS", 2, 6),
     head("HEARD", 4, 7),
     head("UP", 4, 7),
@@ -47,7 +41,7 @@ pub(super) const NODES: &[Head] = &[
 pub(super) const JOBS: &[Head] = &[
     head("JOB", 0, 8),
     head("NAME", 1, 24),
-    state("STATE", 0, 10),
+    head("STATE", 0, 10),
     head("PRIORITY", 6, 8),
     head("NEEDS", 4, 28),
     head("SLOTS", 3, 12),
