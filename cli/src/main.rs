@@ -122,7 +122,7 @@ async fn run_with(what: What, color: ColorChoice, given: Given, out: &mut Standa
     match what {
         #[cfg(feature = "local")]
         What::Local(args) => {
-            let env = LocalEnv { variables: given.env, exe: std::env::current_exe()?, clock };
+            let env = LocalEnv { given, exe: std::env::current_exe()?, clock };
             local::run(args, env).await?;
         }
         #[cfg(not(feature = "local"))]

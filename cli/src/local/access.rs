@@ -50,7 +50,7 @@ const BUCKET: &str = "local";
 impl Access {
     /// New credentials.
     pub(super) fn new(env: &LocalEnv) -> Self {
-        Self::of(Owner::of_this_program(env.var("SUDO_UID")), Arc::clone(&env.clock))
+        Self::of(Owner::of_this_program(env.given.var("SUDO_UID")), Arc::clone(&env.clock))
     }
 
     /// New credentials, for a test.

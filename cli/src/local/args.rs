@@ -2,10 +2,10 @@
 
 use super::ports;
 use crate::console::Clock;
+use crate::contexts::Given;
 use crate::running;
 use clap::{Args, ValueEnum};
 use model::ids::ClusterName;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The options of `nodekeeper local`.
@@ -73,20 +73,9 @@ impl LocalArgs {
 /// What `main` reads for it.
 #[derive(Clone)]
 pub struct LocalEnv {
-    /// The variables of the environment.
-    pub variables: BTreeMap<String, String>,
+    /// The environment.
+    pub given: Given,
     /// The path of this program.
     pub exe: PathBuf,
     pub clock: Clock,
-}
-
-impl LocalEnv {
-    pub(super) fn var(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(String::as_str)
-    }
-
-    /// What stands for S3 here, if something does.
-    pub(super) fn s3(&self) -> Option<&str> {
-        self.var("AWS_ENDPOINT_URL_S3").filter(|url| !url.is_empty())
-    }
 }

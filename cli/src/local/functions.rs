@@ -131,7 +131,7 @@ impl Functions {
             let parts = Parts::new(given, &access.sdk_config(places.dynamo), access.sdk_config(other));
             let path = places.logs.join(format!("{}.log", lambda.name));
             let file = Arc::new(File::create(&path).map_err(error::file("write", &path))?);
-            let log = (log_to(&file, env.var("RUST_LOG")), file);
+            let log = (log_to(&file, env.given.var("RUST_LOG")), file);
             let made = Made::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts));
             Ok((lambda.name, Running::new(lambda.name, made, log, Arc::clone(&env.clock))))
         });

@@ -65,7 +65,7 @@ impl Stack {
         let (dir, lock) = directory::working_directory(&args.dir)?;
         directory::fresh_directory(&dir.join("logs"), PRIVATE)?;
 
-        let s3 = other_s3(args.port, env.s3());
+        let s3 = other_s3(args.port, env.given.var("AWS_ENDPOINT_URL_S3"));
         let ports = Ports::bind(args.port, args.functions_url.as_deref(), s3).await?;
         let places = ports.places(args.functions_url.as_deref(), s3, dir)?;
         let access = Access::new(env);
@@ -76,7 +76,7 @@ impl Stack {
             database::start(data, args.cluster.clone(), &access, ports.dynamo, places.dynamo, &mut tasks).await?;
         let policy = database::store_policy(&store, given).await?;
         let isolation = JobIsolation::of(args, &places.dir);
-        let given = OF_MACHINES.split(' ').filter_map(|name| Some((name, env.var(name)?.to_owned())));
+        let given = OF_MACHINES.split(' ').filter_map(|name| Some((name, env.given.var(name)?.to_owned())));
         let known = places.endpoints().into_iter().chain(access.node_keys()).chain([("AWS_REGION", REGION.to_owned())]);
         let settings = MachineSettings {
             agent,
