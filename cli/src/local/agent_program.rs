@@ -12,19 +12,12 @@ use tokio::process::Command;
 
 const AGENT: &str = "nodekeeper-agent";
 
-/// Whether the program is built first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Build {
-    InSourceTree,
-    Never,
-}
-
-/// The agent beside `exe`. It is built if that is the target directory of a workspace.
-pub(super) async fn agent(exe: &Path, build: Build) -> anyhow::Result<PathBuf> {
+/// The agent beside `exe`. If it may be built, and that is the target directory of a workspace, it is built first.
+pub(super) async fn agent(exe: &Path, may_build: bool) -> anyhow::Result<PathBuf> {
     let dir = exe.parent().unwrap_or(Path::new("."));
-    if let (Build::InSourceTree, Some(tree)) = (build, SourceTree::of(dir)) {
+    if let Some((root, target, option)) = source_tree(dir).filter(|_| may_build) {
         say(&format!("cargo checks that {AGENT}, which machines run, is up to date: the first build takes minutes"));
-        tree.build().await?;
+        build(root, target, option).await?;
     }
     let agent = dir.join(AGENT);
     ensure!(
@@ -36,46 +29,37 @@ pub(super) async fn agent(exe: &Path, build: Build) -> anyhow::Result<PathBuf> {
     Ok(agent)
 }
 
-/// A workspace that this program was built in.
-struct SourceTree<'a> {
-    root: &'a Path,
-    target: &'a Path,
-    is_release: bool,
+/// The root of the workspace that this program was built in, its target directory, and the option of cargo for its profile. `dir`
+/// must be `{root}/target/{debug or release}`, and the root must have a workspace.
+fn source_tree(dir: &Path) -> Option<(&Path, &Path, Option<&'static str>)> {
+    let option = match dir.file_name()?.to_str()? {
+        "debug" => None,
+        "release" => Some("--release"),
+        _ => return None,
+    };
+    let target = dir.parent()?;
+    let root = target.parent()?;
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).ok()?;
+    manifest.lines().any(|line| line.trim() == "[workspace]").then_some((root, target, option))
 }
 
-impl<'a> SourceTree<'a> {
-    /// `dir` must be `{root}/target/{debug or release}`, and the root must have a workspace.
-    fn of(dir: &'a Path) -> Option<Self> {
-        let is_release = match dir.file_name()?.to_str()? {
-            "debug" => false,
-            "release" => true,
-            _ => return None,
-        };
-        let target = dir.parent()?;
-        let root = target.parent()?;
-        let manifest = std::fs::read_to_string(root.join("Cargo.toml")).ok()?;
-        manifest.lines().any(|line| line.trim() == "[workspace]").then_some(Self { root, target, is_release })
-    }
-
-    /// `--workspace --bin` builds one binary, but with the features of the whole workspace. Without `--workspace`, cargo would
-    /// compile the AWS SDK again.
-    async fn build(&self) -> anyhow::Result<()> {
-        let arguments = ["build", "--workspace", "--bin", AGENT, "--release"];
-        let arguments = arguments.get(..if self.is_release { 5 } else { 4 }).unwrap_or_default();
-        let mut cargo = Command::new("cargo");
-        cargo.args(arguments).arg("--target-dir").arg(self.target).current_dir(self.root);
-        // Standard error is inherited: cargo shows its progress there.
-        let why = match cargo.stdin(Stdio::null()).kill_on_drop(true).status().await {
-            Ok(status) if status.success() => return Ok(()),
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
-        };
-        bail!(
-            "`cargo {}` in {} failed ({why}): see its messages above, or use the binaries as they are with --no-build",
-            arguments.join(" "),
-            self.root.display()
-        )
-    }
+/// `--workspace --bin` builds one binary, but with the features of the whole workspace. Without `--workspace`, cargo would
+/// compile the AWS SDK again.
+async fn build(root: &Path, target: &Path, option: Option<&str>) -> anyhow::Result<()> {
+    let arguments: Vec<&str> = ["build", "--workspace", "--bin", AGENT].into_iter().chain(option).collect();
+    let mut cargo = Command::new("cargo");
+    cargo.args(&arguments).arg("--target-dir").arg(target).current_dir(root);
+    // Standard error is inherited: cargo shows its progress there.
+    let why = match cargo.stdin(Stdio::null()).kill_on_drop(true).status().await {
+        Ok(status) if status.success() => return Ok(()),
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    bail!(
+        "`cargo {}` in {} failed ({why}): see its messages above, or use the binaries as they are with --no-build",
+        arguments.join(" "),
+        root.display()
+    )
 }
 
 #[cfg(test)]
@@ -86,10 +70,10 @@ mod tests {
     async fn an_agent_that_is_not_there_is_said_and_nothing_is_built_outside_of_a_source_tree() {
         let dir = tempfile::tempdir().unwrap();
         let exe = dir.path().join("nodekeeper");
-        let error = agent(&exe, Build::InSourceTree).await.unwrap_err().to_string();
+        let error = agent(&exe, true).await.unwrap_err().to_string();
         assert!(error.contains(AGENT) && error.contains("cargo build --workspace --bins"), "{error}");
         std::fs::write(dir.path().join(AGENT), "").unwrap();
-        assert_eq!(agent(&exe, Build::InSourceTree).await.unwrap(), dir.path().join(AGENT));
+        assert_eq!(agent(&exe, true).await.unwrap(), dir.path().join(AGENT));
     }
 
     #[test]
@@ -97,9 +81,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("target/release");
         std::fs::create_dir_all(&dir).unwrap();
-        assert!(SourceTree::of(&dir).is_none());
+        assert_eq!(source_tree(&dir), None);
         std::fs::write(root.path().join("Cargo.toml"), "[workspace]\n").unwrap();
-        assert!(SourceTree::of(&dir).is_some_and(|tree| tree.is_release));
-        assert!(SourceTree::of(&root.path().join("target")).is_none());
+        let target = root.path().join("target");
+        assert_eq!(source_tree(&dir), Some((root.path(), target.as_path(), Some("--release"))));
+        assert_eq!(source_tree(&target), None);
     }
 }

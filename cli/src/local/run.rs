@@ -4,7 +4,7 @@
 //! the error says how many have not.
 //! Does not: start or stop the parts itself; `stack` does.
 
-use super::agent_program::{Build, agent};
+use super::agent_program::agent;
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
 use super::stack::Stack;
 use super::terminal::say;
@@ -60,8 +60,7 @@ async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) 
 }
 
 async fn start(args: &LocalArgs, env: &LocalEnv) -> anyhow::Result<Stack> {
-    let build = if args.no_build { Build::Never } else { Build::InSourceTree };
-    let agent = agent(&env.exe, build).await?;
+    let agent = agent(&env.exe, !args.no_build).await?;
     Stack::start(args, env, agent).await
 }
 
