@@ -65,32 +65,14 @@ pub struct MachineSettings {
     pub(super) isolation: JobIsolation,
     /// The URL of the metadata service: `{metadata_url}/{instance_id}/latest/…`.
     pub metadata_url: String,
-    /// How many GPUs a machine of a size gets, by the name of the size.
-    pub gpus: GpusOf,
+    /// The tables with the policy, which says how many GPUs a machine of a size gets.
+    pub store: Store,
+    /// The machines' threads ask the tables in it.
+    pub runtime: Handle,
     /// Whether machines run the commands of `launch.user_data`.
     pub user_data: bool,
     /// The variables of agents and jobs: the way to programs, the log, what SDKs, docker and podman read, the keys of S3.
     pub variables: Vec<(&'static str, String)>,
-}
-
-/// How many GPUs machines get, and of which model: by the name of their size, as the stored policy says now.
-#[derive(Clone, Debug)]
-pub struct GpusOf {
-    pub store: Store,
-    /// The machines' threads ask in it.
-    pub runtime: Handle,
-}
-
-impl GpusOf {
-    /// Pretended GPUs for a machine of this size, in the form of `--gpus-from`; `None` if the size has none.
-    fn listed(&self, machine: &MachineStart, size: &str) -> Option<Value> {
-        let control = self.runtime.block_on(self.store.control()).ok()?;
-        let (policy, _) = control.checked_policy().ok()?;
-        let size = policy.size.into_iter().find(|s| s.name == size && s.instance_type == machine.instance_type)?;
-        let model = size.kind.gpu_type.as_deref().unwrap_or("pretended");
-        let gpu = |n| json!({"uuid": format!("GPU-{}-{n}", machine.instance_id), "model": model, "sick": false});
-        (size.capacity.gpus > 0).then(|| (0..size.capacity.gpus).map(gpu).collect())
-    }
 }
 
 /// The machines that are up. Cheap to clone.
@@ -314,10 +296,9 @@ impl Machine {
         let mut node_file =
             File::options().write(true).create_new(true).mode(0o600).open(self.dir.join("node.json"))?;
         node_file.write_all(&serde_json::to_vec(&file)?)?;
-        let size = self.start.tags.get(SIZE_TAG).map(String::as_str).unwrap_or_default();
         // `nodekeeper exec` starts it.
         std::os::unix::fs::symlink(&settings.agent, self.dir.join("agent"))?;
-        if let Some(gpus) = settings.gpus.listed(&self.start, size) {
+        if let Some(gpus) = self.gpus(settings) {
             fs::write(self.dir.join(GPUS), format!("{gpus:#}\n"))?;
         }
         let commands = commands_in(&self.start.user_data);
@@ -335,6 +316,18 @@ impl Machine {
             Some(status) if status.success() => Ok(true),
             Some(status) => Err(failed(format!("launch.user_data ended with {status}"))),
         }
+    }
+
+    /// GPUs that it pretends to have, in the form of `--gpus-from`: as many, and of the model, as the stored policy says now. `None`
+    /// if its size has none.
+    fn gpus(&self, settings: &MachineSettings) -> Option<Value> {
+        let control = settings.runtime.block_on(settings.store.control()).ok()?;
+        let (policy, _) = control.checked_policy().ok()?;
+        let (id, size) = (&self.start.instance_id, self.start.tags.get(SIZE_TAG)?);
+        let size = policy.size.into_iter().find(|s| s.name == *size && s.instance_type == self.start.instance_type)?;
+        let model = size.kind.gpu_type.as_deref().unwrap_or("pretended");
+        let gpu = |n| json!({"uuid": format!("GPU-{id}-{n}"), "model": model, "sick": false});
+        (size.capacity.gpus > 0).then(|| (0..size.capacity.gpus).map(gpu).collect())
     }
 
     fn log(&self) -> io::Result<File> {

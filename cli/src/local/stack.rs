@@ -11,7 +11,7 @@ use super::args::{LocalArgs, LocalAuth, LocalEnv};
 use super::directory::{self, PRIVATE, Places, REGION};
 use super::functions::Functions;
 use super::isolation::JobIsolation;
-use super::machines::{GpusOf, LocalMachines, MachineSettings};
+use super::machines::{LocalMachines, MachineSettings};
 use super::page::{self, Page};
 use super::ports::{Ports, other_s3};
 use super::region::region;
@@ -84,7 +84,8 @@ impl Stack {
             logs: places.logs.clone(),
             isolation: isolation.clone(),
             metadata_url: format!("http://{}/metadata", places.page),
-            gpus: GpusOf { store: store.clone(), runtime: Handle::current() },
+            store: store.clone(),
+            runtime: Handle::current(),
             user_data: !args.no_user_data,
             variables: known.chain(given).collect(),
         };
