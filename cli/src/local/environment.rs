@@ -4,17 +4,15 @@
 
 use super::access::Access;
 use super::args::{LocalArgs, LocalAuth};
+use super::credentials;
 use super::directory::{self, Places, REGION};
-use super::{credentials, functions};
+use model::functions::{Function, GRANT_CREDENTIALS, HEARTBEAT_INGEST, SWEEP_DISPATCH};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The environment of the functions, and of other programs that use this system.
 pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, access: &Access) -> BTreeMap<String, String> {
-    let url = |route: &str| {
-        let name = functions::serving(route).map_or_else(String::new, |function| function.name.to_owned());
-        format!("{}/lambda-url/{name}", places.functions)
-    };
+    let url = |function: Function| format!("{}/lambda-url/{}", places.functions, function.name);
     let auth = match args.node_auth {
         LocalAuth::Token => ("NODEKEEPER_NODE_KEY", key.to_owned()),
         LocalAuth::Iam => ("NODEKEEPER_NODE_ROLE", credentials::role_arn()),
@@ -22,9 +20,9 @@ pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, access: &A
     let common = [
         ("NODEKEEPER_CLUSTER", args.cluster.to_string()),
         auth,
-        ("NODEKEEPER_HEARTBEAT_URL", url("heartbeat")),
-        ("NODEKEEPER_SWEEP_URL", url("handles")),
-        ("NODEKEEPER_GRANT_URL", url("credentials")),
+        ("NODEKEEPER_HEARTBEAT_URL", url(HEARTBEAT_INGEST)),
+        ("NODEKEEPER_SWEEP_URL", url(SWEEP_DISPATCH)),
+        ("NODEKEEPER_GRANT_URL", url(GRANT_CREDENTIALS)),
         ("AWS_ENDPOINT_URL_DYNAMODB", format!("http://{}", places.dynamo)),
         ("AWS_ENDPOINT_URL_EC2", format!("http://{}", places.ec2)),
         ("AWS_ENDPOINT_URL_PRICING", format!("http://{}", places.ec2)),

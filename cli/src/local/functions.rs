@@ -1,7 +1,7 @@
 //! The functions, in this process: when they run, how many at the same time, and what they say.
 //!
 //! They are made by the code that makes them under Lambda ([`Lambda`]), with the environment of this system in place of the
-//! process's own. Names, periods and routes come from the table [`FUNCTIONS`].
+//! process's own. Names and periods come from the table [`FUNCTIONS`].
 //!
 //! Guarantees: runs overlap, as in AWS; a run that takes longer than its function's time-out is abandoned, and one that
 //! panics fails: whoever waits for it learns so, and other runs go on; [`Functions::stop`] returns when no run is left.
@@ -15,7 +15,7 @@ use super::{error, wake};
 use crate::console::Clock;
 use anyhow::Context as _;
 use futures::FutureExt;
-use model::functions::{FUNCTIONS, Function, POLL_AND_SCALE};
+use model::functions::{FUNCTIONS, POLL_AND_SCALE};
 use model::time::{Span, Time};
 use runtime::env::Environment;
 use runtime::lambda::{Lambda, Made, Parts};
@@ -46,11 +46,6 @@ const LAMBDAS: [Lambda; 5] = [
 const MOST: usize = 1000;
 /// A longer answer is cut for the page.
 const SHOWN_CHARS: usize = 8 * 1024;
-
-/// The function that answers paths that end in `route`.
-pub(super) fn serving(route: &str) -> Option<&'static Function> {
-    FUNCTIONS.iter().find(|function| function.routes.contains(&route))
-}
 
 /// The scheduled functions and their periods. A minute of the table takes `tick_s` seconds.
 fn periods(tick_s: u64) -> Vec<(&'static str, Span)> {
@@ -332,12 +327,6 @@ mod tests {
             assert_eq!(period.as_ms() * 30, in_aws.as_ms(), "{name}");
         }
         assert_eq!(periods(60).len(), FUNCTIONS.iter().filter(|f| f.period.is_some()).count());
-    }
-
-    #[test]
-    fn every_route_that_agents_call_has_a_function() {
-        assert!(["heartbeat", "allocs", "handles"].iter().all(|route| serving(route).is_some()));
-        assert_eq!(serving("nothing"), None);
     }
 
     #[tokio::test(start_paused = true)]
