@@ -1,6 +1,7 @@
 //! Printing bytes of an output: which stream goes where.
 //!
-//! Guarantees: on a terminal nothing in the output is obeyed, elsewhere each byte is printed as it is.
+//! Guarantees: on a terminal nothing in the output is obeyed, elsewhere each byte is printed as it is; of the last lines, none is
+//! printed before all of them are there.
 //! Does not: know where the bytes come from, or whether some are missing.
 
 use crate::console::{Context, Screen, show};
@@ -22,6 +23,19 @@ pub(super) enum Route {
     Together,
     /// Only this one, to standard output.
     Only(Stream),
+}
+
+impl Route {
+    /// How many bytes at the end of an output are read for so many last lines; `None`: all of it.
+    pub(super) fn last_bytes(self, lines: usize) -> Option<u64> {
+        match self {
+            Self::Apart | Self::Together => {
+                Some((lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES))
+            }
+            // Where the last lines of one stream begin is not known before all is read.
+            Self::Only(_) => None,
+        }
+    }
 }
 
 /// A part of an output.
@@ -61,7 +75,7 @@ impl Text {
         self
     }
 
-    pub(super) fn last_lines(&self, lines: usize) -> Self {
+    fn last_lines(&self, lines: usize) -> Self {
         self.from(begin_of_last(&self.bytes, lines) as u64)
     }
 
@@ -70,11 +84,6 @@ impl Text {
         let ends = self.bytes.iter().filter(|byte| **byte == b'\n').count();
         ends.saturating_add(usize::from(self.bytes.last().is_some_and(|byte| *byte != b'\n')))
     }
-}
-
-/// How many bytes at the end of an output are read for so many lines.
-pub(super) fn lines_bytes(lines: usize) -> u64 {
-    (lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES)
 }
 
 /// Where the last lines of a text begin.
@@ -97,15 +106,35 @@ pub(super) struct Printer {
     came: u64,
     /// The beginnings of characters whose rest has not come: of standard output, and of standard error.
     begun: [Vec<u8>; 2],
+    /// How many last lines are held back, and those of what came so far.
+    held: Option<(usize, Text)>,
 }
 
 impl Printer {
     pub(super) const fn new(route: Route) -> Self {
-        Self { route, only: None, came: 0, begun: [Vec::new(), Vec::new()] }
+        Self { route, only: None, came: 0, begun: [Vec::new(), Vec::new()], held: None }
+    }
+
+    /// From now on, only so many last lines of what comes are printed, when they are released; `None`: all, as it comes.
+    pub(super) fn hold(&mut self, lines: Option<usize>) {
+        self.held = lines.map(|lines| (lines, Text::default()));
+    }
+
+    /// Prints the lines that were held back. What comes later is printed as it comes.
+    pub(super) fn release(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+        match self.held.take() {
+            Some((_, last)) => self.print(context, &last),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn print(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
         let (route, begin) = (self.route, self.came);
+        if let Some((lines, last)) = &mut self.held {
+            last.add(route, text);
+            *last = last.last_lines(*lines);
+            return Ok(());
+        }
         self.came = begin.saturating_add(text.bytes.len() as u64);
         let cut = self.only.as_ref().map(|only| {
             text.from(only.start.saturating_sub(begin)).up_to(only.end.saturating_sub(begin.max(only.start)))
@@ -125,8 +154,10 @@ impl Printer {
         Ok(context.out.flush()?)
     }
 
-    /// Prints what is left of a character that will not get its rest.
+    /// Prints what is left of a character that will not get its rest. Lines that are still held back are not all: they are
+    /// dropped.
     pub(super) fn end(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+        self.held = None;
         let [of_out, of_err] = &mut self.begun;
         for (stream, begun) in [(Stream::Out, of_out), (Stream::Err, of_err)] {
             let rest = String::from_utf8_lossy(&std::mem::take(begun)).into_owned();

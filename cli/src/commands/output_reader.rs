@@ -3,14 +3,14 @@
 //! Flow: the reader writes a follow on the record of the node, the node sends pieces, and the reader finds them in the table
 //! `output`: see [`model::output`].
 //!
-//! Guarantees: gives every byte once and in order, and nothing behind a gap; renews the follow while it reads, and takes it off
+//! Guarantees: prints every byte once and in order, and nothing behind a gap; renews the follow while it reads, and takes it off
 //! the record at the end, so that its node stays until then;
 //! a reader that is killed costs nothing after [`FOLLOW_LASTS`].
-//! Does not: print, or wait for ever for a node that does not answer, once the alloc has ended.
+//! Does not: wait for ever for a node that does not answer, once the alloc has ended.
 
-use super::output_printer::{Route, Text, lines_bytes};
+use super::output_printer::{Printer, Route, Text};
 use crate::changes::operate::retried;
-use crate::console::Cluster;
+use crate::console::{Cluster, Context};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::ids::{AllocId, NodeId};
@@ -56,7 +56,6 @@ pub(super) struct Reader<'a> {
     cluster: &'a Cluster,
     pub(super) alloc_id: AllocId,
     node_id: NodeId,
-    route: Route,
     until: Until,
     follow: Follow,
     /// When the follow was written.
@@ -72,10 +71,6 @@ pub(super) struct Reader<'a> {
     /// When the node was last seen to do something: a piece came, or a first heartbeat.
     heard_at: Option<Time>,
     looks: u32,
-    /// What has come and was not taken.
-    came: Text,
-    /// How many last lines of it are wanted: nothing is given before all of them are here.
-    lines: Option<usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -91,15 +86,13 @@ impl<'a> Reader<'a> {
         let follow_id = Rng::real().ulid(now).to_string();
         // Shows whether the table can be read, before the node sends anything.
         cluster.store.piece(&follow_id, 0).await?;
-        // Where the last lines of one stream begin is not known before all is read.
-        let last_bytes = lines.filter(|_| !matches!(route, Route::Only(_))).map(lines_bytes);
+        let last_bytes = lines.and_then(|lines| route.last_bytes(lines));
         let follow = Follow { follow_id, alloc_id: alloc.id(), last_bytes, until_at: now + FOLLOW_LASTS };
         let record = write(cluster, alloc, &follow, until, now).await?;
         Ok(Self {
             cluster,
             alloc_id: alloc.id(),
             node_id: alloc.summary.node_id,
-            route,
             until,
             follow,
             opened_at: now,
@@ -109,8 +102,6 @@ impl<'a> Reader<'a> {
             first_size: 0,
             heard_at: None,
             looks: 0,
-            came: Text::default(),
-            lines,
         })
     }
 
@@ -124,24 +115,21 @@ impl<'a> Reader<'a> {
         (self.looks == SLOW_LOOK && self.next == 0).then_some(self.node_id)
     }
 
-    /// What has come since it was last taken.
-    pub(super) fn take(&mut self) -> Text {
-        if self.lines.is_some() { Text::default() } else { std::mem::take(&mut self.came) }
-    }
-
-    /// Reads what has come.
-    pub(super) async fn poll(&mut self, now: Time) -> anyhow::Result<Look> {
+    /// Prints what has come. Last lines are released as soon as all of them are here.
+    pub(super) async fn poll(&mut self, context: &mut Context<'_>, printer: &mut Printer) -> anyhow::Result<Look> {
+        let now = context.now();
         self.renew(now).await;
         let mut pieces = PIECES;
         while pieces > 0 {
             let Some(piece) = self.cluster.store.piece(&self.follow.follow_id, self.next).await? else { break };
             pieces -= 1;
-            if let Some(gap) = self.add(&piece, now) {
-                return Ok(Look::Cut(gap));
+            match self.next_text(&piece, now) {
+                Ok(text) => printer.print(context, &text)?,
+                Err(gap) => return Ok(Look::Cut(gap)),
             }
             let reached = self.offset >= self.first_size;
             if reached || piece.then != Then::More {
-                self.lines = None;
+                printer.release(context)?;
             }
             match piece.then {
                 Then::End => return Ok(Look::Done),
@@ -155,21 +143,21 @@ impl<'a> Reader<'a> {
         if pieces == 0 || self.looks % LOOKS != 1 {
             return Ok(Look::More);
         }
-        let looked = self.beside(now).await?;
+        let looked = self.beside(context, printer, now).await?;
         if looked != Look::More {
-            self.lines = None;
+            printer.release(context)?;
         }
         Ok(looked)
     }
 
-    /// Adds the next piece. Returns why it cannot stand behind what came before.
-    fn add(&mut self, piece: &Piece, now: Time) -> Option<String> {
+    /// The text of the next piece, or why it cannot stand behind what came before.
+    fn next_text(&mut self, piece: &Piece, now: Time) -> Result<Text, String> {
         let Ok(data) = BASE64_STANDARD.decode(&piece.data) else {
-            return Some("the next piece of it cannot be read".to_owned());
+            return Err("the next piece of it cannot be read".to_owned());
         };
         let begins_anywhere = self.next == 0 && self.follow.last_bytes.is_some();
         if piece.offset != self.offset && !begins_anywhere {
-            return Some(format!("its node sends it from byte {} on", piece.offset));
+            return Err(format!("its node sends it from byte {} on", piece.offset));
         }
         if self.next == 0 {
             self.first_size = piece.size;
@@ -177,18 +165,7 @@ impl<'a> Reader<'a> {
         self.offset = piece.offset.saturating_add(data.len() as u64);
         self.next = self.next.saturating_add(1);
         self.heard_at = Some(now);
-        self.give(&Text::new(&data, piece.switches.clone()));
-        None
-    }
-
-    fn give(&mut self, text: &Text) {
-        match self.lines {
-            Some(lines) => {
-                self.came.add(self.route, text);
-                self.came = self.came.last_lines(lines);
-            }
-            None => self.came.add(Route::Together, text),
-        }
+        Ok(Text::new(&data, piece.switches.clone()))
     }
 
     /// Renews the follow in time, also while there is more to print than comes.
@@ -211,13 +188,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Looks at the alloc and at its node: whether more can come.
-    async fn beside(&mut self, now: Time) -> anyhow::Result<Look> {
+    async fn beside(&mut self, context: &mut Context<'_>, printer: &mut Printer, now: Time) -> anyhow::Result<Look> {
         let Some(alloc) = self.cluster.store.alloc(self.alloc_id).await? else {
             return Ok(Look::Cut("the alloc is not stored any more".to_owned()));
         };
         if let Some(whole) = whole(&alloc) {
             // The rest stands in the row.
-            self.give(&whole.from(self.offset));
+            printer.print(context, &whole.from(self.offset))?;
             return Ok(Look::Done);
         }
         let record = self.cluster.store.node(self.node_id.slot()).await?;

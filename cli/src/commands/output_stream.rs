@@ -108,9 +108,7 @@ impl<'a> OutputStream<'a> {
                     Opened::Waits => return Ok(false),
                 }
             };
-            let look = reader.poll(context.now()).await;
-            self.printer.print(context, &reader.take())?;
-            match look? {
+            match reader.poll(context, &mut self.printer).await? {
                 Look::More => {
                     if let Some(node) = reader.slow_node().filter(|_| !self.quiet) {
                         writeln!(
@@ -139,7 +137,7 @@ impl<'a> OutputStream<'a> {
             let (id, now) = (alloc.id(), context.now());
             let is_final = alloc.summary.client.is_final();
             if let Some(whole) = whole(&alloc) {
-                self.print_lines(context, whole)?;
+                self.print_whole(context, &whole)?;
                 self.printer.end(context)?;
                 self.done.insert(id);
                 continue;
@@ -154,6 +152,7 @@ impl<'a> OutputStream<'a> {
             }
             match Reader::open(self.cluster, &alloc, self.lines, self.printer.route, self.until, now).await {
                 Ok(reader) => {
+                    self.printer.hold(self.lines);
                     self.reader = Some(reader);
                     return Ok(Opened::Reader);
                 }
@@ -196,17 +195,12 @@ impl<'a> OutputStream<'a> {
         let is_all = matches!(self.found, Some(Found::All(_)));
         // The last lines of what the node had were printed before.
         let lines = self.lines.filter(|_| from == 0);
-        let (at, why) = match lines {
-            Some(lines) => {
-                let route = self.printer.route;
-                let (last, cut) = stored_output::last_lines(self.cluster, place, *size, route, lines).await;
-                if cut.is_none() {
-                    self.printer.print(context, &last)?;
-                }
-                (*size, cut)
-            }
-            None => stored_output::print(self.cluster, context, &mut self.printer, place, from..*size).await?,
-        };
+        self.printer.hold(lines);
+        let from = lines.map_or(from, |lines| stored_output::begin_of_last(lines, self.printer.route, *size));
+        let (at, why) = stored_output::print(self.cluster, context, &mut self.printer, place, from..*size).await?;
+        if why.is_none() {
+            self.printer.release(context)?;
+        }
         self.printer.end(context)?;
         let why = why.or_else(|| {
             (!is_all).then(|| "its node stored it up to there before it ended or while the command ran".to_owned())
@@ -245,12 +239,11 @@ impl<'a> OutputStream<'a> {
         }
     }
 
-    /// What is to be printed of a whole output.
-    fn print_lines(&mut self, context: &mut Context<'_>, whole: Text) -> anyhow::Result<()> {
-        let mut text = Text::default();
-        text.add(self.printer.route, &whole);
-        let text = self.lines.map_or(text.clone(), |lines| text.last_lines(lines));
-        self.printer.print(context, &text)
+    /// Prints what is wanted of a text to which nothing is added.
+    fn print_whole(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
+        self.printer.hold(self.lines);
+        self.printer.print(context, text)?;
+        self.printer.release(context)
     }
 
     /// Prints the end of an output of which nothing was printed, as the row of the alloc has it. Who follows an output gets it
@@ -279,9 +272,8 @@ impl<'a> OutputStream<'a> {
         text.add(self.printer.route, &tail_of(alloc));
         // The first line is a part of one.
         self.misses |= self.lines.is_none_or(|lines| text.lines() <= lines);
-        let text = self.lines.map_or(text.clone(), |lines| text.last_lines(lines));
         writeln!(context.err, "the last {} bytes of the output of {id}, as node {node} reported them:", tail.len())?;
-        self.printer.print(context, &text)
+        self.print_whole(context, &text)
     }
 
     fn say_why_not_stored(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {

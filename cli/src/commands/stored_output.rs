@@ -4,7 +4,7 @@
 //! without a gap.
 //! Does not: wait for an output that is not stored yet.
 
-use super::output_printer::{Printer, Route, Text, lines_bytes};
+use super::output_printer::{Printer, Route, Text};
 use crate::console::{Cluster, Context};
 use model::output::Switches;
 use model::stored::{BOTH, END, PIECE_BYTES, S3Place};
@@ -85,28 +85,10 @@ pub(super) async fn print(
     Ok((range.end.max(range.start), None))
 }
 
-/// The last lines of what is stored. The text is not all if the second value says why.
-pub(super) async fn last_lines(
-    cluster: &Cluster,
-    place: &S3Place,
-    size: u64,
-    route: Route,
-    lines: usize,
-) -> (Text, Option<String>) {
-    // Where the last lines of one stream begin is not known before all is read.
-    let first = match route {
-        Route::Only(_) => 0,
-        Route::Apart | Route::Together => size.saturating_sub(lines_bytes(lines)) / PIECE_BYTES,
-    };
-    let mut last = Text::default();
-    for no in first..size.div_ceil(PIECE_BYTES) {
-        match piece(cluster, place, no, size).await {
-            Ok(text) => last.add(route, &text),
-            Err(error) => return (last, Some(said(&error, place))),
-        }
-        last = last.last_lines(lines);
-    }
-    (last, None)
+/// From which byte on an output of this size is read for its last lines: from the beginning of a piece.
+pub(super) fn begin_of_last(lines: usize, route: Route, size: u64) -> u64 {
+    let first = route.last_bytes(lines).map_or(0, |bytes| size.saturating_sub(bytes) / PIECE_BYTES);
+    first.saturating_mul(PIECE_BYTES)
 }
 
 /// One piece of an output of which this many bytes are known to be stored.
