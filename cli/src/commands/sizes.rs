@@ -8,7 +8,7 @@ use super::policy;
 use crate::console::show::{self, Rows};
 use crate::console::{Cluster, Context, Outcome};
 use clap::Args;
-use model::catalogue::{Catalogue, Offers, Part, TypeFacts};
+use model::catalogue::{Catalogue, Offers, Part};
 use model::machine::memory;
 use model::policy::{Fallback, Policy, SeveralTypes, Size};
 use model::quotas::{self, QuotaUse, quota_of};
@@ -127,37 +127,18 @@ async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Ca
 
 /// The machines of each size by a catalogue.
 fn rows_of(policy: &Policy, catalogue: &Catalogue) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
     let known = policy.clone().with_catalogue(catalogue.clone());
-    rows.extend(known.size.iter().map(|size| row(size, catalogue)));
+    let mut rows: Vec<Row> = known.size.iter().map(|size| row(size, catalogue)).collect();
     for several in &policy.several {
         let is_known = |name: &str| rows.iter().any(|row| row.size == several.name && row.instance_type == name);
-        let lacks = |name: &str, facts: &TypeFacts| several.requirements.lacks(name, several.kind.arch, facts);
-        let unpriced: Vec<Row> = catalogue
-            .types
-            .iter()
-            .filter(|(name, offered)| lacks(name, &offered.facts).is_none() && !is_known(name))
-            .map(|(name, offered)| {
-                let facts = &offered.facts;
-                Row {
-                    size: several.name.clone(),
-                    instance_type: name.clone(),
-                    arch: several.kind.arch.to_string(),
-                    vcpus: facts.vcpus,
-                    memory_mib: facts.memory_mib,
-                    gpus: u32::try_from(facts.gpus).unwrap_or(u32::MAX),
-                    gpu_type: facts.gpu_type.clone(),
-                    market: several.market,
-                    reservation: None,
-                    price_per_hour: None,
-                    on_demand: offered.on_demand,
-                    spot: offered.spot.clone(),
-                    zones: offered.zones.clone(),
-                    notes: vec![format!("its {} price is not known here: it is not bought", several.market)],
-                    differs: None,
-                }
-            })
-            .collect();
+        let others = catalogue.types.iter().filter(|(name, _)| !is_known(name));
+        let unpriced =
+            others.filter_map(|(name, offered)| several.at_price(name, offered, Usd::ZERO)).map(|size| Row {
+                price_per_hour: None,
+                notes: vec![format!("its {} price is not known here: it is not bought", several.market)],
+                ..row(&size, catalogue)
+            });
+        let unpriced: Vec<Row> = unpriced.collect();
         rows.extend(unpriced);
     }
     rows

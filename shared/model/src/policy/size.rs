@@ -192,15 +192,20 @@ impl SeveralTypes {
     /// The size of one of its types. `None`: the type is not taken, or the catalogue knows no price of it in one of these
     /// zones. Without zones, any counts.
     pub(super) fn of_type(&self, name: &str, offered: &Offered, zones: &BTreeSet<&str>) -> Option<Size> {
-        let facts = &offered.facts;
-        if self.requirements.lacks(name, self.kind.arch, facts).is_some() {
-            return None;
-        }
         let prices = zones
             .iter()
             .filter(|zone| offered.zones.contains(**zone))
             .filter_map(|zone| offered.price_in(self.market, Some(*zone)));
         let price_per_hour = if zones.is_empty() { offered.price(self.market) } else { prices.min() }?;
+        self.at_price(name, offered, price_per_hour)
+    }
+
+    /// The size of one of its types at this price. `None`: the type is not taken.
+    pub fn at_price(&self, name: &str, offered: &Offered, price_per_hour: Usd) -> Option<Size> {
+        let facts = &offered.facts;
+        if self.requirements.lacks(name, self.kind.arch, facts).is_some() {
+            return None;
+        }
         let gpus = u32::try_from(facts.gpus).ok()?;
         let (vcpus, memory_mib, scratch_gib) = (facts.vcpus, facts.memory_mib, self.scratch_gib);
         Some(Size {
