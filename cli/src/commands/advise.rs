@@ -5,11 +5,11 @@
 //! Does not: change a job, or know a bill: a share of a node costs its share of the list price.
 
 use super::amounts::{self, Moment, moment};
-use super::filter::fits;
 use crate::console::show::{self, Rows, dollars, several};
 use crate::console::{Context, Outcome};
 use clap::Args;
 use model::machine::memory;
+use model::names::matches;
 use model::policy::{Policy, Size};
 use model::{Job, JobState, Usage, Usd};
 use serde::Serialize;
@@ -99,7 +99,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &AdviseArgs) -> anyhow:
     let mut measured = Measured::default();
     let take = |job: Job| {
         let is_named =
-            args.name.as_ref().is_none_or(|name| fits(name, job.summary.name.as_deref().unwrap_or_default()));
+            args.name.as_ref().is_none_or(|name| matches(name, job.summary.name.as_deref().unwrap_or_default()));
         // What a failed job used says little of what it needs.
         let is_complete = job.summary.state == JobState::Complete && job.finished_at.is_some_and(|at| at >= since);
         if is_named && is_complete {

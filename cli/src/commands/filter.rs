@@ -6,6 +6,7 @@
 use super::amounts::{Moment, moment};
 use crate::view::stored::Among;
 use clap::{ArgAction, Args};
+use model::names::matches;
 use model::time::Time;
 use model::{JobState, JobSummary};
 use store::End;
@@ -78,48 +79,14 @@ impl Filter {
     /// Whether the filter takes this job.
     pub(super) fn takes(&self, job: &JobSummary, now: Time) -> bool {
         let state = self.states.is_empty() || self.states.contains(&job.state);
-        let name = self.name.as_ref().is_none_or(|wanted| fits(wanted, job.name.as_deref().unwrap_or_default()));
+        let name = self.name.as_ref().is_none_or(|wanted| matches(wanted, job.name.as_deref().unwrap_or_default()));
         state && name && self.since.is_none_or(|since| job.submitted_at >= since.before(now))
     }
-}
-
-/// Whether a name fits a pattern, in which `*` stands for any characters.
-pub(super) fn fits(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let Some(last) = parts.next_back() else { return rest.is_empty() };
-    for part in parts {
-        match rest.split_once(part) {
-            Some((_, behind)) => rest = behind,
-            None => return false,
-        }
-    }
-    rest.ends_with(last)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_star_stands_for_any_characters() {
-        for (pattern, name) in [
-            ("a", "a"),
-            ("*", ""),
-            ("*", "x"),
-            ("a*", "abc"),
-            ("*c", "abc"),
-            ("a*c", "ac"),
-            ("a*b*c", "axxbyyc"),
-            ("**", "z"),
-        ] {
-            assert!(fits(pattern, name), "{pattern} {name}");
-        }
-        for (pattern, name) in [("a", "ab"), ("a", ""), ("a*a", "a"), ("a*b*c", "acb"), ("*b", "abc"), ("a*bb", "ab")] {
-            assert!(!fits(pattern, name), "{pattern} {name}");
-        }
-    }
 
     #[test]
     fn states_have_the_words_of_other_schedulers_too() {

@@ -1,4 +1,5 @@
-//! What names and addresses from outside may be: they reach lists, terminals, environments and the names of tables' keys.
+//! What names and addresses from outside may be: they reach lists, terminals, environments and the names of tables' keys. And
+//! whether a name matches a pattern.
 //!
 //! Guarantees: a text that passes stays on one line, and no terminal or shell obeys it.
 //! Does not: make a text fit. Whoever gets a wrong one refuses it.
@@ -80,9 +81,45 @@ pub fn is_plain_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(fits)
 }
 
+/// Whether a text matches a pattern, where `*` is any text.
+pub fn matches(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut left) = text.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = left.get(at + part.len()..).unwrap_or_default();
+    }
+    left.ends_with(end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_star_is_any_text() {
+        for (pattern, text, is_match) in [
+            ("m7a.large", "m7a.large", true),
+            ("m7a.large", "m7a.large2", false),
+            ("*", "m7a.large", true),
+            ("*", "", true),
+            ("**", "z", true),
+            ("m7*.large", "m7a.large", true),
+            ("m7*.large", "m7a.xlarge", false),
+            ("m7*.*large", "m7a.xlarge", true),
+            ("*.metal*", "m7i.metal-24xl", true),
+            ("c*", "m7a.large", false),
+            ("ab*ba", "aba", false),
+            ("a*b*c", "axxbyyc", true),
+            ("a*b*c", "acb", false),
+            ("a*bb", "ab", false),
+            ("a", "", false),
+        ] {
+            assert_eq!(matches(pattern, text), is_match, "{pattern} {text}");
+        }
+    }
 
     #[test]
     fn an_address_is_an_ip_address_or_the_name_of_a_host() {

@@ -8,6 +8,7 @@ use crate::catalogue::{Offered, TypeFacts};
 use crate::enums::{Arch, Market};
 use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
+use crate::names::matches;
 use crate::reservation::{CapacityReservation, Reserved};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -113,19 +114,6 @@ pub struct OwnKind {
     pub arch: Arch,
     pub labels: BTreeSet<String>,
     pub containers: bool,
-}
-
-/// Whether a text matches a pattern, where `*` is any text.
-fn matches(pattern: &str, text: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
-    let Some(mut left) = text.strip_prefix(start) else { return false };
-    let mut parts: Vec<&str> = rest.split('*').collect();
-    let end = parts.pop().unwrap_or_default();
-    for part in parts {
-        let Some(at) = left.find(part) else { return false };
-        left = left.get(at + part.len()..).unwrap_or_default();
-    }
-    left.ends_with(end)
 }
 
 impl Requirements {
@@ -255,23 +243,6 @@ mod tests {
     use crate::catalogue::Catalogue;
     use crate::policy::Policy;
     use serde_json::json;
-
-    #[test]
-    fn a_star_is_any_text() {
-        for (pattern, text, is_match) in [
-            ("m7a.large", "m7a.large", true),
-            ("m7a.large", "m7a.large2", false),
-            ("*", "m7a.large", true),
-            ("m7*.large", "m7a.large", true),
-            ("m7*.large", "m7a.xlarge", false),
-            ("m7*.*large", "m7a.xlarge", true),
-            ("*.metal*", "m7i.metal-24xl", true),
-            ("c*", "m7a.large", false),
-            ("ab*ba", "aba", false),
-        ] {
-            assert_eq!(matches(pattern, text), is_match, "{pattern} {text}");
-        }
-    }
 
     fn policy(size: serde_json::Value) -> Policy {
         Policy::from_json(&json!({"launch": {"template": "nodekeeper"}, "size": [size]})).unwrap()
