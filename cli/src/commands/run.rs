@@ -6,20 +6,19 @@
 //! Does not: stream the output of a job of several nodes. The end of each member's output is printed when the job ends.
 
 use super::follow::{Followed, Tells, end_of, last_allocs};
-use super::job_files::warn_of_forgotten;
+use super::input;
 use super::output_printer::Route;
 use super::output_reader::Until;
 use super::output_stream::{OutputStream, POLL, tail};
-use super::submit::JobOptions;
-use super::{bulk, followed, input};
+use super::submit::{self, JobOptions};
 use crate::changes::cancel;
-use crate::changes::operate::{accepting, retention};
+use crate::changes::operate::retention;
 use crate::console::{Cluster, Context, Outcome, Usage, is_yes, show};
-use crate::view::find::{Finder, short};
+use crate::view::find::short;
 use clap::Args;
 use model::ids::JobId;
 use model::rng::Rng;
-use model::{EndCause, Job, JobState};
+use model::{EndCause, Job, JobSpec, JobState};
 use std::collections::BTreeSet;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -107,21 +106,9 @@ pub(super) async fn run_with(
 ) -> anyhow::Result<Outcome> {
     let now = context.now();
     let id = JobId::new(Rng::real().ulid(now));
-    let (mut spec, files) = args.job.spec(&args.command)?;
-    if args.stdin {
-        input::pass_on(context, &mut spec)?;
-    }
-    // A mistake is told before anything is read.
-    Job::submit(id, spec.clone(), now).map_err(|e| Usage(e.to_string()))?;
-    let cluster = context.cluster().await?;
-    let mut finder = Finder::new(&cluster);
-    spec.after = followed::of_options(&cluster, &mut finder, args.job.after()).await?;
-    files.find(&cluster, &mut finder, &mut spec).await?;
-    accepting(&cluster, [&spec]).await?;
-    warn_of_forgotten(context, &spec)?;
-    files.store(context, &cluster).await?;
-    let job = Job::submit(id, spec, now).map_err(|e| Usage(e.to_string()))?;
-    let written = bulk::write(&cluster, &[job], false).await;
+    let job =
+        |spec: &JobSpec| Job::submit(id, spec.clone(), now).map(|job| vec![job]).map_err(|e| Usage(e.to_string()));
+    let (cluster, written) = submit::write(context, &args.job, &args.command, args.stdin, job).await?;
     if let Some(error) = written.error {
         return Err(error.into());
     }

@@ -5,11 +5,12 @@
 
 use super::amounts::{gibibytes, mebibytes, seconds};
 use super::array_numbers::Numbers;
+use super::bulk::{self, Written};
 use super::follow::{Followed, Tells};
 use super::job_env::{Variable, environment, variable};
 use super::job_files::{FileOptions, Files, warn_of_forgotten};
 use super::machine_options::MachineOptions;
-use super::{bulk, followed, input};
+use super::{followed, input};
 use crate::changes::operate::accepting;
 use crate::console::{Cluster, Context, Outcome, Usage, show};
 use crate::view::find::Finder;
@@ -265,10 +266,6 @@ fn named(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
-    let (mut spec, files) = args.job.spec(&args.command)?;
-    if args.stdin {
-        input::pass_on(context, &mut spec)?;
-    }
     let now = context.now();
     let token = Rng::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
@@ -281,23 +278,41 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
         let jobs = specs.into_iter().map(|(n, spec)| Job::submit(id(n), spec, now));
         jobs.collect::<Result<_, _>>().map_err(|e| Usage(e.to_string()))
     };
+    let (cluster, Written { jobs, missing, unclear, error }) =
+        write(context, &args.job, &args.command, args.stdin, jobs).await?;
+    if let Some(error) = error {
+        print(context, args, &jobs)?;
+        let all = jobs.len() + missing.len() + unclear.len();
+        let said = format!("{} of {all} jobs were submitted", jobs.len());
+        return Err(anyhow::Error::new(error).context(said));
+    }
+    submitted(context, &cluster, args, jobs).await
+}
+
+/// Writes the jobs that `jobs` makes of what these options say, and stores their files before.
+pub(super) async fn write(
+    context: &mut Context<'_>,
+    options: &JobOptions,
+    command: &[String],
+    has_stdin: bool,
+    jobs: impl Fn(&JobSpec) -> Result<Vec<Job>, Usage>,
+) -> anyhow::Result<(Cluster, Written)> {
+    let (mut spec, files) = options.spec(command)?;
+    if has_stdin {
+        input::pass_on(context, &mut spec)?;
+    }
     // A mistake is told before anything is read.
     jobs(&spec)?;
     let cluster = context.cluster().await?;
     let mut finder = Finder::new(&cluster);
-    spec.after = followed::of_options(&cluster, &mut finder, args.job.after()).await?;
+    spec.after = followed::of_options(&cluster, &mut finder, options.after()).await?;
     files.find(&cluster, &mut finder, &mut spec).await?;
     let jobs = jobs(&spec)?;
     accepting(&cluster, [&spec]).await?;
     warn_of_forgotten(context, &spec)?;
     files.store(context, &cluster).await?;
     let written = bulk::write(&cluster, &jobs, false).await;
-    if let Some(error) = written.error {
-        print(context, args, &written.jobs)?;
-        let said = format!("{} of {} jobs were submitted", written.jobs.len(), jobs.len());
-        return Err(anyhow::Error::new(error).context(said));
-    }
-    submitted(context, &cluster, args, written.jobs).await
+    Ok((cluster, written))
 }
 
 pub(super) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) -> anyhow::Result<()> {
