@@ -16,7 +16,7 @@ use model::events::Subject;
 use model::explain::SetNote;
 use model::time::{Span, Time};
 use model::{ActionName, Capacity};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum DemandCommand {
@@ -99,46 +99,14 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> a
     }
 }
 
-/// A set in JSON.
-#[derive(Serialize)]
-struct Shown<'a> {
-    name: &'a str,
-    count: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    need: Option<&'a DemandNeed>,
-    version: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until_at: Option<Time>,
-    /// Whether this command changed what is wanted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    changed: Option<bool>,
-    /// What it has, as the next run sees it.
-    #[serde(flatten)]
-    has: Option<Has>,
-}
-
-#[derive(Serialize)]
-struct Has {
-    ready: u32,
-    coming: u32,
-    lacking: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
-
-impl<'a> Shown<'a> {
-    fn of(set: &'a DemandSet, now: Time) -> Self {
-        let until_at = set.until_at().filter(|_| set.applies(now));
-        let (name, count) = (set.name(), set.count(now));
-        Self { name, count, need: set.need(), version: set.revision(), until_at, changed: None, has: None }
-    }
-}
-
-impl Has {
-    fn of(note: &SetNote) -> Self {
-        let reason = note.lacks().map(|why| why.to_string());
-        Self { ready: note.ready, coming: note.coming, lacking: note.lacking(), reason }
-    }
+/// A set in JSON: with what it has, as the next run sees it, or with whether this command changed what is wanted.
+fn in_json(set: &DemandSet, has: Option<&SetNote>, is_changed: Option<bool>, now: Time) -> Value {
+    show::known(json!({
+        "name": set.name(), "count": set.count(now), "need": set.need(), "version": set.revision(),
+        "until_at": set.until_at().filter(|_| set.applies(now)), "changed": is_changed,
+        "ready": has.map(|note| note.ready), "coming": has.map(|note| note.coming), "lacking": has.map(SetNote::lacking),
+        "reason": has.and_then(SetNote::lacks).map(|why| why.to_string()),
+    }))
 }
 
 impl SetArgs {
@@ -271,7 +239,7 @@ fn answer(
     now: Time,
 ) -> anyhow::Result<Outcome> {
     if is_json {
-        show::json(context.out, &Shown { changed: Some(is_changed), ..Shown::of(set, now) })?;
+        show::json(context.out, &in_json(set, None, Some(is_changed), now))?;
     } else if set.applies(now) {
         let until = set.until_at().map(|at| moment(at, now)).unwrap_or_default();
         let (name, count, version) = (set.name(), set.count(now), set.revision());
@@ -296,8 +264,8 @@ async fn show(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outc
     let next = if sets.is_empty() { None } else { next::for_list(cluster.next(now).await, context.err)? };
     let note = |set: &DemandSet| next.as_ref()?.plan.explained.sets.iter().find(|note| note.name == set.name());
     if args.json {
-        let shown = sets.iter().map(|set| Shown { has: note(set).map(Has::of), ..Shown::of(set, now) });
-        show::json(context.out, &shown.collect::<Vec<_>>())?;
+        let rows = sets.iter().map(|set| in_json(set, note(set), None, now));
+        show::json(context.out, &rows.collect::<Vec<_>>())?;
     } else if sets.is_empty() {
         let name = args.name.as_ref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();
         writeln!(context.out, "there is no demand set{name}")?;
