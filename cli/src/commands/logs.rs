@@ -13,10 +13,9 @@ use crate::console::{Cluster, Context, Outcome, show};
 use crate::view::find::{Finder, no_job, short, short_alloc};
 use clap::Args;
 use model::ids::AllocId;
-use model::output::{Stream, Switches};
-use model::stored::S3Place;
-use model::{Alloc, ClientStatus, EndCause, Job};
-use serde::Serialize;
+use model::output::Stream;
+use model::{Alloc, Job};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// `logs`
@@ -51,26 +50,6 @@ pub struct LogsArgs {
     json: bool,
 }
 
-/// The end of an alloc's output, in JSON.
-#[derive(Serialize)]
-struct Log<'a> {
-    alloc_id: AllocId,
-    client: ClientStatus,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cause: Option<&'a EndCause>,
-    /// The cause in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    log_tail: Option<&'a str>,
-    #[serde(skip_serializing_if = "Switches::is_empty")]
-    tail_switches: &'a Switches,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_s3: Option<&'a S3Place>,
-}
-
 impl LogsArgs {
     const fn route(&self) -> Route {
         match (self.stdout, self.stderr) {
@@ -94,8 +73,7 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
         anyhow::ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
     }
     if args.json {
-        let logs: Vec<Log<'_>> = allocs.iter().map(log).collect();
-        show::json(context.out, &logs)?;
+        show::json(context.out, &allocs.iter().map(log).collect::<Vec<_>>())?;
         return Ok(Outcome::Done);
     }
     if args.follow {
@@ -221,15 +199,11 @@ fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn log(alloc: &Alloc) -> Log<'_> {
-    Log {
-        alloc_id: alloc.id(),
-        client: alloc.summary.client,
-        exit_code: alloc.exit_code,
-        cause: alloc.cause.as_ref(),
-        message: alloc.cause.as_ref().map(ToString::to_string),
-        log_tail: alloc.log_tail.as_deref(),
-        tail_switches: &alloc.tail_switches,
-        output_s3: alloc.output_s3.as_ref(),
-    }
+/// The end of an alloc's output, in JSON. `message` is the cause in words.
+fn log(alloc: &Alloc) -> Value {
+    show::known(json!({
+        "alloc_id": alloc.id(), "client": alloc.summary.client, "exit_code": alloc.exit_code, "cause": alloc.cause,
+        "message": alloc.cause.as_ref().map(ToString::to_string), "log_tail": alloc.log_tail,
+        "tail_switches": (!alloc.tail_switches.is_empty()).then_some(&alloc.tail_switches), "output_s3": alloc.output_s3,
+    }))
 }
