@@ -11,21 +11,7 @@ use model::machine::memory;
 use model::retry::{Follows, Retry};
 use model::time::Span;
 use model::{EndCause, Job, JobTimes, Signal};
-use serde::Serialize;
-
-/// What follows, in JSON.
-#[derive(Serialize)]
-struct Answer<'a> {
-    job_id: String,
-    cause: &'a EndCause,
-    /// The rule that decides; absent after a success.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<String>,
-    /// Whether the job is tried again.
-    again: bool,
-    /// What follows, line by line.
-    lines: Vec<String>,
-}
+use serde_json::json;
 
 /// The cause of an end, as a person names it. It does not have the limits of a job: see [`of_job`].
 pub(super) fn cause(text: &str) -> Result<EndCause, String> {
@@ -72,8 +58,10 @@ pub(super) async fn run(
     let lines = lines(&job, &cause, times);
     if is_json {
         let again = verdict.as_ref().is_some_and(|verdict| matches!(verdict.follows, Follows::Again(_)));
+        // After a success, no rule decides.
         let rule = verdict.map(|verdict| verdict.text);
-        show::json(context.out, &Answer { job_id: id.to_string(), cause: &cause, rule, again, lines })?;
+        let answer = json!({ "job_id": id, "cause": cause, "rule": rule, "again": again, "lines": lines });
+        show::json(context.out, &show::known(answer))?;
         return Ok(Outcome::Done);
     }
     for line in lines {
