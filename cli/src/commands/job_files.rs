@@ -18,7 +18,7 @@ use model::files::{Content, Form, Inputs, MAX_CONTENT_BYTES, Output, Source, WOR
 use model::policy::Policy;
 use model::stored::S3Place;
 use model::time::{Span, Time};
-use model::{AfterEnd, JobSpec};
+use model::{AfterEnd, JobSpec, Work};
 use s3::S3Error;
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -82,44 +82,36 @@ struct Upload {
     _archive: Option<TempPath>,
 }
 
-/// The files of the options, as far as they are known without the cluster.
+/// What is to be done for the files of the options before the job is written.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    inputs: Inputs,
     uploads: Vec<Upload>,
     /// The names of inputs that are folders here, and where they are.
     folders: Vec<(String, PathBuf)>,
     /// The names of inputs that come from other jobs, with the job and the path as given.
     from_jobs: Vec<(String, String, String)>,
-    outputs: Vec<Output>,
-    keep_failed: bool,
 }
 
 impl FileOptions {
-    /// Reads what is local.
-    pub(super) fn read(&self) -> anyhow::Result<Files> {
-        let mut files = Files { outputs: self.outputs.clone(), keep_failed: self.out_failed, ..Files::default() };
+    /// Reads what is local, and adds to the work what is known of the files without the cluster.
+    pub(super) fn read(&self, work: &mut Work) -> anyhow::Result<Files> {
+        work.outputs.clone_from(&self.outputs);
+        work.keep_failed = self.out_failed;
+        let mut files = Files::default();
         if let Some(dir) = &self.workdir {
             let upload = folder(dir, pack_unignored).with_context(|| cannot_read("--workdir", dir))?;
-            files.add_local(WORK_DIRECTORY.to_owned(), upload)?;
+            files.add_local(&mut work.inputs, WORK_DIRECTORY.to_owned(), upload)?;
         }
         for given in &self.inputs {
-            files.add(given)?;
+            files.add(&mut work.inputs, given)?;
         }
-        files.check_folders()?;
+        files.check_folders(&work.inputs)?;
         Ok(files)
     }
 }
 
 impl Files {
-    /// The inputs that need no other job, for the spec of the job.
-    pub(super) fn apply(&self, spec: &mut JobSpec) {
-        spec.work.inputs.extend(self.inputs.clone());
-        spec.work.outputs.clone_from(&self.outputs);
-        spec.work.keep_failed = self.keep_failed;
-    }
-
-    fn add(&mut self, given: &str) -> anyhow::Result<()> {
+    fn add(&mut self, inputs: &mut Inputs, given: &str) -> anyhow::Result<()> {
         let (from, name) = split(given);
         let option = format!("--in {}", show::one_line(given));
         if let Some(output) = from.strip_prefix("job:") {
@@ -132,7 +124,7 @@ impl Files {
         if from.starts_with("s3://") {
             let place: S3Place = from.parse().map_err(|e| Usage(format!("{option}: {e}")))?;
             let file = place.key().rsplit('/').next().unwrap_or_default().to_owned();
-            return Ok(add(&mut self.inputs, name.map_or(file, plain), Source::Object(place))?);
+            return Ok(add(inputs, name.map_or(file, plain), Source::Object(place))?);
         }
         let path = Path::new(from);
         let upload = match path.is_dir() {
@@ -146,12 +138,12 @@ impl Files {
         if upload.content.form == Form::Tree {
             self.folders.push((name.clone(), path.to_owned()));
         }
-        self.add_local(name, upload)
+        self.add_local(inputs, name, upload)
     }
 
     /// Refuses an input whose place is below a file of another one, a folder.
-    fn check_folders(&self) -> Result<(), Usage> {
-        let names = || self.inputs.keys().chain(self.from_jobs.iter().map(|(name, _, _)| name));
+    fn check_folders(&self, inputs: &Inputs) -> Result<(), Usage> {
+        let names = || inputs.keys().chain(self.from_jobs.iter().map(|(name, _, _)| name));
         for (folder, path) in &self.folders {
             for name in names() {
                 let Some(rest) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else { continue };
@@ -168,13 +160,13 @@ impl Files {
         Ok(())
     }
 
-    fn add_local(&mut self, name: String, upload: Upload) -> anyhow::Result<()> {
+    fn add_local(&mut self, inputs: &mut Inputs, name: String, upload: Upload) -> anyhow::Result<()> {
         if upload.content.bytes > MAX_CONTENT_BYTES {
             let most = MAX_CONTENT_BYTES >> 40;
             let why = format!("{} has more than {most} TiB: store it in S3 yourself, and give s3://…", upload.shown);
             return Err(Usage(why).into());
         }
-        add(&mut self.inputs, name, Source::Content(upload.content.clone()))?;
+        add(inputs, name, Source::Content(upload.content.clone()))?;
         self.uploads.push(upload);
         Ok(())
     }

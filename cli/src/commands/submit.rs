@@ -216,8 +216,20 @@ impl JobOptions {
 
     /// The job with these options and this command, which follows no other job yet, and its files.
     pub(super) fn spec(&self, command: &[String]) -> anyhow::Result<(JobSpec, Files)> {
-        let files = self.files.read()?;
-        let mut spec = JobSpec {
+        let mut work = Work {
+            command: command.to_vec(),
+            image: self.image.clone(),
+            registry_login: self.registry_login.clone(),
+            caches: self.caches.clone(),
+            timeout_s: self.timeout,
+            ulimits: self.ulimits.iter().cloned().collect(),
+            role: self.role.clone(),
+            secrets: self.secrets.iter().cloned().collect(),
+            secret_files: self.secret_files.iter().cloned().collect(),
+            ..Work::default()
+        };
+        let files = self.files.read(&mut work)?;
+        let spec = JobSpec {
             name: self.name.clone(),
             priority: self.priority,
             needs: Needs {
@@ -229,18 +241,7 @@ impl JobOptions {
                 exclusive: self.exclusive,
                 nodes: self.nodes,
             },
-            work: Work {
-                command: command.to_vec(),
-                image: self.image.clone(),
-                registry_login: self.registry_login.clone(),
-                caches: self.caches.clone(),
-                timeout_s: self.timeout,
-                ulimits: self.ulimits.iter().cloned().collect(),
-                role: self.role.clone(),
-                secrets: self.secrets.iter().cloned().collect(),
-                secret_files: self.secret_files.iter().cloned().collect(),
-                ..Work::default()
-            },
+            work,
             env: environment(&self.env, &self.env_file)?,
             failure_policy: FailurePolicy {
                 kill_timeout_s: self.kill_timeout,
@@ -255,7 +256,6 @@ impl JobOptions {
             },
             ..JobSpec::default()
         };
-        files.apply(&mut spec);
         Ok((spec, files))
     }
 }
