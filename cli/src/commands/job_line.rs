@@ -4,11 +4,11 @@
 //! number without a fraction is whole, however it is written; what `job --json` shows is a line: it is the same job anew.
 //! Does not: look at other lines, or check what a job may ask for: `JobSpec` does.
 
+use super::machine_options::market;
 use super::{amounts, strict_json};
-use model::{AfterEnd, Arch, JobSpec, MarketNeed, Reconcile, UnknownWord};
+use model::{AfterEnd, Arch, JobSpec, Reconcile, UnknownWord};
 use serde_json::{Map, Number, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
 
 /// Understands an amount with a unit.
 type Measure = fn(&str) -> Result<u64, String>;
@@ -20,10 +20,9 @@ enum Form {
     /// A whole number, or a text with a unit. The name of the field in a job has this end.
     Measured(&'static str, Measure),
     Text,
+    /// One of the words of a field.
+    Word(fn(&str) -> Result<Value, UnknownWord>),
     Flag,
-    Market,
-    Arch,
-    Reconcile,
     /// A list of texts, or a line for the shell.
     Command,
     Texts,
@@ -39,20 +38,20 @@ enum Form {
 const FIELDS: &[(Form, &str)] = &[
     (Form::After, "after"),
     (Form::AfterAny, "after_any"),
-    (Form::Arch, "arch"),
     (Form::Command, "command"),
     (Form::Flag, "exclusive keep_failed replace"),
-    (Form::Market, "market"),
     (Form::Measured("_gib", amounts::gibibytes), "gpu_memory scratch"),
     (Form::Measured("_mib", amounts::mebibytes), "memory"),
     (Form::Measured("_s", amounts::seconds), "kill_timeout lost_after stop_notice timeout"),
     (Form::Pack, "pack"),
-    (Form::Reconcile, "reconcile"),
     (Form::Text, "gpu_type image instance_type name registry_login role stop_signal"),
     (Form::TextTable, "env inputs secret_files secrets ulimits"),
     (Form::Texts, "caches outputs require retry"),
     (Form::Whole, "array_limit gpu_memory_gib gpus kill_timeout_s lost_after_s memory_mib nodes priority"),
     (Form::Whole, "retry_failed retry_lost scratch_gib stop_notice_s timeout_s vcpus"),
+    (Form::Word(|text| text.parse::<Arch>().map(|word| word.as_str().into())), "arch"),
+    (Form::Word(|text| market(text).map(|word| word.as_str().into())), "market"),
+    (Form::Word(|text| text.parse::<Reconcile>().map(|word| word.as_str().into())), "reconcile"),
 ];
 
 /// What `job --json` shows besides: how a job is and was. A new job has none of it.
@@ -160,25 +159,18 @@ fn formed(form: Form, value: Value) -> Result<Value, String> {
         }
         (Form::Text, value @ Value::String(_)) | (Form::Flag, value @ Value::Bool(_)) => Ok(value),
         (Form::Pack, value @ Value::Object(_)) => Ok(value),
-        (Form::Market, Value::String(text)) => word::<MarketNeed>(&text.replace('-', "_")),
-        (Form::Arch, Value::String(text)) => word::<Arch>(&text),
-        (Form::Reconcile, Value::String(text)) => word::<Reconcile>(&text),
+        (Form::Word(read), Value::String(text)) => read(&text).map_err(|e| e.to_string()),
         (Form::Command, Value::String(line)) => Ok(vec!["sh".to_owned(), "-c".to_owned(), line].into()),
         (Form::Command | Form::Texts, Value::Array(texts)) if texts.iter().all(is_text) => Ok(texts.into()),
         (form, value) => Err(format!("it must be {}, and not {}", wanted(form), shown(&value))),
     }
 }
 
-/// One of the words of a field.
-fn word<W: FromStr<Err = UnknownWord> + ToString>(text: &str) -> Result<Value, String> {
-    text.parse::<W>().map(|word| word.to_string().into()).map_err(|e| e.to_string())
-}
-
 const fn wanted(form: Form) -> &'static str {
     match form {
         Form::Whole => "a whole number",
         Form::Measured(..) => "a whole number, or a text with a unit",
-        Form::Text | Form::Market | Form::Arch | Form::Reconcile => "a text",
+        Form::Text | Form::Word(_) => "a text",
         Form::Flag => "true or false",
         Form::Command => "a list of texts, or a line for the shell",
         Form::Texts => "a list of texts",
@@ -238,7 +230,7 @@ mod tests {
     use crate::console::show;
     use model::elements::Pack;
     use model::fixtures::{self, at};
-    use model::{Alloc, FailurePolicy, Job, MachineNeed, Needs, Work};
+    use model::{Alloc, FailurePolicy, Job, MachineNeed, MarketNeed, Needs, Work};
 
     fn line(text: &str) -> Result<(JobSpec, Follows), String> {
         let Value::Object(defaults) = serde_json::to_value(JobSpec::default()).unwrap() else { panic!() };

@@ -30,7 +30,7 @@ pub(super) struct MachineOptions {
 }
 
 /// A market, with `-` as good as `_`.
-fn market(text: &str) -> Result<MarketNeed, UnknownWord> {
+pub(super) fn market(text: &str) -> Result<MarketNeed, UnknownWord> {
     text.replace('-', "_").parse()
 }
 
