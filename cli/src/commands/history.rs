@@ -12,7 +12,7 @@ use crate::view::story::{self, Happening};
 use clap::Args;
 use model::events::{Event, FOR_COSTS, Subject};
 use model::functions::{self, FUNCTIONS};
-use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::ids::NodeId;
 use model::time::Time;
 use serde_json::Value;
 
@@ -35,27 +35,23 @@ pub struct HistoryArgs {
 /// Understands a subject as people write it: `7` and `slot#7` are the same.
 pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
     let (kind, name) = text.split_once('#').map_or((None, text), |(kind, name)| (Some(kind), name));
-    let is = |wanted: &str| kind.is_none_or(|k| k == wanted);
-    if let Some(slot) = name.parse::<Slot>().ok().filter(|_| is("slot")) {
-        Ok(Subject::Slot(slot))
-    } else if let Some(node) = name.parse::<NodeId>().ok().filter(|_| is("slot")) {
-        Ok(Subject::Slot(node.slot()))
-    } else if let Some(job) = name.parse::<JobId>().ok().filter(|_| is("job")) {
-        Ok(Subject::Job(job))
-    } else if let Some(alloc) = name.parse::<AllocId>().ok().filter(|_| is("alloc")) {
-        Ok(Subject::Alloc(alloc))
-    } else if functions::named(name).is_some() && is("function") {
-        Ok(Subject::Function(name.to_owned()))
-    } else if text == "cluster" {
-        Ok(Subject::Cluster)
-    } else {
+    let slot = name.parse().ok().or_else(|| Some(name.parse::<NodeId>().ok()?.slot()));
+    let by_kind = [
+        ("slot", slot.map(Subject::Slot)),
+        ("job", name.parse().ok().map(Subject::Job)),
+        ("alloc", name.parse().ok().map(Subject::Alloc)),
+        ("function", functions::named(name).map(|_| Subject::Function(name.to_owned()))),
+    ];
+    let mut found = by_kind.into_iter().filter(|(of, _)| kind.is_none_or(|kind| kind == *of));
+    let found = found.find_map(|(_, subject)| subject).or_else(|| (text == "cluster").then_some(Subject::Cluster));
+    found.ok_or_else(|| {
         let given: String = show::one_line(text).chars().take(80).collect();
         let functions: Vec<&str> = FUNCTIONS.iter().map(|f| f.name).collect();
         let functions = functions.join(", ");
-        Err(Usage(format!(
+        Usage(format!(
             "{given} is not a subject: give a slot, the id of a node, job or alloc or a part of it, the name of a job, cluster, or one of {functions}"
-        )))
-    }
+        ))
+    })
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow::Result<()> {
