@@ -1,4 +1,4 @@
-//! The standard input of a job: what `--stdin` passes on.
+//! Standard input: of a command that reads a file or it, and of a job, to which `--stdin` passes it on.
 //!
 //! Guarantees: an input is passed on whole or refused; without `--stdin`, `run` refuses an input that it would drop.
 //! Does not: pass on what comes after the job was submitted, or wait for an input that nobody asked for: in cron and CI, standard
@@ -10,12 +10,21 @@ use base64::prelude::BASE64_STANDARD;
 use model::{INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES};
 use nix::poll::{PollFd, PollFlags, poll};
 use std::fs::File;
-use std::io::{IsTerminal, Read, Seek};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 /// How long the program before the pipe may take to write something.
 const WRITES_WITHIN_MS: u8 = 200;
+
+/// What a command reads: a file, or standard input if it is `-`.
+pub(super) fn open<'a>(input: &'a mut (dyn BufRead + Send), file: &Path) -> io::Result<Box<dyn BufRead + 'a>> {
+    if file.as_os_str() == "-" {
+        return Ok(Box::new(input));
+    }
+    Ok(Box::new(BufReader::new(File::open(file)?)))
+}
 
 /// Reads standard input to its end, and makes it the input of this job.
 pub(super) fn pass_on(context: &mut Context<'_>, spec: &mut JobSpec) -> anyhow::Result<()> {

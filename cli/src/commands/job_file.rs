@@ -9,9 +9,9 @@
 //! The memory of a file are events with the subject `submission#…`: that it was begun last, and that all of it is in.
 
 use super::bulk::{self, Written};
-use super::followed;
 use super::job_line::{self, Follows};
 use super::submit::{self, SubmitArgs};
+use super::{followed, input};
 use crate::changes::operate::{accepting, retention};
 use crate::console::{Cluster, Context, Outcome, Usage, show};
 use crate::view::find::Finder;
@@ -46,7 +46,9 @@ struct Line {
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
-    let bytes = read(context, file).with_context(|| format!("{shown} cannot be read"))?;
+    let mut bytes = Vec::new();
+    let read = input::open(&mut *context.input, file).and_then(|mut lines| lines.read_to_end(&mut bytes));
+    read.with_context(|| format!("{shown} cannot be read"))?;
     let (defaults, files) = args.job.spec(&args.command)?;
     files.refuse_other_jobs()?;
     let lines = understand(&bytes, &defaults, &shown)?;
@@ -102,15 +104,6 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     }
     file.end(submission.begun_at).await?;
     submit::submitted(context, &cluster, args, written.jobs).await
-}
-
-fn read(context: &mut Context<'_>, file: &Path) -> std::io::Result<Vec<u8>> {
-    if file.as_os_str() != "-" {
-        return std::fs::read(file);
-    }
-    let mut bytes = Vec::new();
-    context.input.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// What makes the ids, and the name of the submission. The same content with the same options gives the same.

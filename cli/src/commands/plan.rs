@@ -5,7 +5,7 @@
 //! answers.
 //! Does not: decide. The planning code of the functions decides, from the same observation.
 
-use super::{policy, what_if};
+use super::{input, policy, what_if};
 use crate::console::show::{self, Rows, counted};
 use crate::console::{Context, Outcome};
 use crate::view::find::short;
@@ -18,8 +18,7 @@ use model::policy::Policy;
 use model::time::Time;
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
@@ -89,15 +88,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::R
     match &args.state {
         None => live(context, args, policy).await,
         Some(file) => {
-            let mut opened;
-            let lines: &mut dyn BufRead = if file.as_os_str() == "-" {
-                &mut *context.input
-            } else {
-                let read = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
-                opened = BufReader::new(read);
-                &mut opened
-            };
-            states(args, policy.as_ref(), lines, &mut *context.out, &mut *context.err)
+            let lines = input::open(&mut *context.input, file);
+            let mut lines = lines.with_context(|| format!("{} cannot be read", file.display()))?;
+            states(args, policy.as_ref(), &mut *lines, &mut *context.out, &mut *context.err)
         }
     }
 }
