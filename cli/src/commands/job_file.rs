@@ -66,16 +66,10 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     let keep = retention(&cluster).await?;
     let subject = format!("submission#{name}");
     let file = File { args, cluster: &cluster, lines: &lines, shown: &shown, token, subject, keep, now };
-    let mut submission = file.begin_or_go_on(context).await?;
-    let outside = match submission.outside.take() {
-        Some(outside) => outside,
-        None if submission.is_complete => Outside::default(),
-        None => file.find_outside().await?,
-    };
-    let defaults = JobSpec { after: outside.of_options, ..defaults };
+    let submission = file.begin_or_go_on(context).await?;
     let array = file.array(submission.begun_at);
     let jobs: Vec<Job> = (0_u32..)
-        .zip(specs(&lines, &defaults, &outside.of_lines, array))
+        .zip(specs(&lines, &submission.outside, array))
         .map(|(n, spec)| Job::submit(array.job(n), spec, now))
         .collect::<Result<_, _>>()
         .map_err(|e| Usage(e.to_string()))?;
@@ -201,13 +195,13 @@ async fn others(
 }
 
 /// The jobs of the lines. A line follows the earlier lines that have the name that it gives, so lines make no circle.
-fn specs(lines: &[Line], defaults: &JobSpec, others: &BTreeMap<String, Vec<JobId>>, array: Array) -> Vec<JobSpec> {
+fn specs(lines: &[Line], outside: &Outside, array: Array) -> Vec<JobSpec> {
     let mut earlier: BTreeMap<&str, Vec<JobId>> = BTreeMap::new();
     let mut specs = Vec::with_capacity(lines.len());
     for (n, line) in (0_u32..).zip(lines) {
-        let mut spec = JobSpec { after: defaults.after.clone(), ..line.spec.clone() };
+        let mut spec = JobSpec { after: outside.of_options.clone(), ..line.spec.clone() };
         for (given, end) in &line.follows {
-            let ids = earlier.get(given.as_str()).or_else(|| others.get(given));
+            let ids = earlier.get(given.as_str()).or_else(|| outside.of_lines.get(given));
             ids.into_iter().flatten().for_each(|id| followed::follow(&mut spec.after, *id, *end));
         }
         specs.push(spec);
@@ -223,7 +217,7 @@ struct Submission {
     begun_at: Time,
     is_new: bool,
     is_complete: bool,
-    outside: Option<Outside>,
+    outside: Outside,
     /// The event that says that it was begun.
     event: Event,
 }
@@ -270,14 +264,13 @@ impl File<'_> {
 
     /// The submission of this file that was begun before and is not over, or a new one.
     async fn begin_or_go_on(&self, context: &mut Context<'_>) -> anyhow::Result<Submission> {
-        let earlier = self.known().await?;
-        let Some(earlier) = earlier else { return self.begin(self.find_outside().await?, None).await };
+        let Some(earlier) = self.known().await? else { return self.begin(None).await };
         if !earlier.is_complete || !self.has_ended(earlier.begun_at).await? {
             return Ok(earlier);
         }
         let before = show::when(earlier.begun_at, self.now);
         writeln!(context.err, "it was submitted {before}, and all of its jobs have ended: it is submitted anew")?;
-        self.begin(self.find_outside().await?, Some(&earlier.event)).await
+        self.begin(Some(&earlier.event)).await
     }
 
     /// Looks up the names of the jobs outside of it.
@@ -309,8 +302,13 @@ impl File<'_> {
             Some(&event).filter(|event| event.id == BEGUN.to_string()).and_then(|e| e.detail.get("at")?.as_i64());
         let begun_at = begun_at.context("the note of an earlier submission of this cannot be read: give --again")?;
         let begun_at = Time::from_ms(begun_at);
-        let outside = event.detail.get(OUTSIDE).and_then(|text| serde_json::from_str(text.as_str()?).ok());
         let is_complete = events.next().is_some_and(|e| e.id == all_in(begun_at).to_string());
+        let outside = match event.detail.get(OUTSIDE).and_then(|text| serde_json::from_str(text.as_str()?).ok()) {
+            Some(outside) => outside,
+            // Nothing more is written.
+            None if is_complete => Outside::default(),
+            None => self.find_outside().await?,
+        };
         Ok(Some(Submission { begun_at, is_new: false, is_complete, outside, event }))
     }
 
@@ -322,7 +320,8 @@ impl File<'_> {
     }
 
     /// Remembers that it was begun; in the place of `before`, if that is over.
-    async fn begin(&self, outside: Outside, before: Option<&Event>) -> anyhow::Result<Submission> {
+    async fn begin(&self, before: Option<&Event>) -> anyhow::Result<Submission> {
+        let outside = self.find_outside().await?;
         let mut event = self.event(BEGUN, &format!("{} of a file", show::several(self.lines.len(), "job")));
         let text = serde_json::to_string(&outside)?;
         if text.len() <= MAX_OUTSIDE {
@@ -333,10 +332,7 @@ impl File<'_> {
             Some(before) => self.cluster.store.record_over(before, &event).await,
         };
         match written {
-            Ok(()) => {
-                let (begun_at, outside) = (self.now, Some(outside));
-                Ok(Submission { begun_at, is_new: true, is_complete: false, outside, event })
-            }
+            Ok(()) => Ok(Submission { begun_at: self.now, is_new: true, is_complete: false, outside, event }),
             // Another program has begun it meanwhile.
             Err(WriteError::Conflict(_)) => self.known().await?.context("it was begun and forgotten: try again"),
             Err(e) => Err(e.into()),
