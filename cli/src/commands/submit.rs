@@ -325,40 +325,30 @@ pub(super) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) 
     Ok(context.out.flush()?)
 }
 
-/// Prints the submitted jobs, and waits for them if the person wants that.
+/// Prints the submitted jobs, and waits for their ends if the person wants that. Then it prints how they go and how they ended,
+/// and the end of the output: of a single job, and of each job that failed.
 pub(super) async fn submitted(
     context: &mut Context<'_>,
     cluster: &Cluster,
     args: &SubmitArgs,
     jobs: Vec<Job>,
 ) -> anyhow::Result<Outcome> {
-    let is_json = args.json;
     // With --wait, JSON shows the jobs as they ended.
-    if !(args.wait && is_json) {
+    if !(args.wait && args.json) {
         print(context, args, &jobs)?;
     }
     if !args.wait {
         return Ok(Outcome::Done);
     }
-    let jobs = wait(context, cluster, jobs, is_json).await?;
-    if is_json {
-        print(context, args, &jobs)?;
-    }
-    Ok(Outcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
-}
-
-/// Waits until every job has ended. Prints how they go and how they ended, and the end of the output: of a single job, and
-/// of each job that did not complete.
-async fn wait(context: &mut Context<'_>, cluster: &Cluster, jobs: Vec<Job>, is_json: bool) -> anyhow::Result<Vec<Job>> {
-    let mut followed = Followed::new(cluster, jobs, if is_json { Tells::Nothing } else { Tells::All });
+    let mut followed = Followed::new(cluster, jobs, if args.json { Tells::Nothing } else { Tells::All });
     followed.wait(context).await?;
-    if !is_json {
-        let is_single = followed.jobs.len() == 1;
-        for job in &followed.jobs {
-            if is_single || job.summary.state == JobState::Failed {
-                followed.output(context, job).await?;
-            }
+    let jobs = &followed.jobs;
+    if args.json {
+        print(context, args, jobs)?;
+    } else {
+        for job in jobs.iter().filter(|job| jobs.len() == 1 || job.summary.state == JobState::Failed) {
+            followed.output(context, job).await?;
         }
     }
-    Ok(followed.jobs)
+    Ok(Outcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
 }
