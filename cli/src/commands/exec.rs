@@ -5,6 +5,7 @@
 //! Guarantees: what is done is on the record before it is done: who, in which alloc, which command.
 //! Does not: give anybody a right on the node. In AWS, `ssm:StartSession` does.
 
+use super::follow::last_allocs;
 use crate::changes::operate::record_event;
 use crate::console::show::{self, readable};
 use crate::console::{Cluster, Context, Outcome, Usage};
@@ -90,9 +91,7 @@ async fn find(context: &mut Context<'_>, cluster: &Cluster, args: &InsideArgs) -
     let ended = allocs.iter().all(|alloc| alloc.summary.client.is_final());
     let waits = allocs.iter().any(|alloc| alloc.summary.client == ClientStatus::Pending);
     allocs.retain(|alloc| alloc.summary.client == ClientStatus::Running);
-    // Of several copies of a member, the newest.
-    allocs.sort_by_key(|alloc| (alloc.id().member, std::cmp::Reverse(alloc.id().copy)));
-    allocs.dedup_by_key(|alloc| alloc.id().member);
+    let mut allocs: Vec<Alloc> = last_allocs(allocs).collect();
     let id = show::one_line(&args.id);
     match allocs.len() {
         1 => allocs.pop().context("nothing runs"),
