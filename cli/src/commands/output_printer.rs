@@ -177,22 +177,16 @@ fn target<'a>(context: &'a mut Context<'_>, route: Route, stream: Stream) -> (&'
     }
 }
 
-/// Prints bytes as text in which nothing is obeyed.
+/// Prints bytes as text in which nothing is obeyed. The beginning of a character at the end stays in `part`.
 fn print_text(to: &mut (dyn Write + Send), part: &mut Vec<u8>, bytes: &[u8], screen: Screen) -> anyhow::Result<()> {
     part.extend_from_slice(bytes);
-    let text = String::from_utf8_lossy(part).into_owned();
-    // Up to three bytes at the end may be the beginning of a character.
-    let begun = (1..=3).find(|n| begins_character(part, *n)).unwrap_or(0);
-    let whole = if begun > 0 { text.strip_suffix('\u{fffd}').unwrap_or(&text) } else { &text };
-    write!(to, "{}", show::output(whole, screen))?;
-    part.drain(..part.len().saturating_sub(begun));
+    let last = part.utf8_chunks().last().map(|chunk| chunk.invalid()).unwrap_or_default();
+    let is_begun = std::str::from_utf8(last).is_err_and(|e| e.error_len().is_none());
+    let whole = part.len().saturating_sub(if is_begun { last.len() } else { 0 });
+    let begun = part.split_off(whole);
+    write!(to, "{}", show::output(&String::from_utf8_lossy(part), screen))?;
+    *part = begun;
     Ok(())
-}
-
-/// Whether the last `n` bytes are the beginning of a character, and not a whole one.
-fn begins_character(bytes: &[u8], n: usize) -> bool {
-    let end = bytes.len().checked_sub(n).and_then(|at| bytes.get(at..)).unwrap_or_default();
-    !end.is_empty() && std::str::from_utf8(end).is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
 }
 
 #[cfg(test)]
