@@ -6,7 +6,7 @@
 
 use super::output_printer::{Printer, Route, Text};
 use super::output_reader::{Look, Reader, Until, tail_of, whole};
-use super::stored_output::{self, Found};
+use super::stored_output::{self, Stored};
 use crate::console::{Cluster, Context, Outcome, show};
 use model::ids::AllocId;
 use model::time::{Span, Time};
@@ -38,8 +38,6 @@ pub(super) struct OutputStream<'a> {
     done: BTreeSet<AllocId>,
     /// The alloc whose node could not be asked, and when it is asked again.
     unasked: Option<(AllocId, Time)>,
-    /// What was found where the last output should be stored.
-    found: Option<Found>,
     /// Whether something that was to be printed was not.
     misses: bool,
     pub(super) printer: Printer,
@@ -64,7 +62,6 @@ impl<'a> OutputStream<'a> {
             reader: None,
             done: except,
             unasked: None,
-            found: None,
             misses: false,
             printer: Printer::new(route),
             failed_looks: 0,
@@ -142,8 +139,11 @@ impl<'a> OutputStream<'a> {
                 self.done.insert(id);
                 continue;
             }
-            self.find(&alloc).await;
-            if matches!(self.found, Some(Found::All(_))) && self.print_stored(context, &alloc, 0).await? {
+            let stored = self.stored(&alloc).await;
+            if let Ok(all) = &stored
+                && all.is_all
+            {
+                self.print_stored(context, id, all, 0).await?;
                 self.done.insert(id);
                 continue;
             }
@@ -157,11 +157,13 @@ impl<'a> OutputStream<'a> {
                     return Ok(Opened::Reader);
                 }
                 Err(why) if is_final || self.until == Until::Now => {
-                    if matches!(self.found, Some(Found::Beginning(_))) {
-                        self.print_stored(context, &alloc, 0).await?;
-                    } else {
-                        writeln!(context.err, "the node cannot be asked for the output of {id}: {}", said(&why))?;
-                        self.print_tail(context, &alloc)?;
+                    match stored {
+                        Ok(beginning) => self.print_stored(context, id, &beginning, 0).await?,
+                        Err(absent) => {
+                            let cannot = format!("the node cannot be asked for the output of {id}: {}", said(&why));
+                            tell(context, &cannot, absent)?;
+                            self.print_tail(context, &alloc)?;
+                        }
                     }
                     self.done.insert(id);
                 }
@@ -178,21 +180,25 @@ impl<'a> OutputStream<'a> {
         Ok(Opened::Nothing)
     }
 
-    /// Looks for the output of an ended alloc where it is to be stored.
-    async fn find(&mut self, alloc: &Alloc) {
-        let place = alloc.output_s3.as_ref().filter(|_| alloc.summary.client.is_final());
-        self.found = match place {
-            Some(place) => Some(stored_output::find(self.cluster, place).await),
-            None => None,
-        };
+    /// What is stored of the output of an ended alloc; or else, if it is to be stored, why nothing is.
+    async fn stored(&self, alloc: &Alloc) -> Result<Stored, Option<String>> {
+        match &alloc.output_s3 {
+            Some(place) if alloc.summary.client.is_final() => {
+                stored_output::find(self.cluster, place).await.map_err(Some)
+            }
+            _ => Err(None),
+        }
     }
 
-    /// Prints what is stored of the output of an ended alloc, from this byte on. Returns whether something is there.
-    async fn print_stored(&mut self, context: &mut Context<'_>, alloc: &Alloc, from: u64) -> anyhow::Result<bool> {
-        let (Some(place), Some(Found::All(size) | Found::Beginning(size))) = (&alloc.output_s3, &self.found) else {
-            return Ok(false);
-        };
-        let is_all = matches!(self.found, Some(Found::All(_)));
+    /// Prints what is stored of the output of an alloc, from this byte on.
+    async fn print_stored(
+        &mut self,
+        context: &mut Context<'_>,
+        id: AllocId,
+        stored: &Stored,
+        from: u64,
+    ) -> anyhow::Result<()> {
+        let Stored { place, size, is_all } = stored;
         // The last lines of what the node had were printed before.
         let lines = self.lines.filter(|_| from == 0);
         self.printer.hold(lines);
@@ -203,13 +209,13 @@ impl<'a> OutputStream<'a> {
         }
         self.printer.end(context)?;
         let why = why.or_else(|| {
-            (!is_all).then(|| "its node stored it up to there before it ended or while the command ran".to_owned())
+            (!*is_all).then(|| "its node stored it up to there before it ended or while the command ran".to_owned())
         });
         if let Some(why) = why {
             self.misses = true;
-            writeln!(context.err, "the output of {} after byte {at} is missing: {why}", alloc.id())?;
+            writeln!(context.err, "the output of {id} after byte {at} is missing: {why}")?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Prints the rest of an output that its node does not send, if it is stored.
@@ -221,20 +227,22 @@ impl<'a> OutputStream<'a> {
         why: &str,
     ) -> anyhow::Result<()> {
         let alloc = self.cluster.store.alloc(id).await?;
-        if let Some(alloc) = &alloc {
-            self.find(alloc).await;
-            if self.print_stored(context, alloc, offset.unwrap_or(0)).await? {
-                return Ok(());
-            }
-        }
+        let stored = match &alloc {
+            Some(alloc) => self.stored(alloc).await,
+            None => Err(None),
+        };
+        let absent = match stored {
+            Ok(stored) => return self.print_stored(context, id, &stored, offset.unwrap_or(0)).await,
+            Err(absent) => absent,
+        };
         self.printer.end(context)?;
         let after = offset.map(|at| format!(" after byte {at}")).unwrap_or_default();
-        writeln!(context.err, "the output of {id}{after} is missing: {why}")?;
+        tell(context, &format!("the output of {id}{after} is missing: {why}"), absent)?;
         match alloc {
             Some(alloc) if offset.is_none() => self.print_tail(context, &alloc),
             _ => {
                 self.misses = true;
-                self.say_why_not_stored(context)
+                Ok(())
             }
         }
     }
@@ -249,7 +257,6 @@ impl<'a> OutputStream<'a> {
     /// Prints the end of an output of which nothing was printed, as the row of the alloc has it. Who follows an output gets it
     /// from its beginning on, and never only its end.
     fn print_tail(&mut self, context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
-        self.say_why_not_stored(context)?;
         let (id, node) = (alloc.id(), alloc.summary.node_id);
         if self.printer.only.is_some() {
             // Nobody knows which part of the output the row has.
@@ -276,13 +283,6 @@ impl<'a> OutputStream<'a> {
         self.print_whole(context, &text)
     }
 
-    fn say_why_not_stored(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
-        match self.found.take() {
-            Some(Found::Nothing(why)) => Ok(writeln!(context.err, "{why}")?),
-            _ => Ok(()),
-        }
-    }
-
     /// Ends the reading before all was printed.
     pub(super) async fn leave(&mut self, now: Time) {
         self.misses = true;
@@ -305,6 +305,11 @@ enum Opened {
     Nothing,
     /// An alloc is left whose node cannot be asked now.
     Waits,
+}
+
+/// Says that an output does not come from its node, and why it is not stored, if it is to be.
+fn tell(context: &mut Context<'_>, cannot: &str, absent: Option<String>) -> std::io::Result<()> {
+    [cannot.to_owned()].into_iter().chain(absent).try_for_each(|line| writeln!(context.err, "{line}"))
 }
 
 /// Whether the permissions of the caller do not allow the call.

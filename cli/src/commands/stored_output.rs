@@ -20,25 +20,18 @@ const WAIT: Duration = Duration::from_secs(1);
 const LIST_BYTES: u64 = 9 * PIECE_BYTES + 2;
 
 /// What is stored of an output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// All of it: so many bytes.
-    All(u64),
-    /// Only so many bytes from its beginning on, as far as S3 says.
-    Beginning(u64),
-    /// Nothing, or it is not known, for this reason.
-    Nothing(String),
+pub(super) struct Stored {
+    pub(super) place: S3Place,
+    /// How many bytes from its beginning on, as far as S3 says.
+    pub(super) size: u64,
+    pub(super) is_all: bool,
 }
 
-/// Finds out how much is stored at this place, in few calls.
-pub(super) async fn find(cluster: &Cluster, place: &S3Place) -> Found {
-    match last_piece(cluster, place).await {
-        Ok((no, head)) => {
-            let size = no.saturating_mul(PIECE_BYTES).saturating_add(head.bytes);
-            if head.then.as_deref() == Some(END) { Found::All(size) } else { Found::Beginning(size) }
-        }
-        Err(error) => Found::Nothing(said(&error, place)),
-    }
+/// Finds out how much is stored at this place, in few calls. The error says why nothing is, or why it is not known.
+pub(super) async fn find(cluster: &Cluster, place: &S3Place) -> Result<Stored, String> {
+    let (no, head) = last_piece(cluster, place).await.map_err(|error| said(&error, place))?;
+    let size = no.saturating_mul(PIECE_BYTES).saturating_add(head.bytes);
+    Ok(Stored { place: place.clone(), size, is_all: head.then.as_deref() == Some(END) })
 }
 
 /// The number of the last piece, and what it says of itself.
