@@ -111,20 +111,6 @@ fn of_allocs(record: &NodeRecord, now: Time) -> impl Iterator<Item = Handle> {
     record.life().into_iter().flat_map(move |life| life.allocs.iter().map(move |id| of(life, id)))
 }
 
-/// The handle of a live alloc of a node that has this name, with the record that says that the alloc is live.
-async fn of_alloc(
-    cluster: &Cluster,
-    node: NodeId,
-    handle: &str,
-    now: Time,
-) -> anyhow::Result<Option<(Handle, NodeRecord)>> {
-    let record = cluster.store.node(node.slot()).await?.filter(|record| record.node_id() == Some(node));
-    Ok(record.and_then(|record| {
-        let found = of_allocs(&record, now).find(|row| row.handle == handle);
-        found.map(|row| (row, record))
-    }))
-}
-
 pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let node = match &args.slot {
@@ -137,14 +123,19 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
     };
     let (name, slot, wanted) = (show::one_line(&args.handle), node.slot(), !args.undo);
     let changed = retried(async || {
+        // With a handle that has no row, the record that says that its alloc is live.
         let (handle, record) = match cluster.store.handle(node, &args.handle).await? {
             Some(handle) => (handle, None),
-            None => match of_alloc(&cluster, node, &args.handle, now).await? {
-                Some((handle, record)) => (handle, Some(record)),
-                None => anyhow::bail!(
-                    "slot {slot} has no handle {name}, or destroys it because its alloc is complete: `nodekeeper handles {slot}` lists the others"
-                ),
-            },
+            None => {
+                let record = cluster.store.node(slot).await?.filter(|record| record.node_id() == Some(node));
+                let row = record.as_ref().and_then(|record| of_allocs(record, now).find(|row| row.handle == args.handle));
+                let Some(row) = row else {
+                    anyhow::bail!(
+                        "slot {slot} has no handle {name}, or destroys it because its alloc is complete: `nodekeeper handles {slot}` lists the others"
+                    )
+                };
+                (row, record)
+            }
         };
         if handle.keep == wanted {
             return Ok(false);
