@@ -180,10 +180,23 @@ async fn change(
     .await?;
     let changed = after.revision() != before.revision();
     if changed {
-        let what = format!("{}: {what}", after.name());
+        let what = format!("{name}: {what}");
         record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, now).await?;
     }
-    answer(context, &after, changed, is_json, now)
+    if is_json {
+        show::json(context.out, &in_json(&after, None, Some(changed), now))?;
+    } else if after.applies(now) {
+        let until = after.until_at().map(|at| moment(at, now)).unwrap_or_default();
+        let (count, version) = (after.count(now), after.revision());
+        let needs = after.need().map(needs).unwrap_or_default();
+        let how = if changed { "is set to" } else { "is still" };
+        writeln!(context.out, "demand set {name} {how} {count} of {needs} until {until}, version {version}")?;
+    } else if changed {
+        writeln!(context.out, "demand set {name} is deleted")?;
+    } else {
+        writeln!(context.out, "there is no demand set {name}")?;
+    }
+    Ok(Outcome::Done)
 }
 
 /// Refuses a change of another version than the caller knows.
@@ -228,30 +241,6 @@ async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<
     let (what, now) = (format!("deleted {BY_OPERATOR}"), context.now());
     let ended = async |_: &Cluster, before: &DemandSet| Ok(before.ended(now));
     change(context, (&args.name, args.if_version, args.json), &what, ended).await
-}
-
-/// Prints what is wanted after the command.
-fn answer(
-    context: &mut Context<'_>,
-    set: &DemandSet,
-    is_changed: bool,
-    is_json: bool,
-    now: Time,
-) -> anyhow::Result<Outcome> {
-    if is_json {
-        show::json(context.out, &in_json(set, None, Some(is_changed), now))?;
-    } else if set.applies(now) {
-        let until = set.until_at().map(|at| moment(at, now)).unwrap_or_default();
-        let (name, count, version) = (set.name(), set.count(now), set.revision());
-        let needs = set.need().map(needs).unwrap_or_default();
-        let how = if is_changed { "is set to" } else { "is still" };
-        writeln!(context.out, "demand set {name} {how} {count} of {needs} until {until}, version {version}")?;
-    } else if is_changed {
-        writeln!(context.out, "demand set {} is deleted", set.name())?;
-    } else {
-        writeln!(context.out, "there is no demand set {}", set.name())?;
-    }
-    Ok(Outcome::Done)
 }
 
 async fn show(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {
