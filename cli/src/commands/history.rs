@@ -13,7 +13,6 @@ use clap::Args;
 use model::events::{Event, FOR_COSTS, Subject};
 use model::functions::{self, FUNCTIONS};
 use model::ids::NodeId;
-use model::time::Time;
 use serde_json::Value;
 
 /// How many events of a slot, a function or the cluster are shown.
@@ -68,7 +67,19 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
         _ => None,
     };
     if let Some(story) = story {
-        return tell(context, args, &subject, &story, now);
+        if args.json {
+            return show::json(context.out, &story);
+        }
+        if story.is_empty() {
+            writeln!(context.out, "nothing is stored about {subject}")?;
+        }
+        // Times are exact, relative to the beginning of the story, and relative to now.
+        let begin = story.first().map_or(now, |h| h.at);
+        let cells = |Happening { at, subject, action, reason }: &Happening| {
+            [moment(*at, now), at.since(begin).to_string(), action.clone(), subject.clone(), reason.clone()]
+        };
+        let heads = ["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"];
+        return Ok(Rows::of(&heads, story.iter().map(cells)).print(context.out)?);
     }
     let events = cluster.store.history(&subject.to_string(), args.limit.unwrap_or(RECENT)).await?;
     if args.json {
@@ -94,28 +105,6 @@ async fn find(cluster: &Cluster, text: &str, unknown: Usage) -> anyhow::Result<S
         Err(e) if e.is::<NotFound>() => Err(unknown.into()),
         Err(e) => Err(e),
     }
-}
-
-/// Shows a story. Times are exact, relative to the beginning of the story, and relative to now.
-fn tell(
-    context: &mut Context<'_>,
-    args: &HistoryArgs,
-    subject: &Subject,
-    story: &[Happening],
-    now: Time,
-) -> anyhow::Result<()> {
-    if args.json {
-        return show::json(context.out, story);
-    }
-    if story.is_empty() {
-        writeln!(context.out, "nothing is stored about {subject}")?;
-    }
-    let begin = story.first().map_or(now, |h| h.at);
-    let cells = |Happening { at, subject, action, reason }: &Happening| {
-        [moment(*at, now), at.since(begin).to_string(), action.clone(), subject.clone(), reason.clone()]
-    };
-    let heads = ["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"];
-    Ok(Rows::of(&heads, story.iter().map(cells)).print(context.out)?)
 }
 
 fn reason(event: &Event) -> String {
