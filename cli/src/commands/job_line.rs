@@ -29,15 +29,14 @@ enum Form {
     TextTable,
     /// The elements of a pack.
     Pack,
-    /// The jobs that it follows.
-    After,
-    AfterAny,
+    /// The jobs that it follows, which must end so.
+    After(AfterEnd),
 }
 
 /// The fields of a line, by their form.
 const FIELDS: &[(Form, &str)] = &[
-    (Form::After, "after"),
-    (Form::AfterAny, "after_any"),
+    (Form::After(AfterEnd::Success), "after"),
+    (Form::After(AfterEnd::Any), "after_any"),
     (Form::Command, "command"),
     (Form::Flag, "exclusive keep_failed replace"),
     (Form::Measured("_gib", amounts::gibibytes), "gpu_memory scratch"),
@@ -115,7 +114,7 @@ pub(super) fn read(line: &str, defaults: &Map<String, Value>) -> Result<(JobSpec
         }
         let wrong = |what: String| format!("{name}: {what}");
         match form {
-            Form::After | Form::AfterAny => follows.extend(followed(form, value).map_err(wrong)?),
+            Form::After(end) => follows.extend(followed(end, value).map_err(wrong)?),
             Form::TextTable => {
                 let more = texts_by_name(value).map_err(wrong)?;
                 let table = merged.entry(field).or_insert_with(|| Value::Object(Map::new()));
@@ -176,7 +175,7 @@ const fn wanted(form: Form) -> &'static str {
         Form::Texts => "a list of texts",
         Form::TextTable => "an object whose values are texts",
         Form::Pack => "an object such as {\"elements\": \"0-99\", \"at_once\": 4}",
-        Form::After | Form::AfterAny => "the name or the id of a job, or a list of them",
+        Form::After(_) => "the name or the id of a job, or a list of them",
     }
 }
 
@@ -205,16 +204,15 @@ fn texts_by_name(value: Value) -> Result<Map<String, Value>, String> {
 }
 
 /// The jobs that a line follows: a name or an id, a list of them, or what `job --json` shows: ids with how each must end.
-fn followed(form: Form, value: Value) -> Result<Follows, String> {
-    let end = if let Form::AfterAny = form { AfterEnd::Any } else { AfterEnd::Success };
-    let wrong = |value: &Value| format!("it must be {}, and not {}", wanted(form), shown(value));
+fn followed(end: AfterEnd, value: Value) -> Result<Follows, String> {
+    let wrong = |value: &Value| format!("it must be {}, and not {}", wanted(Form::After(end)), shown(value));
     match value {
         Value::String(job) => Ok(vec![(job, end)]),
         Value::Array(jobs) => {
             let job = |job: Value| job.as_str().map(|job| (job.to_owned(), end)).ok_or_else(|| wrong(&job));
             jobs.into_iter().map(job).collect()
         }
-        Value::Object(ends) if matches!(form, Form::After) => {
+        Value::Object(ends) if end == AfterEnd::Success => {
             let job = |(job, end): (String, Value)| {
                 serde_json::from_value(end).map(|end| (job, end)).map_err(|e| e.to_string())
             };
