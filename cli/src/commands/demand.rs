@@ -123,21 +123,17 @@ impl SetArgs {
         if !(shortest..=longest).contains(&self.lasts()) {
             wrong.push(format!("--for must be from {shortest} to {longest}"));
         }
-        if self.size.is_none() && self.vcpus == Some(0) {
+        if self.vcpus == Some(0) {
             wrong.push("--vcpus must be at least 1".to_owned());
         }
-        if self.size.is_none() {
-            wrong.extend(self.machine.need().mistakes(self.gpus));
-        }
+        wrong.extend(self.machine.need().mistakes(self.gpus));
         if !wrong.is_empty() {
             return Err(Usage(format!("the demand was not set: {}", wrong.join("; "))));
         }
-        if self.size.is_some() {
-            return Ok(DemandNeed { size: self.size.clone(), ..DemandNeed::default() });
-        }
-        let vcpus = self.vcpus.unwrap_or(1);
+        // With a size, none of the others can be given.
+        let vcpus = self.vcpus.unwrap_or_default();
         Ok(DemandNeed {
-            size: None,
+            size: self.size.clone(),
             capacity: Capacity { vcpus, memory_mib: self.memory, scratch_gib: self.scratch, gpus: self.gpus },
             machine: self.machine.need(),
             exclusive: self.exclusive,
