@@ -33,7 +33,8 @@ pub(crate) fn text(value: &AttributeValue) -> Option<String> {
 mod tests {
     use super::*;
     use crate::db::DbError;
-    use crate::rows::{from_item, row, to_json};
+    use crate::json::to_json;
+    use crate::rows::{from_item, row};
     use crate::tables::Table;
     use model::Alloc;
     use model::fixtures::{self, at};

@@ -21,11 +21,11 @@ mod end;
 mod found;
 mod handles;
 mod job_event;
+mod json;
 mod listed;
 pub mod placing;
 mod queue;
 mod rows;
-mod ser;
 mod store;
 mod tables;
 mod together;
@@ -41,11 +41,10 @@ pub use dynamo::Dynamo;
 pub use end::End;
 pub use found::Found;
 pub use job_event::JOB_EVENT;
+pub use json::to_json;
 pub use listed::{Listed, Unreadable};
 pub use queue::{Ended, Waiting, placed_last};
-pub use rows::{
-    Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, to_json, unchanged,
-};
+pub use rows::{Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, unchanged};
 pub use store::{Pulse, Store};
 pub use tables::to_json as tables_json;
 pub use tables::{DUE, Definition, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, TABLES, Table};

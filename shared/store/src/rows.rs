@@ -6,9 +6,10 @@
 
 use crate::db::{DbError, Row};
 use crate::end::End;
+use crate::json::{attribute, plain};
 use crate::tables::Table;
 use crate::write::{Cond, Effect, Item, Key, Write};
-use crate::{compressed, de, job_event, ser};
+use crate::{compressed, de, job_event};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::announced::AnnouncedRow;
 use model::catalogue::CatalogueRow;
@@ -20,7 +21,7 @@ use model::time::Time;
 use model::{Alloc, AllocSummary, FailurePolicy, Handle, Job, JobState, JobSummary, Needs, NodeRecord, Version, Work};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
@@ -39,10 +40,18 @@ pub(crate) fn n(value: impl ToString) -> AttributeValue {
     AttributeValue::N(value.to_string())
 }
 
+/// The attributes of a value that serializes to an object, with all that it says.
+fn object(value: &impl Serialize) -> Item {
+    match serde_json::to_value(value).map(attribute) {
+        Ok(AttributeValue::M(item)) => item,
+        // This cannot be: the model's types are objects, and everything in them has a form in JSON.
+        _ => Item::new(),
+    }
+}
+
 /// The row of a value that serializes to an object.
 pub(crate) fn to_item(value: &impl Serialize) -> Item {
-    // This cannot fail: the model's types are objects, and everything in them can be an attribute.
-    let Ok(AttributeValue::M(mut item)) = value.serialize(ser::Attribute) else { return Item::new() };
+    let mut item = object(value);
     leave_out_defaults(&mut item);
     item.retain(|name, value| {
         if let AttributeValue::L(list) = value {
@@ -62,15 +71,15 @@ pub(crate) fn to_item(value: &impl Serialize) -> Item {
 
 /// Most jobs say little. A row of the jobs or allocs is without what counts anyway, so most ends of jobs fit into one write unit.
 fn leave_out_defaults(item: &mut Item) {
-    static DEFAULTS: LazyLock<[(&str, Option<AttributeValue>); 3]> = LazyLock::new(|| {
+    static DEFAULTS: LazyLock<[(&str, Item); 3]> = LazyLock::new(|| {
         [
-            ("needs", Needs::DEFAULT.serialize(ser::Attribute).ok()),
-            ("work", Work::default().serialize(ser::Attribute).ok()),
-            ("failure_policy", FailurePolicy::DEFAULT.serialize(ser::Attribute).ok()),
+            ("needs", object(&Needs::DEFAULT)),
+            ("work", object(&Work::default())),
+            ("failure_policy", object(&FailurePolicy::DEFAULT)),
         ]
     });
     for (name, defaults) in DEFAULTS.iter() {
-        if let (Some(AttributeValue::M(said)), Some(AttributeValue::M(defaults))) = (item.get_mut(*name), defaults) {
+        if let Some(AttributeValue::M(said)) = item.get_mut(*name) {
             said.retain(|part, value| defaults.get(part) != Some(value));
         }
     }
@@ -85,32 +94,6 @@ fn is_nothing(value: &AttributeValue) -> bool {
         AttributeValue::M(map) => map.is_empty(),
         AttributeValue::Ss(set) | AttributeValue::Ns(set) => set.is_empty(),
         _ => false,
-    }
-}
-
-/// A row as JSON: sets become lists.
-pub fn to_json(item: &Item) -> Value {
-    Value::Object(item.iter().map(|(k, v)| (k.clone(), plain(v))).collect::<Map<_, _>>())
-}
-
-fn plain(value: &AttributeValue) -> Value {
-    let number = |text: &str| -> Value {
-        let whole = text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<u64>().map(Value::from));
-        whole.unwrap_or_else(|_| text.parse::<f64>().map_or(Value::Null, Value::from))
-    };
-    match value {
-        AttributeValue::Bool(b) => Value::Bool(*b),
-        AttributeValue::N(text) => number(text),
-        AttributeValue::S(text) => Value::String(text.clone()),
-        AttributeValue::L(list) => list.iter().map(plain).collect(),
-        AttributeValue::M(map) => Value::Object(map.iter().map(|(k, v)| (k.clone(), plain(v))).collect()),
-        AttributeValue::Ss(texts) => {
-            let mut texts = texts.clone();
-            texts.sort_unstable();
-            texts.into()
-        }
-        AttributeValue::Ns(numbers) => numbers.iter().map(|t| number(t)).collect(),
-        other => compressed::text(other).map_or(Value::Null, Value::String),
     }
 }
 
@@ -430,6 +413,7 @@ pub fn unchanged<R: Record>(record: &R) -> Write {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::to_json;
     use model::fixtures::{self, at};
 
     #[test]

@@ -6,10 +6,10 @@
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
 use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict};
+use crate::json::to_json;
 use crate::listed::{Listed, Unreadable};
 use crate::rows::{
     self, Readable, Record, alloc_key, change, control_key, from_row, is_indexed, job_key, n, node_key, piece_key, s,
-    to_json,
 };
 use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
