@@ -5,7 +5,7 @@ use crate::turns::NoEc2;
 use crate::world::EveryRole;
 use grant_credentials::Grants;
 use model::control::PolicyRow;
-use model::fixtures::{at, caller, new_instance, new_life, slot};
+use model::fixtures::{at, heartbeat, new_instance, new_life, slot};
 use model::functions::{FUNCTIONS, Function};
 use model::ids::{AllocId, ClusterName, NodeId};
 use model::launch::LaunchSettings;
@@ -61,7 +61,7 @@ impl Bench {
         let assigned = store.write(None, &new, Vec::new()).await.unwrap();
         let bound = assigned.bind(&new_instance(INSTANCE), at(1)).unwrap();
         let bound = store.write(Some(&assigned), &bound, Vec::new()).await.unwrap();
-        let registered = bound.register(&caller(INSTANCE), "example", at(150), at(60)).unwrap();
+        let registered = bound.register(&heartbeat(INSTANCE), "example", at(150), at(60)).unwrap();
         let registered = store.write(Some(&bound), &registered, Vec::new()).await.unwrap();
         let ready = registered.open_gate(at(60)).unwrap();
         let ready = store.write(Some(&registered), &ready, Vec::new()).await.unwrap();

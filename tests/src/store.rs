@@ -13,7 +13,7 @@ use model::events::{Event, Subject};
 use model::fixtures::{self, at, slot};
 use model::ids::{JobId, NodeId};
 use model::time::{Span, Time};
-use model::wire::ReportCounter;
+use model::wire::{Heartbeat, ReportCounter};
 use model::{
     ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord,
     NodeState, NodeStatus, Work,
@@ -97,42 +97,40 @@ async fn a_version_is_written_once(place: Place<'_>) {
     assert!(tables.store.write(None, &fixtures::assigned(0), Vec::new()).await.unwrap_err().is_conflict());
 }
 
+/// The pulse of the node in slot 0 that says this.
+fn pulse(heartbeat: &Heartbeat, now: Time) -> Pulse<'_> {
+    let lease_expires_at = now + Span::from_s(90);
+    Pulse { node_id: fixtures::node_id(0), heartbeat, incarnation: "inc-1", now, lease_expires_at }
+}
+
 async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let record = tables.ready(0).await;
-    let pulse = |now: Time, busy| Pulse {
-        node_id: fixtures::node_id(0),
-        instance_id: "i-0",
-        incarnation: "inc-1",
-        boot_id: "boot-1",
-        busy,
-        refuses: None,
-        gpus_usable: 0,
-        gpus_sick: None,
-        uptime_ms: Some(now.as_ms().unsigned_abs()),
-        now,
-        lease_expires_at: now + Span::from_s(90),
-    };
-    let after = tables.store.pulse(&pulse(at(100), false)).await.unwrap().unwrap();
+    let said = |now: Time| Heartbeat { uptime_ms: Some(now.as_ms().unsigned_abs()), ..fixtures::heartbeat("i-0") };
+    let after = tables.store.pulse(&pulse(&said(at(100)), at(100))).await.unwrap().unwrap();
     assert_eq!(after.version, record.version);
     let contact = after.contact().unwrap();
     assert_eq!((contact.last_ping_at, contact.lease_expires_at), (at(100), at(190)));
     // An older heartbeat, another `busy` or `refuses`, another caller: the row does not change, and the current row is returned.
-    for other in [
-        pulse(at(99), false),
-        pulse(at(101), true),
-        Pulse { refuses: Some("no"), ..pulse(at(101), false) },
-        Pulse { gpus_usable: 1, ..pulse(at(101), false) },
-        Pulse { gpus_sick: Some("GPU 0"), ..pulse(at(101), false) },
-        Pulse { instance_id: "i-9", ..pulse(at(101), false) },
-        Pulse { incarnation: "inc-2", ..pulse(at(101), false) },
-        Pulse { boot_id: "boot-2", ..pulse(at(101), false) },
-        Pulse { uptime_ms: Some(at(100).as_ms().unsigned_abs() - 1), ..pulse(at(101), false) },
-        Pulse { node_id: NodeId::new(slot(0), ulid(9)), ..pulse(at(101), false) },
-    ] {
+    let next = said(at(101));
+    let others = [
+        Heartbeat { busy: Some(true), ..next.clone() },
+        Heartbeat { refuses: Some("no".into()), ..next.clone() },
+        Heartbeat { gpus_usable: 1, ..next.clone() },
+        Heartbeat { gpus_sick: Some("GPU 0".into()), ..next.clone() },
+        Heartbeat { instance_id: "i-9".into(), ..next.clone() },
+        Heartbeat { boot_id: "boot-2".into(), ..next.clone() },
+        Heartbeat { uptime_ms: Some(at(100).as_ms().unsigned_abs() - 1), ..next.clone() },
+    ];
+    let others = others.iter().map(|other| pulse(other, at(101))).chain([
+        pulse(&next, at(99)),
+        Pulse { incarnation: "inc-2", ..pulse(&next, at(101)) },
+        Pulse { node_id: NodeId::new(slot(0), ulid(9)), ..pulse(&next, at(101)) },
+    ]);
+    for other in others {
         assert_eq!(tables.store.pulse(&other).await.unwrap().unwrap_err(), Some(after.clone()), "{other:?}");
     }
-    let nobody = Pulse { node_id: fixtures::node_id(7), ..pulse(at(101), false) };
+    let nobody = Pulse { node_id: fixtures::node_id(7), ..pulse(&next, at(101)) };
     assert_eq!(tables.store.pulse(&nobody).await.unwrap().unwrap_err(), None);
     assert_eq!(tables.all().await.0, [after]);
 }
@@ -145,19 +143,8 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let record = tables.ready(0).await;
     let missed = record.expire_lease(NodeStatus::Down, at(200), "silent").unwrap();
-    let pulse = Pulse {
-        node_id: fixtures::node_id(0),
-        instance_id: "i-0",
-        incarnation: "inc-1",
-        boot_id: "boot-1",
-        busy: false,
-        refuses: None,
-        gpus_usable: 0,
-        gpus_sick: None,
-        uptime_ms: None,
-        now: at(199),
-        lease_expires_at: at(300),
-    };
+    let said = fixtures::heartbeat("i-0");
+    let pulse = Pulse { lease_expires_at: at(300), ..pulse(&said, at(199)) };
     let spoke = tables.store.pulse(&pulse).await.unwrap().unwrap();
     let lost = tables.store.write(Some(&record), &missed, vec![silent_since(&record)]).await;
     assert!(lost.unwrap_err().is_conflict());

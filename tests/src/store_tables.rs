@@ -59,7 +59,7 @@ impl Tables {
         let instance = format!("i-{n}");
         let next = record.bind(&fixtures::new_instance(&instance), at(1)).unwrap();
         record = self.store.write(Some(&record), &next, Vec::new()).await.unwrap();
-        let next = record.register(&fixtures::caller(&instance), "inc-1", at(150), at(60)).unwrap();
+        let next = record.register(&fixtures::heartbeat(&instance), "inc-1", at(150), at(60)).unwrap();
         record = self.store.write(Some(&record), &next, Vec::new()).await.unwrap();
         let next = record.open_gate(at(60)).unwrap();
         self.store.write(Some(&record), &next, Vec::new()).await.unwrap()

@@ -11,7 +11,7 @@ use model::ids::NodeId;
 use model::names::{is_host, is_id};
 use model::time::{Span, Time};
 use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
-use model::{ActionName, Caller, NodeRecord, NodeStatus};
+use model::{ActionName, NodeRecord, NodeStatus};
 use runtime::http::{Proven, Refusal, standing, wrong_incarnation};
 use store::{Pulse, WriteError, transactions};
 
@@ -32,23 +32,12 @@ impl Ingest {
         let beat = self.beat(&known, now);
         let short = |text: &Option<String>| text.as_deref().map(model::short_reason);
         let (refuses, gpus_sick) = (short(&heartbeat.refuses), short(&heartbeat.gpus_sick));
-        let (busy, mut pinged_at, mut lease_expires_at) = (heartbeat.busy.unwrap_or(false), now, beat.lease_expires_at);
+        let heartbeat = &Heartbeat { refuses, gpus_sick, ..heartbeat.clone() };
+        let (mut pinged_at, mut lease_expires_at) = (now, beat.lease_expires_at);
         for _ in 0..RACES {
             let record = match &heartbeat.incarnation {
                 Some(incarnation) => {
-                    let pulse = Pulse {
-                        node_id,
-                        instance_id: &heartbeat.instance_id,
-                        incarnation,
-                        boot_id: &heartbeat.boot_id,
-                        busy,
-                        refuses: refuses.as_deref(),
-                        gpus_usable: heartbeat.gpus_usable,
-                        gpus_sick: gpus_sick.as_deref(),
-                        uptime_ms: heartbeat.uptime_ms,
-                        now: pinged_at,
-                        lease_expires_at,
-                    };
+                    let pulse = Pulse { node_id, heartbeat, incarnation, now: pinged_at, lease_expires_at };
                     match self.store.pulse(&pulse).await.map_err(internal)? {
                         Ok(record) => return self.answer(record, heartbeat, &beat, now).await,
                         Err(record) => record,
@@ -81,16 +70,6 @@ impl Ingest {
         lease_expires_at: Time,
         now: Time,
     ) -> Result<Option<NodeRecord>, Refusal> {
-        let caller = Caller {
-            instance_id: &heartbeat.instance_id,
-            boot_id: &heartbeat.boot_id,
-            busy: heartbeat.busy.unwrap_or(false),
-            address: heartbeat.address.as_deref(),
-            refuses: heartbeat.refuses.as_deref(),
-            gpus_usable: heartbeat.gpus_usable,
-            gpus_sick: heartbeat.gpus_sick.as_deref(),
-            uptime_ms: heartbeat.uptime_ms,
-        };
         let impossible = |e: model::NotPossible| Refusal::new(ErrorCode::Internal, e.to_string());
         let bound = record.life().and_then(|l| l.instance_id.as_deref());
         if bound.is_some_and(|id| id != heartbeat.instance_id) {
@@ -109,24 +88,24 @@ impl Ingest {
         }
         let Some(incarnation) = &heartbeat.incarnation else {
             let minted = self.store.rng().ulid(now).to_string();
-            return record.register(&caller, &minted, lease_expires_at, now).map(Some).map_err(impossible);
+            return record.register(heartbeat, &minted, lease_expires_at, now).map(Some).map_err(impossible);
         };
         let contact = record.contact().filter(|c| c.incarnation == *incarnation && c.boot_id == heartbeat.boot_id);
         let Some(contact) = contact else {
             return Err(wrong_incarnation("the incarnation or boot is not the current one"));
         };
         let lease_is_over = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
-        let [refuses, sick] = [caller.refuses, caller.gpus_sick].map(|text| text.map(model::short_reason));
-        let says_the_same = contact.busy == caller.busy
-            && contact.refuses == refuses
-            && (contact.gpus_usable, &contact.gpus_sick) == (caller.gpus_usable, &sick);
+        let says_the_same = contact.busy == heartbeat.is_busy()
+            && contact.refuses == heartbeat.refuses
+            && contact.gpus_usable == heartbeat.gpus_usable
+            && contact.gpus_sick == heartbeat.gpus_sick;
         // A wrong clock or a person wrote these times. No pulse is newer, so the record is written as a whole.
         let is_possible = contact.last_ping_at.max(contact.lease_expires_at) <= now + model::LONGEST_AHEAD
             && contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);
         if is_possible && !lease_is_over && says_the_same {
             return Ok(None);
         }
-        record.heartbeat(&caller, lease_expires_at, now).map(Some).map_err(impossible)
+        record.heartbeat(heartbeat, lease_expires_at, now).map(Some).map_err(impossible)
     }
 
     async fn answer(

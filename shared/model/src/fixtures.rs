@@ -10,6 +10,7 @@ use crate::control::{BrakePart, ControlKey, EntryRow};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::reservation::CapacityReservation;
 use crate::time::{Span, Time};
+use crate::wire::Heartbeat;
 use crate::*;
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,16 +64,21 @@ pub fn new_life(n: u32) -> NewLife {
     }
 }
 
-pub fn caller(instance_id: &str) -> Caller<'_> {
-    Caller {
-        instance_id,
-        boot_id: "boot-1",
-        busy: false,
-        address: Some("10.0.0.1"),
+/// What the agent on this instance says.
+pub fn heartbeat(instance_id: &str) -> Heartbeat {
+    Heartbeat {
+        instance_id: instance_id.to_owned(),
+        boot_id: "boot-1".into(),
+        incarnation: None,
+        as_of: 0,
+        busy: None,
+        address: Some("10.0.0.1".into()),
+        interrupt_at: None,
         refuses: None,
         gpus_usable: 0,
         gpus_sick: None,
         uptime_ms: None,
+        handles: None,
     }
 }
 
@@ -96,7 +102,7 @@ pub fn bound(n: u32) -> NodeRecord {
 /// Slot `n`, ready since 60 s, with a lease until 150 s.
 pub fn ready(n: u32) -> NodeRecord {
     let instance = format!("i-{n}");
-    bound(n).register(&caller(&instance), "inc-1", at(150), at(60)).unwrap().open_gate(at(60)).unwrap()
+    bound(n).register(&heartbeat(&instance), "inc-1", at(150), at(60)).unwrap().open_gate(at(60)).unwrap()
 }
 
 /// The running instance of this record's node.

@@ -102,8 +102,8 @@ pub use mistakes::BadJob;
 pub use money::{BadAmount, Usd};
 pub use needs::{MAX_NODES, Needs};
 pub use node::{
-    ABSENCE_CONFIRM, Caller, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, MAX_REASON_BYTES,
-    NewLife, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
+    ABSENCE_CONFIRM, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, MAX_REASON_BYTES, NewLife,
+    NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
 };
 pub use retry::RetryRule;
 pub use signals::Signal;

@@ -136,6 +136,13 @@ pub struct Heartbeat {
     pub handles: Option<String>,
 }
 
+impl Heartbeat {
+    /// Whether the agent says that something other than allocs keeps the node occupied.
+    pub fn is_busy(&self) -> bool {
+        self.busy.unwrap_or(false)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeartbeatAnswer {
     /// How the control plane sees the node.

@@ -520,19 +520,17 @@ mod tests {
         offering.template_version = Some(12);
         offering.instance_type = "u7in-32tb.224xlarge".into();
         let life = model::NewLife { offering, request_digest: "0123456789abcdef".into(), ..fixtures::new_life(63) };
-        let caller = model::Caller {
-            instance_id: "i-0123456789abcdef0",
-            boot_id: "123e4567-e89b-12d3-a456-426614174000",
-            busy: true,
-            address: Some("255.255.255.255"),
-            refuses: None,
+        let heartbeat = model::wire::Heartbeat {
+            boot_id: "123e4567-e89b-12d3-a456-426614174000".into(),
+            busy: Some(true),
+            address: Some("255.255.255.255".into()),
             gpus_usable: 8,
-            gpus_sick: None,
             uptime_ms: Some(99_999_999_999),
+            ..fixtures::heartbeat("i-0123456789abcdef0")
         };
         let mut node = NodeRecord::assign(fixtures::slot(63), None, life, at(0), "x")
             .unwrap()
-            .register(&caller, "01JD0000000000000000000000", at(1), at(1))
+            .register(&heartbeat, "01JD0000000000000000000000", at(1), at(1))
             .unwrap()
             .open_gate(at(2))
             .unwrap()

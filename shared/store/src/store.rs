@@ -23,7 +23,7 @@ use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::output::Piece;
 use model::rng::Rng;
 use model::time::Time;
-use model::wire::ReportCounter;
+use model::wire::{Heartbeat, ReportCounter};
 use model::{Alloc, AllocSummary, Job, MAX_NODES, NodeRecord, Version};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
@@ -56,19 +56,9 @@ impl std::fmt::Debug for Store {
 #[derive(Clone, Debug)]
 pub struct Pulse<'a> {
     pub node_id: NodeId,
-    pub instance_id: &'a str,
+    /// What the agent says. Its texts are as the record has them: at most [`model::MAX_REASON_BYTES`].
+    pub heartbeat: &'a Heartbeat,
     pub incarnation: &'a str,
-    pub boot_id: &'a str,
-    /// Whether something other than allocs keeps the node occupied.
-    pub busy: bool,
-    /// Why the node takes no work, as the record has it: at most [`model::MAX_REASON_BYTES`].
-    pub refuses: Option<&'a str>,
-    /// How many of its GPUs can be used.
-    pub gpus_usable: u32,
-    /// Which of its GPUs cannot be used, and why, as the record has it: at most [`model::MAX_REASON_BYTES`].
-    pub gpus_sick: Option<&'a str>,
-    /// How long the machine had been up when it made the heartbeat, in milliseconds; `None` if the agent does not say.
-    pub uptime_ms: Option<u64>,
     pub now: Time,
     /// When the renewed lease expires.
     pub lease_expires_at: Time,
@@ -422,26 +412,27 @@ impl Store {
             ("last_ping_at".to_owned(), n(pulse.now.as_ms())),
             ("lease_expires_at".to_owned(), n(pulse.lease_expires_at.as_ms())),
         ]);
-        let gpus = match pulse.gpus_usable {
+        let said = pulse.heartbeat;
+        let gpus = match said.gpus_usable {
             0 => Cond::Any(vec![Cond::says_nothing("gpus_usable"), Cond::Eq("gpus_usable", n(0))]),
             usable => Cond::Eq("gpus_usable", n(usable)),
         };
         let mut when = vec![
             Cond::Eq("node_id", s(pulse.node_id)),
-            Cond::Eq("instance_id", s(pulse.instance_id)),
+            Cond::Eq("instance_id", s(&said.instance_id)),
             Cond::Eq("incarnation", s(pulse.incarnation)),
-            Cond::Eq("boot_id", s(pulse.boot_id)),
-            Cond::is("busy", pulse.busy.then_some(AttributeValue::Bool(true))),
-            Cond::is("refuses", pulse.refuses.map(s)),
+            Cond::Eq("boot_id", s(&said.boot_id)),
+            Cond::is("busy", said.is_busy().then_some(AttributeValue::Bool(true))),
+            Cond::is("refuses", said.refuses.as_ref().map(s)),
             gpus,
-            Cond::is("gpus_sick", pulse.gpus_sick.map(s)),
+            Cond::is("gpus_sick", said.gpus_sick.as_ref().map(s)),
             Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
             // A heartbeat never shortens the lease.
             Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),
             Cond::In("state", vec![s("in_use"), s("shutting_down")]),
             Cond::In("status", vec![s("syncing"), s("ready")]),
         ];
-        if let Some(uptime_ms) = pulse.uptime_ms {
+        if let Some(uptime_ms) = said.uptime_ms {
             set.insert("uptime_ms".to_owned(), n(uptime_ms));
             // The same heartbeat may arrive twice.
             let newest = Cond::Lt("uptime_ms", n(uptime_ms.saturating_add(1)));

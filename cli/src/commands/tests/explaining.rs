@@ -113,10 +113,11 @@ async fn a_job_whose_node_takes_no_work_any_more_says_so() {
     let mut world = World::with_policy().await;
     world.now = at(100);
     world.put_running(1).await;
-    let says = async |refuses| {
+    let says = async |refuses: Option<&str>| {
         let node = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
-        let caller = model::Caller { refuses, ..fixtures::caller("i-0") };
-        let told = node.heartbeat(&caller, at(150), at(100)).unwrap();
+        let refuses = refuses.map(str::to_owned);
+        let heartbeat = model::wire::Heartbeat { refuses, ..fixtures::heartbeat("i-0") };
+        let told = node.heartbeat(&heartbeat, at(150), at(100)).unwrap();
         world.store().write(Some(&node), &told, Vec::new()).await.unwrap();
         let job = world.run(&["job", &id(1)]).await.done();
         job.lines().find(|line| line.starts_with("next ")).map(|line| line.trim_start_matches("next").trim().to_owned())

@@ -22,7 +22,7 @@ mod tests;
 mod transitions;
 mod types;
 
-pub use transitions::{Caller, Idleness, NewLife};
+pub use transitions::{Idleness, NewLife};
 pub use types::{
     ABSENCE_CONFIRM, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, MAX_REASON_BYTES,
     NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,

@@ -38,7 +38,7 @@ fn only_a_complete_report_after_the_lease_expired_makes_ready() {
     // NS-08: a heartbeat brings a disconnected node to syncing, never to ready.
     let node = fixtures::ready(0);
     let silent = node.expire_lease(NodeStatus::Disconnected, at(200), "lease expired").unwrap();
-    let back = silent.heartbeat(&fixtures::caller("i-0"), at(400), at(300)).unwrap();
+    let back = silent.heartbeat(&fixtures::heartbeat("i-0"), at(400), at(300)).unwrap();
     assert_eq!(back.status(), Some(NodeStatus::Syncing));
     let (life, contact) = (back.life().unwrap(), back.contact().unwrap());
     assert_eq!(contact.gate_seq, life.seq);
@@ -50,7 +50,7 @@ fn only_a_complete_report_after_the_lease_expired_makes_ready() {
 #[test]
 fn a_node_that_registers_again_and_again_is_syncing_since_the_first_time() {
     let since = |r: &NodeRecord| r.contact().unwrap().syncing_since_at;
-    let again = |r: &NodeRecord, s| r.register(&fixtures::caller("i-0"), "anew", at(s + 90), at(s)).unwrap();
+    let again = |r: &NodeRecord, s| r.register(&fixtures::heartbeat("i-0"), "anew", at(s + 90), at(s)).unwrap();
     let first = again(&fixtures::ready(0), 100);
     assert_eq!(since(&again(&first, 200)), Some(at(100)));
     let silent = first.expire_lease(NodeStatus::Down, at(300), "lease expired").unwrap();
@@ -84,7 +84,7 @@ fn wrong_starting_states_are_refused() {
 fn the_pulse_never_moves_back() {
     let node = fixtures::ready(0);
     let ping = node.contact().unwrap().last_ping_at;
-    let early = node.heartbeat(&fixtures::caller("i-0"), at(0), at(1)).unwrap();
+    let early = node.heartbeat(&fixtures::heartbeat("i-0"), at(0), at(1)).unwrap();
     assert_eq!(early.contact().unwrap().last_ping_at, ping);
 }
 

@@ -14,6 +14,7 @@ use crate::ids::{AllocId, NodeId, Slot};
 use crate::instance::NewInstance;
 use crate::output::{Follow, MAX_FOLLOWS};
 use crate::time::Time;
+use crate::wire::Heartbeat;
 use std::collections::BTreeSet;
 
 /// What a new life begins with.
@@ -30,25 +31,6 @@ pub struct NewLife {
     pub batch: Option<Batch>,
     /// Whether the launch call is for all nodes of the batch or for none.
     pub is_whole: bool,
-}
-
-/// What a registration or a heartbeat says about its sender.
-#[derive(Clone, Debug)]
-pub struct Caller<'a> {
-    pub instance_id: &'a str,
-    pub boot_id: &'a str,
-    /// Whether something other than allocs keeps the node occupied.
-    pub busy: bool,
-    /// Where other nodes reach this one; `None` if the agent does not say.
-    pub address: Option<&'a str>,
-    /// Why the node takes no work; `None` if it does.
-    pub refuses: Option<&'a str>,
-    /// How many of its GPUs can be used.
-    pub gpus_usable: u32,
-    /// Which of its GPUs cannot be used, and why; `None` if all can.
-    pub gpus_sick: Option<&'a str>,
-    /// How long the machine had been up when it made the call, in milliseconds; `None` if the agent does not say.
-    pub uptime_ms: Option<u64>,
 }
 
 /// How a run saw a node.
@@ -165,7 +147,7 @@ impl NodeRecord {
     /// becomes `syncing`. Only a complete report that knows this `seq` makes it `ready`.
     pub fn register(
         &self,
-        caller: &Caller<'_>,
+        heartbeat: &Heartbeat,
         incarnation: &str,
         lease_expires_at: Time,
         now: Time,
@@ -174,10 +156,10 @@ impl NodeRecord {
         let life = new.life_mut().ok_or_else(|| self.not_possible("register"))?;
         life.seq = life.next_seq(now);
         if life.instance_id.is_none() {
-            life.instance_id = Some(caller.instance_id.to_owned());
+            life.instance_id = Some(heartbeat.instance_id.clone());
         }
-        if let Some(address) = caller.address {
-            life.address = Some(address.to_owned());
+        if heartbeat.address.is_some() {
+            life.address.clone_from(&heartbeat.address);
         }
         let gate_seq = life.seq;
         let syncing = self.contact().filter(|c| c.status == NodeStatus::Syncing);
@@ -189,17 +171,17 @@ impl NodeRecord {
             lease_expires_at: self.contact().map_or(lease_expires_at, |c| c.lease_expires_at.max(lease_expires_at)),
             status: NodeStatus::Syncing,
             incarnation: incarnation.to_owned(),
-            boot_id: caller.boot_id.to_owned(),
-            uptime_ms: caller.uptime_ms,
+            boot_id: heartbeat.boot_id.clone(),
+            uptime_ms: heartbeat.uptime_ms,
             gate_seq,
             alloc_report_no: 0,
             handle_report_no: 0,
             settled: None,
-            busy: caller.busy,
-            refuses: caller.refuses.map(short_reason),
-            refuses_since_at: self.refuses_since(caller.refuses, now),
-            gpus_usable: caller.gpus_usable,
-            gpus_sick: caller.gpus_sick.map(short_reason),
+            busy: heartbeat.is_busy(),
+            refuses: heartbeat.refuses.as_deref().map(short_reason),
+            refuses_since_at: self.refuses_since(heartbeat, now),
+            gpus_usable: heartbeat.gpus_usable,
+            gpus_sick: heartbeat.gpus_sick.as_deref().map(short_reason),
             idle_since_at: None,
             idle_seen: 0,
             // A repeated registration keeps this time, because a node that only registers again and again is stuck
@@ -220,32 +202,32 @@ impl NodeRecord {
 
     /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy`, `refuses` or what the
     /// agent says of its GPUs differs.
-    pub fn heartbeat(&self, caller: &Caller<'_>, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
+    pub fn heartbeat(&self, heartbeat: &Heartbeat, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
-        let refuses_since_at = self.refuses_since(caller.refuses, now);
+        let refuses_since_at = self.refuses_since(heartbeat, now);
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
         // A newer or longer one stays, but not one that only a wrong clock can have written.
         let later = |known: Time, this: Time| if known > now + LONGEST_AHEAD { this } else { known.max(this) };
         contact.last_ping_at = later(contact.last_ping_at, now);
         contact.lease_expires_at = later(contact.lease_expires_at, lease_expires_at);
-        contact.uptime_ms = contact.uptime_ms.filter(|known| *known <= LONGEST_UPTIME_MS).max(caller.uptime_ms);
-        if contact.busy != caller.busy {
-            contact.busy = caller.busy;
+        contact.uptime_ms = contact.uptime_ms.filter(|known| *known <= LONGEST_UPTIME_MS).max(heartbeat.uptime_ms);
+        if contact.busy != heartbeat.is_busy() {
+            contact.busy = heartbeat.is_busy();
             contact.idle_from(None);
-            reason = if caller.busy { "the agent says busy" } else { "the agent no longer says busy" };
+            reason = if contact.busy { "the agent says busy" } else { "the agent no longer says busy" };
         }
-        let refuses = caller.refuses.map(short_reason);
+        let refuses = heartbeat.refuses.as_deref().map(short_reason);
         if contact.refuses != refuses {
             reason = if refuses.is_some() { "the agent takes no work" } else { "the agent takes work again" };
             contact.refuses = refuses;
             contact.refuses_since_at = refuses_since_at;
             contact.idle_from(None);
         }
-        let gpus_sick = caller.gpus_sick.map(short_reason);
-        if contact.gpus_usable != caller.gpus_usable || contact.gpus_sick != gpus_sick {
+        let gpus_sick = heartbeat.gpus_sick.as_deref().map(short_reason);
+        if contact.gpus_usable != heartbeat.gpus_usable || contact.gpus_sick != gpus_sick {
             reason = if gpus_sick.is_some() { "GPUs cannot be used" } else { "its GPUs can be used" };
-            (contact.gpus_usable, contact.gpus_sick) = (caller.gpus_usable, gpus_sick);
+            (contact.gpus_usable, contact.gpus_sick) = (heartbeat.gpus_usable, gpus_sick);
         }
         if let NodeState::InUse(node) = &mut new.state
             && matches!(node.contact.status, NodeStatus::Disconnected | NodeStatus::Down)
@@ -256,16 +238,16 @@ impl NodeRecord {
             node.contact.syncing_since_at = Some(now);
             reason = "heartbeats again";
         }
-        if let (Some(address), Some(life)) = (caller.address, new.life_mut()) {
-            life.address = Some(address.to_owned());
+        if let (Some(address), Some(life)) = (&heartbeat.address, new.life_mut()) {
+            life.address = Some(address.clone());
         }
         Ok(new.touched(now, reason))
     }
 
     /// Since when the agent takes no work, if it takes none now. Another reason does not begin anew.
-    fn refuses_since(&self, refuses: Option<&str>, now: Time) -> Option<Time> {
+    fn refuses_since(&self, heartbeat: &Heartbeat, now: Time) -> Option<Time> {
         let known = self.contact().and_then(|c| c.refuses_since_at);
-        refuses.map(|_| known.unwrap_or(now))
+        heartbeat.refuses.as_ref().map(|_| known.unwrap_or(now))
     }
 
     /// `syncing → ready`, by a complete report whose `as_of` has reached `gate_seq`. This is written after all
