@@ -7,7 +7,8 @@
 //! batch.
 //! Does not: know which of its instances exist.
 
-use crate::ids::{BadId, NodeId, Slot, Ulid, number, only_spelling};
+use crate::ids::{BadId, NodeId, Slot, Ulid, only_spelling};
+use crate::ranges::Ranges;
 use crate::text_form::text_form;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -81,20 +82,8 @@ impl fmt::Display for Batch {
     /// `{ULID}:{slots}`, where the slots are numbers and ranges, as in `0-98+105`. These characters are allowed in the
     /// tags of every service.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.ulid)?;
-        let mut rest = self.slots.as_slice();
-        let mut separator = "";
-        while let Some((first, _)) = rest.split_first() {
-            let follows = |n: usize, slot: &Slot| u32::try_from(n).is_ok_and(|n| first.number() + n == slot.number());
-            let run = rest.iter().enumerate().take_while(|(n, slot)| follows(*n, slot)).count().max(1);
-            let (range, after) = rest.split_at(run);
-            match range.last().filter(|_| run > 1) {
-                Some(last) => write!(f, "{separator}{first}-{last}")?,
-                None => write!(f, "{separator}{first}")?,
-            }
-            (rest, separator) = (after, "+");
-        }
-        Ok(())
+        let slots: Ranges = self.slots.iter().map(|slot| slot.number()).collect();
+        write!(f, "{}:{}", self.ulid, slots.to_string().replace(',', "+"))
     }
 }
 
@@ -102,28 +91,16 @@ impl FromStr for Batch {
     type Err = BadId;
     fn from_str(s: &str) -> Result<Self, BadId> {
         let bad = || BadId::new("batch", s, "{ULID}:{slots}, with slots as in 0-98+105");
-        let (ulid, ranges) = s.split_once(':').ok_or_else(bad)?;
-        let mut batch = Self { ulid: only_spelling(ulid).ok_or_else(bad)?, slots: Vec::new() };
-        for range in ranges.split('+') {
-            let (first, last) = ends(range).ok_or_else(bad)?;
-            let room = MAX_BATCH.saturating_sub(batch.slots.len());
-            if last < first || usize::try_from(last - first).map_or(true, |more| more >= room) {
-                return Err(bad());
-            }
-            for slot in first..=last {
-                batch.slots.push(Slot::new(slot).map_err(|_| bad())?);
-            }
+        let (ulid, slots) = s.split_once(':').filter(|_| s.len() <= MAX_TEXT_BYTES).ok_or_else(bad)?;
+        let slots: Ranges = slots.replace('+', ",").parse().map_err(|_| bad())?;
+        if slots.count() > MAX_BATCH as u64 {
+            return Err(bad());
         }
+        let slots = slots.iter().map(Slot::new).collect::<Result<_, _>>().map_err(|_| bad())?;
+        let batch = Self { ulid: only_spelling(ulid).ok_or_else(bad)?, slots };
         // There is one spelling: ascending, without repetition, and with the longest ranges.
-        let ascends = batch.slots.windows(2).all(|pair| matches!(pair, [a, b] if a < b));
-        if ascends && s.len() <= MAX_TEXT_BYTES && batch.to_string() == s { Ok(batch) } else { Err(bad()) }
+        if batch.to_string() == s { Ok(batch) } else { Err(bad()) }
     }
-}
-
-/// The first and the last slot of a range.
-fn ends(range: &str) -> Option<(u32, u32)> {
-    let (first, last) = range.split_once('-').unwrap_or((range, range));
-    Some((number(first)?, number(last)?))
 }
 
 text_form!(BadId: Batch);

@@ -116,7 +116,7 @@ pub(crate) fn only_spelling(s: &str) -> Option<Ulid> {
 }
 
 /// The number with this text. There is only one spelling: no sign and no leading zero.
-pub(crate) fn number(s: &str) -> Option<u32> {
+fn number(s: &str) -> Option<u32> {
     let plain = s == "0" || s.starts_with(|c| matches!(c, '1'..='9'));
     s.parse().ok().filter(|_| plain)
 }
