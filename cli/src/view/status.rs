@@ -10,9 +10,9 @@ use crate::console::show::counted;
 use model::events::Subject;
 use model::handle::STUCK_AFTER;
 use model::money::Usd;
-use model::{AllocSummary, Handle, JobSummary, NodeRecord, functions};
+use model::{Handle, JobSummary, NodeRecord, functions};
 use runtime::observation::ObserveError;
-use runtime::signs::{self, BadRow, Facts, Stopping};
+use runtime::signs::{self, BadRow, Facts};
 pub(crate) use runtime::signs::{Level, Raised as Check};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(crate) struct Status {
 
 impl Status {
     /// Judges the present, and what is read only for that: the newest events of the cluster and of the functions, the
-    /// handles that their nodes do not destroy, the jobs that ended last, and the allocs that were told to stop.
+    /// handles that their nodes do not destroy, and the jobs that ended last.
     pub(crate) async fn of(store: &Store, present: &Present) -> Result<Self, DbError> {
         let Present { now, control, nodes, jobs, next, .. } = present;
         let now = *now;
@@ -49,14 +49,12 @@ impl Status {
         let handles = store.handles_due(now + STUCK_AFTER).await?;
         let stuck: Vec<Handle> = handles.rows.into_iter().filter(|handle| handle.is_stuck(now)).collect();
         let ended = store.ended(&End::NOT_CANCELLED, now - signs::RECENT, signs::ENDED).await?;
-        let stopping = stopping(next);
         let bad = present.bad_nodes.iter().chain(&present.bad_jobs).chain(&handles.unreadable);
         let checks = signs::judge(&Facts {
             nodes,
             jobs,
             ended: &ended,
             allocs: next.as_ref().map_or(&[], |next| &next.allocs),
-            stopping: &stopping,
             stuck: &stuck,
             next: match next {
                 Ok(next) => signs::Next::Known(&next.plan.explained, next.plan.unready),
@@ -94,19 +92,6 @@ impl Status {
             (wrong, _) => format!("not all is well: {wrong} of {all} checks"),
         }
     }
-}
-
-/// The allocs that were told to stop.
-fn stopping(next: &Result<Next, ObserveError>) -> Vec<Stopping> {
-    let stopping = |alloc: &AllocSummary| {
-        Some(Stopping {
-            alloc_id: alloc.alloc_id,
-            slot: alloc.slot,
-            since: alloc.stopping_since_at?,
-            stop_time: alloc.failure_policy.stop_time(),
-        })
-    };
-    next.iter().flat_map(|next| &next.allocs).filter_map(stopping).collect()
 }
 
 /// These counts, in words.

@@ -7,10 +7,9 @@ use model::control::{Control, Found};
 use model::events::Event;
 use model::explain::Explanation;
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
-use model::ids::{AllocId, Slot};
 use model::policy::{Policy, example_json};
 use model::reason::Reason;
-use model::time::{Span, Time};
+use model::time::Time;
 use model::{AllocSummary, Handle, JobSummary, NodeRecord};
 use serde::Serialize;
 use store::{Ended, Table};
@@ -58,16 +57,6 @@ pub struct BadRow {
     pub what: String,
 }
 
-/// An alloc that was told to stop and is not final.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stopping {
-    pub alloc_id: AllocId,
-    pub slot: Slot,
-    /// When it was told.
-    pub since: Time,
-    pub stop_time: Span,
-}
-
 /// What the next run of poll-and-scale would do, as far as the reader knows.
 #[derive(Clone, Copy, Debug)]
 pub enum Next<'a> {
@@ -105,8 +94,6 @@ pub struct Facts<'a> {
     pub ended: &'a [Ended],
     /// The live allocs.
     pub allocs: &'a [AllocSummary],
-    /// Those of them that were told to stop.
-    pub stopping: &'a [Stopping],
     /// The handles that nodes were told to destroy long ago and still have.
     pub stuck: &'a [Handle],
     /// What poll-and-scale noted of EC2's list in its last run.
@@ -133,7 +120,6 @@ impl<'a> Facts<'a> {
             jobs: &[],
             ended: &[],
             allocs: &[],
-            stopping: &[],
             stuck: &[],
             polled: found(POLL_AND_SCALE).unwrap_or_default(),
             cleaned: found(CLEAN_STALE_RECORDS).unwrap_or_default(),

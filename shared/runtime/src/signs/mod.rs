@@ -28,7 +28,7 @@ mod tests;
 mod work;
 
 pub use crate::observation::{ENDED, RECENT};
-pub use facts::{BadRow, Facts, Level, Next, Raised, Stopping};
+pub use facts::{BadRow, Facts, Level, Next, Raised};
 
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Signs: jobs, allocs and demand.
 
-use super::facts::{Facts, Level, Raised, Stopping, at_most};
+use super::facts::{Facts, Level, Raised, at_most};
 use super::say::{one_line, rough, several, when};
 use crate::observation::ENDED;
 use model::explain::{SetNote, Waiting, name_of};
@@ -69,19 +69,21 @@ pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
     let every = heartbeat.ttl_s.max((in_use as f64 / heartbeat.max_per_second) as i64).saturating_mul(LONGEST_JITTER);
     // What a silent node still runs cannot be known, and the node has a sign of its own.
     let heard = heard(facts);
-    let late = facts.stopping.iter().filter(|alloc| {
-        let within = alloc.stop_time + Span::from_s(every.saturating_mul(2).saturating_add(heartbeat.grace_s));
-        heard.contains(&alloc.slot) && facts.now.since(alloc.since) > within
-    });
-    let line = |alloc: &Stopping| {
-        let told = rough(facts.now.since(alloc.since));
-        format!(
-            "alloc {} on slot {} was told to stop {told} ago and still runs: see the agent's log on the node; `nodekeeper \
-             drain {} --by 0s` gives the machine up",
-            alloc.alloc_id, alloc.slot, alloc.slot
-        )
+    let line = |alloc: &AllocSummary| {
+        let AllocSummary { alloc_id, slot, failure_policy, .. } = alloc;
+        let told = facts.now.since(alloc.stopping_since_at?);
+        let within =
+            failure_policy.stop_time() + Span::from_s(every.saturating_mul(2).saturating_add(heartbeat.grace_s));
+        (heard.contains(slot) && told > within).then(|| {
+            format!(
+                "alloc {alloc_id} on slot {slot} was told to stop {} ago and still runs: see the agent's log on the node; \
+                 `nodekeeper drain {slot} --by 0s` gives the machine up",
+                rough(told)
+            )
+        })
     };
-    at_most("stopping", late.map(|alloc| (Level::Wrong, line(alloc))), "nodekeeper jobs")
+    let lines = facts.allocs.iter().filter_map(line).map(|line| (Level::Wrong, line));
+    at_most("stopping", lines, "nodekeeper jobs")
 }
 
 /// What nodes cannot remove fills their disks.

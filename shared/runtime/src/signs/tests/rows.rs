@@ -1,17 +1,16 @@
 //! The table of the test: each sign with the state that raises it, the one just before, and the one after its end.
 
 use super::state::{NOW, State, heard};
-use crate::signs::{BadRow, Level, Stopping};
+use crate::signs::{BadRow, Level};
 use model::catalogue::{Catalogue, Part, PartState};
 use model::cloud::CloudError;
 use model::control::{EntryRow, UnreadableEntry};
 use model::events::Subject;
 use model::explain::SetNote;
-use model::fixtures::{self, alloc_id, at, job, node_id, ready, slot};
+use model::fixtures::{self, alloc_id, at, job, node_id, ready};
 use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::reason::Reason;
-use model::time::Span;
-use model::{AllocSummary, BrakeKind, Handle, JobState, NodeState, NodeStatus};
+use model::{AllocSummary, BrakeKind, Desired, Handle, JobState, NodeState, NodeStatus};
 
 pub(super) type Change = fn(&mut State);
 
@@ -431,11 +430,11 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("stopping", Wrong),
-        |s| s.stopping = vec![told_to_stop(301)],
+        |s| s.allocs = vec![told_to_stop(301)],
         &["on slot 0 was told to stop 5 min ago and still runs", "drain 0"],
-        (|s| s.stopping = vec![told_to_stop(300)], Well),
+        (|s| s.allocs = vec![told_to_stop(300)], Well),
         // The sign of silent nodes tells of it then.
-        |s| (s.nodes, s.stopping) = (vec![heard(0, 121)], vec![told_to_stop(301)]),
+        |s| (s.nodes, s.allocs) = (vec![heard(0, 121)], vec![told_to_stop(301)]),
     ),
     row(
         ("handle", Wrong),
@@ -573,9 +572,8 @@ fn entry(key: &str, is_known: bool) -> UnreadableEntry {
     UnreadableEntry { key: key.into(), detail: "it is not".into(), is_known }
 }
 
-fn told_to_stop(ago: i64) -> Stopping {
-    let stop_time = Span::from_s(30);
-    Stopping { alloc_id: alloc_id(0), slot: slot(0), since: at(NOW - ago), stop_time }
+fn told_to_stop(ago: i64) -> AllocSummary {
+    AllocSummary { desired: Desired::Stop, stopping_since_at: Some(at(NOW - ago)), ..placed(ago) }
 }
 
 fn marked(ago: i64) -> Handle {

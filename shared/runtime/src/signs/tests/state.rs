@@ -1,7 +1,7 @@
 //! What was read, for the tests of signs.
 
 use crate::signs::facts::example;
-use crate::signs::{BadRow, Facts, Next, Stopping};
+use crate::signs::{BadRow, Facts, Next};
 use model::catalogue::{Catalogue, CatalogueRow, Offered, Part, Subnet, TypeFacts};
 use model::cloud::CloudError;
 use model::control::{Control, ControlKey, EntryRow, Found, PolicyRow, RunRow, Tally};
@@ -30,7 +30,6 @@ pub(super) struct State {
     pub(super) jobs: Vec<JobSummary>,
     pub(super) ended: Vec<Ended>,
     pub(super) allocs: Vec<AllocSummary>,
-    pub(super) stopping: Vec<Stopping>,
     pub(super) stuck: Vec<Handle>,
     pub(super) events: Vec<Event>,
     pub(super) explained: Explanation,
@@ -55,7 +54,6 @@ impl State {
             jobs: Vec::new(),
             ended: Vec::new(),
             allocs: Vec::new(),
-            stopping: Vec::new(),
             stuck: Vec::new(),
             events: Vec::new(),
             explained: Explanation::default(),
@@ -72,7 +70,6 @@ impl State {
             jobs: &self.jobs,
             ended: &self.ended,
             allocs: &self.allocs,
-            stopping: &self.stopping,
             stuck: &self.stuck,
             next: self.away.as_ref().map_or(known, Next::Unknown),
             events: &self.events,
