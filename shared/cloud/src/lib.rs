@@ -90,19 +90,15 @@ fn listed(instance: &aws_sdk_ec2::types::Instance) -> Option<Instance> {
     })
 }
 
-/// Adds the instances of an answer. An instance that cannot be read is an error: the list would be partial, and nothing
-/// may be done on a partial list.
-fn add_all(found: &mut Vec<Instance>, reservations: &[Reservation]) -> Result<(), CloudError> {
-    for instance in reservations.iter().flat_map(Reservation::instances) {
-        found.push(listed(instance).ok_or_else(|| CloudError::Unreachable {
-            operation: DESCRIBE,
-            detail: format!(
-                "it listed an instance without an id or with an unknown state: {:?}",
-                instance.instance_id()
-            ),
-        })?);
-    }
-    Ok(())
+/// All the instances of an answer. An instance that cannot be read is an error: the list would be partial, and nothing may
+/// be done on a partial list.
+fn all_of(reservations: &[Reservation]) -> Result<Vec<Instance>, CloudError> {
+    let unknown = |instance: &aws_sdk_ec2::types::Instance| CloudError::Unreachable {
+        operation: DESCRIBE,
+        detail: format!("it listed an instance without an id or with an unknown state: {:?}", instance.instance_id()),
+    };
+    let instances = reservations.iter().flat_map(Reservation::instances);
+    instances.map(|instance| listed(instance).ok_or_else(|| unknown(instance))).collect()
 }
 
 #[async_trait]
@@ -168,24 +164,11 @@ impl Ec2 {
     async fn with_tag(&self, tag: &str, values: &[String]) -> Result<Vec<Instance>, CloudError> {
         // There is only one filter, because EC2 answers slowly with more.
         let filter = Filter::builder().name(format!("tag:{tag}")).set_values(Some(values.to_vec())).build();
-        let mut found = Vec::new();
-        let mut from: Option<String> = None;
-        loop {
-            let page = self
-                .client
-                .describe_instances()
-                .filters(filter.clone())
-                .max_results(PAGE)
-                .set_next_token(from.take())
-                .send()
-                .await
-                .map_err(|e| cloud_error(DESCRIBE, &e))?;
-            add_all(&mut found, page.reservations())?;
-            from = page.next_token.filter(|t| !t.is_empty());
-            if from.is_none() {
-                return Ok(found);
-            }
-        }
+        let pages = self.client.describe_instances().filters(filter).into_paginator().page_size(PAGE);
+        // A list that ends where EC2 repeats a token would be partial.
+        let reservations = pages.stop_on_duplicate_token(false).items().send();
+        let reservations = reservations.collect::<Result<Vec<Reservation>, _>>().await;
+        all_of(&reservations.map_err(|e| cloud_error(DESCRIBE, &e))?)
     }
 
     /// Makes these calls, several at the same time, and returns the instances that have our cluster tag. All calls must
@@ -209,9 +192,7 @@ impl ById for Ec2 {
     async fn describe(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
         let call = self.client.describe_instances().set_instance_ids(Some(instance_ids.to_vec()));
         let answer = call.send().await.map_err(|e| cloud_error(DESCRIBE, &e))?;
-        let mut found = Vec::new();
-        add_all(&mut found, answer.reservations())?;
-        Ok(found)
+        all_of(answer.reservations())
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
