@@ -4,11 +4,10 @@
 //! stood then. Events of a subject may come in any order; in the order of time, less of them is kept.
 
 use super::uses::{MOST, Use};
-use model::events::{ENDED_ALLOC, Event};
+use model::events::{ENDED_ALLOC, Event, PastLife};
 use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::money::Usd;
 use model::time::Time;
-use model::{ActionName, JobState, Life};
+use model::{ActionName, JobState};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -29,18 +28,7 @@ pub(super) enum Step {
     Silent,
     Going,
     /// The life is over.
-    Clean(Option<Box<Ended>>),
-}
-
-/// What the event of a life's end says about the life.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Ended {
-    pub(super) node_id: NodeId,
-    pub(super) size: String,
-    pub(super) instance_type: String,
-    pub(super) market: String,
-    pub(super) price: Usd,
-    pub(super) from: Time,
+    Clean(Option<Box<PastLife>>),
 }
 
 /// The changes of the queue.
@@ -103,7 +91,7 @@ impl EventDigest {
             ActionName::Heartbeat => Step::Heard,
             ActionName::Disconnect | ActionName::MarkDown => Step::Silent,
             ActionName::ShutDown | ActionName::Terminate => Step::Going,
-            ActionName::Clean => Step::Clean(Ended::of(event).map(Box::new)),
+            ActionName::Clean => Step::Clean(event.life().map(Box::new)),
             _ => return true,
         };
         let steps = self.slots.entry(slot).or_default();
@@ -227,32 +215,6 @@ impl Latest {
 
     pub(super) fn newest_first(self) -> Vec<Event> {
         self.0.into_values().rev().collect()
-    }
-}
-
-impl Ended {
-    /// What a record says about a life, as the event of its end will say it.
-    pub(super) fn of_life(life: &Life) -> Self {
-        let offering = &life.offering;
-        Self {
-            node_id: life.node_id,
-            size: offering.size.clone(),
-            instance_type: offering.instance_type.clone(),
-            market: offering.market.to_string(),
-            price: offering.price_per_hour,
-            from: life.assigned_at,
-        }
-    }
-
-    fn of(event: &Event) -> Option<Self> {
-        Some(Self {
-            node_id: id(event, "node_id")?,
-            size: text(event, "size")?.to_owned(),
-            instance_type: text(event, "instance_type")?.to_owned(),
-            market: text(event, "market")?.to_owned(),
-            price: Usd::try_from(event.detail.get("price_per_hour")?.as_f64()?).ok()?,
-            from: time(event, "assigned_at")?,
-        })
     }
 }
 

@@ -4,8 +4,9 @@
 //! decides whether the last life is over. A life whose end was not told ends with the next one.
 //! Does not: know when EC2 began or stopped to charge. A life is counted from its launch to its end in the table.
 
-use super::event_digest::{Ended, Step};
+use super::event_digest::Step;
 use super::uses::Use;
+use model::events::PastLife;
 use model::ids::{NodeId, Slot};
 use model::money::Usd;
 use model::time::Time;
@@ -77,7 +78,7 @@ impl NodeLifetime {
         }
     }
 
-    fn ends(&mut self, at: Time, ended: Option<Ended>) {
+    fn ends(&mut self, at: Time, ended: Option<PastLife>) {
         if let Some(ended) = ended {
             self.is(ended);
         }
@@ -85,12 +86,12 @@ impl NodeLifetime {
     }
 
     /// Takes over what is known of the life.
-    fn is(&mut self, known: Ended) {
-        let Ended { node_id, size, instance_type, market, price, from } = known;
+    fn is(&mut self, known: PastLife) {
+        let PastLife { node_id, size, instance_type, market, price_per_hour, assigned_at } = known;
         (self.node_id, self.size, self.instance_type) = (Some(node_id), Some(size), Some(instance_type));
-        (self.market, self.price, self.from) = (Some(market), Some(price), from);
+        (self.market, self.price, self.from) = (Some(market), Some(price_per_hour), assigned_at);
         if let Some(first) = self.phases.first_mut() {
-            first.0 = from;
+            first.0 = assigned_at;
         }
     }
 
@@ -174,7 +175,7 @@ pub(super) fn of(
                 });
                 let mut known =
                     last.take().unwrap_or_else(|| NodeLifetime::begin(*slot, life.assigned_at, None, prices));
-                known.is(Ended::of_life(life));
+                known.is(PastLife::from(life));
                 as_recorded(&mut known, record);
                 lives.push(known);
             }

@@ -4,7 +4,9 @@
 //! Does not: hold anything that a decision needs. Events are for people.
 
 use crate::enums::ActionName;
-use crate::node::Life;
+use crate::ids::NodeId;
+use crate::money::Usd;
+use crate::node::{Life, Offering};
 use crate::rng::Rng;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -32,6 +34,31 @@ pub const FOR_COSTS: &[&str] = &[
 /// The end of the alloc has no event of its own then.
 pub const ENDED_ALLOC: &str = "alloc_id";
 pub const ENDED_AS: &str = "ended";
+
+/// What the event of a life's end says about the life.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PastLife {
+    pub node_id: NodeId,
+    pub size: String,
+    pub instance_type: String,
+    pub market: String,
+    pub price_per_hour: Usd,
+    pub assigned_at: Time,
+}
+
+impl From<&Life> for PastLife {
+    fn from(life: &Life) -> Self {
+        let Offering { size, instance_type, market, price_per_hour, .. } = &life.offering;
+        Self {
+            node_id: life.node_id,
+            size: size.clone(),
+            instance_type: instance_type.clone(),
+            market: market.to_string(),
+            price_per_hour: *price_per_hour,
+            assigned_at: life.assigned_at,
+        }
+    }
+}
 
 /// What an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -148,14 +175,16 @@ impl Event {
 
     /// The event with what a life of a slot was, and at what price.
     #[must_use]
-    pub fn of_life(self, life: &Life) -> Self {
-        let o = &life.offering;
-        self.with("node_id", life.node_id.to_string())
-            .with("size", o.size.clone())
-            .with("instance_type", o.instance_type.clone())
-            .with("market", o.market.as_str())
-            .with("price_per_hour", f64::from(o.price_per_hour))
-            .with("assigned_at", life.assigned_at.as_ms())
+    pub fn of_life(mut self, life: &Life) -> Self {
+        if let Ok(Value::Object(past)) = serde_json::to_value(PastLife::from(life)) {
+            self.detail.extend(past);
+        }
+        self
+    }
+
+    /// The life whose end the event tells, if it says what that life was.
+    pub fn life(&self) -> Option<PastLife> {
+        serde_json::from_value(self.detail.clone().into_iter().collect()).ok()
     }
 
     /// The time of the event.
