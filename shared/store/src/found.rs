@@ -61,17 +61,9 @@ impl Store {
     /// The jobs whose ids end so. Reads all ids with the same last character.
     pub async fn with_end(&self, end: &str) -> Result<Vec<JobId>, DbError> {
         let Some(tail) = end.chars().next_back() else { return Ok(Vec::new()) };
-        let (mut found, mut from) = (Vec::new(), None);
-        loop {
-            let page = self.db.query(&query(IDS, s(tail), None, None), from).await?;
-            let fits = |row: &&Row| row.get("job_id").and_then(|id| id.as_s().ok()).is_some_and(|id| id.ends_with(end));
-            found.extend(ids(page.items.iter().filter(fits)));
-            from = page.next;
-            if from.is_none() {
-                found.sort_by_key(|id| Reverse(*id));
-                return Ok(found);
-            }
-        }
+        let (rows, _) = self.rows(&query(IDS, s(tail), None, None), None, usize::MAX).await?;
+        let fits = |row: &&Row| row.get("job_id").and_then(|id| id.as_s().ok()).is_some_and(|id| id.ends_with(end));
+        Ok(ids(rows.iter().filter(fits)))
     }
 
     async fn newest_in_range(&self, range: &Range, most: usize) -> Result<Found, DbError> {

@@ -120,15 +120,27 @@ impl Store {
         }))
     }
 
+    /// A list, read to its last page; one page of it, if the query has a limit.
     pub(crate) async fn query<R: Readable>(&self, query: &Query) -> Result<Listed<R>, DbError> {
-        let mut listed = Listed::default();
-        let mut from = None;
+        let most = if query.limit.is_some() { 0 } else { usize::MAX };
+        let (rows, _) = self.rows(query, None, most).await?;
+        Ok(Listed::of(query.table, &rows))
+    }
+
+    /// The rows of a list, page by page until there are so many of them, and where the rest begins.
+    pub(crate) async fn rows(
+        &self,
+        query: &Query,
+        mut from: Option<PageKey>,
+        most: usize,
+    ) -> Result<(Vec<Row>, Option<PageKey>), DbError> {
+        let mut rows = Vec::new();
         loop {
             let page = self.db.query(query, from).await?;
-            page.items.iter().for_each(|row| listed.add(query.table, row));
+            rows.extend(page.items);
             from = page.next;
-            if from.is_none() || query.limit.is_some() {
-                return Ok(listed);
+            if from.is_none() || rows.len() >= most {
+                return Ok((rows, from));
             }
         }
     }
