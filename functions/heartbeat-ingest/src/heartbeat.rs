@@ -33,7 +33,7 @@ impl Ingest {
         let short = |text: &Option<String>| text.as_deref().map(model::short_reason);
         let (refuses, gpus_sick) = (short(&heartbeat.refuses), short(&heartbeat.gpus_sick));
         let heartbeat = &Heartbeat { refuses, gpus_sick, ..heartbeat.clone() };
-        let (mut pinged_at, mut lease_expires_at) = (now, beat.lease_expires_at);
+        let (mut pinged_at, mut lease_expires_at) = (now, beat.lease_expires_at());
         for _ in 0..RACES {
             let record = match &heartbeat.incarnation {
                 Some(incarnation) => {
@@ -112,10 +112,10 @@ impl Ingest {
         &self,
         record: NodeRecord,
         heartbeat: &Heartbeat,
-        beat: &crate::Beat,
+        beat: &crate::Beat<'_>,
         now: Time,
     ) -> Result<HeartbeatAnswer, Refusal> {
-        let record = self.interrupted(record, heartbeat, beat.keep_events, now).await?;
+        let record = self.interrupted(record, heartbeat, beat.known.policy.history.keep_events(), now).await?;
         let record = self.forget_follows(record, now).await?;
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that was to be answered"));

@@ -78,43 +78,32 @@ impl Known {
 /// How much longer a node has been idle than it waits before it asks for work again.
 const IDLE_TO_WAIT: f64 = 8.0;
 
-/// When the node calls next, when its lease expires, and how long events are kept.
+/// When the node calls next, and when its lease expires.
 ///
 /// Every lease is as long as the longest interval of a working node, plus the grace. The length cannot depend on
 /// whether the node is idle, because the write that renews the lease is the first to show that. The length does not
 /// depend on jitter either: a lease is never shortened, so a heartbeat with less jitter than the last one would need a
 /// second write.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beat {
+pub(crate) struct Beat<'a> {
+    pub(crate) known: &'a Known,
+    /// Between 1 and [`LONGEST_JITTER`].
     jitter: f64,
     now: Time,
-    interval_s: f64,
-    idle_s: f64,
-    soon_s: f64,
-    pub(crate) lease_expires_at: Time,
-    pub(crate) keep_events: Span,
 }
 
-impl Beat {
-    /// `jitter` is between 1 and [`LONGEST_JITTER`].
-    fn new(known: &Known, jitter: f64, now: Time) -> Self {
-        let heartbeat = &known.policy.heartbeat;
-        Self {
-            jitter,
-            now,
-            interval_s: heartbeat.interval_s(known.in_use),
-            idle_s: heartbeat.idle_interval_s(known.in_use),
-            soon_s: known.soon_s(),
-            lease_expires_at: now + heartbeat.lease(known.in_use),
-            keep_events: known.policy.history.keep_events(),
-        }
+impl Beat<'_> {
+    pub(crate) fn lease_expires_at(&self) -> Time {
+        self.now + self.known.policy.heartbeat.lease(self.known.in_use)
     }
 
     /// How long a node with this many allocs waits before its next heartbeat, in seconds. Work often comes soon after other work,
     /// so a node that has just become idle asks often. New work then waits for a share of the time that the node was idle.
     pub(crate) fn next_s(&self, allocs: usize, idle_since: Option<Time>) -> f64 {
-        let idle_s = |since| (self.now.since(since).as_s() / IDLE_TO_WAIT).max(self.soon_s).min(self.idle_s);
-        self.jitter * if allocs == 0 { idle_since.map_or(self.idle_s, idle_s) } else { self.interval_s }
+        let (heartbeat, in_use) = (&self.known.policy.heartbeat, self.known.in_use);
+        let longest_s = heartbeat.idle_interval_s(in_use);
+        let idle_s = |since| (self.now.since(since).as_s() / IDLE_TO_WAIT).max(self.known.soon_s()).min(longest_s);
+        self.jitter * if allocs == 0 { idle_since.map_or(longest_s, idle_s) } else { heartbeat.interval_s(in_use) }
     }
 }
 
@@ -193,8 +182,8 @@ impl Ingest {
         }
     }
 
-    pub(crate) fn beat(&self, known: &Known, now: Time) -> Beat {
-        Beat::new(known, self.store.rng().between(1.0, LONGEST_JITTER), now)
+    pub(crate) fn beat<'a>(&self, known: &'a Known, now: Time) -> Beat<'a> {
+        Beat { known, jitter: self.store.rng().between(1.0, LONGEST_JITTER), now }
     }
 
     /// Counts an accepted heartbeat, and writes the summary that shows when heartbeats were last accepted.
@@ -270,9 +259,9 @@ mod tests {
         document["heartbeat"] = serde_json::json!({"ttl_s": 300, "grace_s": 10});
         let known = Known { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
         let now = Time::from_ms(0);
-        let [long, short] = [LONGEST_JITTER, 1.0].map(|jitter| Beat::new(&known, jitter, now));
+        let [long, short] = [LONGEST_JITTER, 1.0].map(|jitter| Beat { known: &known, jitter, now });
         let told = now + Span::from_ms((long.next_s(1, None) * 1000.0) as i64);
-        assert_eq!([long, short].map(|beat| beat.lease_expires_at), [told + Span::from_s(10); 2]);
+        assert_eq!([long, short].map(|beat| beat.lease_expires_at()), [told + Span::from_s(10); 2]);
     }
 
     #[test]
@@ -280,7 +269,7 @@ mod tests {
         let known = Known { policy: Policy::from_json(&example_json()).unwrap(), in_use: 1 };
         let after = |s: i64| {
             let now = Time::from_ms(1_000_000 + s * 1000);
-            Beat::new(&known, 1.0, now).next_s(0, Some(Time::from_ms(1_000_000)))
+            Beat { known: &known, jitter: 1.0, now }.next_s(0, Some(Time::from_ms(1_000_000)))
         };
         assert_eq!([0, 8, 24, 80, 300, -9].map(after), [1.0, 1.0, 3.0, 10.0, 10.0, 1.0]);
     }
@@ -291,7 +280,7 @@ mod tests {
         document["heartbeat"] = serde_json::json!({"ttl_s": 60, "idle_s": 10, "max_per_second": 10});
         let next = |in_use| {
             let known = Known { policy: Policy::from_json(&document).unwrap(), in_use };
-            let beat = Beat::new(&known, 1.0, Time::from_ms(0));
+            let beat = Beat { known: &known, jitter: 1.0, now: Time::from_ms(0) };
             [beat.next_s(0, None), beat.next_s(1, None)]
         };
         assert_eq!([next(1), next(300), next(5000)], [[10.0, 60.0], [30.0, 60.0], [500.0, 500.0]]);
