@@ -7,99 +7,95 @@
 //! Source: EC2 API reference, "Error codes for the Amazon EC2 API": what RunInstances, CreateFleet and TerminateInstances can
 //! answer. Codes that only other actions answer are left out.
 
-use model::Class::{self, Quota, Refused, Short, Wrong};
+use model::Class::{self, Quota, Refused, Short, Throttled, Unanswered, Wrong};
 use model::cloud::{LaunchError, Refusal};
 use model::enums::Reach::{self, Account, Family, Market, Offering, Request, Subnet, Template, Type};
 
-/// What a code means for a launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
-    /// Nothing was launched. The class says for how long.
-    Limits(Class, Reach),
-    /// Too many calls.
-    Throttled,
-    /// It is not known whether an instance was launched.
-    Lost,
-}
+/// What a code means for a launch: the class of the limit, which says for how long it holds, and what it is about.
+type Meaning = (Class, Reach);
 
-use Meaning::{Limits, Lost, Throttled};
+/// Too many calls.
+const TOO_MANY: Meaning = (Throttled, Account);
+
+/// It is not known whether an instance was launched.
+const LOST: Meaning = (Unanswered, Offering);
 
 /// The codes whose message says more. The first row whose code and part of the message fit applies.
 const BY_MESSAGE: &[(&str, &str, Meaning)] = &[
     // The message names the resource that the caller may not use.
-    ("UnauthorizedOperation", ":subnet/", Limits(Refused, Subnet)),
-    ("UnauthorizedOperation", ":launch-template/", Limits(Refused, Template)),
-    ("UnauthorizedOperation", ":image/", Limits(Refused, Template)),
-    ("UnauthorizedOperation", ":snapshot/", Limits(Refused, Template)),
-    ("UnauthorizedOperation", ":key-pair/", Limits(Refused, Template)),
-    ("UnauthorizedOperation", ":placement-group/", Limits(Refused, Template)),
-    ("UnauthorizedOperation", "iam:PassRole", Limits(Refused, Template)),
-    ("UnauthorizedOperation", ":spot-instances-request/", Limits(Refused, Market)),
-    ("UnauthorizedOperation", ":security-group/", Limits(Refused, Request)),
-    ("UnauthorizedOperation", ":network-interface/", Limits(Refused, Request)),
-    ("UnauthorizedOperation", ":volume/", Limits(Refused, Request)),
+    ("UnauthorizedOperation", ":subnet/", (Refused, Subnet)),
+    ("UnauthorizedOperation", ":launch-template/", (Refused, Template)),
+    ("UnauthorizedOperation", ":image/", (Refused, Template)),
+    ("UnauthorizedOperation", ":snapshot/", (Refused, Template)),
+    ("UnauthorizedOperation", ":key-pair/", (Refused, Template)),
+    ("UnauthorizedOperation", ":placement-group/", (Refused, Template)),
+    ("UnauthorizedOperation", "iam:PassRole", (Refused, Template)),
+    ("UnauthorizedOperation", ":spot-instances-request/", (Refused, Market)),
+    ("UnauthorizedOperation", ":security-group/", (Refused, Request)),
+    ("UnauthorizedOperation", ":network-interface/", (Refused, Request)),
+    ("UnauthorizedOperation", ":volume/", (Refused, Request)),
     // A policy may allow some types, or some tags.
-    ("UnauthorizedOperation", ":instance/", Limits(Refused, Request)),
+    ("UnauthorizedOperation", ":instance/", (Refused, Request)),
     // A policy of the organization forbids something of this call. It may allow other calls.
-    ("UnauthorizedOperation", "explicit deny", Limits(Refused, Request)),
+    ("UnauthorizedOperation", "explicit deny", (Refused, Request)),
     // An image that belongs to somebody else.
-    ("AuthFailure", "image", Limits(Refused, Template)),
+    ("AuthFailure", "image", (Refused, Template)),
     // A product of the marketplace that the account has not subscribed to.
-    ("OptInRequired", "arketplace", Limits(Refused, Template)),
+    ("OptInRequired", "arketplace", (Refused, Template)),
     // The limit of one type, and not of its family.
-    ("InstanceLimitExceeded", "for the specified instance type", Limits(Quota, Type)),
-    ("InvalidParameterValue", "instance profile", Limits(Refused, Template)),
-    ("InvalidParameterValue", "instanceProfile", Limits(Refused, Template)),
-    ("InvalidParameterValue", "KMS", Limits(Refused, Template)),
-    ("InvalidParameterValue", "snapshot", Limits(Refused, Template)),
-    ("InvalidParameterValue", "volume", Limits(Refused, Template)),
+    ("InstanceLimitExceeded", "for the specified instance type", (Quota, Type)),
+    ("InvalidParameterValue", "instance profile", (Refused, Template)),
+    ("InvalidParameterValue", "instanceProfile", (Refused, Template)),
+    ("InvalidParameterValue", "KMS", (Refused, Template)),
+    ("InvalidParameterValue", "snapshot", (Refused, Template)),
+    ("InvalidParameterValue", "volume", (Refused, Template)),
 ];
 
 /// The codes whose message says no more, with a space between two of them.
 const CODES: &[(Meaning, &str)] = &[
     // EC2 has not got this type in this market and place, or does not offer it there: another offering may work.
     (
-        Limits(Short, Offering),
+        (Short, Offering),
         "InsufficientInstanceCapacity InsufficientCapacity InsufficientHostCapacity InsufficientCapacityOnHost \
          InsufficientCapacityOnOutpost InsufficientReservedInstanceCapacity InsufficientReservedInstancesCapacity \
          InsufficientVolumeCapacity IncompatibleHostRequirements UnavailableHostRequirements UnfulfillableCapacity \
          SpotMaxPriceTooLow Unsupported",
     ),
-    (Limits(Short, Subnet), "InsufficientFreeAddressesInSubnet InsufficientAddressCapacity"),
+    ((Short, Subnet), "InsufficientFreeAddressesInSubnet InsufficientAddressCapacity"),
     // The capacity that the template asks for.
     (
-        Limits(Short, Template),
+        (Short, Template),
         "ReservationCapacityExceeded InvalidCapacityReservationState.PendingActivation \
          MaxScheduledInstanceCapacityExceeded",
     ),
-    (Limits(Quota, Family), "VcpuLimitExceeded InstanceLimitExceeded MaxSpotInstanceCountExceeded"),
-    (Limits(Quota, Market), "MaxSpotFleetRequestCountExceeded MaxFleetCountExceeded"),
-    (Limits(Quota, Account), "NetworkInterfaceLimitExceeded"),
+    ((Quota, Family), "VcpuLimitExceeded InstanceLimitExceeded MaxSpotInstanceCountExceeded"),
+    ((Quota, Market), "MaxSpotFleetRequestCountExceeded MaxFleetCountExceeded"),
+    ((Quota, Account), "NetworkInterfaceLimitExceeded"),
     // The volumes, addresses and hosts that the template asks for.
-    (Limits(Quota, Template), "VolumeLimitExceeded MaxIOPSLimitExceeded AddressLimitExceeded HostLimitExceeded"),
+    ((Quota, Template), "VolumeLimitExceeded MaxIOPSLimitExceeded AddressLimitExceeded HostLimitExceeded"),
     // Fewer instances in one call may work.
-    (Limits(Quota, Request), "ResourceCountExceeded RequestResourceCountExceeded ResourceLimitExceeded"),
+    ((Quota, Request), "ResourceCountExceeded RequestResourceCountExceeded ResourceLimitExceeded"),
     (
-        Throttled,
+        TOO_MANY,
         "RequestLimitExceeded Throttling ThrottlingException RequestThrottled EC2ThrottledException \
          RequestThrottledException",
     ),
     // EC2 does not accept the caller: its credentials, its clock, its account or its permissions.
     (
-        Limits(Refused, Account),
+        (Refused, Account),
         "AuthFailure AccessDenied AccessDeniedException UnauthorizedOperation InvalidClientTokenId \
          UnrecognizedClientException MissingAuthenticationToken SignatureDoesNotMatch IncompleteSignature \
          InvalidSignatureException RequestExpired InvalidSecurity.RequestHasExpired ExpiredToken ExpiredTokenException \
          OptInRequired PendingVerification",
     ),
-    (Limits(Wrong, Account), "Blocked AccountDisabled NoSuchVersion UnsupportedProtocol"),
+    ((Wrong, Account), "Blocked AccountDisabled NoSuchVersion UnsupportedProtocol"),
     // EC2 makes the role that spot needs when it is first used.
-    (Limits(Refused, Market), "AuthFailure.ServiceLinkedRoleCreationNotPermitted"),
-    (Limits(Refused, Subnet), "InvalidSubnetID.NotFound InvalidSubnetId.NotFound InvalidSubnet"),
-    (Limits(Wrong, Subnet), "InvalidSubnetID.Malformed InvalidSubnetId.Malformed"),
+    ((Refused, Market), "AuthFailure.ServiceLinkedRoleCreationNotPermitted"),
+    ((Refused, Subnet), "InvalidSubnetID.NotFound InvalidSubnetId.NotFound InvalidSubnet"),
+    ((Wrong, Subnet), "InvalidSubnetID.Malformed InvalidSubnetId.Malformed"),
     // What the template names is not there, or not there yet.
     (
-        Limits(Refused, Template),
+        (Refused, Template),
         "InvalidLaunchTemplateId.NotFound InvalidLaunchTemplateId.VersionNotFound \
          InvalidLaunchTemplateName.NotFoundException InvalidAMIID.NotFound InvalidAMIID.Unavailable InvalidManifest \
          InvalidSnapshot.NotFound InvalidVolume.NotFound InvalidKeyPair.NotFound InvalidPlacementGroup.Unknown \
@@ -111,7 +107,7 @@ const CODES: &[(Meaning, &str)] = &[
     ),
     // What the template names can never be.
     (
-        Limits(Wrong, Template),
+        (Wrong, Template),
         "InvalidLaunchTemplateId.Malformed InvalidLaunchTemplateName.MalformedException InvalidAMIID.Malformed \
          InvalidBlockDeviceMapping InvalidSnapshotID.Malformed InvalidVolumeID.Malformed InvalidKernelId.Malformed \
          InvalidRamDiskId.Malformed InvalidGroupId.Malformed InvalidSecurityGroupId.Malformed \
@@ -124,7 +120,7 @@ const CODES: &[(Meaning, &str)] = &[
     ),
     // The type, the template and the subnet do not fit together, or the message alone says what is wrong.
     (
-        Limits(Refused, Request),
+        (Refused, Request),
         "InvalidParameter InvalidParameterValue InvalidParameterCombination InvalidParameterDependency \
          ClientInvalidParameterValue InvalidRequest InvalidInput ValidationError InvalidGroup.NotFound \
          InvalidSecurityGroupID.NotFound InvalidInstanceType InvalidInstanceFamily InvalidAvailabilityZone \
@@ -138,7 +134,7 @@ const CODES: &[(Meaning, &str)] = &[
     ),
     // The request is not a request that EC2 knows.
     (
-        Limits(Wrong, Request),
+        (Wrong, Request),
         "InvalidAction InvalidCharacter InvalidClientToken InvalidQueryParameter MalformedQueryString MissingAction \
          MissingInput MissingParameter UnknownParameter InvalidUserData.Malformed InvalidTagKey.Malformed InvalidID \
          TagLimitExceeded RequestEntityTooLarge DryRunOperation",
@@ -146,7 +142,7 @@ const CODES: &[(Meaning, &str)] = &[
     // `IdempotentParameterMismatch` means that another run used this client token with other parameters. This is not a
     // refusal: the call of the other run may have launched an instance.
     (
-        Lost,
+        LOST,
         "IdempotentParameterMismatch ClientTokenInProgress IncompleteOperation InternalError InternalFailure \
          ServerInternal ServiceUnavailable Unavailable RetryableError BandwidthLimitExceeded ConcurrentTagAccess",
     ),
@@ -174,20 +170,20 @@ fn meaning(code: &str, message: &str, status: u16) -> Meaning {
     let by_code =
         || CODES.iter().find(|(_, codes)| codes.split(' ').any(|known| known == code)).map(|(meaning, _)| *meaning);
     by_message.map(|(.., meaning)| *meaning).or_else(by_code).unwrap_or(match status {
-        401 | 403 => Limits(Refused, Account),
-        429 => Throttled,
-        400..=499 => Limits(Refused, Request),
-        _ => Lost,
+        401 | 403 => (Refused, Account),
+        429 => TOO_MANY,
+        400..=499 => (Refused, Request),
+        _ => LOST,
     })
 }
 
 /// The error of a launch call that EC2 answered with this code.
 pub(crate) fn launch_error(code: &str, message: &str, status: u16) -> LaunchError {
-    let text = format!("{code}: {message}");
-    match meaning(code, message, status) {
-        Limits(class, reach) => Refusal { reach, class, message: text }.into(),
-        Throttled => LaunchError::Throttled(text),
-        Lost => LaunchError::Lost(text),
+    let ((class, reach), message) = (meaning(code, message, status), format!("{code}: {message}"));
+    match class {
+        Throttled => LaunchError::Throttled(message),
+        Unanswered => LaunchError::Lost(message),
+        Short | Quota | Refused | Wrong => Refusal { reach, class, message }.into(),
     }
 }
 
@@ -234,16 +230,16 @@ mod tests {
         let of_type = "You have requested more instances (3) than your current instance limit of 2 allows for the specified \
                        instance type.";
         for (code, message, expected) in [
-            ("InvalidParameterValue", profile, Limits(Refused, Template)),
-            ("InvalidParameterValue", "Value (0) for parameter x is invalid", Limits(Refused, Request)),
-            ("UnauthorizedOperation", subnet, Limits(Refused, Subnet)),
-            ("UnauthorizedOperation", passing, Limits(Refused, Template)),
-            ("UnauthorizedOperation", "Encoded authorization failure message: aB3", Limits(Refused, Account)),
-            ("AuthFailure", "Not authorized for images: [ami-1]", Limits(Refused, Template)),
-            ("AuthFailure", "AWS was not able to validate the provided access credentials", Limits(Refused, Account)),
-            ("VcpuLimitExceeded", bucket, Limits(Quota, Family)),
-            ("InstanceLimitExceeded", of_type, Limits(Quota, Type)),
-            ("InstanceLimitExceeded", "Your quota allows for 0 more running instance(s)", Limits(Quota, Family)),
+            ("InvalidParameterValue", profile, (Refused, Template)),
+            ("InvalidParameterValue", "Value (0) for parameter x is invalid", (Refused, Request)),
+            ("UnauthorizedOperation", subnet, (Refused, Subnet)),
+            ("UnauthorizedOperation", passing, (Refused, Template)),
+            ("UnauthorizedOperation", "Encoded authorization failure message: aB3", (Refused, Account)),
+            ("AuthFailure", "Not authorized for images: [ami-1]", (Refused, Template)),
+            ("AuthFailure", "AWS was not able to validate the provided access credentials", (Refused, Account)),
+            ("VcpuLimitExceeded", bucket, (Quota, Family)),
+            ("InstanceLimitExceeded", of_type, (Quota, Type)),
+            ("InstanceLimitExceeded", "Your quota allows for 0 more running instance(s)", (Quota, Family)),
         ] {
             assert_eq!(meaning(code, message, 400), expected, "{code}: {message}");
         }
@@ -252,14 +248,14 @@ mod tests {
     #[test]
     fn a_code_that_is_not_in_the_table_is_judged_by_its_status() {
         for (code, status, expected) in [
-            ("OfTheFuture", 400, Limits(Refused, Request)),
-            ("OfTheFuture", 412, Limits(Refused, Request)),
-            ("OfTheFuture", 401, Limits(Refused, Account)),
-            ("OfTheFuture", 403, Limits(Refused, Account)),
-            ("OfTheFuture", 429, Throttled),
-            ("OfTheFuture", 500, Lost),
-            ("OfTheFuture", 503, Lost),
-            ("", 0, Lost),
+            ("OfTheFuture", 400, (Refused, Request)),
+            ("OfTheFuture", 412, (Refused, Request)),
+            ("OfTheFuture", 401, (Refused, Account)),
+            ("OfTheFuture", 403, (Refused, Account)),
+            ("OfTheFuture", 429, TOO_MANY),
+            ("OfTheFuture", 500, LOST),
+            ("OfTheFuture", 503, LOST),
+            ("", 0, LOST),
         ] {
             assert_eq!(meaning(code, "", status), expected, "{code} with status {status}");
         }
