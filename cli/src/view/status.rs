@@ -4,7 +4,6 @@
 //! Does not: repair anything. The functions do. If EC2 cannot be read, it judges what the functions stored, and a sign says
 //! what is not known.
 
-use super::next::Next;
 use super::present::Present;
 use crate::console::show::counted;
 use model::events::Subject;
