@@ -69,7 +69,7 @@ pub enum Fallback {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Generation {
-    /// Those that EC2 calls current.
+    /// Only types of the generations that EC2 calls current.
     Current,
     Any,
 }
