@@ -92,7 +92,7 @@ async fn whole(nodes: u32, seconds: u64) {
         let record = NodeRecord::assign(fixtures::slot(n), None, fixtures::new_life(n), hour_ago, "").unwrap();
         let mut record = record.bind(&fixtures::new_instance(&id), hour_ago).unwrap();
         let lease = now + policy.heartbeat.lease(u64::from(nodes));
-        record = record.register(&fixtures::caller(&id), "inc-1", lease, now).unwrap().open_gate(now).unwrap();
+        record = record.register(&fixtures::heartbeat(&id), "inc-1", lease, now).unwrap().open_gate(now).unwrap();
         instances.push(Instance { launched_at: hour_ago, ..fixtures::running(&id, &record) });
         orders.push(record.life().unwrap().seq);
         store.write(None, &record, Vec::new()).await.unwrap();

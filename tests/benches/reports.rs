@@ -68,7 +68,7 @@ fn ready(n: u32, now: Time) -> NodeRecord {
     let (instance, hour_ago) = (format!("i-{n}"), now - Span::from_s(3600));
     let record = NodeRecord::assign(fixtures::slot(n), None, fixtures::new_life(n), hour_ago, "").unwrap();
     let record = record.bind(&fixtures::new_instance(&instance), hour_ago).unwrap();
-    let record = record.register(&fixtures::caller(&instance), "inc-1", now + Span::from_s(36_000), now).unwrap();
+    let record = record.register(&fixtures::heartbeat(&instance), "inc-1", now + Span::from_s(36_000), now).unwrap();
     record.open_gate(now).unwrap()
 }
 

@@ -95,7 +95,7 @@ async fn node(cloud: &Ec2, policy: &Policy, n: u32) -> NodeRecord {
     let id = instance.instance_id;
     let record = fixtures::assigned(n).bind(&fixtures::new_instance(&id), at(1)).unwrap();
     let lease = at(NOW_S) + Span::from_s(60);
-    record.register(&fixtures::caller(&id), "inc-1", lease, at(NOW_S - 10)).unwrap().open_gate(at(60)).unwrap()
+    record.register(&fixtures::heartbeat(&id), "inc-1", lease, at(NOW_S - 10)).unwrap().open_gate(at(60)).unwrap()
 }
 
 async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Policy) {
