@@ -48,6 +48,7 @@ const LONG: &[(&str, u64)] = &[
     ("missing_while_it_is_stopped", 121),
     ("seq_counts_by_one", 73),
     ("launched_as_members_of_a_job_without_room", 20325),
+    ("a_row_is_judged_by_an_older_record", 21007),
 ];
 
 /// The world of this seed. `options` are those of `simulate`, as `tests/mutants.toml` has them for a mistake.

@@ -190,8 +190,12 @@ impl Applying<'_> {
         let read = self.sweep.store.handles_between(self.node_id, after, up_to, MAX_ROWS).await?;
         let (Listed { mut rows, unreadable }, cut) = read;
         rows.retain(|row| !self.skipped.contains(&row.handle));
+        // What changed after the record was read is left to the next report: the record does not say yet which allocs ended.
+        let seq = self.record.life().map_or(0, |l| l.seq);
+        let mut aside = BTreeSet::new();
+        rows.retain(|row| row.seq <= seq || !aside.insert(row.handle.clone()));
         // A handle whose row cannot be read seems to have none. It is left alone.
-        let aside: BTreeSet<&str> = unreadable.iter().filter_map(|row| row.text("handle")).collect();
+        aside.extend(unreadable.iter().filter_map(|row| row.text("handle").map(str::to_owned)));
         let is_looked_at = |h: &&ReportedHandle| {
             !aside.contains(h.handle.as_str()) && cut.as_deref().is_none_or(|cut| h.handle.as_str() <= cut)
         };
@@ -204,7 +208,7 @@ impl Applying<'_> {
             rows.retain(|row| cache_name(&row.handle).is_none());
             handles.retain(|handle| cache_name(&handle.handle).is_none());
         }
-        let is_every_row_read = unreadable.is_empty() && used_caches.is_some();
+        let is_every_row_read = aside.is_empty() && used_caches.is_some();
         let used_caches = used_caches.unwrap_or_default();
         let complete = self.complete(&mut handles, &rows, &allocs).await?;
         Ok(Basis { rows, unreadable, cut, handles, over, allocs, used_caches, complete, is_every_row_read })
