@@ -49,6 +49,7 @@ const LONG: &[(&str, u64)] = &[
     ("seq_counts_by_one", 73),
     ("launched_as_members_of_a_job_without_room", 20325),
     ("a_row_is_judged_by_an_older_record", 21007),
+    ("bound_by_a_part_of_the_launch", 21064),
 ];
 
 /// The world of this seed. `options` are those of `simulate`, as `tests/mutants.toml` has them for a mistake.

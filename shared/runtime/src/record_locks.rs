@@ -58,6 +58,12 @@ impl RecordLocks {
         found
     }
 
+    /// Those of these slots whose records, as this run knows them, are older than the launch.
+    pub fn before(&self, launch: Ulid, slots: impl Iterator<Item = Slot>) -> BTreeSet<Slot> {
+        let latest = |slot: Slot| self.record(slot)?.latest_node_id().map(NodeId::ulid);
+        slots.filter(|slot| latest(*slot) < Some(launch)).collect()
+    }
+
     /// Remembers a record as this run wrote it.
     pub fn wrote(&self, record: NodeRecord) {
         self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(record.slot, record);

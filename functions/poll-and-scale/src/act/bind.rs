@@ -48,12 +48,18 @@ impl Acting<'_> {
         few: Option<&LaunchError>,
     ) -> Results {
         let freed: BTreeSet<Slot> = records.iter().filter(|_| few.is_some()).map(|record| record.slot).collect();
+        // The list of records is read page by page, and so may have only a part of a launch. What it lacks may be the lowest.
+        let before = self.run.locks.before(launch, slots_of(&self.run.locks.of_launch(launch)).into_iter());
+        if !before.is_empty()
+            && let Err(error) = self.read_again(before.into_iter()).await
+        {
+            return every(records.iter().map(|record| record.slot), &error.into());
+        }
         let mut failed = ActionResult::CONFLICT;
         for _ in 0..RACES {
             let of_launch = self.run.locks.of_launch(launch);
             // A record that cannot be read may be the lowest without an instance.
-            let slots = of_launch.iter().filter_map(|record| record.life()?.batch.as_ref()).flat_map(Batch::slots);
-            if slots.into_iter().any(|slot| self.run.seen.quarantined.slots.contains(slot)) {
+            if slots_of(&of_launch).iter().any(|slot| self.run.seen.quarantined.slots.contains(slot)) {
                 break;
             }
             let (changes, results) = match self.changes(&of_launch, instances, &freed, few) {
@@ -118,4 +124,10 @@ impl Acting<'_> {
         }
         Ok(())
     }
+}
+
+/// The slots of the batches of these records.
+fn slots_of(of_launch: &[NodeRecord]) -> BTreeSet<Slot> {
+    let batches = of_launch.iter().filter_map(|record| record.life()?.batch.as_ref());
+    batches.flat_map(Batch::slots).copied().collect()
 }

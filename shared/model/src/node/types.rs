@@ -395,6 +395,11 @@ impl NodeRecord {
         }
     }
 
+    /// The id of the current life, or of the last one if the slot is free; `None` if it was never taken.
+    pub fn latest_node_id(&self) -> Option<NodeId> {
+        if let NodeState::Cleaned { last_node_id } = &self.state { *last_node_id } else { self.node_id() }
+    }
+
     /// The id of the current life; `None` if the slot is free.
     pub fn node_id(&self) -> Option<NodeId> {
         self.life().map(|l| l.node_id)
