@@ -1,7 +1,7 @@
 //! A command as its job says it, for the process that runs it with the rights of the job's user.
 //!
-//! Guarantees: it has exactly the environment and the standard input of the job; what is wrong with the job itself is told
-//! apart from what the machine cannot do.
+//! Guarantees: it has exactly the environment and the standard input of the job; an error says whether the job is wrong or the
+//! machine cannot run it.
 //! Does not: give up any rights, or run anything.
 
 use crate::memory_file::as_stdin_bytes;
@@ -43,7 +43,7 @@ impl JobCommand {
         Ok(command)
     }
 
-    /// Why the command could not be executed here.
+    /// The end of a command that this node could not execute.
     pub fn why_not(&self, error: &io::Error) -> EndCause {
         let why = || program::why_not(self.name(), self.path(), Path::new("."), error);
         program::own_limit(&self.ulimits, error).unwrap_or_else(why)

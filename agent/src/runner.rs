@@ -167,7 +167,7 @@ impl Runner {
             return self.never_start(order, EndCause::Rejected { why });
         }
         if order.work.image.is_some() && self.settings.containers.is_none() {
-            // The machine is fit for other work.
+            // The alloc is lost, and the node stays: it can run jobs without an image.
             return self.never_start(order, EndCause::Lost { why: NO_CONTAINERS.to_owned() });
         }
         if let Some(why) = refuses {

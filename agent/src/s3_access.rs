@@ -70,7 +70,7 @@ impl S3Access {
 /// Where a supervisor finds S3 and the contents of the node: part of `task.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesSource {
-    /// The directory with the contents that are on this node.
+    /// The directory in which this node keeps the contents of files.
     pub cache: PathBuf,
     /// The instance metadata service, if the node uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

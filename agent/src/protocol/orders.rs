@@ -103,8 +103,8 @@ pub struct OrderList<'a> {
 }
 
 /// Applies a list of orders, and raises `as_of` to its `seq`, or to just below the first alloc whose order is not here yet: the
-/// next heartbeat asks for it, and no report says meanwhile that the alloc is not on the node. A list that is older than the last
-/// one changes nothing. Returns whether some allocs of the list ran before and are no longer on this node: only a complete report
+/// next heartbeat asks for the order. Until it comes, no report says that the alloc is not on the node. A list that is older
+/// than the last one changes nothing. Returns whether some allocs of the list ran before and are no longer on this node: only a complete report
 /// tells the control plane that they are lost.
 pub fn apply(known: &mut Durable, list: OrderList<'_>) -> bool {
     let OrderList { seq, orders, others, unreadable } = list;

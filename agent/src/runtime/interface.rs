@@ -87,7 +87,7 @@ pub(super) fn rejected(why: impl Into<String>) -> EndCause {
 pub(super) const OTHER_RUNTIME: &str =
     "the job and its runtime do not fit: a container needs an image, and a process has none";
 
-/// Only the machine is to blame if the environment cannot be handed to the process that becomes the job's user.
+/// The end of a command whose environment could not be handed to its process. The machine is to blame, and not the job.
 pub(super) fn not_passed_on(error: io::Error) -> EndCause {
     EndCause::NotStarted { why: format!("cannot pass on the environment: {error}") }
 }

@@ -87,7 +87,7 @@ pub(super) struct State {
     pub(super) typing: bool,
     /// What waits for a yes.
     pub(super) question: Option<OperatorAction>,
-    /// What was said in answer to a key.
+    /// The answer to the last key: what was done, or why it failed.
     pub(super) said: Option<Result<String, String>>,
 }
 
