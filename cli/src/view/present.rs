@@ -36,7 +36,7 @@ impl Present {
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, most: usize, now: Time) -> Result<Self, DbError> {
         let (control, nodes, queue, next) = match Lists::read(store, cloud, Reader::Person, now).await {
             Ok(lists) => {
-                let (control, nodes, whole) = (lists.control.clone(), lists.nodes.clone(), lists.whole_queue());
+                let (control, nodes, whole) = (lists.control().clone(), lists.nodes.clone(), lists.whole_queue());
                 let queue = match whole {
                     Some(queue) => first(queue, most),
                     None => store.queue_listed(most).await?,

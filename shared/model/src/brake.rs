@@ -177,9 +177,6 @@ impl<'a> Brake<'a> {
             None if has_part && self.entry.until_at().is_some_and(|until| self.now < until) => {
                 Some(self.entry.with(self.source, None, None, self.now))
             }
-            None if self.entry.sources().next().is_none() && self.entry.holds_back(self.now) => {
-                Some(self.entry.with(self.source, None, None, self.now))
-            }
             None => None,
         };
         self.change(entry, self.used())
@@ -265,7 +262,6 @@ impl<'a> Brake<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Entry;
     use crate::fixtures::at;
 
     const HOLD: Option<Span> = Some(Span::from_s(300));
@@ -435,15 +431,6 @@ mod tests {
         brake.look("a", HOLD, ids(0..5), 1_000_000);
         brake.store(brake.brake("a", 0).calm());
         assert!(!brake.entry.holds_back(at(0)));
-    }
-
-    #[test]
-    fn an_entry_of_older_code_counts_for_every_source() {
-        let mut brake = new(BrakeKind::Missing);
-        let row =
-            crate::control::EntryRow { since_at: Some(at(0)), until_at: Some(at(600)), ..brake.entry.row().clone() };
-        brake.entry = BrakeEntry::from_row(row);
-        assert_eq!(brake.look("a", HOLD, ids(0..5), 300), (ids(0..5), 0, false));
     }
 
     #[test]

@@ -107,13 +107,8 @@ fn unreadable_jobs(control: &Control) -> Vec<JobId> {
 
 /// The lists of a run of poll-and-scale, as they were read.
 pub struct Lists {
-    observed_at: Time,
-    /// The control entries.
-    pub control: Control,
-    policy: Policy,
-    policy_version: u64,
-    instances: Vec<Instance>,
-    is_large: bool,
+    /// The control entries, the policy and the instances. The lists below are not in it yet.
+    seen: Observation,
     /// The records of nodes, also those that contradict the contract.
     pub nodes: Listed<NodeRecord>,
     queue: Queued,
@@ -140,19 +135,13 @@ impl Lists {
         let in_question = |record: &&NodeRecord| is_in_question(record, &policy, now);
         let instances =
             if is_large { instances_of(cloud, nodes.rows.iter().filter(in_question)).await? } else { listed };
-        Ok(Self {
-            observed_at: now,
-            control,
-            policy,
-            policy_version,
-            instances,
-            is_large,
-            nodes,
-            queue,
-            held,
-            placed,
-            allocs,
-        })
+        let empty = Observation::empty(policy, policy_version, now);
+        let seen = Observation { instances, is_large, control, ..empty };
+        Ok(Self { seen, nodes, queue, held, placed, allocs })
+    }
+
+    pub fn control(&self) -> &Control {
+        &self.seen.control
     }
 
     /// Every job that has not ended, as [`Store::queue_listed`] gives it; `None` if these lists have only a part of them.
@@ -169,21 +158,8 @@ impl Lists {
 
     /// What a run decides from: these lists without what contradicts the contract, and what they name.
     pub async fn observed(self, store: &Store) -> Result<Observation, ObserveError> {
-        let Self {
-            observed_at,
-            control,
-            policy,
-            policy_version,
-            instances,
-            is_large,
-            nodes,
-            queue,
-            held,
-            placed,
-            allocs,
-        } = self;
-        let empty = Observation::empty(policy, policy_version, observed_at);
-        let mut seen = Observation { instances, is_large, queue: queue.read, control, ..empty };
+        let Self { mut seen, nodes, queue, held, placed, allocs } = self;
+        seen.queue = queue.read;
         // A job that is freed between two queries is in two lists, and the later state of a job is in the later list.
         seen.jobs = placed_last(placed_last(held.jobs, queue.jobs), placed.rows);
         seen.after_place = held.place;

@@ -5,7 +5,7 @@ use super::*;
 use model::ActionName;
 use model::NodeStatus;
 use model::catalogue::{Catalogue, Part, PartState};
-use model::control::{BrakeEntry, ControlKey, Entry, EntryRow};
+use model::control::{BrakeEntry, ControlKey, Entry};
 use model::fixtures::{self, at, slot};
 use model::policy::{Policy, example_json};
 
@@ -77,8 +77,8 @@ fn an_unusual_share_of_stale_records_waits_but_not_nodes_that_are_shutting_down(
     let entry = entry.unwrap();
     assert_eq!((entry.since_at(), entry.held()), (Some(at(8000)), Some(4)));
     // The brake has held for its time.
-    let long = EntryRow { since_at: Some(at(8000 - 300)), ..entry.row().clone() };
-    given.seen.control.put(long);
+    let ids = (0..4).map(|n| fixtures::node_id(n).to_string()).collect();
+    given.seen.control.put(fixtures::held(BrakeKind::Missing, CLEAN_STALE_RECORDS.name, ids, at(8000 - 300)));
     let all: Vec<_> = (0..5).map(|n| format!("clean slot#{n}")).collect();
     assert_eq!(run(&given).0[1..], all);
     // Three are not an unusual number.
@@ -91,9 +91,8 @@ fn an_unusual_share_of_stale_records_waits_but_not_nodes_that_are_shutting_down(
 fn launches_in_place_of_stale_records_do_not_release_the_brake() {
     let mut given = given();
     given.seen.nodes.extend((0..4).map(fixtures::bound));
-    let brake = ControlKey::Brake(BrakeKind::Missing);
-    let (since_at, until_at) = (Some(at(7900)), Some(at(9000)));
-    given.seen.control.put(EntryRow { since_at, until_at, count: Some(4), ..EntryRow::new(&brake) });
+    let ids = (0..4).map(|n| fixtures::node_id(n).to_string()).collect();
+    given.seen.control.put(fixtures::held(BrakeKind::Missing, CLEAN_STALE_RECORDS.name, ids, at(7900)));
     for n in 4..12 {
         let mut launched = fixtures::bound(n);
         if let NodeState::Assigned(life) = &mut launched.state {

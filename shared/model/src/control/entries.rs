@@ -332,22 +332,14 @@ impl BrakeEntry {
         self.0.parts.keys().map(String::as_str)
     }
 
-    /// What the brake holds of this source. Older code wrote entries without sources: such an entry counts for every source.
+    /// What the brake holds of this source.
     ///
     /// A time that cannot be is from a wrong clock, which must not hold anything for ever: a part then counts as unknown. The
     /// clocks of two runs differ a little, and the one that is ahead may write first.
     pub(crate) fn part(&self, source: &str, memory: Span, now: Time) -> Option<BrakePart> {
-        let (part, latest) = if self.0.parts.is_empty() {
-            let (since_at, until_at) = self.0.since_at.zip(self.0.until_at)?;
-            let count = self.0.count.unwrap_or(1);
-            (BrakePart { ids: Vec::new(), count, permit: 0, since_at, until_at }, until_at)
-        } else {
-            let part = self.0.parts.get(source)?.clone();
-            // With one source, its times are those of the row.
-            let since_at = self.0.since_at.filter(|_| self.0.parts.len() == 1).unwrap_or(part.since_at);
-            (BrakePart { since_at, ..part }, now + memory + CLOCKS_DIFFER)
-        };
-        (part.since_at <= now + CLOCKS_DIFFER && now < part.until_at && part.until_at <= latest).then_some(part)
+        let part = self.0.parts.get(source)?.clone();
+        let may_be = part.since_at <= now + CLOCKS_DIFFER && part.until_at <= now + memory + CLOCKS_DIFFER;
+        (may_be && now < part.until_at).then_some(part)
     }
 
     /// The entry with this part of a source; `None` removes the source. Parts whose time is over are removed too.

@@ -9,7 +9,7 @@ use model::enums::Reach;
 use model::ids::NodeId;
 use model::refusal::Scope;
 use model::time::Span;
-use model::{Class, Needs, Offering};
+use model::{BrakeKind, Class, Needs, Offering};
 
 /// `n` ready nodes with a lease until 150 s, and a minimum of as many.
 fn fleet(n: u32) -> Given {
@@ -20,9 +20,13 @@ fn fleet(n: u32) -> Given {
     given
 }
 
-fn entry(key: &ControlKey, until_s: i64) -> EntryRow {
-    let mut row = EntryRow::new(key);
-    (row.since_at, row.until_at, row.count) = (Some(at(0)), Some(at(until_s)), Some(5));
+/// The brake of leases holds since one time, and a run has looked at it at another one.
+fn held(since_s: i64, looked_s: i64) -> EntryRow {
+    let ids = (0..5).map(|n| fixtures::node_id(n).to_string()).collect();
+    let mut row = fixtures::held(BrakeKind::Leases, "poll-and-scale", ids, at(since_s));
+    let until_at = at(looked_s + 600);
+    row.until_at = Some(until_at);
+    row.parts.values_mut().for_each(|part| part.until_at = until_at);
     row
 }
 
@@ -91,8 +95,7 @@ fn a_fleet_of_one_or_two_doubts_our_own_outage_and_believes_a_death_in_the_end()
         // heartbeat-ingest took the last heartbeats at 60 s, and nobody's since then.
         given.seen.control.put(note(60, 0));
         assert_eq!(given.actions(at(160)), ["hold_back cluster"], "{nodes} nodes, busy: {busy}");
-        let leases = ControlKey::Brake(model::BrakeKind::Leases);
-        given.seen.control.put(EntryRow { since_at: Some(at(160)), ..entry(&leases, 5000) });
+        given.seen.control.put(held(160, 160 + 1790));
         let gone = |given: &Given, s: i64| given.count(at(s), "mark_down") + given.count(at(s), "disconnect");
         assert_eq!(gone(&given, 160 + 1799), 0, "{nodes} nodes, busy: {busy}");
         assert_eq!(gone(&given, 160 + 1800), 1, "{nodes} nodes, busy: {busy}");
@@ -110,8 +113,7 @@ fn a_second_outage_is_doubted_like_the_first_one() {
     let mut given = fleet(5);
     given.seen.policy.nodes.min = 0;
     // The brake holds since second 200. Then the fleet is heard again, and after that all are silent again.
-    let leases = ControlKey::Brake(model::BrakeKind::Leases);
-    given.seen.control.put(EntryRow { since_at: Some(at(200)), ..entry(&leases, 2700) });
+    given.seen.control.put(held(200, 2100));
     for record in &mut given.seen.nodes {
         if let NodeState::InUse(node) = &mut record.state {
             (node.contact.last_ping_at, node.contact.lease_expires_at) = (at(2000), at(2120));
@@ -119,7 +121,7 @@ fn a_second_outage_is_doubted_like_the_first_one() {
     }
     assert_eq!(given.actions(at(2200)), ["hold_back cluster"], "and not the end of the first wait");
     // In one outage, the wait ends.
-    given.seen.control.put(EntryRow { since_at: Some(at(2200)), ..entry(&leases, 5000) });
+    given.seen.control.put(held(2200, 2200 + 1790));
     assert_eq!(given.actions(at(2200 + 1799)), ["hold_back cluster"]);
     assert_eq!(given.count(at(2200 + 1800), "mark_down"), 2);
 }
@@ -128,8 +130,7 @@ fn a_second_outage_is_doubted_like_the_first_one() {
 fn nodes_that_register_while_the_brake_holds_do_not_release_it() {
     let mut given = fleet(18);
     given.seen.policy.nodes.min = 0;
-    let leases = ControlKey::Brake(model::BrakeKind::Leases);
-    given.seen.control.put(EntryRow { since_at: Some(at(160)), ..entry(&leases, 900) });
+    given.seen.control.put(held(160, 190));
     // Four of ten are silent, and eight more registered after the brake began to hold.
     for (n, record) in given.seen.nodes.iter_mut().enumerate() {
         if let (4.., NodeState::InUse(node)) = (n, &mut record.state) {
@@ -291,7 +292,9 @@ fn no_copy_for_a_node_that_is_back() {
 fn no_launch_is_repeated_while_failed_starts_pause_launching() {
     let mut given = given(json!({})).unlisted(fixtures::assigned(0)).job(5, whole);
     assert_eq!(given.actions(at(400)), ["relaunch slot#0"]);
-    given.seen.control.put(entry(&ControlKey::FailedStarts, 1000));
+    let mut failed = EntryRow::new(&ControlKey::FailedStarts);
+    (failed.since_at, failed.until_at, failed.count) = (Some(at(0)), Some(at(1000)), Some(5));
+    given.seen.control.put(failed);
     assert_eq!(given.actions(at(400)), ["hold_back slot#0"]);
     assert_eq!(given.actions(at(1000)), ["relaunch slot#0"]);
     given.seen.policy.nodes.max = 0;
