@@ -6,7 +6,7 @@
 use model::Usd;
 use model::policy::{Policy, Size};
 
-/// A number of nodes of several sizes, with their price.
+/// Nodes of several sizes, with their price.
 #[derive(Default)]
 pub(super) struct Mix<'a> {
     pub(super) of: Vec<(&'a Size, u32)>,
@@ -26,7 +26,7 @@ pub(super) fn mix<'a>(
 ) -> Mix<'a> {
     let mut mix = Mix::default();
     for size in sizes {
-        // The types of a size of several share its maximum.
+        // The instance types of one size share its maximum.
         let taken: u32 = mix.of.iter().filter(|(of, _)| of.name == size.name).map(|(_, some)| some).sum();
         let allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)).saturating_sub(taken));
         let allowed = if size.reservation.is_some() { allowed.min(free(size)) } else { allowed };
@@ -52,7 +52,6 @@ pub(super) fn cheapest(
     (mix.nodes == nodes).then_some(mix.price)
 }
 
-/// Whether the fleet may cost this much.
 pub(super) fn is_within_cap(policy: &Policy, price: Usd) -> bool {
     let cap = policy.nodes.max_price_per_hour;
     cap.is_zero() || price <= cap
