@@ -1,5 +1,4 @@
-//! How long a node or an alloc may take, and whether that time is over. Several stages ask the same.
-//!
+//! How long a node or an alloc may take, and whether that time is over. Several stages use these rules.
 //! Does not: decide what follows.
 
 use super::view::View;
@@ -26,7 +25,7 @@ pub(super) fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
     if waited < timeout {
         return false;
     }
-    // The node may have called in vain. Then the time-out is not its fault.
+    // If heartbeat-ingest was down, the node may have called in vain. Then the time-out is not its fault.
     let due = life.assigned_at + timeout - Span::from_s(policy.heartbeat.grace_s);
     view.suspicion.could_call_after(due) || waited >= timeout + Span::from_s(policy.heartbeat.blackout_s)
 }
