@@ -125,7 +125,7 @@ impl Ingest {
         if heartbeat.incarnation.is_some() && heartbeat.as_of > life.seq {
             return Err(wrong_incarnation("the agent knows more than the table, which was restored from a backup"));
         }
-        // An order about a handle raises `seq`, and any other change of what is settled changes the text.
+        // An order about a handle raises `seq`, and any other change of the handles changes the digest in the text.
         let is_settled = |said: &String| contact.settled.as_ref() == Some(said) && is_of(said, life.seq);
         let report_handles = heartbeat.handles.as_ref().is_some_and(|said| !is_settled(said));
         let Orders { allocs, others, again_s, unreadable } = self.orders(life, heartbeat.as_of).await?;

@@ -125,15 +125,16 @@ enum Turn {
     Now,
     /// This run begins at this time: `poll.min_gap_s` after the last one.
     At(Time),
-    /// This run does nothing: another run waits for its turn, and sees everything that this run would have seen.
+    /// This run does nothing: a later run, which waits for its turn or is scheduled, sees everything that this run would see.
     Left,
 }
 
 /// Decides when this run begins, and writes that to `last_run`.
 ///
 /// Events start at most one run in a gap. The run of the first event within a gap waits for the end of the gap. The runs of
-/// the other events leave, because the waiting run reads everything after them. So no event is lost. If the waiting run is
-/// killed, the scheduled run of the next minute sees the same changes. A scheduled run never leaves: it would lose a minute.
+/// the other events leave, because the waiting run reads everything after them. If the waiting run is killed, or if the wait
+/// would be longer than [`LONGEST_WAIT`], the scheduled run of the next minute sees the changes that the events are about. A
+/// scheduled run does not wait for a gap.
 async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<Turn, ObserveError> {
     let by_event = by_event(input);
     for _ in 0..RACES {

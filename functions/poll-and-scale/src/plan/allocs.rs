@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a job waits for an unknown alloc for the window that the job sets, and at most two runs longer if the
 //! node is syncing again; an alloc that its job no longer wants is told to stop; of several copies after a reconnect,
-//! one stays, and it is decided which one only while the nodes of all of them are heard.
+//! one stays, and the choice is made only while the nodes of all of them are heard.
 //! Does not: place copies (the demand stage does).
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 

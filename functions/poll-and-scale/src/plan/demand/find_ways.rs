@@ -136,8 +136,8 @@ impl<'a> Packing<'_, 'a> {
         (ways, spent)
     }
 
-    /// Which cap does not allow one more node of this size, at this price if it is known. If the cap is reached only because
-    /// of what is reserved for the first job, the reason names that job.
+    /// The cap that does not allow one more node of this size, at this price if it is known. If the cap is reached only because
+    /// of the room that is reserved for the first job, the reason names that job.
     fn cap_on(&self, size: &Size, price: Option<Usd>) -> Option<Reason> {
         let (cap, without_reserved) = self.counts.cap_on(size, price.unwrap_or(size.price_per_hour))?;
         match self.found.first {

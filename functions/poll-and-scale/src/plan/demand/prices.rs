@@ -14,8 +14,8 @@ pub(super) struct Mix<'a> {
     pub(super) price: Usd,
 }
 
-/// The cheapest mix of `nodes` nodes. The mix has fewer nodes if a limit does not allow so many: the maximum of a size, the free
-/// machines of a capacity reservation, or the price `within`. `there` is the number of nodes that a size has already. `free` is the
+/// The cheapest mix of `nodes` nodes. The mix has fewer nodes if one of these does not allow all: the maximum of a size, the
+/// free machines of a capacity reservation, or the price `within`. `there` is the number of nodes that a size has already. `free` is the
 /// number of machines that its reservation has left. `sizes` must be sorted, the cheapest first.
 pub(super) fn mix<'a>(
     sizes: &[&'a Size],
@@ -41,7 +41,7 @@ pub(super) fn mix<'a>(
     mix
 }
 
-/// The price of the cheapest mix of `nodes` nodes, as [`mix`] finds it; `None` if so many are not allowed.
+/// The price of the cheapest mix of `nodes` nodes, as [`mix`] finds it; `None` if not all of them are allowed.
 pub(super) fn cheapest(
     sizes: &[&Size],
     nodes: u32,

@@ -1,4 +1,4 @@
-//! Demand sets: so many nodes, or shares of nodes, for the work of another scheduler (`docs/rules.md#demand-sets`).
+//! Demand sets: a number of nodes, or of shares of nodes, for the work of another scheduler (`docs/rules.md#demand-sets`).
 //!
 //! A set is a number. No row says which nodes satisfy it, so each run finds its nodes anew: first those that the other
 //! scheduler keeps busy, then ready ones, booting ones, and new ones.
