@@ -105,7 +105,7 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Terminates those of these instances that are still orphans, with one call.
+    /// Terminates the instances that are still orphans, with one call.
     async fn terminate(&self, call: &[&Planned<Action>]) -> Vec<ActionResult> {
         let mut again = None;
         if call.len() >= MANY_ORPHANS {
@@ -122,7 +122,7 @@ impl Acting<'_> {
         orphans.into_iter().map(|orphan| orphan.map_or_else(ActionResult::from, |_| terminated.clone())).collect()
     }
 
-    /// The instance of the action, if it is still an orphan. `again` has all records as they are now.
+    /// The instance of the action, if it is still an orphan. `again`: all records, read again just now.
     async fn orphan(&self, action: &Action, again: Option<&HashMap<Slot, NodeRecord>>) -> Result<String, ActError> {
         let Action::TerminateOrphan { instance_id, nodes } = action else { return Err(ActError::CONFLICT) };
         match again {
@@ -134,7 +134,7 @@ impl Acting<'_> {
     }
 }
 
-/// Reads again what the plan was made from.
+/// Checks the proofs of a plan again.
 #[derive(Clone, Copy)]
 struct Reading<'a> {
     store: &'a Store,

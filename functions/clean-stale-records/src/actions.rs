@@ -15,12 +15,7 @@ use model::{ActionName, Job, NodeRecord};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Free a slot.
-    Clean {
-        /// The node whose life ends.
-        node_id: NodeId,
-        /// The proof that the node is gone.
-        proof: Proof,
-    },
+    Clean { node_id: NodeId, proof: Proof },
     /// Delete the row of a slot that is not below `nodes.max`.
     DeleteRecord(Box<NodeRecord>),
     /// Give the row of a job the attributes of the queue's index that its state demands.
@@ -31,9 +26,8 @@ pub enum Action {
     ReadOffers(Vec<Part>),
     /// Terminate an instance that no record claims.
     TerminateOrphan {
-        /// The instance to terminate.
         instance_id: String,
-        /// The nodes that it may be: one, or those of its batch.
+        /// The nodes that the instance may be: one, or those of its batch.
         nodes: Vec<NodeId>,
     },
     /// Tell a person.

@@ -29,7 +29,6 @@ use store::Store;
 
 pub const FUNCTION: &str = CLEAN_STALE_RECORDS.name;
 
-/// The function, from the environment to its answers.
 pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: false, urls: false }, make };
 
 fn make(parts: Parts) -> Handler {
@@ -39,7 +38,6 @@ fn make(parts: Parts) -> Handler {
     })
 }
 
-/// One scheduled run.
 pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     let mode = Mode::of(input);
     let run = run(store, cloud, mode, clock);

@@ -1,9 +1,9 @@
-//! grant-credentials: a node gets the credentials of the role of a job that it runs.
+//! grant-credentials: gives a node the credentials of the role of a job that it runs.
 //!
 //! Guarantees: credentials are given only to the node on which the alloc is live and wanted, read consistently from the record,
 //! the alloc and the job; only a role that the policy lists is assumed, and AWS lets this function assume only roles with the tag of the
 //! cluster; the session is named after the alloc and tagged with its job.
-//! Does not: write anything, keep a credential, or take one back. What was given lasts until it ends, an hour at most.
+//! Does not: write anything, keep credentials, or take them back. They last until they expire, an hour at most.
 
 pub mod sts;
 
@@ -26,7 +26,6 @@ use sts::{AssumeRole, Sts, StsError};
 
 pub const FUNCTION: &str = GRANT_CREDENTIALS.name;
 
-/// The function, from the environment to its answers.
 pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: false }, make };
 
 fn make(parts: Parts) -> Handler {
@@ -37,11 +36,11 @@ fn make(parts: Parts) -> Handler {
     })
 }
 
-/// How long credentials last: AWS allows no less than the first, and no more than the second for a role that another role
-/// assumes (AssumeRole, "role chaining").
+/// How long credentials last, at least and at most. AWS allows no less than the first, and no more than the second for a role
+/// that another role assumes (AssumeRole, "role chaining").
 const SHORTEST: Span = Span::from_s(900);
 const LONGEST: Span = Span::from_s(3600);
-/// No run is longer, in seconds: ten years.
+/// The longest time limit that counts, in seconds: ten years.
 const LONGEST_RUN_S: i64 = 3653 * 86_400;
 
 /// The function. Between requests it keeps only how often nodes called.
@@ -55,7 +54,6 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// The function on these tables.
     pub fn new(store: Store, sts: Arc<dyn Sts>, credentials: Credentials, cluster: ClusterName) -> Self {
         Self { store, sts, credentials, cluster, rate: RateLimit::default() }
     }
@@ -83,7 +81,7 @@ impl Grants {
         }
         let alloc = self.store.alloc(asked.alloc_id).await.map_err(internal)?;
         let role = entitled(&record, node_id, asked.alloc_id, alloc.as_ref())?;
-        // A cancelled job has ended before a run tells its allocs to stop.
+        // The job is checked too: a cancelled job has ended before a run tells its allocs to stop.
         let job = self.store.job(asked.alloc_id.job_id).await.map_err(internal)?;
         if job.is_none_or(|job| job.summary.state.is_ended()) {
             return Err(denied(format!("the job of {} has ended", asked.alloc_id)));
@@ -114,7 +112,7 @@ impl Grants {
 
 /// The role of the alloc, if it is live and wanted on this node.
 fn entitled<'a>(node: &NodeRecord, node_id: NodeId, id: AllocId, alloc: Option<&'a Alloc>) -> Result<&'a str, Refusal> {
-    // One answer for all that is not the node's own: it tells nothing about other nodes.
+    // The same answer for each alloc that is not the node's own, so that it tells nothing about other nodes.
     let not_here = || denied(format!("the alloc {id} does not run on node {node_id}"));
     let is_on_record = node.life().is_some_and(|life| life.allocs.contains(&id));
     let alloc = alloc.filter(|alloc| is_on_record && alloc.summary.node_id == node_id).ok_or_else(not_here)?;
@@ -125,7 +123,7 @@ fn entitled<'a>(node: &NodeRecord, node_id: NodeId, id: AllocId, alloc: Option<&
     alloc.work.role.as_deref().ok_or_else(|| denied(format!("the job of {id} has no role: submit it with --role")))
 }
 
-/// How long the credentials of an alloc last: to the end of its time limit, if it has one.
+/// How long the credentials of an alloc last: to the end of its time limit, but within what AWS allows.
 fn lasts(alloc: Option<&Alloc>, now: Time) -> Span {
     let left = alloc.filter(|alloc| alloc.work.timeout_s > 0).map(|alloc| {
         let whole_s = alloc.work.timeout_s.saturating_add(alloc.summary.failure_policy.kill_timeout_s);
@@ -153,7 +151,7 @@ fn refused(role_arn: &str, error: &StsError) -> Refusal {
     }
 }
 
-/// The refusal after a fault of the database. The log has the details; the node only learns to try again.
+/// The refusal after an error of the database. The log has the details; the node only learns to try again.
 fn internal(error: DbError) -> Refusal {
     tracing::error!(%error, "a request failed");
     Refusal::new(ErrorCode::Busy, "the database does not answer: try again")

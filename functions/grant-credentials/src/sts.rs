@@ -10,31 +10,28 @@ use model::time::{Span, Time};
 use model::wire::JobCredentials;
 use std::fmt::Debug;
 
-/// Which role, and as whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssumeRole {
     pub role_arn: String,
-    /// The name of the session: CloudTrail shows it.
+    /// The name of the session, which CloudTrail shows.
     pub session: String,
-    /// The tags of the session: policies can ask for them.
+    /// The tags of the session, which policies can require.
     pub tags: Vec<(String, String)>,
 }
 
-/// Why a role was not assumed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StsError {
-    /// AWS does not allow it.
+    /// AWS refuses the role, and will refuse it again.
     #[error("{0}")]
     Denied(String),
-    /// It may pass.
+    /// The error may pass: the node tries again.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Assumes roles.
 #[async_trait]
 pub trait Sts: Debug + Send + Sync {
-    /// The credentials of a session that lasts so long.
+    /// The credentials of a session of this length.
     async fn assume(&self, request: &AssumeRole, lasts: Span, now: Time) -> Result<JobCredentials, StsError>;
 }
 

@@ -21,7 +21,6 @@ use store::{DbError, Store, Unreadable, Write, WriteError, change, unchanged};
 /// The most allocs in a report. A record has room for fewer: DynamoDB allows 400 KiB for a row.
 const MAX_ALLOCS: usize = 10_000;
 
-/// What became of an update.
 enum Taken {
     Yes,
     Refused(String),
@@ -29,8 +28,8 @@ enum Taken {
     NotYet,
 }
 
-/// Passes an error on, unless it is about the rows of one alloc: one that cannot be read, or a write that the database refuses
-/// (a role that does not allow it, a row that became too large). Then only this alloc is left alone.
+/// Passes an error on, unless it concerns the rows of one alloc only: a row that cannot be read, or a write that the database
+/// refuses (the role does not allow it, the row became too large). Such an alloc is left alone.
 fn left_alone(error: WriteError) -> Result<(), Refusal> {
     match error {
         WriteError::Db(error @ (DbError::Corrupt { .. } | DbError::Refused { .. })) => {
@@ -71,8 +70,8 @@ impl Ingest {
         let record = self.qualified(node_id, proven, report).await?;
         if report.complete {
             // The number is written first: from here on, a report with a lower number is stale. A report with an equal
-            // number is a repeat: it applies only the updates that were not applied before. One that is not complete says
-            // only what is there, and that always counts.
+            // number is a repeat: it applies only the updates that were not applied before. A report that is not complete
+            // needs no number, because it says only what is there, and presence always counts.
             let counter = ReportCounter::Allocs;
             match self.store.note_report(node_id, &report.incarnation, counter, report.report_no, None).await {
                 Ok(()) => {}
@@ -101,7 +100,8 @@ impl Ingest {
             return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
         let Orders { allocs, others, again_s, unreadable } = self.orders(life, report.as_of).await?;
-        // The end wakes poll-and-scale. Without this, a node that works would wait 60 to 90 s before it asks.
+        // The end of an alloc starts a run of poll-and-scale. Without this, a working node would ask for new work only after 60 to
+        // 90 s.
         let next_heartbeat_s = again_s.or_else(|| has_room.then(|| known.soon_s()));
         let (status, seq) = (contact.status, life.seq);
         Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs, others, unreadable })
@@ -160,14 +160,15 @@ impl Applying<'_> {
                 Err(unreadable) => return left_alone(unreadable.into()).map(|()| Taken::NotYet),
             };
         }
-        // Others write these rows all the time, or a row is not as it reads. The other updates are taken.
+        // Others change these rows all the time, or a stored row differs from what its reader makes of it. The other updates are
+        // still applied.
         tracing::warn!(alloc_id = %update.alloc_id, "an update lost every race: the node reports it again");
         Ok(Taken::NotYet)
     }
 
-    /// Writes an alloc that goes on. Whoever gives the node up changes its allocs too, so the version of the alloc is condition enough,
-    /// and one write costs half of a transaction. The return of a silent one is told together with it, and only if the node may
-    /// still report.
+    /// Writes an alloc that goes on. The version of the alloc is condition enough, because whoever gives the node up changes its
+    /// allocs too. One write costs half of a transaction. If the alloc was unknown, one transaction writes it with an event, and
+    /// only if the node's record is unchanged.
     async fn write_change(&self, alloc: &Alloc, after: &Alloc) -> Result<(), WriteError> {
         let store = &self.ingest.store;
         if alloc.summary.client != ClientStatus::Unknown {
@@ -206,7 +207,7 @@ impl Applying<'_> {
             for race in 0..RACES {
                 let row = match read {
                     Ok(row) => row,
-                    // Nobody knows whether this alloc should be on the node.
+                    // Without the row it is not known whether this alloc should be on the node.
                     Err(unreadable) => {
                         left_alone(unreadable.into())?;
                         break;
@@ -238,8 +239,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Ends an alloc that is not on its node any more. If a row of its job cannot be read, the alloc becomes unknown:
-    /// poll-and-scale ends it when it can.
+    /// Ends an alloc that is not on its node any more. If a row of its job cannot be read, the alloc becomes unknown, and
+    /// poll-and-scale ends it later.
     async fn lose(&mut self, alloc: &Alloc) -> Result<(), WriteError> {
         let why = "it is no longer on its node: restarted or wiped";
         match (self.end(alloc, &Ending::lost(why)).await, alloc.unknown(self.now)) {
@@ -251,8 +252,8 @@ impl Applying<'_> {
         }
     }
 
-    /// Removes an alloc without a live row from the node's set. Such an alloc exists after the tables were restored to
-    /// different moments, and nothing else can end it.
+    /// Removes an alloc without a live row from the node's record. The tables were restored to different moments, and no end of
+    /// the alloc will remove it.
     async fn forget(&mut self, id: AllocId) -> Result<(), WriteError> {
         let listed = self.record.life().is_some_and(|life| life.allocs.contains(&id));
         if let (true, Ok(after)) = (listed, self.record.without_alloc(id, self.now)) {

@@ -1,4 +1,4 @@
-//! Tells an instance of a batch which of its nodes it is.
+//! Tells an instance of a batch which node of the batch it is.
 //!
 //! Guarantees: the answer is the node whose record names the instance, which never changes; a refusal with 410 means that no
 //! record of the batch can name the instance any more.
@@ -32,7 +32,7 @@ impl Ingest {
     }
 }
 
-/// The node of this batch whose record names the instance. `records` are those of its slots that can be read.
+/// The node of this batch whose record names the instance. `records`: the readable records of its slots.
 fn node_of(batch: &Batch, instance_id: &str, records: &[NodeRecord]) -> Result<NodeId, Refusal> {
     let lives = || records.iter().filter_map(NodeRecord::life).filter(|life| life.node_id.ulid() == batch.ulid());
     if let Some(own) = lives().find(|life| life.instance_id.as_deref() == Some(instance_id)) {

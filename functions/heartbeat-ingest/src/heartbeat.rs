@@ -53,7 +53,7 @@ impl Ingest {
                 }
                 continue;
             };
-            // If somebody else has changed the record: decide again.
+            // If somebody else has changed the record, the loop decides again.
             if let Some(written) = unless_raced(self.store.write(Some(&record), &after, Vec::new()).await)? {
                 self.record_event(written.slot, ActionName::Heartbeat, &written.reason, &known, now).await;
                 return self.answer(written, heartbeat, &beat, now).await;
@@ -81,8 +81,8 @@ impl Ingest {
             return Err(Refusal::new(ErrorCode::StaleReport, message));
         }
         if record.life().is_some_and(|l| l.batch.is_some()) {
-            // Each instance of a batch knows the ids of all its nodes. So a run says which instance is which, by EC2's
-            // list or answer, and the claim of a caller does not count.
+            // Each instance of a batch knows the ids of all its nodes, so the claim of a caller does not count. A run of
+            // poll-and-scale binds the instances, by EC2's list or answer.
             let message = "the launch of this node is not confirmed yet: try again";
             return Err(Refusal::new(ErrorCode::Busy, message));
         }
@@ -99,7 +99,7 @@ impl Ingest {
             && contact.refuses == heartbeat.refuses
             && contact.gpus_usable == heartbeat.gpus_usable
             && contact.gpus_sick == heartbeat.gpus_sick;
-        // A wrong clock or a person wrote these times. No pulse is newer, so the record is written as a whole.
+        // If a wrong clock or a person wrote impossible times, no pulse is newer. Then the whole record is written.
         let is_possible = contact.last_ping_at.max(contact.lease_expires_at) <= now + model::LONGEST_AHEAD
             && contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);
         if is_possible && !lease_is_over && says_the_same {
@@ -125,7 +125,7 @@ impl Ingest {
         if heartbeat.incarnation.is_some() && heartbeat.as_of > life.seq {
             return Err(wrong_incarnation("the agent knows more than the table, which was restored from a backup"));
         }
-        // An order about a handle raises `seq`, and any other change of what is settled changes the text.
+        // An order about a handle raises `seq`, and any other change of the handles changes the digest in the text.
         let is_settled = |said: &String| contact.settled.as_ref() == Some(said) && is_of(said, life.seq);
         let report_handles = heartbeat.handles.as_ref().is_some_and(|said| !is_settled(said));
         let Orders { allocs, others, again_s, unreadable } = self.orders(life, heartbeat.as_of).await?;
@@ -159,7 +159,7 @@ impl Ingest {
     }
 }
 
-/// Whether this is what a report of handles settled at this `seq`.
+/// Whether the settled report of handles is of this `seq`. Its text is `seq#digest`.
 fn is_of(settled: &str, seq: u64) -> bool {
     settled.split_once('#').is_some_and(|(at, _)| at == seq.to_string())
 }
@@ -172,26 +172,25 @@ fn is_late(record: &NodeRecord, heartbeat: &Heartbeat) -> bool {
     newest.zip(heartbeat.uptime_ms).is_some_and(|(newest, this)| this < newest)
 }
 
-/// The call time and the lease end for the next attempt, after the record has refused this pulse although only the
+/// The call time and the lease end of the next attempt, after the conditional write of the pulse failed although only the
 /// pulse would change. `None` if the record has a newer pulse and needs no change.
 fn pulse_after(record: &NodeRecord, pinged_at: Time, lease_expires_at: Time) -> Option<(Time, Time)> {
     let contact = record.contact()?;
     let is_heard = matches!(record.status(), Some(NodeStatus::Syncing | NodeStatus::Ready));
     if contact.last_ping_at < pinged_at && contact.lease_expires_at > lease_expires_at {
-        // The record has a longer lease than this heartbeat would give: the call came early or twice, and leases
-        // have become shorter. The node may have been told to call by the end of the longer lease, so the longer
-        // lease stays.
+        // The record has a longer lease than this heartbeat would give: leases have become shorter, and the call came early
+        // or twice. The longer lease stays, because the node may have been told to call only shortly before its end.
         return Some((pinged_at, contact.lease_expires_at));
     }
     if is_heard && contact.last_ping_at >= pinged_at && contact.lease_expires_at < lease_expires_at {
-        // Another process, whose clock is ahead, has accepted a later call, and that call's lease is shorter than this
-        // answer needs.
+        // Another process, whose clock is ahead, has accepted a later call, with a lease that is too short for this answer.
         return Some((contact.last_ping_at + Span::from_ms(1), lease_expires_at));
     }
     None
 }
 
-/// The ids reach lists and calls of EC2, and the address reaches the environment of jobs on other nodes.
+/// Checks the texts of a heartbeat: ids reach lists and calls of EC2, and the address reaches the environment of jobs on other
+/// nodes.
 fn check(heartbeat: &Heartbeat) -> Result<(), Refusal> {
     let ids = [
         ("instance_id", Some(heartbeat.instance_id.as_str())),

@@ -32,7 +32,6 @@ use store::{DbError, Store, WriteError};
 
 pub const FUNCTION: &str = HEARTBEAT_INGEST.name;
 
-/// The function, from the environment to its answers.
 pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: false }, make };
 
 fn make(parts: Parts) -> Handler {
@@ -42,13 +41,13 @@ fn make(parts: Parts) -> Handler {
     })
 }
 
-/// How long policy and fleet size may be cached.
+/// How long the policy and the size of the fleet may be cached.
 const CACHE: Span = Span::from_s(60);
 /// The most attempts at a write that loses races, before the node is told to try again later.
 pub(crate) const RACES: u32 = 4;
 
-/// The function. Between requests it keeps only a cache, a count of heartbeats, and how often nodes called. All of them
-/// may be lost.
+/// The function. Between requests it keeps only a cache, a count of heartbeats, and how often nodes called. It may lose all of
+/// them.
 #[derive(Debug)]
 pub struct Ingest {
     store: Store,
@@ -61,7 +60,7 @@ pub struct Ingest {
     rate: RateLimit,
 }
 
-/// The policy and the size of the fleet, which are cached.
+/// The cached policy, and the size of the fleet.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) policy: Policy,
@@ -75,15 +74,14 @@ impl Known {
     }
 }
 
-/// How much longer a node has been idle than it waits before it asks for work again.
+/// An idle node waits for its idle time divided by this number before it asks for work again.
 const IDLE_TO_WAIT: f64 = 8.0;
 
 /// When the node calls next, and when its lease expires.
 ///
-/// Every lease is as long as the longest interval of a working node, plus the grace. The length cannot depend on
-/// whether the node is idle, because the write that renews the lease is the first to show that. The length does not
-/// depend on jitter either: a lease is never shortened, so a heartbeat with less jitter than the last one would need a
-/// second write.
+/// Every lease is as long as the longest interval of a working node, plus the grace. The length cannot depend on whether the
+/// node is idle: only the answer to the write that renews the lease shows that. The length does not depend on jitter either:
+/// a lease is never shortened, so a heartbeat with less jitter than the last one would need a second write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat<'a> {
     pub(crate) known: &'a Known,
@@ -97,8 +95,8 @@ impl Beat<'_> {
         self.now + self.known.policy.heartbeat.lease(self.known.in_use)
     }
 
-    /// How long a node with this many allocs waits before its next heartbeat, in seconds. Work often comes soon after other work,
-    /// so a node that has just become idle asks often. New work then waits for a share of the time that the node was idle.
+    /// How long a node with this many allocs waits before its next heartbeat, in seconds. A node that has just become idle asks
+    /// often, because work often comes soon after other work.
     pub(crate) fn next_s(&self, allocs: usize, idle_since: Option<Time>) -> f64 {
         let (heartbeat, in_use) = (&self.known.policy.heartbeat, self.known.in_use);
         let longest_s = heartbeat.idle_interval_s(in_use);
@@ -108,13 +106,12 @@ impl Beat<'_> {
 }
 
 impl Ingest {
-    /// The function on these tables.
     pub fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
         let (cached, summary) = (Mutex::new(None), Mutex::new((None, 0)));
         Self { store, credentials, cluster, grant_url: None, cached, summary, rate: RateLimit::default() }
     }
 
-    /// The same with the base URL of grant-credentials, for the orders of jobs with a role.
+    /// Adds the base URL of grant-credentials, for the orders of jobs with a role.
     #[must_use]
     pub fn with_grant_url(self, grant_url: Option<String>) -> Self {
         Self { grant_url, ..self }
@@ -167,11 +164,11 @@ impl Ingest {
         Ok(known)
     }
 
-    /// Looks whether the other functions succeed, as often as the policy is read.
+    /// Checks whether the other functions succeed, as often as the policy is read.
     async fn watch(&self, known: &Known, now: Time) {
         let control = match self.store.runs().await {
             Ok(control) => control.as_of(now),
-            Err(error) => return tracing::warn!(%error, "whether the other functions run was not seen"),
+            Err(error) => return tracing::warn!(%error, "the runs of the other functions could not be read"),
         };
         let keep = known.policy.history.keep_events();
         for (subject, reason) in watchdog::overdue(&control, &known.policy, 0, HEARTBEAT_INGEST, now) {
@@ -216,7 +213,7 @@ impl Ingest {
     }
 }
 
-/// The refusal after a fault of the database. The log has the details; the node only learns to try again.
+/// The refusal after an error of the database. The log has the details, and the node only learns whether to try again.
 pub(crate) fn internal(error: DbError) -> Refusal {
     tracing::error!(%error, "a request failed");
     match error {

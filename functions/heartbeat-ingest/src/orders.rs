@@ -1,8 +1,8 @@
 //! The orders that a node gets about its live allocs.
 //!
-//! Guarantees: the list names every live alloc of the life, read consistently, and those whose rows cannot be read: an agent
-//! ends what its list does not name, and leaves these alone. The orders themselves come in parts that fit into an answer: first
-//! the oldest that the agent does not have. A member of a job gets its order only when all members are placed.
+//! Guarantees: the list names every live alloc of the life, read consistently, and those whose rows cannot be read. An agent
+//! ends what its list does not name, and leaves the unreadable ones alone. The orders come in parts that fit into an answer,
+//! the oldest first. A member of a job gets its order only when all members are placed.
 //! Does not: change anything.
 
 use crate::{Ingest, internal};
@@ -14,19 +14,18 @@ use runtime::http::{MAX_LIST_BYTES, Refusal, bytes_in_answer};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{DbError, Unreadable};
 
-/// When a node asks for the rest of its orders, in seconds.
+/// After how many seconds a node asks for the rest of its orders.
 const AT_ONCE_S: f64 = 0.2;
-/// When a node asks again for the order of a member that may not start yet, in seconds. Placing the rest mostly takes less.
+/// After how many seconds a node asks again for the order of a member that may not start yet. Placing the rest mostly takes less.
 const MEMBERS_WAIT_S: f64 = 2.0;
 
-/// The orders of a node.
 #[derive(Default)]
 pub(crate) struct Orders {
-    /// `None` if the node has the current ones.
+    /// `None` if the node has the current orders.
     pub(crate) allocs: Option<Vec<AllocOrder>>,
     /// The other live allocs.
     pub(crate) others: Vec<AllocStatus>,
-    /// When the node asks for the rest of its orders: at once, if one answer does not take them.
+    /// After how many seconds the node asks again: some orders did not fit into the answer, or members may not start yet.
     pub(crate) again_s: Option<f64>,
     /// The allocs whose rows cannot be read.
     pub(crate) unreadable: BTreeSet<AllocId>,
@@ -99,12 +98,12 @@ fn hosts(life: &Life, alloc: &Alloc, jobs: &BTreeMap<JobId, Job>) -> Option<Vec<
     }
     match jobs.get(&alloc.id().job_id).filter(|job| job.lets_start(alloc.id())) {
         Some(job) => Some(job.hosts.iter().map(|address| host(address).unwrap_or_default()).collect()),
-        // It ends without being started.
+        // A stopped alloc ends without a start, so it needs no addresses.
         None => (alloc.summary.desired == Desired::Stop).then(Vec::new),
     }
 }
 
-/// The address of a node. Somebody may have written another text into the row.
+/// The address of a node, if the text of the row is one. Somebody may have written anything there.
 fn host(address: &str) -> Option<String> {
     is_host(address).then(|| address.to_owned())
 }

@@ -15,7 +15,7 @@ use model::{Life, NodeRecord};
 use runtime::http::{Proven, Refusal, standing};
 use std::collections::BTreeSet;
 
-/// Nobody wants more.
+/// No reader wants more.
 const NO_MORE: OutputAnswer = OutputAnswer { wanted: false, next: None };
 
 impl Ingest {
@@ -54,7 +54,6 @@ impl Ingest {
 
     /// Takes the readers whose time is over off the record. They would make every heartbeat larger.
     pub(crate) async fn forget_follows(&self, record: NodeRecord, now: Time) -> Result<NodeRecord, Refusal> {
-        // Nearly every heartbeat ends here.
         if record.life().is_none_or(|life| life.follows.iter().all(|follow| follow.until_at > now)) {
             return Ok(record);
         }
@@ -64,7 +63,7 @@ impl Ingest {
     }
 }
 
-/// What the node is asked to send. It does not know of the allocs that it did not get because their rows cannot be read.
+/// What the node is asked to send. The node has no order of an alloc whose row cannot be read, so such an alloc is left out.
 pub(crate) fn wanted(life: &Life, unreadable: &BTreeSet<AllocId>, now: Time) -> Vec<WantedOutput> {
     let open = life.follows.iter().filter(|f| f.until_at > now && !unreadable.contains(&f.alloc_id));
     open.map(|Follow { follow_id, alloc_id, last_bytes, .. }| WantedOutput {
@@ -75,7 +74,7 @@ pub(crate) fn wanted(life: &Life, unreadable: &BTreeSet<AllocId>, now: Time) -> 
     .collect()
 }
 
-/// The answer when this is the last piece.
+/// The answer after the last piece that is stored.
 fn after(last: Option<&Piece>) -> OutputAnswer {
     match last {
         Some(piece) if piece.then != Then::More => NO_MORE,

@@ -101,7 +101,7 @@ fn many_types(nodes: u32) -> Observation {
 
 type Prepare = fn(u32) -> Observation;
 
-/// The shapes of a fleet and a queue. Where nothing else is said, there are as many jobs as nodes.
+/// The shapes of a fleet and a queue. Unless the name says otherwise, there are as many jobs as nodes.
 const SHAPES: [(&str, Prepare); 15] = [
     ("busy, no queue", |n| with_allocs(idle(n), &[ClientStatus::Running])),
     ("idle, no queue", idle),

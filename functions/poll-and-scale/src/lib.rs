@@ -36,7 +36,6 @@ use store::{Store, WriteError, transactions};
 
 pub const FUNCTION: &str = POLL_AND_SCALE.name;
 
-/// The function, from the environment to its answers.
 pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: true }, make };
 
 fn make(parts: Parts) -> Handler {
@@ -53,10 +52,10 @@ const SPOT_WARNING: Span = Span::from_s(120);
 /// The longest that a run waits for its turn. Lambda ends the invocation after 55 s, and the run itself needs its time.
 const LONGEST_WAIT: Span = Span::from_s(20);
 
-/// So many nodes add one `poll.min_gap_s` to the time between two runs that events start.
+/// This many nodes in use add one `poll.min_gap_s` to the time between two runs that events start.
 const NODES_PER_GAP: u64 = 1000;
 
-/// How often a turn is taken again after a lost race. After that the run begins: one run too many does no harm.
+/// How often a run tries to take its turn. If it loses each race, it begins all the same: one run too many does no harm.
 const RACES: u32 = 4;
 
 /// One run, started by the schedule or by an event.
@@ -84,8 +83,7 @@ async fn run(
     clock: RunClock,
 ) -> Result<RunAnswer, ObserveError> {
     let now = clock.now();
-    // The drain is written first, even if it is not this run's turn, because the warning comes only two minutes before
-    // the end.
+    // The drain is written even if this run then leaves: the warning comes only two minutes before the end.
     if let (Mode::Act, Some((by, instance_id))) = (mode, warned(input, now)) {
         drain_interrupted(store, instance_id, by, now).await?;
     }
@@ -120,22 +118,23 @@ async fn run(
     Ok(answer.explaining(explained, unready).telling(wrong))
 }
 
-/// Whose turn it is.
+/// When a run begins, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     /// This run begins now.
     Now,
     /// This run begins at this time: `poll.min_gap_s` after the last one.
     At(Time),
-    /// This run does nothing: another run begins later than now, and sees what this run would have seen.
+    /// This run does nothing: a later run, which waits for its turn or is scheduled, sees everything that this run would see.
     Left,
 }
 
-/// Decides whose turn it is, and writes it to `last_run`.
+/// Decides when this run begins, and writes that to `last_run`.
 ///
-/// Events start at most one run in a gap. The first event within a gap waits for its end. The others leave, because the
-/// waiting run observes after them. So no event is lost, unless the waiting run is killed: then the schedule of the next
-/// minute sees what the events meant. A scheduled run always has its turn, because skipping it would lose a minute.
+/// Events start at most one run in a gap. The run of the first event within a gap waits for the end of the gap. The runs of
+/// the other events leave, because the waiting run reads everything after them. If the waiting run is killed, or if the wait
+/// would be longer than [`LONGEST_WAIT`], the scheduled run of the next minute sees the changes that the events are about. A
+/// scheduled run does not wait for a gap.
 async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<Turn, ObserveError> {
     let by_event = by_event(input);
     for _ in 0..RACES {
@@ -193,8 +192,8 @@ fn by_event(input: &Value) -> bool {
         || input.get("detail-type").and_then(Value::as_str).is_some_and(|t| t != "Scheduled Event")
 }
 
-/// When EC2 takes an instance away, as an event of EC2 says, and which: two minutes after the warning of an interruption. An
-/// instance that it may take away soon has no time.
+/// The instance that an event of EC2 says will go, and when: two minutes after an interruption warning. A rebalance
+/// recommendation names no time, because it only says that EC2 may take the instance soon.
 fn warned(input: &Value, now: Time) -> Option<(Option<Time>, &str)> {
     let by = match input.get("detail-type")?.as_str()? {
         // The second one is about a capacity reservation that another account has lent.
@@ -207,14 +206,13 @@ fn warned(input: &Value, now: Time) -> Option<(Option<Time>, &str)> {
     Some((by, input.get("detail")?.get("instance-id")?.as_str()?))
 }
 
-/// When EC2 gave the warning. The run may be late, and EC2 takes the instance two minutes after the warning. A time that
-/// cannot be counts as the nearest possible one.
+/// When EC2 gave the warning, which may be long before the run. An impossible time counts as the nearest possible one.
 fn warned_at(input: &Value, now: Time) -> Time {
     let at = input.get("time").and_then(Value::as_str).and_then(|at| at.parse::<Time>().ok());
     at.unwrap_or(now).clamp(now - SPOT_WARNING, now)
 }
 
-/// Drains the node of this instance until `by`. Without a deadline it is drained if the policy says so.
+/// Drains the node of this instance until `by`. Without a deadline, drains it only if `launch.drain_at_risk` is set.
 async fn drain_interrupted(store: &Store, instance_id: &str, by: Option<Time>, now: Time) -> Result<(), ObserveError> {
     let policy = store.ingest_control().await.ok().and_then(|control| control.checked_policy().ok());
     let policy = policy.map(|(policy, _)| policy);

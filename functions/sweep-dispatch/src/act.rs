@@ -59,7 +59,7 @@ impl Acting<'_> {
         let mut results = Vec::with_capacity(handles.len());
         let mut attempts = Attempts::new(handles);
         while let Some(some) = attempts.take_next() {
-            // Each is an action of its own, so each begins only in time.
+            // No part of the marks begins when little time is left.
             if !self.0.may_begin() {
                 results.extend(some.iter().map(|_| ActionResult::LEFT));
                 continue;
@@ -89,8 +89,8 @@ impl Acting<'_> {
             Action::MarkDestroying(_) => return Ok(Outcome::Left),
             Action::EndBrake(change) => self.0.hold_back(change).await?,
             Action::LookLater(before, after) => {
-                // The node's record says whether the alloc is live, so it must be unchanged: if the alloc has just
-                // ended, the next look at its handle must not be delayed.
+                // The record says whether the alloc is live, so it must be unchanged: if the alloc has just ended, the next
+                // look at its handle must not be delayed.
                 let mut writes = vec![change_handle(before, after)];
                 writes.extend(locks.record_of(before.node_id).as_ref().map(unchanged));
                 store.transact(&writes).await?;

@@ -13,7 +13,7 @@ use model::{ActionName, Handle};
 pub enum Action {
     /// Mark a handle for destruction: its node is told to destroy it.
     MarkDestroying(Handle),
-    /// Look at a handle again later: the row as read, and the row to write.
+    /// Look at a handle again later. The row as read, and the row to write.
     LookLater(Handle, Box<Handle>),
     /// Delete a tombstone.
     ForgetHandle(Handle),
@@ -21,7 +21,7 @@ pub enum Action {
     Purge(Handle),
     /// Tell a person.
     Warn(Subject),
-    /// A brake held handles of a node that is no more: its entry no longer names them.
+    /// Take the handles of a node whose life is over out of the entry of a brake.
     EndBrake(Box<BrakeChange>),
 }
 

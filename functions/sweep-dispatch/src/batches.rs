@@ -23,7 +23,6 @@ const AT_ONCE: usize = 8;
 /// How many rows one transaction writes besides the node's record. DynamoDB takes 100 writes.
 pub(crate) const TOGETHER: usize = 99;
 
-/// The writes of one report.
 pub(crate) struct Batches<'a> {
     store: &'a Store,
     record: NodeRecord,
@@ -64,8 +63,8 @@ impl<'a> Batches<'a> {
         Ok(dropped)
     }
 
-    /// Single conditional writes, several at the same time. A lost race is fine: the next report judges the new row. Returns the
-    /// names of those that were written.
+    /// Makes single conditional writes, several at the same time. A lost race is fine: the next report judges the new row. Returns
+    /// the names of those that were written.
     async fn one_by_one(&mut self, writes: Vec<(Option<String>, Write)>) -> Result<Vec<String>, WriteError> {
         let most = writes.len().min(MAX_WRITES);
         let mut left = writes.len().saturating_sub(most);
@@ -73,7 +72,7 @@ impl<'a> Batches<'a> {
         let work = writes.into_iter().take(most).map(|(name, write)| async move {
             if may_begin() {
                 match store.apply(&write).await {
-                    // One row that the database does not take must not keep the others.
+                    // A row that the database refuses must not stop the writes of the others.
                     Err(WriteError::Db(error @ DbError::Refused { .. })) => {
                         tracing::warn!(%error, key = ?write.key, "the row of a handle was not changed");
                         Ok((false, None))
@@ -96,7 +95,7 @@ impl<'a> Batches<'a> {
         Ok(names)
     }
 
-    /// New rows. The record must still be that of this node.
+    /// Inserts new rows, if the node's record is unchanged.
     async fn insert(&mut self, rows: &[Handle]) -> Result<(), WriteError> {
         for chunk in self.first(rows).chunks(TOGETHER) {
             let mut attempts = Attempts::new(chunk);
@@ -107,7 +106,7 @@ impl<'a> Batches<'a> {
                 let writes: Vec<Write> =
                     std::iter::once(unchanged(&self.record)).chain(some.iter().map(insert_handle)).collect();
                 let inserted = self.store.transact(&writes).await;
-                // A conflict: the row exists now, or the record has changed. The next report judges it anew.
+                // After a conflict the row exists, or the record has changed. The next report judges the handle anew.
                 if !attempts.part_after(&inserted) {
                     won(inserted)?;
                 }
@@ -134,7 +133,7 @@ impl<'a> Batches<'a> {
                         self.record = record;
                         marked.extend(some.iter().map(|row| row.handle.clone()));
                     }
-                    // The row or the record has changed. The next report judges it anew.
+                    // The row or the record has changed. The next report judges the handle anew.
                     None => self.left = self.left.saturating_add(some.len() as u64),
                 }
             }
@@ -142,14 +141,14 @@ impl<'a> Batches<'a> {
         Ok(marked)
     }
 
-    /// The rows that one request writes at most. The rest is left.
+    /// The first [`MAX_WRITES`] rows. The others count as left.
     fn first<'r, T>(&mut self, rows: &'r [T]) -> &'r [T] {
         let most = rows.get(..MAX_WRITES).unwrap_or(rows);
         self.left = self.left.saturating_add(rows.len().saturating_sub(most.len()) as u64);
         most
     }
 
-    /// Whether a write of so many rows may begin. If not, they are left.
+    /// Whether a write of this many rows may begin. If not, they count as left.
     fn has_time_for(&mut self, rows: usize) -> bool {
         let may_begin = self.may_begin();
         self.left = self.left.saturating_add(if may_begin { 0 } else { rows as u64 });

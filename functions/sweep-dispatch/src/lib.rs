@@ -1,8 +1,8 @@
 //! sweep-dispatch: marks containers and volumes for destruction. Each node reports its handles and is told
 //! which to destroy.
 //!
-//! The end of an alloc marks its handle, and the function marks all others. The node destroys what is marked, and its next report
-//! confirms that (Concourse #1959). What a complete alloc leaves needs no row.
+//! The end of an alloc marks its handle, and this function marks all others. The node destroys what is marked, and its next
+//! report confirms that (Concourse #1959). The container of a complete alloc needs no row at first.
 //!
 //! Guarantees: a handle is destroyed only if its row was marked, its alloc is complete, or two reports listed it as unknown. A report
 //! that may be older than the row of a handle never makes the handle missing or gone. When the life of a node is over, its rows are
@@ -39,7 +39,6 @@ use store::Store;
 
 pub const FUNCTION: &str = SWEEP_DISPATCH.name;
 
-/// The function, from the environment to its answers.
 pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: false }, make };
 
 fn make(parts: Parts) -> Handler {
@@ -51,20 +50,17 @@ fn make(parts: Parts) -> Handler {
 /// `sweep.report_s`.
 const DEFAULT_REPORT_S: i64 = 30;
 
-/// The function: its tables, and how it authenticates nodes.
 #[derive(Debug)]
 pub struct Sweep {
     pub(crate) store: Store,
     pub(crate) credentials: Credentials,
     pub(crate) cluster: ClusterName,
-    /// `sweep.report_s` as last read. It is cached so that a settled report needs no other read than that of the node
-    /// record.
+    /// `sweep.report_s` as last read: so a settled report reads the node's record and nothing else.
     pub(crate) report_s: AtomicI64,
     pub(crate) rate: RateLimit,
 }
 
 impl Sweep {
-    /// The function on these tables.
     pub fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
         let report_s = AtomicI64::new(DEFAULT_REPORT_S);
         Self { store, credentials, cluster, report_s, rate: RateLimit::default() }

@@ -39,7 +39,7 @@ const MAX_HANDLE_BYTES: usize = 1024;
 /// The most rows that one request reads. If the range of the report has more, the answer says where to go on.
 const MAX_ROWS: usize = 5000;
 
-/// Of how many other nodes one report asks whether they are no more. The next handles wait until these are gone.
+/// For how many labels of other nodes one report looks up whether that node's life is over. Later reports take other labels.
 const MAX_OWNERS: usize = 20;
 
 /// The most parts of one report. A part of an agent has up to 1,000 handles.
@@ -48,7 +48,7 @@ const MAX_PARTS: u32 = 10_000;
 /// How many allocs of one node are read to learn which caches they name, or whether they are complete.
 const MAX_ALLOCS: usize = 1000;
 
-/// How often the entry of a brake is read and written before the report leaves it to the next one.
+/// How often a report tries to change the entry of a brake before it leaves that to the next report.
 const RACES: usize = 5;
 
 /// One report while it is applied.
@@ -56,7 +56,7 @@ struct Applying<'a> {
     sweep: &'a Sweep,
     policy: &'a Policy,
     report: &'a HandleReport,
-    /// The names in entries that were left out. They are on the node, so they are not missing.
+    /// The names in the entries that were left out. These handles are on the node, so they are not missing.
     skipped: BTreeSet<String>,
     node_id: NodeId,
     record: NodeRecord,
@@ -81,10 +81,10 @@ impl Sweep {
         skipped.extend(report.handles.extract_if(.., |h| !is_possible(h)).map(|h| h.handle));
         if !bad.is_empty() || !skipped.is_empty() {
             let (bad, left_out) = (bad.len(), skipped.len());
-            tracing::warn!(%node_id, bad, left_out, "entries of a report are not possible: they are left out");
+            tracing::warn!(%node_id, bad, left_out, "entries of a report are invalid, and are left out");
         }
         check(&report)?;
-        // What is outside the range of a part is another part's.
+        // Handles outside the range of this part belong to another part.
         report.handles.retain(|h| report.part.as_ref().is_none_or(|part| part.contains(&h.handle)));
         let record = self.store.node(node_id.slot()).await.map_err(|e| failed(e.into()))?;
         let claim = Claim {
@@ -117,16 +117,16 @@ impl Sweep {
     }
 }
 
-/// What a report is judged by.
+/// The data by which a report is judged.
 struct Basis {
     /// The rows of the range, without those that are left alone.
     rows: Vec<Handle>,
     unreadable: Vec<Unreadable>,
-    /// After which handle the rest of the range was not read.
+    /// The last handle that was read, if the range has more rows than one request reads.
     cut: Option<String>,
     /// The entries of the report that are judged.
     handles: Vec<ReportedHandle>,
-    /// The labels of earlier nodes that are over.
+    /// The labels of other nodes whose lives are over.
     over: BTreeSet<String>,
     allocs: BTreeSet<AllocId>,
     used_caches: BTreeSet<String>,
@@ -168,7 +168,7 @@ impl Applying<'_> {
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
         let most = self.policy.sweep.max_in_flight as usize;
-        // Each part has a number of its own, so a part meets only every so many numbers. The rounds are what counts.
+        // Each part has a report number of its own, so the same part sees only every n-th number. So the turn counts rounds.
         let parts = self.report.part.as_ref().map_or(1, |part| u64::from(part.of));
         let round = self.report.report_no.checked_div(parts).unwrap_or_default();
         answer.destroy = first_part(turn(&destroy, round, most));
@@ -181,7 +181,7 @@ impl Applying<'_> {
         Ok(answer)
     }
 
-    /// Reads what the report is judged by, and leaves out what cannot be judged.
+    /// Reads the data by which the report is judged, and leaves out what cannot be judged.
     async fn read(&self) -> Result<Basis, WriteError> {
         let (after, up_to) = match &self.report.part {
             Some(part) => (part.after.as_deref(), part.up_to.as_deref()),
@@ -190,11 +190,11 @@ impl Applying<'_> {
         let read = self.sweep.store.handles_between(self.node_id, after, up_to, MAX_ROWS).await?;
         let (Listed { mut rows, unreadable }, cut) = read;
         rows.retain(|row| !self.skipped.contains(&row.handle));
-        // What changed after the record was read is left to the next report: the record does not say yet which allocs ended.
+        // Rows that changed after the record was read are left to the next report: this record does not say which allocs ended.
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut aside = BTreeSet::new();
         rows.retain(|row| row.seq <= seq || !aside.insert(row.handle.clone()));
-        // A handle whose row cannot be read seems to have none. It is left alone.
+        // A handle whose row cannot be read must not count as one without a row. It is left alone.
         aside.extend(unreadable.iter().filter_map(|row| row.text("handle").map(str::to_owned)));
         let is_looked_at = |h: &&ReportedHandle| {
             !aside.contains(h.handle.as_str()) && cut.as_deref().is_none_or(|cut| h.handle.as_str() <= cut)
@@ -215,7 +215,7 @@ impl Applying<'_> {
     }
 
     /// The complete allocs of this node whose containers are listed and have no row, and when they ended. A report looks at
-    /// [`MAX_ALLOCS`] of them. A later report looks at the rest, when the first ones have rows.
+    /// [`MAX_ALLOCS`] of them. Later reports look at the rest, when the first ones are gone or have rows.
     async fn complete(
         &self,
         handles: &mut Vec<ReportedHandle>,
@@ -236,8 +236,8 @@ impl Applying<'_> {
         Ok(complete.filter_map(|alloc| Some((alloc.id(), alloc.finished_at?))).collect())
     }
 
-    /// Writes what the verdict says, and adds what is marked to what the node is told to destroy. Returns how many rows are
-    /// left to the next report.
+    /// Writes what the verdict says, and adds the marked handles to those that the node is told to destroy. Returns how many rows
+    /// are left to the next report.
     async fn write(&mut self, verdict: &mut Verdict<'_>) -> Result<u64, WriteError> {
         let mut batches = Batches::new(&self.sweep.store, self.record.clone(), self.clock, self.policy, self.now);
         let dropped = batches.write(verdict).await?;
@@ -256,8 +256,8 @@ impl Applying<'_> {
         Ok(left)
     }
 
-    /// What to note as settled after a report, or a part of one, that changes nothing. A report of several parts is settled
-    /// when each of them in turn was so, at the same `seq` and with the same digest.
+    /// The text to note as settled after a report, or a part of one, that changes nothing. A report of several parts is settled
+    /// when each part in turn changed nothing, at the same `seq` and with the same digest.
     fn settles(&self, whole: &str) -> Option<String> {
         let Some(ReportPart { no, of, resumed, .. }) = self.report.part else { return Some(whole.to_owned()) };
         // The beginning of the range was not quiet, or it was too long to be looked at together with its end.
@@ -269,7 +269,7 @@ impl Applying<'_> {
         follows.then(|| if no == of { whole.to_owned() } else { format!("{whole}>{no}") })
     }
 
-    /// The caches that live allocs of the node name; `None` if nobody knows, because the row of an alloc cannot be read.
+    /// The caches that live allocs of the node name; `None` if the row of an alloc cannot be read.
     /// Allocs are read only if the report lists a cache whose row does not say that it is in use.
     async fn used_caches(
         &self,
@@ -292,7 +292,7 @@ impl Applying<'_> {
         Ok(allocs.unreadable.is_empty().then(named))
     }
 
-    /// The handles that may be destroyed now: parents wait for their children, and a cache waits for the containers of the
+    /// The handles that may be destroyed now. A parent waits for its children, and a cache waits for the containers of the
     /// allocs that name it. If there is no time to look for children, all volumes wait for the next report.
     async fn in_order(&self, mut destroy: BTreeSet<String>, rows: &[Handle]) -> Result<BTreeSet<String>, WriteError> {
         let volumes = rows.iter().filter(|row| row.kind == HandleKind::Volume && destroy.contains(&row.handle));
@@ -325,20 +325,20 @@ impl Applying<'_> {
         Ok(without_parents(destroy, &parents, &caches.unwrap_or_default()))
     }
 
-    /// The labels in the report of other nodes whose lives are certainly over. Nobody else will destroy what carries them.
+    /// The labels in the report of other nodes whose lives are certainly over. No other node will destroy their handles.
     async fn labels_of_the_dead(&self, handles: &[ReportedHandle]) -> Result<BTreeSet<String>, WriteError> {
         let labels: BTreeSet<&str> = handles.iter().filter_map(|h| h.label.as_deref()).collect();
         let own = self.node_id.to_string();
         let others = labels.into_iter().filter(|label| *label != own).filter_map(|label| label.parse::<NodeId>().ok());
         let others: Vec<NodeId> = others.collect();
-        // Each report begins with other labels, so that those of living nodes do not hide the others.
+        // Each report begins with other labels: otherwise the first labels, if their nodes live, would hide the rest.
         let turn = usize::try_from(self.report.report_no).unwrap_or(0).wrapping_mul(MAX_OWNERS);
         let first = turn.checked_rem(others.len()).unwrap_or(0);
         let mut over = BTreeSet::new();
         for node_id in others.iter().cycle().skip(first).take(MAX_OWNERS.min(others.len())) {
             match self.sweep.store.node(node_id.slot()).await {
                 Ok(record) => over.extend(record.filter(|r| is_over(r, *node_id)).map(|_| node_id.to_string())),
-                // Nobody knows whether the life is over, so it is not.
+                // The life counts as not over, because the record cannot be read.
                 Err(error @ DbError::Corrupt { .. }) => tracing::warn!(%error, "the label of a node is not judged"),
                 Err(other) => return Err(other.into()),
             }
@@ -346,7 +346,7 @@ impl Applying<'_> {
         Ok(over)
     }
 
-    /// One event a day about the handles that carry the label of another node.
+    /// Writes one event a day about the handles that carry the label of another node.
     async fn record_conflicts(&self, conflicts: &[String]) {
         if conflicts.is_empty() {
             return;
@@ -354,7 +354,7 @@ impl Applying<'_> {
         self.warn_daily(&Reason::ForeignHandles { handles: conflicts.len(), shown: some_of(conflicts) }).await;
     }
 
-    /// One event a day about the handles that the node should have destroyed long ago.
+    /// Writes one event a day about the handles that the node should have destroyed long ago.
     async fn record_stuck(&self, rows: &[Handle], to_destroy: &BTreeSet<String>) {
         let stuck = rows.iter().filter(|row| row.is_stuck(self.now) && to_destroy.contains(&row.handle));
         let stuck: Vec<String> = stuck.map(|row| row.handle.clone()).collect();
@@ -362,12 +362,13 @@ impl Applying<'_> {
             return;
         }
         let mut reported = self.report.handles.iter().filter(|h| stuck.contains(&h.handle));
-        let why = reported.find_map(|h| h.stays.as_deref()).unwrap_or("it does not say why, or is still at it");
+        let why =
+            reported.find_map(|h| h.stays.as_deref()).unwrap_or("it gives no reason, or is still destroying them");
         let (handles, shown, why) = (stuck.len(), some_of(&stuck), model::short_reason(why));
         self.warn_daily(&Reason::HandlesStay { handles, shown, why }).await;
     }
 
-    /// Names the first row that cannot be read. The others are named after it was corrected.
+    /// Writes one event a day about the first row that cannot be read. The next one follows when this one was corrected.
     async fn record_unreadable(&self, unreadable: &[Unreadable]) {
         if let Some(first) = unreadable.first() {
             self.warn_daily(&Reason::RowInvalid { what: first.to_string() }).await;
@@ -396,9 +397,8 @@ impl Applying<'_> {
         }
     }
 
-    /// Writes the number of the report before any change: from here on, an older report is stale. An equal number
-    /// is a repeat: its changes were made before, or are made now. If a report with a higher number came in
-    /// between, this one may no longer change anything.
+    /// Writes the number of the report before any change: from here on, an older report is stale. An equal number is a repeat:
+    /// its changes were made before, or are made now. A conflict if a report with a higher number came in between.
     async fn note_number(&self, settled: Option<&str>) -> Result<(), WriteError> {
         let (store, report) = (&self.sweep.store, self.report);
         let counter = ReportCounter::Handles;
@@ -412,12 +412,11 @@ impl Applying<'_> {
         if repeats { Ok(()) } else { Err(WriteError::CONFLICT) }
     }
 
-    /// The brake `handles`: handles that the report would destroy as unknown, or drop as missing, wait for an operator
-    /// if they are an unusual share of all handles of the node. Returns whether some wait, or whether the brake's entry is
-    /// not up to date: then the next report must not be taken for a settled one. And the release that this report uses up,
-    /// as read and as it is afterwards.
+    /// The brake `handles`: handles that the report would destroy as unknown, or drop as missing, wait for an operator if they
+    /// are an unusual share of all handles of the node. Returns whether some wait or the brake's entry could not be written:
+    /// then this report must not become the settled one. Also returns the release that this report uses up, before and after.
     ///
-    /// Only a complete report of a ready node says that nothing unusual is left of what it looked at.
+    /// Only a complete report of a ready node shows that its range holds nothing unusual any more.
     async fn brake(
         &self,
         verdict: &mut Verdict<'_>,
@@ -428,7 +427,7 @@ impl Applying<'_> {
         let (store, policy) = (&self.sweep.store, &self.policy.sweep);
         let unusual = verdict.twice_unknown.iter().chain(&verdict.dropped);
         let ids: Vec<String> = unusual.map(|row| row.handle.clone()).collect();
-        // What is being destroyed does not make the share of the others smaller.
+        // Handles that are being destroyed must not make the share of the others smaller.
         let is_there = |r: &&Handle| !matches!(r.state, HandleState::Gone | HandleState::Destroying);
         let all = rows.iter().filter(is_there).count();
         let unbraked = Threshold { number: policy.cap_min.into(), share: policy.cap_fraction };
@@ -496,7 +495,7 @@ fn some_of(names: &[String]) -> String {
     names.iter().take(5).cloned().collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the part and the digest are possible.
+/// Refuses an impossible part or digest.
 fn check(report: &HandleReport) -> Result<(), Refusal> {
     let bad = |message: String| Err(Refusal::new(ErrorCode::BadRequest, message));
     if let Some(ReportPart { no, of, .. }) = report.part

@@ -1,4 +1,4 @@
-//! What one report says about the handles of a node, row by row. Pure.
+//! Judges the handles of a node by one report, row by row. Pure.
 //!
 //! Guarantees: only names in the range of the report are judged; the label decides, also where there is a row; what a live
 //! alloc of the node uses is never destroyed; a handle is destroyed after those that name it as their parent.
@@ -13,13 +13,13 @@ use model::{Handle, HandleState, MAX_DUE_S};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many steps the search for a circle of parents goes.
+/// The most steps of the search for a circle of parents.
 const MAX_PARENTS: usize = 64;
 
 /// The time of a row's next look is at most a day ahead. The clocks of two runs differ by less than another day.
 const LATEST_LOOK: Span = Span::from_s(2 * MAX_DUE_S);
 
-/// A container that a complete alloc left gets a row if it is still there so long after the end: then `status` and lists know of it.
+/// A container that a complete alloc left gets a row if it is still there this long after the end, so that `status` shows it.
 const SOON: Span = Span::from_s(120);
 
 /// What a report changes, row by row.
@@ -32,7 +32,7 @@ pub(crate) struct Verdict<'a> {
     /// Handles that were missing for too long: their rows become tombstones, with an event.
     pub(crate) dropped: Vec<&'a Handle>,
     /// The rows to make for handles that have this node's label and no row. If a live alloc uses the handle, its row is
-    /// `live`, or it needs none. If a complete alloc left it, it needs none at first. If not, its row is `unknown`.
+    /// `live`, or it needs none. If a complete alloc left it, it needs none at first. Otherwise its row is `unknown`.
     pub(crate) new: Vec<Handle>,
     /// Handles that two reports listed as unknown: they are marked.
     pub(crate) twice_unknown: Vec<&'a Handle>,
@@ -40,22 +40,21 @@ pub(crate) struct Verdict<'a> {
     pub(crate) destroy: BTreeSet<String>,
     /// Handles with the label of another node: the answer names them, and nobody destroys them.
     pub(crate) conflicts: Vec<String>,
-    /// Whether a handle is missing and its missing time does not grow now, because an operator keeps it, for instance.
-    /// The time starts when the operator stops keeping it, and that does not raise `seq`. So this report must not become
-    /// the settled one.
+    /// Whether a handle is missing while its missing time stands still, for instance because an operator keeps it. The time goes
+    /// on when the operator stops keeping it, which does not raise `seq`. So this report must not become the settled one.
     still_missing: bool,
 }
 
-/// What is known of the node beside its handles.
+/// What is known of the node besides its handles.
 pub(crate) struct OfNode<'a> {
     pub(crate) node_id: NodeId,
-    /// The labels of other nodes whose lives are over: nobody else destroys what carries them.
+    /// The labels of other nodes whose lives are over.
     pub(crate) over: &'a BTreeSet<String>,
     /// The live allocs of the node.
     pub(crate) allocs: &'a BTreeSet<AllocId>,
     /// The caches that these allocs name.
     pub(crate) used_caches: &'a BTreeSet<String>,
-    /// When those of its allocs ended that are complete, and whose containers it lists.
+    /// The complete allocs of the node whose containers the report lists, and when they ended.
     pub(crate) complete: &'a BTreeMap<AllocId, Time>,
 }
 
@@ -102,7 +101,7 @@ impl Verdict<'_> {
     }
 }
 
-/// What a report does to each row, and the rows to make. `is_whole`: what is not listed is not on the node.
+/// Judges each row, and the handles without a row. `is_whole`: a handle that is not listed is not on the node.
 pub(crate) fn judge<'a>(
     rows: &'a [Handle],
     handles: &[ReportedHandle],
@@ -135,7 +134,6 @@ pub(crate) fn judge<'a>(
     verdict
 }
 
-/// A verdict in the making.
 struct Judging<'a, 'n> {
     node: &'n OfNode<'n>,
     rules: ReportRules,
@@ -146,11 +144,11 @@ struct Judging<'a, 'n> {
 }
 
 impl<'a> Judging<'a, '_> {
-    /// A handle that has a row. `found` is its entry in the report.
+    /// Judges a handle that has a row. `found` is its entry in the report.
     fn row(&mut self, row: &'a Handle, found: Option<&ReportedHandle>, sighting: Sighting) {
         let (node, rules, now) = (self.node, self.rules, self.now);
-        // The label decides, also where there is a row. A handle without a label, or with another node's, is there, so it is
-        // not missing, and nobody destroys it.
+        // The label decides, even if there is a row. A handle without a label, or with that of another node, is on the node: so it
+        // is not missing, and nobody destroys it.
         if let Some(found) = found.filter(|found| !found.label.as_deref().is_some_and(|label| node.is_ours(label))) {
             self.verdict.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
             return;
@@ -159,13 +157,13 @@ impl<'a> Judging<'a, '_> {
         let with_parent = |after: Handle| Handle { parent: parent.cloned().or(after.parent.clone()), ..after };
         let is_live = matches!(row.state, HandleState::Live | HandleState::Creating);
         if found.is_some() && node.is_used(&row.handle) && !is_live {
-            // A live alloc uses it. The row was marked because the handle appeared late, or it is from a restored table.
+            // A live alloc uses the handle. Its row was marked because the handle appeared late, or is from a restored table.
             self.appeared.push((row, with_parent(row.used(node.alloc_of(&row.handle), rules.seq, now))));
             return;
         }
         let verdict = &mut self.verdict;
         match row.reported(sighting, rules, now) {
-            // No function looks so late at a handle. A wrong clock wrote the time, or a person did.
+            // No function puts the next look so far ahead. A wrong clock or a person wrote the time.
             Judgement::Unchanged if row.due_at.since(now) > LATEST_LOOK => {
                 verdict.changed.push((row, Handle { due_at: now, ..row.clone() }));
             }
@@ -184,7 +182,7 @@ impl<'a> Judging<'a, '_> {
         }
     }
 
-    /// A handle that has no row.
+    /// Judges a handle that has no row.
     fn unknown(&mut self, handle: &ReportedHandle) {
         let (node, rules, now) = (self.node, self.rules, self.now);
         let (name, alloc) = (&handle.handle, node.alloc_of(&handle.handle));
@@ -194,7 +192,7 @@ impl<'a> Judging<'a, '_> {
             self.verdict.conflicts.push(name.clone());
             return;
         }
-        // A row of an alloc's container is needed only to say what must be destroyed after it, or that this takes long.
+        // An alloc's container needs a row only if its parent must be destroyed after it, or if its destruction takes long.
         if handle.parent.is_none() {
             if alloc.is_some() {
                 return;
@@ -212,9 +210,8 @@ impl<'a> Judging<'a, '_> {
     }
 }
 
-/// Without the handles that must wait: those that a handle names as its parent that is still there, and the caches that
-/// one of these allocs names, whose containers are still there. `parents`: the handles of the node that name a parent, and
-/// which.
+/// The handles of `destroy` that need not wait. A handle waits for those that name it as their parent, and a cache waits while
+/// `caches` has it: the caches that allocs name whose containers are still there. `parents`: each child, and its parent.
 pub(crate) fn without_parents(
     destroy: BTreeSet<String>,
     parents: &BTreeMap<String, String>,
@@ -232,7 +229,7 @@ pub(crate) fn without_parents(
     destroy.into_iter().filter(|handle| !waits(handle)).collect()
 }
 
-/// Whether `above` is among the parents of `handle`, its parents' parents and so on.
+/// Whether `above` is an ancestor of `handle`.
 fn is_above(parents: &BTreeMap<String, String>, above: &str, handle: &str) -> bool {
     let chain = std::iter::successors(Some(handle), |handle| parents.get(*handle).map(String::as_str));
     chain.take(MAX_PARENTS).skip(1).any(|parent| parent == above)
@@ -262,8 +259,7 @@ mod tests {
     use model::fixtures::{alloc_id, at, node_id};
     use model::handle::Readiness;
 
-    /// Whose container it is, with or without a parent, how long ago its alloc ended × what becomes of it: destroyed, or told
-    /// as another node's, and the state of its new row.
+    /// Alloc, label, parent, and seconds since the alloc's end × whether the container is destroyed, and the state of its new row.
     #[test]
     fn a_container_without_a_row_is_what_its_alloc_says() {
         let (live, complete, unknown) = (alloc_id(1), alloc_id(2), alloc_id(3));

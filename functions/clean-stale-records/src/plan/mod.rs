@@ -1,4 +1,4 @@
-//! The decision of clean-stale-records: what is stale, what is an orphan, what is over, which function is overdue. Pure.
+//! The decision of clean-stale-records: stale records, orphans, old entries and overdue functions. Pure.
 //!
 //! Guarantees: a record whose instance EC2 lists as live is never cleaned; a record whose instance is
 //! unlisted is cleaned only if for `stale.after_s` the node sent no heartbeat and nothing changed the record; an
@@ -22,7 +22,7 @@ use runtime::watchdog;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use store::Table;
 
-/// A row that cannot be used leaves one event in this time.
+/// A row that cannot be read, or a tag that makes no sense, leaves at most one event in this time.
 const A_DAY: Span = Span::from_s(86_400);
 
 /// The plan of one run.
@@ -59,10 +59,9 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     plan
 }
 
-/// The instances of an observation.
 struct Instances<'a> {
     by_id: BTreeMap<&'a str, &'a Instance>,
-    /// Those that are not terminated, by the node that each is or may become.
+    /// The instances that are not terminated, by the node that each is or may become.
     live: BTreeMap<NodeId, Vec<&'a Instance>>,
     /// Those that are not terminated and that no record names.
     unnamed: Vec<&'a Instance>,
@@ -86,7 +85,7 @@ impl<'a> Instances<'a> {
             } else if its.is_none() {
                 all.unnamed.push(instance);
             }
-            // A node of a batch that has an instance does not become another one.
+            // An instance of a batch cannot become a node that already has one.
             let may_become =
                 |node_id: &NodeId| its.is_some() || instance.node_id().is_some() || !bound.contains(node_id);
             for node_id in nodes.into_iter().filter(may_become) {
@@ -163,8 +162,8 @@ fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent
     }
 }
 
-/// Decides what a brake lets go, and adds the decision to the plan together with the entry to store. Without a trouble,
-/// the brake's entry says from now on that nothing is held.
+/// Decides what a brake lets go, and adds the decision to the plan together with the entry to store. Without a trouble, the
+/// stored entry says that nothing is held.
 fn braked(plan: &mut Plan, brake: &Brake<'_>, trouble: Option<Incident>) -> Permit {
     let mut store = |change: BrakeChange, reason, is_news| {
         if !change.is_empty() {
@@ -211,8 +210,8 @@ fn orphans(seen: &Observation, now: Time, plan: &mut Plan, instances: &Instances
     let policy = &seen.policy.stale;
     let records: HashMap<Slot, &NodeRecord> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
     let of_slot = |slot: Slot| records.get(&slot).copied();
-    // The record names an instance of another node, or one that EC2 does not list. Then the record may be wrong, and an
-    // instance that nobody names the right one: poll-and-scale tells a person.
+    // If the record names an instance of another node, or one that EC2 does not list, then the record may be wrong, and the
+    // unnamed instance may be the right one. poll-and-scale tells a person.
     let names_another = |node_id: &NodeId| {
         of_slot(node_id.slot()).and_then(NodeRecord::life).is_some_and(|life| {
             let named = life.instance_id.as_deref().map(|id| instances.by_id.get(id));
@@ -247,8 +246,8 @@ fn orphans(seen: &Observation, now: Time, plan: &mut Plan, instances: &Instances
     }
 }
 
-/// Deletes the entries of the control table that ended long ago. Otherwise they would become more with each instance type and
-/// zone that was ever short.
+/// Deletes the entries of the control table that ended long ago. Otherwise each instance type and zone that was ever short
+/// would keep one.
 fn over(seen: &Observation, now: Time, plan: &mut Plan) {
     let is_over = |(key, row): &(&ControlKey, &EntryRow)| row.is_over(key, now);
     for (key, row) in seen.control.entries().filter(is_over) {
@@ -261,7 +260,6 @@ fn over(seen: &Observation, now: Time, plan: &mut Plan) {
     }
 }
 
-/// Reads the parts of the catalogue that are due.
 fn read_offers(seen: &Observation, now: Time, plan: &mut Plan) {
     let due = seen.policy.catalogue.due(&seen.policy.parts_wanted(), &seen.policy.catalogue_wanted(), now);
     if !due.is_empty() {
@@ -270,7 +268,6 @@ fn read_offers(seen: &Observation, now: Time, plan: &mut Plan) {
     }
 }
 
-/// Warns of each other function that does not succeed.
 fn watch(seen: &Observation, now: Time, plan: &mut Plan) {
     let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
     for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, CLEAN_STALE_RECORDS, now) {

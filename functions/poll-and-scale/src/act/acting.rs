@@ -18,20 +18,19 @@ use std::sync::Mutex;
 use store::transactions::{self, Retention};
 use store::{Cond, WriteError};
 
-/// What an action leads to that has nothing to say.
+/// The result of an action that returns no value.
 pub(super) type Done = Result<(), ActError>;
 
 /// How many actions run at the same time.
 pub(super) const AT_ONCE: usize = 8;
 
-/// What all actions of one run share.
 pub(super) struct Acting<'a> {
     pub(super) run: Run<'a>,
     pub(super) cloud: &'a dyn Cloud,
     pub(super) settings: &'a LaunchSettings,
     pub(super) keep: Retention,
     pub(super) rate: LaunchRate,
-    /// The entry of the failed starts as this run last wrote it.
+    /// The entry of the failed starts as this run last wrote it. `None`: this run has not written it.
     pub(super) failed_starts: tokio::sync::Mutex<Option<FailedStarts>>,
     /// The jobs whose rows turned out to be unreadable.
     pub(super) unreadable: Mutex<BTreeSet<JobId>>,
@@ -54,12 +53,12 @@ impl<'a> Acting<'a> {
         }
     }
 
-    /// The record of a node as this run knows it.
+    /// The record of a node as this run last read or wrote it.
     pub(super) fn record(&self, node_id: NodeId) -> Result<NodeRecord, ActError> {
         self.run.locks.record_of(node_id).ok_or(ActError::CONFLICT)
     }
 
-    /// Writes the change of a record that this run has read or written.
+    /// Writes a record, and keeps it for the later actions of this run.
     pub(super) async fn write_node(
         &self,
         before: &NodeRecord,
@@ -89,7 +88,6 @@ impl<'a> Acting<'a> {
         Ok(())
     }
 
-    /// What this run reads again.
     pub(super) fn reading(&self) -> Reading<'_> {
         Reading { store: self.run.store, cloud: self.cloud, seen: self.run.seen }
     }

@@ -71,15 +71,15 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Adds where the whole output of an alloc is to be stored, by the policy of this run, and the inputs of its job.
+    /// Adds the inputs of the job, and where the alloc's whole output is stored by the policy of this run.
     fn complete(&self, alloc: &mut Alloc, inputs: &Inputs) {
         let prefix = self.run.seen.policy.output.s3.as_ref();
         alloc.output_s3 = prefix.map(|prefix| prefix.place(&self.settings.cluster, alloc.id()));
         alloc.work.inputs.clone_from(inputs);
     }
 
-    /// The inputs of a job. What an earlier job left is what its last alloc stored; if there is no such output, the node says so
-    /// before the command starts.
+    /// The inputs of a job. If one is an output of an earlier job, it is the output that the last successful alloc of that member
+    /// stored. If there is none, the node reports that before the command starts.
     async fn inputs(&self, job: &Job) -> Result<Inputs, ActError> {
         let mut inputs = job.work.inputs.clone();
         let store = self.run.store;
@@ -126,7 +126,7 @@ impl Acting<'_> {
         let record_of = |node_id| self.run.locks.record_of(node_id);
         let (job, copies) = self.reading().resolved(keep, stop, record_of, now).await?;
         let mut writes = vec![unchanged(&job)];
-        // Each node, and whether one of its copies is told to stop.
+        // Whether one of the copies on a node is told to stop.
         let mut nodes: BTreeMap<NodeId, bool> = BTreeMap::new();
         for alloc in copies {
             let copy = if alloc.id() == keep { ResolvedCopy::Stays } else { ResolvedCopy::Stops };

@@ -1,6 +1,6 @@
 //! The events of a run about what it does not do: jobs that wait, and caps that bind.
 //!
-//! Guarantees: the events and the memory of what was told are one transaction, so that an event is neither lost nor
+//! Guarantees: the events and the row of what was announced are one transaction, so that an event is neither lost nor
 //! repeated if the run is killed.
 //! Does not: decide what is new; `model::announced` does.
 
@@ -45,19 +45,19 @@ impl Acting<'_> {
         }
     }
 
-    /// Tells what is new in the plan's explanation.
+    /// Writes events about what is new in the plan's explanation.
     pub(super) async fn announce_news(&self, plan: &Plan) {
         let before = self.run.seen.control.announced.as_ref();
         let key = ControlKey::Announced.to_string();
         if before.is_none() && self.run.seen.control.unreadable.iter().any(|entry| entry.key == key) {
-            // It is only a memory. Without it nothing could be told, not even this.
+            // The row only says what was announced. While it is unreadable, nothing could be announced, so an empty one replaces it.
             if let Err(error) = self.run.store.replace_unreadable(&AnnouncedRow::default()).await {
-                tracing::warn!(%error, "what was told is not known and could not be forgotten");
+                tracing::warn!(%error, "the unreadable row of what was announced could not be replaced");
             }
             return;
         }
-        // Only a part of the jobs that follow others was read, so what was told of the others would be forgotten and told
-        // again. The command that submitted such a job has said what it waits for.
+        // A run reads only a part of the jobs that follow others, so what was announced of the rest would be forgotten and
+        // announced again. The command that submitted such a job has said what it waits for.
         let queue = self.run.seen.jobs.iter().filter(|job| !job.follows()).map(|job| job.job_id);
         let told = before.cloned().unwrap_or_default();
         let (news, after): (_, AnnouncedRow) = told.news(&plan.explained, queue);
@@ -68,9 +68,9 @@ impl Acting<'_> {
         let mut writes = vec![change(before, &after).0];
         let event = |n: &model::announced::News| Event::of_change(&n.subject, n.action, &n.reason, now, keep);
         writes.extend(news.iter().map(|n| Store::event_write(&event(n))));
-        // A conflict is fine: another run has told the same.
+        // A conflict is fine: another run has announced the same.
         if let Err(error) = ignore_conflict(self.run.store.transact(&writes).await) {
-            tracing::warn!(%error, "why jobs wait was not told");
+            tracing::warn!(%error, "the events about jobs that wait were not written");
         }
     }
 }

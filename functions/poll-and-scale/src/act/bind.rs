@@ -5,7 +5,7 @@
 //! such writes, only one succeeds.
 //!
 //! Guarantees: an instance is bound to at most one record, and a record to at most one instance.
-//! Does not: launch, or look whether an instance works.
+//! Does not: launch, or check whether an instance works.
 
 use super::acting::Acting;
 use super::launch::{Change, Results, every};
@@ -22,7 +22,7 @@ use store::WriteError;
 /// The most attempts at a write that loses races. The next run binds what is left.
 const RACES: usize = 3;
 
-/// What a write changes, and what becomes of each slot by it.
+/// The changes of one write, and the result that it gives each slot.
 type Changes = (Vec<Change>, Results);
 
 impl Acting<'_> {
@@ -38,8 +38,8 @@ impl Acting<'_> {
         nodes.iter().map(|node| results.remove(&node.slot()).unwrap_or(ActionResult::CONFLICT)).collect()
     }
 
-    /// Binds nodes of this launch to these instances, as far as they have nodes yet. If `few` says why there are no more
-    /// instances, the slots of these records that got none are freed by the same write.
+    /// Binds these instances to the nodes of this launch that have none. If `few` says why there are too few instances, the same
+    /// write frees the slots of `records` that got none.
     pub(super) async fn bind(
         &self,
         launch: Ulid,
@@ -48,7 +48,7 @@ impl Acting<'_> {
         few: Option<&LaunchError>,
     ) -> Results {
         let freed: BTreeSet<Slot> = records.iter().filter(|_| few.is_some()).map(|record| record.slot).collect();
-        // The list of records is read page by page, and so may have only a part of a launch. What it lacks may be the lowest.
+        // The list of records is read page by page, so it may lack records of a launch, also the lowest without an instance.
         let before = self.run.locks.before(launch, slots_of(&self.run.locks.of_launch(launch)).into_iter());
         if !before.is_empty()
             && let Err(error) = self.read_again(before.into_iter()).await

@@ -1,8 +1,8 @@
 //! Which actions share a call, and in which order the calls are made.
 //!
-//! Guarantees: launches of the same offerings share calls if the user data holds nothing of one node; the members of one
-//! job are a call of their own, which launches all of them or none; the repeated
-//! launches of one batch are one call, for all nodes of the batch that have no instance; so are its nodes that are bound.
+//! Guarantees: launches of the same offerings share calls, unless the user data holds the token of one node; the members of
+//! one job are a call of their own, which launches all of them or none; the repeated launches of a batch are one call, for
+//! all its nodes without an instance; the bindings of one launch are one call too.
 //! Does not: make a call.
 
 use super::acting::Acting;
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 #[derive(PartialEq)]
 enum Common<'p> {
     Offerings(&'p [Offering]),
-    /// The members of one job: they share a call with nobody else, because it launches all of them or none.
+    /// The members of one job. Their call launches all of them or none, so no other node is in it.
     Members(JobId, &'p [Offering]),
     Batch(Ulid),
 }
 
 /// The calls of a plan, in the order in which they are made.
 pub(super) struct Calls<'p> {
-    /// Each action alone, and what binds the nodes of one launch.
+    /// Each action alone, but the bindings of one launch together.
     pub(super) alone: Vec<Call<'p, Action>>,
     /// All terminations: one call.
     pub(super) terminate: Call<'p, Action>,
@@ -81,7 +81,7 @@ fn of_launches<'p>(acting: &Acting<'_>, launches: Call<'p, Action>) -> Vec<Call<
 
 fn common<'p>(acting: &Acting<'_>, planned: &'p Planned) -> Option<Common<'p>> {
     match &planned.action {
-        // A token in the user data belongs to one node.
+        // With a key, the user data holds the token of one node, so each node needs a call of its own.
         Action::Launch { offerings, job_id: Some(job_id), is_member: true, .. } if acting.settings.key.is_none() => {
             Some(Common::Members(*job_id, offerings))
         }

@@ -8,14 +8,13 @@
 //! renders the same request. If a run is killed between 2 and 3, the next run sees the tagged instances and binds them, or
 //! repeats the call and gets the same instances. Source: EC2 API reference, "Ensuring idempotency".
 //!
-//! One call launches a batch of nodes if the user data holds nothing of one node. Then step 1 is one transaction, and a
-//! batch is never half claimed. One call names all ways to launch that share a size, a market, a capacity reservation and a template,
-//! so EC2 goes to the next way by itself. Only then the next call of the run tries the next ways.
+//! One call launches a batch of nodes, unless the user data holds the token of one node (in a local system). Step 1 is then
+//! one transaction, so a batch is never half claimed. One call names all ways that share a size, a market, a capacity
+//! reservation and a template, and EC2 tries them all. Other ways need another call.
 //!
-//! Guarantees: only the run that wrote the claim makes the call; only that run changes the ways or the batch, in a
-//! write of its own before the next call.
-//! No node is launched for a job that has changed since it was read: it may have been placed.
-//! After a refusal the same run tries the next ways that the refusal does not speak of.
+//! Guarantees: only the run that wrote the claim makes the call; only that run changes the ways or the batch, in a write of
+//! its own before the next call; no node is launched for a job that has changed since it was read, because it may be placed
+//! already; after a refusal the same run tries the ways that the refusal does not cover.
 //! Does not: choose what to launch, or count the attempts at an offering that EC2 was short of; the plan does.
 
 use super::acting::Acting;
@@ -34,17 +33,17 @@ use runtime::answer::{ActError, ActionResult, Outcome};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Attempts, Cond, WriteError, ignore_conflict};
 
-/// What became of the launches of one call, by slot.
+/// The results of the launches of one call, by slot.
 pub(super) type Results = BTreeMap<Slot, ActionResult>;
 
-/// The change of a record: as it was, and as it will be.
+/// A record before and after a change. `None` before: the slot has no row yet.
 pub(super) type Change = (Option<NodeRecord>, NodeRecord);
 
 /// The ways that one call names, the best first.
 type Ways = Vec<Offering>;
 
-/// The ways of each call, in the order of the calls. If zones have a share, a call stays in one zone: EC2 does not count the
-/// nodes of a zone.
+/// The ways of each call, in the order of the calls. With `launch.zone_share`, the ways of a call are in one zone, because EC2
+/// does not count nodes by zone.
 fn calls_of(offerings: &[Offering], zone_share: f64) -> Vec<Ways> {
     let in_one_call = |a: &Offering, b: &Offering| {
         (&a.size, a.market, &a.reservation) == (&b.size, b.market, &b.reservation)
@@ -74,7 +73,6 @@ fn first_of(ways: &Ways) -> Result<(Offering, Vec<Offering>), ActError> {
     Ok((first.clone(), others.to_vec()))
 }
 
-/// The job that a launch is for.
 const fn job_of(planned: &Planned) -> Option<JobId> {
     if let Action::Launch { job_id, .. } = &planned.action { *job_id } else { None }
 }
@@ -88,7 +86,7 @@ fn of_all(records: &[NodeRecord], result: &ActionResult) -> Results {
 }
 
 impl Acting<'_> {
-    /// Waits for the turn of a launch call. Returns whether a call may be made then.
+    /// Waits until `launch.calls_per_second` allows a call. Returns whether the run may still make it.
     async fn may_call(&self) -> bool {
         self.rate.wait(self.run.latest_start()).await && !self.rate.is_stopped() && self.run.may_begin()
     }
@@ -122,8 +120,8 @@ impl Acting<'_> {
         call.iter().map(|p| slot(p).and_then(|slot| results.remove(&slot)).unwrap_or(ActionResult::CONFLICT)).collect()
     }
 
-    /// Those jobs of these launches that have not changed since the plan saw them. The queue is read before the nodes. Between the two
-    /// reads, another run may have placed a job, on a node that the plan then saw as full.
+    /// The jobs of these launches that have not changed since the plan saw them. The queue is read before the nodes. Between the
+    /// two reads, another run may have placed a job on a node that the plan then saw as full.
     async fn still_waiting(&self, call: &[&Planned]) -> Result<BTreeSet<JobId>, ActError> {
         let jobs: BTreeSet<JobId> = call.iter().filter_map(|p| job_of(p)).collect();
         if jobs.is_empty() {
@@ -144,7 +142,7 @@ impl Acting<'_> {
         outcomes
     }
 
-    /// The ways of the next of these calls that this run may make, once its turn has come.
+    /// The ways of the next call that this run may make. Waits for the turn of that call.
     async fn next_ways(&self, rest: &mut impl Iterator<Item = Ways>) -> Option<Ways> {
         loop {
             let mut ways = rest.next()?;
@@ -155,7 +153,7 @@ impl Acting<'_> {
             if !self.may_call().await {
                 return None;
             }
-            // Another call of this run may have met a refusal meanwhile.
+            // EC2 may have refused another call of this run during the wait.
             ways.retain(|way| !self.rate.is_refused(way));
             if !ways.is_empty() {
                 return Some(ways);
@@ -185,7 +183,7 @@ impl Acting<'_> {
         Ok(self.write_nodes(&changes, &[]).await?)
     }
 
-    /// Launches what is claimed. After a refusal that other ways may avoid, they are tried.
+    /// Launches the claimed nodes. After a refusal, tries the ways that the refusal does not cover.
     async fn launch_claimed(&self, mut records: Vec<NodeRecord>, mut rest: impl Iterator<Item = Ways>) -> Results {
         let mut outcomes = Results::new();
         let last = loop {
@@ -199,7 +197,7 @@ impl Acting<'_> {
                 // It is not known whether EC2 launched anything, so the records stay as they are.
                 Err(error) => break of_all(&records, &error.into()),
             };
-            // The turn is waited for before the claim is renewed: the claim is for the call, not for the wait.
+            // The run renews the claim only after the wait for its turn, because the claim must last for the whole call.
             let next = self.after_refusal(&error, &life, &mut rest).await;
             let Some((ways, batch)) = next else { break self.refused(&records, error).await };
             match self.next_attempt(&records, &ways, batch.as_ref(), &error).await {
@@ -214,8 +212,8 @@ impl Acting<'_> {
         outcomes
     }
 
-    /// What is called next after a refusal, once its turn has come: the quota may still have room for half of the batch;
-    /// otherwise the next ways are tried.
+    /// The ways and the batch of the next call after a refusal. A quota may still have room for half of the batch; otherwise the
+    /// next ways are tried. Waits for the turn of the call. `None`: no way is left, or the run may make no further call.
     async fn after_refusal(
         &self,
         error: &LaunchError,
@@ -231,8 +229,8 @@ impl Acting<'_> {
         Some((self.next_ways(rest).await?, life.batch.clone()))
     }
 
-    /// Changes the ways or the batch of what is claimed, in a write of its own before the call. Slots that are no
-    /// longer in the batch are freed by the same write. Returns what is claimed then, and the slots that were freed.
+    /// Changes the ways or the batch of the claimed records, in a write of its own before the call. The same write frees the
+    /// slots that are no longer in the batch. Returns the records that stay claimed, and the freed slots.
     async fn next_attempt(
         &self,
         records: &[NodeRecord],
@@ -260,7 +258,7 @@ impl Acting<'_> {
         Ok((written, freed))
     }
 
-    /// Repeats a launch whose answer never came, with the same token. `nodes` are those of its nodes that have no instance.
+    /// Repeats a launch whose answer never came, with the same token, for its nodes that have no instance.
     pub(super) async fn relaunch(&self, call: &[&Planned]) -> Vec<ActionResult> {
         let node = |p: &Planned| if let Action::Relaunch(node_id) = &p.action { Some(*node_id) } else { None };
         let nodes: Vec<NodeId> = call.iter().filter_map(|p| node(p)).collect();
@@ -270,7 +268,7 @@ impl Acting<'_> {
         call.iter().map(|p| node(p).and_then(&mut of).unwrap_or(ActionResult::CONFLICT)).collect()
     }
 
-    /// What became of each node, or of all of them alike.
+    /// The result of each node. The error is one result for all of them.
     async fn relaunch_in(&self, nodes: &[NodeId]) -> Result<Results, ActionResult> {
         let records: Vec<NodeRecord> = nodes.iter().map(|n| self.record(*n)).collect::<Result<_, _>>()?;
         let Some(life) = records.first().and_then(NodeRecord::life) else { return Err(ActionResult::CONFLICT) };
@@ -286,12 +284,11 @@ impl Acting<'_> {
         match self.call(&records).await {
             Ok(answer) if answer.instances.is_empty() => Ok(self.refused(&records, answer.why_nothing()).await),
             Ok(answer) => Ok(self.settle(&records, &answer).await),
-            // This says nothing about the first call, which may have launched instances.
+            // This error says nothing about the first call, which may have launched instances.
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Renews the claim of these records, all or none.
     async fn reclaim(&self, records: &[NodeRecord]) -> Result<Vec<NodeRecord>, ActError> {
         let now = self.run.now();
         let reclaimed = |record: &NodeRecord| Ok((Some(record.clone()), record.reclaim(now)?));
@@ -303,7 +300,7 @@ impl Acting<'_> {
         LaunchRequest::render(self.settings, &self.run.seen.policy, launched, ways)
     }
 
-    /// Makes the launch call of these records, which all have the same one, and notes what EC2 refused.
+    /// Makes the one launch call of these records, and notes what EC2 refused.
     async fn call(&self, records: &[NodeRecord]) -> Result<LaunchAnswer, LaunchError> {
         let Some((record, life)) = records.first().and_then(|r| Some((r, r.life()?))) else {
             return Err(LaunchError::Lost("the record is cleaned".into()));
@@ -321,7 +318,7 @@ impl Acting<'_> {
         answer
     }
 
-    /// Binds each record to an instance, and frees the slots that got none.
+    /// Binds each record to an instance, and frees the slots without one.
     async fn settle(&self, records: &[NodeRecord], answer: &LaunchAnswer) -> Results {
         let Some(life) = records.first().and_then(NodeRecord::life) else { return Results::new() };
         let asked = life.batch.as_ref().map_or(1, Batch::len);

@@ -1,8 +1,7 @@
 //! The pace of launch calls in one run, and the refusals of EC2 in that run.
 //!
-//! Guarantees: calls are at least 1 / `launch.calls_per_second` apart; what EC2 refused is not tried again in this run. If
-//! that is every launch, no further call is made: after EC2 throttled a call or did not accept the caller, or after too many
-//! failed starts.
+//! Guarantees: calls are at least 1 / `launch.calls_per_second` apart; what EC2 refused is not tried again in this run; no
+//! further call is made after EC2 throttled a call or did not accept the caller, or after too many failed starts.
 //! Does not: call EC2.
 
 use model::Offering;
@@ -13,7 +12,6 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// The turns of launch calls, and the refusals of this run.
 pub(crate) struct LaunchRate {
     gap: Duration,
     next: Mutex<Option<Instant>>,
@@ -49,12 +47,11 @@ impl LaunchRate {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|scope| scope.covers(offering))
     }
 
-    /// Whether every launch is refused.
     pub(super) fn is_stopped(&self) -> bool {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&Scope::ACCOUNT)
     }
 
-    /// Refuses every launch.
+    /// Refuses every further launch of this run.
     pub(super) fn stop(&self) {
         self.refuse(Scope::ACCOUNT);
     }

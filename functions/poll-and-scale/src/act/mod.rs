@@ -54,7 +54,6 @@ pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, pla
     acting.run.finish(answers, Some(in_use as u64)).await
 }
 
-/// The job that an action places, rejects or queues.
 const fn job_of(action: &Action) -> Option<JobId> {
     match action {
         Action::Place { job_id, .. }
@@ -100,7 +99,7 @@ impl Acting<'_> {
     async fn try_one(&self, planned: &Planned, now: Time) -> Result<Outcome, ActError> {
         let reason = &planned.reason.to_string();
         match &planned.action {
-            // These share calls: see `perform`.
+            // These actions share calls: see `perform`.
             Action::Launch { .. } | Action::Relaunch(_) | Action::Terminate { .. } | Action::BindInstance { .. } => {
                 return Ok(Outcome::Left);
             }

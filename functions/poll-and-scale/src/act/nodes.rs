@@ -40,7 +40,7 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Drains a node whose machine will not stay. The event of the action says why.
+    /// Drains a node whose capacity reservation ends. `by`: when EC2 terminates the machine, if it does.
     pub(super) async fn drain(&self, node_id: NodeId, by: Option<Time>, now: Time) -> Done {
         let record = self.record(node_id)?;
         let after = by.map_or_else(|| record.at_risk(now), |by| record.interrupted(by, now));
@@ -48,8 +48,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Frees a slot. `unlisted` is the instance, if EC2 does not list it. EC2 is then asked for this id as the last
-    /// proof: the slot is freed only if EC2 does not know the instance, or knows it as terminated.
+    /// Frees a slot. `unlisted` is the instance, if EC2 does not list it. The last proof is then a question to EC2 by id: the
+    /// slot is freed only if EC2 does not know the instance, or knows it as terminated.
     pub(super) async fn clean_node(&self, node_id: NodeId, unlisted: Option<&str>, reason: &str, now: Time) -> Done {
         let record = self.record(node_id)?;
         let mut conditions = Vec::new();
@@ -75,7 +75,6 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Stores the note of a hold-back.
     pub(super) async fn keep_note(&self, note: &Note, now: Time) -> Done {
         match note {
             Note::Nothing => {}

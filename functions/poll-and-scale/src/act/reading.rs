@@ -4,7 +4,7 @@
 //! plan that is only shown is checked by the same reads (`confirm`), so that it announces nothing that a run would not
 //! do.
 //!
-//! Guarantees: an action that would find another state is a conflict.
+//! Guarantees: an action that the rows no longer allow is a conflict.
 //! Does not: write.
 
 use crate::plan::{Action, Plan, Planned, window_over};
@@ -20,7 +20,6 @@ use runtime::observation::{Observation, ObserveError};
 use std::collections::BTreeSet;
 use store::Store;
 
-/// Reads rows again that the plan was made from.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'a> {
     pub(super) store: &'a Store,
@@ -58,7 +57,7 @@ impl Reading<'_> {
         now: Time,
     ) -> Result<Alloc, ActError> {
         let alloc = self.alloc(id).await?;
-        // The scan of the nodes may be older than the alloc that was just read. In that case the node is new, not gone.
+        // The list of nodes may be older than the alloc that was just read. In that case the node is new, not gone.
         if record.is_none() && self.store.node(node_id.slot()).await?.and_then(|r| r.node_id()) == Some(node_id) {
             return Err(ActError::CONFLICT);
         }
@@ -155,7 +154,7 @@ impl Reading<'_> {
         if known.is_some_and(|i| i.state != InstanceState::Terminated) { Err(ActError::CONFLICT) } else { Ok(()) }
     }
 
-    /// Makes the reads of one action.
+    /// Makes the reads of one action, without a write.
     async fn check(&self, action: &Action, now: Time) -> Result<(), ActError> {
         let record = |node_id: NodeId| self.seen.node(node_id);
         match action {
@@ -184,7 +183,7 @@ impl Reading<'_> {
     }
 }
 
-/// The reads of a plan that is only shown, at this time.
+/// Checks a plan that is only shown, at this time.
 struct Shown<'a>(Reading<'a>, Time);
 
 #[async_trait]
@@ -207,7 +206,7 @@ pub async fn confirm(
     let before = placed(&plan);
     let mut plan = confirmed(&Shown(Reading { store, cloud, seen }, now), plan).await?;
     let after = placed(&plan);
-    // Such a job waits, and the plan has no other reason for it.
+    // The plan no longer places these jobs, so they wait, and the plan has no other reason for that.
     for job in seen.jobs.iter().filter(|j| before.contains(&j.job_id) && !after.contains(&j.job_id)) {
         plan.explained.waits(job, &[Reason::ChangedMeanwhile {}]);
     }

@@ -43,7 +43,7 @@ impl Acting<'_> {
         checked.into_iter().map(|one| one.map_or_else(|not| not, |_| terminated.clone())).collect()
     }
 
-    /// The instances of those nodes for which this run has not asked EC2 yet.
+    /// The wanted instances about which this run has not asked EC2 yet.
     async fn ask(&self, wanted: &[(NodeId, String)]) -> Result<Vec<Instance>, ActionResult> {
         let is_unasked =
             |node_id: NodeId| self.run.seen.node(node_id).is_some_and(|record| !self.run.seen.has_asked(record));
@@ -52,7 +52,7 @@ impl Acting<'_> {
         self.cloud.instances_by_id(&ids).await.map_err(|e| ActError::from(e).into())
     }
 
-    /// The instance, if it is the node's. Otherwise what became of its termination.
+    /// The id of the instance, if the instance is the node's. Otherwise the result of the action.
     async fn to_terminate(
         &self,
         node_id: NodeId,
@@ -73,7 +73,7 @@ impl Acting<'_> {
         }
     }
 
-    /// Leaves an instance that is not the node's, and says so.
+    /// Leaves an instance that is not the node's, and writes an event.
     async fn keep_foreign(&self, node_id: NodeId, foreign: &Instance) -> ActionResult {
         let reason = Reason::ForeignInstance { instance_id: foreign.instance_id.clone(), owner: foreign.owner() };
         self.run.record_event(&Subject::Slot(node_id.slot()), ActionName::Warn, &reason).await;

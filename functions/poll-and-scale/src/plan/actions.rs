@@ -15,9 +15,7 @@ use model::{ActionName, Offering};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The plan of one run.
 pub type Plan = model::action::Plan<Action>;
-/// One action and its reason.
 pub type Planned = model::action::Planned<Action>;
 
 /// One thing that a run can do.
@@ -25,7 +23,6 @@ pub type Planned = model::action::Planned<Action>;
 pub enum Action {
     /// Claim a slot and launch the first of these offerings that EC2 has.
     Launch {
-        /// The free slot.
         slot: Slot,
         /// The offerings, in the order to try.
         offerings: Arc<[Offering]>,
@@ -38,27 +35,22 @@ pub enum Action {
     Relaunch(NodeId),
     /// Bind an instance that EC2 lists to its record.
     BindInstance {
-        /// The node that has no instance yet.
         node_id: NodeId,
         instance: Box<NewInstance>,
     },
     /// Give up a launch that gave no instance.
     Abandon(NodeId),
-    /// Shut a node down.
     ShutDown {
         node_id: NodeId,
-        /// What the decision is based on.
         because: Because,
     },
     /// Terminate an instance again, until EC2 confirms the termination.
     Terminate {
-        /// The node of the instance.
         node_id: NodeId,
         instance_id: String,
     },
     /// Free a slot whose instance is gone.
     Clean {
-        /// The node of the slot.
         node_id: NodeId,
         /// The instance, if it is unlisted: EC2 is first asked for it by id. `None` if EC2 lists the instance as
         /// terminated.
@@ -78,33 +70,28 @@ pub enum Action {
     StopAlloc(AllocId, NodeId),
     /// Resolve a reconnect: of the copies of a member, one stays.
     ResolveReconnect {
-        /// The copy that stays.
         keep: AllocId,
-        /// The copies that are told to stop.
         stop: Vec<AllocId>,
-        /// The nodes of all of them.
+        /// The nodes of all these copies.
         on: Vec<NodeId>,
     },
     /// Place every member of a job.
     Place {
         job_id: JobId,
-        /// Each member and its node.
+        /// The number of each member, and its node.
         on: Vec<(u32, NodeId)>,
     },
     /// Place a copy of an unknown alloc.
     Replace {
-        /// The unknown alloc.
         original: AllocId,
-        /// The node for the copy.
         on: NodeId,
     },
     /// Reject a job that can never run.
     Reject(JobId),
-    /// Take jobs that have ended off the list of those that a job follows.
+    /// Take jobs that have ended off the list of jobs that this one follows.
     Advance {
-        /// The job that follows them.
         job_id: JobId,
-        /// The jobs that have ended as they must.
+        /// The followed jobs that have ended as they must.
         ended: BTreeSet<JobId>,
     },
     /// Queue a job without live allocs again.
@@ -113,15 +100,16 @@ pub enum Action {
     SetIdle(NodeId, Idleness),
     /// Tell an alloc to stop because its node's drain deadline is near, and count it as lost for its job.
     Drain(AllocId, NodeId),
-    /// Drain a node whose machine will not stay; until this time, if EC2 terminates it then.
-    DrainNode { node_id: NodeId, by: Option<Time> },
+    /// Drain a node whose capacity reservation ends. `by`: when EC2 terminates the machine; `None` if it does not.
+    DrainNode {
+        node_id: NodeId,
+        by: Option<Time>,
+    },
     /// Tell a person.
     Warn(Subject),
     /// Do nothing on purpose, and record why.
     HoldBack {
-        /// What is held back.
         subject: Subject,
-        /// What to store about the hold-back.
         note: Note,
     },
 }
@@ -160,7 +148,7 @@ pub enum Note {
     Limit(Box<EntryChange>),
 }
 
-/// The most offerings that are named in an explanation.
+/// The most offerings that an explanation names.
 const WAYS_NAMED: usize = 5;
 
 /// These offerings in words, if there are several.

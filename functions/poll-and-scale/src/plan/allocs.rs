@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a job waits for an unknown alloc for the window that the job sets, and at most two runs longer if the
 //! node is syncing again; an alloc that its job no longer wants is told to stop; of several copies after a reconnect,
-//! one stays, and it is decided which one only while the nodes of all of them are heard.
+//! one stays, and the choice is made only while the nodes of all of them are heard.
 //! Does not: place copies (the demand stage does).
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
@@ -34,7 +34,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             None => {}
         }
     }
-    // A copy whose row cannot be read may run. Its node is only partially read, but nothing here says which node that is.
+    // A copy whose row cannot be read may run, and the node of that copy is not known. So the other copies are left alone.
     for id in &view.seen.quarantined.allocs {
         back.remove(&(id.job_id, id.member));
     }
@@ -45,7 +45,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
             copies.push(alloc);
         }
     }
-    // One copy may be lost with its node soon: then no other copy is told to stop before this is known.
+    // If one of the copies may soon be lost with its node, no other copy is told to stop before that is known.
     for copies in back.into_values().filter(|copies| copies.iter().all(|copy| can_stay(view, copy))) {
         resolve(plan, &copies);
     }
@@ -68,16 +68,15 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
 }
 
 /// Whether the run that places the members of this job in parts has ended too early. A run lasts less than a period. If one lasts
-/// longer, its next write fails, because the version of the job has changed.
+/// longer, its next write fails, because the requeue has changed the version of the job.
 fn is_cut_short(view: &View<'_>, job: &JobSummary) -> bool {
     let placed_at = || view.allocs_of(job.job_id).iter().map(|alloc| alloc.placed_at).max();
     job.state == JobState::Placing && placed_at().is_some_and(|at| view.now.since(at) >= Span::from_s(PERIOD_S))
 }
 
-/// The allocs that only the record of this node lists: they ended, they are live on another node, or their table was restored to
-/// another moment. A record
-/// and its allocs change together, so this never comes from a run of ours. Until it is corrected, the node gets no work and
-/// is not shut down.
+/// Takes off the records the allocs that only the record lists: they ended, they are live on another node, or their table was
+/// restored to another moment. A record and its allocs change together, so no run causes this. Until it is corrected, the node
+/// gets no work and is not shut down.
 fn without_rows(view: &View<'_>, plan: &mut Plan) {
     for (_, life) in view.lives().filter(|(_, life)| view.is_partially_read(life.node_id)) {
         let is_here = |id: &AllocId| view.seen.alloc(*id).is_some_and(|alloc| alloc.node_id == life.node_id);
@@ -88,8 +87,8 @@ fn without_rows(view: &View<'_>, plan: &mut Plan) {
     }
 }
 
-/// The live allocs that the record of their node does not list. Mostly they were placed after this run had read the record, and
-/// the acting write then finds them there. Otherwise the records were restored to another moment.
+/// Puts the live allocs on the record of their node that it does not list. Mostly they were placed after this run had read the
+/// record, and the action then finds them there. Otherwise the records were restored to another moment.
 fn not_on_record(view: &View<'_>, plan: &mut Plan) {
     for alloc in view.seen.allocs.iter().filter(|alloc| view.is_partially_read(alloc.node_id)) {
         let life = view.node(alloc.node_id).and_then(NodeRecord::life);
@@ -106,7 +105,7 @@ const STRETCH: Span = Span::from_s(2 * PERIOD_S);
 fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
     let (id, node_id, now) = (alloc.alloc_id, alloc.node_id, view.now);
     let lose = |reason: Reason| Some((Action::LoseAlloc(id, node_id), reason));
-    // Nobody knows what became of a node whose record was set quarantined.
+    // The state of a node is not known while its record is quarantined.
     let is_quarantined = view.seen.quarantined.slots.contains(&node_id.slot());
     let Some(record) = view.node(node_id) else {
         return if is_quarantined { None } else { lose(Reason::NodeGone { node_id }) };
@@ -137,7 +136,7 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
             | ClientStatus::Failed
             | ClientStatus::Lost => return lose(Reason::SilentAndNotWaitedFor { status }),
         },
-        // The report never came. A job that wants a copy gets the time to place one before the alloc is lost.
+        // The report never came. If the job wants a copy, there is time to place one before the alloc is lost.
         Some(NodeStatus::Syncing) if wants_copy(alloc) && syncing_since(view, record, STRETCH).is_none() => {}
         Some(NodeStatus::Syncing) => return lose(Reason::NeverReported {}),
         Some(NodeStatus::Ready) | None => {}
@@ -161,7 +160,7 @@ fn regroups(view: &View<'_>, alloc: &AllocSummary) -> bool {
 /// acting write reads the job again.
 fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     match view.job(alloc.alloc_id.job_id) {
-        // Nothing is known of a job whose row contradicts the contract.
+        // The state of a quarantined job is not known.
         None if view.seen.quarantined.jobs.contains(&alloc.alloc_id.job_id) => None,
         None => Some(Reason::JobEnded {}),
         Some(job) if !matches!(job.state, JobState::Placing | JobState::Placed) => {
@@ -180,8 +179,8 @@ fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<Re
     (now + Span::from_s(PERIOD_S) >= by - alloc.failure_policy.stop_time()).then_some(Reason::DrainEnds { by })
 }
 
-/// Whether this plan has no doubt that the alloc goes on: its node is heard and its instance runs, and this plan decides
-/// nothing else about the node or the alloc.
+/// Whether the alloc certainly goes on: its node is heard and its instance runs, and this plan decides nothing else about the
+/// node or the alloc.
 fn can_stay(view: &View<'_>, alloc: &AllocSummary) -> bool {
     let node_id = alloc.node_id;
     view.node(node_id)
@@ -191,7 +190,7 @@ fn can_stay(view: &View<'_>, alloc: &AllocSummary) -> bool {
         && !view.ending.contains(&alloc.alloc_id)
 }
 
-/// Of the copies that run, one stays. The job's `reconcile` setting decides which.
+/// Keeps one of the copies that run. The job's `reconcile` setting decides which.
 fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
     let Some(first) = copies.first() else { return };
     let strategy = first.failure_policy.reconcile;

@@ -12,7 +12,7 @@ use model::events::Subject;
 use model::functions::POLL_AND_SCALE;
 use model::reason::Reason;
 
-/// A brake as this function sees it.
+/// A brake as poll-and-scale sees it.
 pub(super) fn of(view: &View<'_>, kind: BrakeKind) -> Brake<'static> {
     view.seen.control.brake_of(kind, POLL_AND_SCALE.name, view.now)
 }
@@ -27,7 +27,7 @@ pub(super) fn decide(plan: &mut Plan, brake: &Brake<'_>, trouble: Incident) -> P
     decision.permit
 }
 
-/// Nothing is unusual: the brake's entry says so from now on.
+/// Notes in the brake's entry that nothing is unusual any more.
 pub(super) fn calm(plan: &mut Plan, brake: &Brake<'_>) {
     let change = brake.calm();
     let reason = Reason::TroubleOver { kind: change.kind };

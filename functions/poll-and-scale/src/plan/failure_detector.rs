@@ -33,8 +33,8 @@ use model::time::{Span, Time};
 use model::{BrakeKind, Contact, Life, NodeStatus};
 use std::collections::BTreeSet;
 
-/// If the records show a heartbeat this long after the last note of heartbeat-ingest, then heartbeat-ingest no longer
-/// writes notes, and only the records count.
+/// If a record shows a heartbeat this long after the last note of heartbeat-ingest, then heartbeat-ingest no longer writes its
+/// notes, and only the records count.
 const UNKEPT_NOTE: Span = Span::from_s(120);
 
 /// A silent node whose status does not say so yet.
@@ -49,18 +49,18 @@ struct Silent<'a> {
 struct Fleet<'a> {
     /// How many of them there are.
     nodes: usize,
-    /// How many of them registered before the trouble began that the brake knows of. Later ones would make the share of
-    /// silent nodes look smaller.
+    /// How many of them registered before the brake began to hold. Later ones would make the share of silent nodes look
+    /// smaller.
     earlier: usize,
     /// How many of them are silent, also those whose status says so already.
     fell_silent: usize,
     /// The silent nodes whose status does not say so yet, the longest silent first.
     open: Vec<Silent<'a>>,
-    /// The silent nodes whose instances do not run, as EC2 lists them.
+    /// The silent nodes whose instances EC2 lists as not running.
     explained: BTreeSet<NodeId>,
     /// When the last heartbeat of the fleet arrived.
     pinged_at: Option<Time>,
-    /// When the last lease of the fleet was given, if leases were always as long as they are now.
+    /// When the last lease of the fleet was given, computed with the length that leases have now.
     leased_at: Option<Time>,
 }
 
@@ -122,13 +122,13 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
     fleet
 }
 
-/// Until when heartbeat-ingest has shown that it works. It notes accepted heartbeats in the control table. The note
-/// before the last one counts: at the first accepted heartbeat after an outage, other nodes may not have had the time to
-/// call again.
+/// The last time for which it is shown that heartbeat-ingest worked. It notes accepted heartbeats in the control table. The
+/// note before the last one counts: at the first accepted heartbeat after an outage, other nodes may not have had the time
+/// to call again.
 fn proven_at(view: &View<'_>, fleet: &Fleet<'_>) -> Option<Time> {
     let noted = view.seen.control.ingest();
     let Some(noted_at) = noted.since_at() else {
-        // No note at all, as in a state that a person wrote for `plan --state`: the leases are proof enough.
+        // There is no note in a state that a person wrote for `plan --state`. The leases are then proof enough.
         return fleet.pinged_at.max(fleet.leased_at);
     };
     let is_kept = fleet.pinged_at.is_none_or(|at| at.since(noted_at) < UNKEPT_NOTE);
@@ -175,11 +175,10 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut suspicion: Sus
     suspicion
 }
 
-/// The brake `leases`.
 fn braked(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>) -> Permit {
     let policy = &view.seen.policy.heartbeat;
     let (hold_s, not_before, why) = if fleet.is_all_silent() {
-        // All are silent since the last heartbeat of the fleet at the earliest. An older entry is about an outage that
+        // This outage began at the last heartbeat of the fleet or later. An older entry of the brake is about an outage that
         // has ended, or about a part of the fleet.
         (policy.blackout_s, fleet.pinged_at, Reason::AllSilent { nodes: fleet.nodes })
     } else {

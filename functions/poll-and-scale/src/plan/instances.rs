@@ -19,7 +19,6 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{ABSENCE_CONFIRM, BrakeKind, Life, NodeRecord, NodeState, NodeStatus};
 
-/// A record whose instance is unlisted.
 struct Unlisted<'a> {
     record: &'a NodeRecord,
     life: &'a Life,
@@ -31,8 +30,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let lives: Vec<_> = view.lives().filter(|(record, _)| view.seen.has_asked(record)).collect();
     for (record, life) in lives {
         if let Some(foreign) = view.foreign_of(life) {
-            // An instance belongs to the node whose tag it carries. The record may be a copy, or a caller may have named
-            // an instance of another node. The record does nothing to the instance before a person has corrected the record.
+            // An instance belongs to the node whose tag it carries. The record may be a copy, or a caller may have named an
+            // instance of another node. The run leaves the instance alone until a person has corrected the record.
             view.lose(life.node_id);
             let reason = Reason::ForeignInstance { instance_id: foreign.instance_id.clone(), owner: foreign.owner() };
             warn(plan, Subject::Slot(record.slot), reason);
@@ -53,7 +52,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         }
         match (&life.instance_id, live) {
             (None, Some(instance)) => bind(view, plan, life, instance),
-            // The node has registered before any run has seen by which way it was launched.
+            // The node registered before a run had seen which of its ways EC2 took. The binding notes that way.
             (Some(_), Some(instance)) if !life.others.is_empty() && is_up(record) => bind(view, plan, life, instance),
             (None, None) => unanswered(view, plan, record, life),
             (Some(_), Some(instance)) => listed_as_live(view, plan, record, life, instance),
@@ -99,7 +98,7 @@ fn note_absence(plan: &mut Plan, record: &NodeRecord, life: &Life, since: Option
 /// An assigned record without an instance: the launch call is under way, or its answer was lost.
 fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
     if view.limit_on(&life.offering).is_some_and(Limit::is_unanswered_again) {
-        // Its jobs go another way, if there is one. The record waits for the instance that EC2 may have launched.
+        // Another launch serves the jobs of this node, if possible. The record waits for the instance that EC2 may have launched.
         view.lose(life.node_id);
     }
     if life.launch_claim_until_at > view.now || !matches!(record.state, NodeState::Assigned(_)) {
@@ -123,9 +122,9 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
     }
 }
 
-/// EC2 does not list the instance that the record names, and lists another one with the tag of this node. The record may
-/// name a wrong instance, so it is not cleaned before a person has looked. A node that is being shut down takes all its
-/// instances with it.
+/// Decides about a record whose instance is unlisted while EC2 lists another one with the tag of the node. The record may name
+/// a wrong instance, so it is not cleaned before a person has looked. If the node is shutting down, all its instances are
+/// terminated.
 fn another_is_tagged(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, reason: Reason) {
     if let NodeState::ShuttingDown(_) = &record.state {
         for instance in view.tagged(life.node_id) {
@@ -137,13 +136,13 @@ fn another_is_tagged(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life
     }
 }
 
-/// Says what a person must put right: in each run's answer, in `status` for as long as it lasts, and in one event.
+/// Tells a person what to correct: in each run's answer, in `status` for as long as it lasts, and in one event.
 fn warn(plan: &mut Plan, subject: Subject, reason: Reason) {
     plan.explained.rows.push((subject.clone(), reason.clone()));
     plan.push(Action::Warn(subject), reason, EventPolicy::Quiet);
 }
 
-/// Records that are bound to an unlisted instance.
+/// Decides about the records that are bound to an unlisted instance.
 fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'_>>) {
     let mut gone = Vec::new();
     for Unlisted { record, life, instance_id } in unlisted {
@@ -173,7 +172,7 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
                 gone.push((record, life, instance_id, since));
             }
             None if old => {
-                // One observation proves nothing. A node that never sent a heartbeat counts as there until the second.
+                // One observation proves nothing. A node that never sent a heartbeat counts as there until the second one.
                 let is_gone = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
                 if is_gone || view.suspicion.is_silent(life.node_id) {
                     view.lose(life.node_id)
@@ -200,7 +199,7 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
     }
 }
 
-/// The instance is unlisted, but its heartbeats arrive: the node is left alone, and a person is told.
+/// Leaves a node alone whose instance is unlisted but whose heartbeats arrive, and tells a person.
 fn unlisted_but_heard(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, instance_id: String) {
     let reason = Reason::UnlistedButHeard { instance_id };
     if life.absent_since_at.is_none() {
@@ -211,7 +210,6 @@ fn unlisted_but_heard(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord,
     }
 }
 
-/// Whether the node should be up.
 fn is_up(record: &NodeRecord) -> bool {
     !matches!(record.state, NodeState::ShuttingDown(_))
 }

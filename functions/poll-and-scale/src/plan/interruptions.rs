@@ -22,7 +22,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut pools: BTreeMap<ControlKey, (Offering, Vec<Time>)> = BTreeMap::new();
     for (_, life) in view.lives().filter(|(_, life)| life.offering.market == Market::Spot) {
         let Some(by) = life.interrupt_at else { continue };
-        // The zone as a launch of this run knows it, and not as the instance showed it: both must name the same pool.
+        // The zone comes from the catalogue, as for a launch, and not from the instance: so both name the same pool.
         let subnet = life.offering.subnet_id.as_deref();
         let zone = subnet.and_then(|id| view.seen.policy.catalogue.zone_of(id)).map(str::to_owned);
         let offering = Offering { zone, ..life.offering.clone() };
@@ -31,7 +31,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     for (offering, taken) in pools.into_values().filter(|(_, taken)| taken.len() >= MANY) {
         let last = taken.iter().max().copied().unwrap_or(view.now);
         let known = view.seen.control.shortage(&offering);
-        // The limit that these interruptions began lasts until they are over.
+        // These interruptions have begun a limit already, which lasts until they are over.
         if model::control::Entry::row(&known).until_at.is_some_and(|until| until >= last) {
             continue;
         }

@@ -1,5 +1,4 @@
-//! How long a node or an alloc may take, and whether that time is over. Several stages ask the same.
-//!
+//! How long a node or an alloc may take, and whether that time is over. Several stages use these rules.
 //! Does not: decide what follows.
 
 use super::view::View;
@@ -26,7 +25,7 @@ pub(super) fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
     if waited < timeout {
         return false;
     }
-    // The node may have called in vain. Then the time-out is not its fault.
+    // If heartbeat-ingest was down, the node may have called in vain. Then the time-out is not its fault.
     let due = life.assigned_at + timeout - Span::from_s(policy.heartbeat.grace_s);
     view.suspicion.could_call_after(due) || waited >= timeout + Span::from_s(policy.heartbeat.blackout_s)
 }
@@ -37,14 +36,14 @@ pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
     syncing_since(view, record, Span::ZERO).is_some()
 }
 
-/// Since when a node heartbeats and is `syncing`, if that is as long as a boot may take and `more`.
+/// Since when a node that heartbeats is `syncing`, if that time is at least as long as a boot may take, plus `more`.
 pub(super) fn syncing_since(view: &View<'_>, record: &NodeRecord, more: Span) -> Option<Time> {
     let limit = Span::from_s(view.seen.policy.boot.timeout_s) + more;
     let contact = record.contact().filter(|c| c.status == NodeStatus::Syncing && c.lease_expires_at >= view.now)?;
     contact.syncing_since_at.filter(|since| view.now.since(*since) >= limit)
 }
 
-/// Whether the job wants a copy of this alloc while nobody knows what became of it.
+/// Whether the alloc is unknown and its job wants a copy meanwhile.
 pub(super) fn wants_copy(alloc: &AllocSummary) -> bool {
     alloc.client == ClientStatus::Unknown && alloc.failure_policy.replace && alloc.desired == Desired::Run
 }

@@ -2,9 +2,8 @@
 //!
 //! Each stage is one file. The stages run in this order: whose silence is believed (`failure_detector`), what EC2 lists
 //! (`instances`), which leases expired (`leases`), what follows for the allocs (`allocs`), which spot pools EC2 empties
-//! (`interruptions`), which capacity reservations end (`reservations`), what the queue needs (`demand`), which launches without
-//! an answer are repeated for it (`relaunch`), and which nodes may be shut down (`shutdown`). The stages share the actions (`actions`), the indexed
-//! observation (`view`) and the brakes (`brakes`).
+//! (`interruptions`), which capacity reservations end (`reservations`), what the queue needs (`demand`), which unanswered
+//! launches are repeated (`relaunch`), and which nodes may be shut down (`shutdown`).
 //!
 //! Guarantees: the same observation and time give the same plan; after a plan was carried out, the next plan is empty,
 //! with the exceptions of `docs/rules.md#section-4`; every action has a reason.

@@ -1,11 +1,11 @@
-//! What the queue needs of the nodes that are there. The stage `demand` says it; `relaunch` and `shutdown` limits it.
+//! What the queue needs of the nodes that are there. The stage `demand` fills it in, `relaunch` takes off the nodes that will
+//! not come, and `shutdown` decides by it.
 
 use super::view::ByNode;
 use model::Usd;
 use model::ids::{JobId, NodeId};
 use std::collections::BTreeSet;
 
-/// What the queue needs of the existing nodes. The `shutdown` stage uses it.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     /// Nodes on which something is placed or reserved, and the first job that this run reserves the node for.

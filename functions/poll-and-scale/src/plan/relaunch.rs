@@ -25,7 +25,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &mut Needs) {
     for life in &lives {
         let is_needed = needed.contains(&life.node_id) || batch(life).is_some_and(|ulid| batches.contains(&ulid));
         if !is_needed && life.intent == Intent::Run {
-            // It was counted, and will not come: an idle node must not be shut down in its favour.
+            // The node was counted as usable, but it will not come. Without this, an idle node could be shut down in its favour.
             needs.usable = needs.usable.saturating_sub(1);
         }
         match held(view, life, is_needed) {
@@ -41,7 +41,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &mut Needs) {
     }
 }
 
-/// Those of these nodes that somebody needs: a job, a demand set, the minimum, or an operator who holds the node.
+/// The nodes of these lives that somebody needs: a job, a demand set, the minimum, or an operator who holds the node.
 fn needed(view: &View<'_>, needs: &Needs, lives: &[&Life]) -> NodeSet {
     let mut spare = needs.usable.saturating_sub(view.minimum());
     let mut is_needed = |life: &Life| {
@@ -52,7 +52,7 @@ fn needed(view: &View<'_>, needs: &Needs, lives: &[&Life]) -> NodeSet {
         if needs.more_may_come || needs.used.contains(&node_id) || needs.for_sets.contains(&node_id) {
             return true;
         }
-        // Above the minimum, the nodes of the highest slots are the ones too many.
+        // If there are more nodes than the minimum, those of the highest slots are too many.
         let too_many = spare > 0;
         spare = spare.saturating_sub(1);
         !too_many
@@ -62,7 +62,7 @@ fn needed(view: &View<'_>, needs: &Needs, lives: &[&Life]) -> NodeSet {
 
 /// Why the call is not repeated now.
 fn held(view: &View<'_>, life: &Life, is_needed: bool) -> Option<Reason> {
-    // A node of the batch that is no more would get an instance that no record claims.
+    // If a node of the batch is gone, the repeated call could launch an instance that no record claims.
     let is_whole = life.batch.as_ref().is_none_or(|batch| batch.nodes().all(|node_id| view.has(node_id)));
     if !is_whole {
         return Some(Reason::BatchNotWhole {});
@@ -70,7 +70,7 @@ fn held(view: &View<'_>, life: &Life, is_needed: bool) -> Option<Reason> {
     if !is_needed {
         return Some(Reason::NobodyNeedsIt {});
     }
-    // EC2 may go on with a way that no limit covers.
+    // A limit holds the call only if each of its ways has one: EC2 may use any of the others.
     let limits: Option<Vec<&Limit>> = life.ways().iter().map(|way| view.limit_on(way)).collect();
     let limit = limits.and_then(|limits| limits.first().map(ToString::to_string));
     let limit = limit.or_else(|| (view.seen.policy.nodes.max == 0).then(|| Reason::ClusterPaused {}.to_string()));

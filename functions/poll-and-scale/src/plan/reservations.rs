@@ -6,7 +6,8 @@
 //! | another kind, as long before its end | get no new work, and go when their jobs have ended: EC2 lets them run on, at the price on demand |
 //! | over, cancelled, or no longer in the policy | as for another kind |
 //!
-//! Guarantees: without knowing of a reservation, nothing is drained; what an operator holds is drained only if EC2 terminates it.
+//! Guarantees: while a reservation is not known, its nodes are not drained; a node that an operator holds is drained only if
+//! EC2 terminates it.
 //! Does not: count who uses a reservation (`demand` does).
 
 use super::actions::{Action, Plan};
@@ -38,14 +39,13 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     drained.into_iter().for_each(|node_id| view.lose(node_id));
 }
 
-/// When a reservation ends for its nodes.
 struct Ending {
     until: Time,
-    /// When EC2 terminates them; `None` if it does not.
+    /// When EC2 terminates the nodes; `None` if it does not.
     by: Option<Time>,
 }
 
-/// The end of a reservation; `None` if it has none, or if nothing is known of it.
+/// The end of a reservation for its nodes; `None` if it has no end, or if nothing is known of it yet.
 fn ending(view: &View<'_>, reservation: &Reserved) -> Option<Ending> {
     let policy = &view.seen.policy;
     let over = Some(Ending { until: view.now, by: None });
@@ -61,7 +61,6 @@ fn ending(view: &View<'_>, reservation: &Reserved) -> Option<Ending> {
     Some(Ending { until, by: (known.kind == ReservationKind::CapacityBlock).then_some(until) })
 }
 
-/// Whether the node drains already as it must.
 fn drains_already(life: &Life, by: Option<Time>) -> bool {
     match by {
         Some(by) => life.intent == Intent::Drain && life.drain_by_at.is_some_and(|at| at <= by),

@@ -38,7 +38,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
         let stays = if view.is_partially_read(node_id) {
             Some(Reason::AllocsUnclear {})
         } else if view.is_suspected(node_id) && !(view.suspicion.is_suspected(node_id) && drain_is_over(view, life)) {
-            // The last report of a suspected node may be old: the node may be busy by now. Only a drain's deadline ends it.
+            // The node may be busy by now, because its last report may be old. Only a drain's deadline shuts it down.
             Some(Reason::NodeSuspected {})
         } else if view.decided.contains(&node_id) {
             None
@@ -77,7 +77,7 @@ fn surplus(view: &View<'_>, needs: &Needs) -> NodeSet {
             is_free && !view.is_partially_read(l.node_id) && !view.is_leaving(l)
         })
         .collect();
-    // Nodes that are shut down in any case come first, because they make room too.
+    // Nodes that this plan shuts down in any case come first, because they make room too.
     idle.sort_by_key(|l| {
         let goes = needs.outgrown.contains(&l.node_id);
         (!goes, std::cmp::Reverse((l.offering.price_per_hour, l.node_id.slot())))
@@ -95,7 +95,7 @@ fn surplus(view: &View<'_>, needs: &Needs) -> NodeSet {
     idle.iter().take(most).chain(outgrown).map(|l| l.node_id).collect()
 }
 
-/// Whether the node has no live alloc, its agent does not say busy, and nobody reads an output there: a reader who is gone
+/// Whether the node has no live alloc, its agent does not say busy, and nobody reads an output there. A reader who is gone
 /// counts until the follow is over. The agent's busy flag and readers no longer count once the node is disconnected or down
 /// and its lease has expired. While a brake holds, the status stays as it was, so they still count.
 fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
@@ -104,10 +104,9 @@ fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     life.allocs.is_empty() && !record.contact().is_some_and(|c| (c.busy || life.is_read(now)) && !silent(c))
 }
 
-/// Whether a node is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// The node is not needed.
+    /// Nobody needs the node.
     Surplus,
     /// The node is needed for this job. `None`: it is needed for the minimum.
     Needed(Option<JobId>),
@@ -208,7 +207,7 @@ fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, wh
         None => count_idle(plan, life, contact, Idleness::Idle),
         Some(since) if view.now < since + Span::from_s(view.seen.policy.idle.timeout_s) => {}
         Some(_) => {
-            // With the next node this would be the same, if its image or its boot script is wrong.
+            // A failed start: if the image or the boot script is wrong, the next node would refuse work too.
             shut_down(plan, life, Because::FailedStart, reason);
             return None;
         }
@@ -257,7 +256,6 @@ fn too_early(view: &View<'_>, life: &Life, until: Time, wait: impl FnOnce(Span) 
     (at > view.now).then(|| wait(at.since(view.now)))
 }
 
-/// Counts the runs that see a node idle, and resets the count when the node is needed.
 fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Idleness) {
     let reason = match seen {
         Idleness::Idle => Reason::IdleAndNotNeeded {},
@@ -267,10 +265,10 @@ fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Idleness) {
     plan.add_quietly(Action::SetIdle(life.node_id, seen), reason);
 }
 
-/// How long it takes until a shutdown window opens; zero if one is open now.
+/// The time until a shutdown window opens; zero if one is open now.
 ///
-/// The minutes are alternately closed and open, and repeat from `launched_at` on, which is when EC2 launched the
-/// instance: `[54, 5, 1]` is open from minute 54 to 59 of every hour. An empty list is always open.
+/// The minutes are alternately closed and open, and repeat from the launch by EC2 (`launched_at`) on: `[54, 5, 1]` is open
+/// from minute 54 to 59 of every hour. An empty list is always open.
 fn closed_for(windows_min: &[u32], launched_at: Time, now: Time) -> Span {
     let total: i64 = windows_min.iter().map(|m| i64::from(*m)).sum();
     if total == 0 {
@@ -278,7 +276,7 @@ fn closed_for(windows_min: &[u32], launched_at: Time, now: Time) -> Span {
     }
     let total = total.saturating_mul(60_000);
     let phase = now.since(launched_at).as_ms().rem_euclid(total);
-    // The lengths repeat, so the first open length of the second round is as far as this must look.
+    // A window opens in the second round at the latest, because the lengths repeat.
     let (mut from, mut wait) = (0, total);
     for (n, minutes) in windows_min.iter().chain(windows_min).enumerate() {
         let until = from + i64::from(*minutes).saturating_mul(60_000);

@@ -1,7 +1,7 @@
 //! Which sizes fit a job, in which order they are tried, and which offerings may be launched now.
 //!
 //! Guarantees: the cheapest size comes first; at equal price the one with more memory, then by name; of reserved ones the
-//! smallest.
+//! smallest first.
 //! Does not: count nodes or prices; the packing does.
 
 use super::view::View;
@@ -14,7 +14,7 @@ use model::time::Span;
 use model::{Arch, Capacity, JobSummary, Machine, MachineNeed, Market, MarketNeed, Offering, Usd};
 use std::collections::BTreeSet;
 
-/// The sizes of a policy, in the order to try them.
+/// The sizes of a policy. Each method gives them in the order to try them.
 pub(super) struct Sizes<'a> {
     policy: &'a Policy,
     sorted: Vec<(&'a Size, Capacity)>,
@@ -29,46 +29,42 @@ impl<'a> Sizes<'a> {
         Self { policy, sorted, default_arch: policy.default_arch() }
     }
 
-    /// Every size that work without GPUs may have, in the order to try them.
+    /// Every size that work without GPUs may have.
     pub(super) fn all(&self) -> Vec<&'a Size> {
         self.sorted.iter().map(|(size, _)| *size).filter(|size| is_for(size, 0)).collect()
     }
 
-    /// The sizes of this name, in the order to try them.
     pub(super) fn named(&self, name: &str) -> Vec<&'a Size> {
         self.sorted.iter().map(|(size, _)| *size).filter(|size| size.name == name).collect()
     }
 
-    /// The sizes that fit a job, in the order to try them.
     pub(super) fn fitting(&self, job: &JobSummary) -> Vec<&'a Size> {
         self.offering(job.needs.capacity(), &job.needs.machine)
     }
 
-    /// The sizes that offer this, in the order to try them.
+    /// The sizes with this capacity whose machines meet this need.
     pub(super) fn offering(&self, takes: Capacity, need: &MachineNeed) -> Vec<&'a Size> {
         let is_fitting = |size, usable| is_for(size, takes.gpus) && self.machine(size).fits(takes, need, usable);
         let fit = self.sorted.iter().filter(|(size, usable)| is_fitting(size, *usable));
         fit.map(|(size, _)| *size).collect()
     }
 
-    /// A machine of this size.
     pub(super) fn machine(&self, size: &'a Size) -> Machine<'a> {
         size.machine(self.default_arch)
     }
 
-    /// Why no size fits.
     pub(super) fn none_fits(&self, takes: Capacity, need: &MachineNeed) -> Reason {
         self.policy.none_fits(takes, need)
     }
 }
 
-/// Whether work that needs so many GPUs may have this size. What is reserved costs nothing, so without this rule every job would
-/// go first to the reserved machines with GPUs, and those that need GPUs would find none.
+/// Whether work that needs this many GPUs may have this size. Reserved machines cost nothing. Without this rule every job would
+/// go to those with GPUs first, and jobs that need GPUs would find none.
 fn is_for(size: &Size, gpus: u32) -> bool {
     size.reservation.is_none() || size.capacity.gpus == 0 || gpus > 0
 }
 
-/// Why no machine may be launched in the capacity reservation of a size, of which so many are free; `None` if one may.
+/// Why no machine may be launched in the capacity reservation of a size; `None` if one may. `free`: the machines left in it.
 pub(super) fn closed(view: &View<'_>, size: &Size, free: u32) -> Option<Reason> {
     let reservation = size.reservation.as_ref()?.id.clone();
     let known = view.seen.policy.catalogue.reservations.get(&reservation)?;

@@ -1,21 +1,18 @@
-//! What a run believes about silent nodes. The stage `failure_detector` fills it in; every later stage asks it.
-//!
-//! Does not: judge.
+//! What a run believes about silent nodes. The stage `failure_detector` fills it in, and every later stage reads it.
 
 use model::ids::NodeId;
 use model::time::Time;
 use std::collections::BTreeSet;
 
-/// What this run believes about silent nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Suspicion {
     /// The silent nodes whose silence is believed.
     pub(super) silent: BTreeSet<NodeId>,
     /// The silent nodes whose silence is not believed.
     pub(super) suspected: BTreeSet<NodeId>,
-    /// Whether there is a node whose heartbeats could show that heartbeat-ingest works.
+    /// Whether a node exists whose heartbeats could show that heartbeat-ingest works.
     pub(super) has_witness: bool,
-    /// heartbeat-ingest worked at this time. It also worked later, and every node had the time to call in between.
+    /// heartbeat-ingest worked at this time and again later. Between the two, every node had the time to call.
     pub(super) proven_at: Option<Time>,
 }
 
@@ -30,8 +27,8 @@ impl Suspicion {
         self.suspected.contains(&node_id)
     }
 
-    /// Whether heartbeat-ingest has accepted calls since `due`, so that a node could have called. `true` if no node could
-    /// show it.
+    /// Whether heartbeat-ingest has accepted calls since `due`, so that a node could have called. `true` if no node exists that
+    /// could show it.
     pub(crate) fn could_call_after(&self, due: Time) -> bool {
         !self.has_witness || self.proven_at.is_some_and(|at| at > due)
     }

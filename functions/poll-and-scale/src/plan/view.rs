@@ -24,17 +24,15 @@ struct Facts<'a> {
     life: &'a Life,
     /// The instances of the life in EC2's list: the bound one, or, while none is bound, those that it may get.
     listed: Few<&'a Instance>,
-    /// The instances with the tag of this node. In a batch: the instance that the record names, or the one that it may get.
+    /// The instances with the tag of this node. In a batch: the instance that the record names, or the one that it will get.
     tagged: Few<&'a Instance>,
-    /// The bound instance, if it belongs to another node.
     foreign: Option<&'a Instance>,
     /// Where its allocs are in `on_nodes`.
     allocs: Range<usize>,
-    /// Whether the policy has its size.
     has_size: bool,
 }
 
-/// A list that mostly has one element. It then needs no memory of its own.
+/// A list that mostly has one element, and then allocates no memory.
 #[derive(Clone)]
 struct Few<T> {
     first: Option<T>,
@@ -59,11 +57,10 @@ impl<T: Copy> Few<T> {
     }
 }
 
-/// What a plan notes about nodes, by slot. A plan notes it only about current lives, and a slot has one of them.
+/// Notes of a plan about nodes, by slot. Only current lives have notes, and a slot has one current life.
 #[derive(Debug)]
 pub(crate) struct ByNode<T>(Vec<Option<(NodeId, T)>>);
 
-/// A set of nodes.
 pub(crate) type NodeSet = ByNode<()>;
 
 impl<T> Default for ByNode<T> {
@@ -118,20 +115,19 @@ impl FromIterator<NodeId> for NodeSet {
     }
 }
 
-/// The observation with indexes, and the nodes that are decided.
 pub(crate) struct View<'a> {
     pub(crate) seen: &'a Observation,
     pub(crate) now: Time,
     lives: Vec<Facts<'a>>,
-    /// Where the life of a slot is in `lives`. A slot has one record, and its record one life.
+    /// Where the life of a slot is in `lives`.
     by_slot: Vec<Option<u32>>,
     /// The allocs, those of a node next to each other.
     on_nodes: Vec<&'a AllocSummary>,
-    /// The ids of the allocs, in their order. Ids alone are found faster than whole rows.
+    /// The ids of `seen.allocs`, in the same order. A search in ids is faster than one in whole rows.
     alloc_ids: Vec<AllocId>,
     /// Sorted by id.
     jobs: Vec<(JobId, &'a JobSummary)>,
-    /// Nodes that this plan already changes.
+    /// Nodes about which this plan has already decided.
     pub(crate) decided: NodeSet,
     /// Nodes that this plan takes out of service: no room is counted on them.
     pub(crate) lost: NodeSet,
@@ -171,7 +167,7 @@ impl<'a> View<'a> {
         view
     }
 
-    /// How many nodes are kept up now.
+    /// How many nodes the policy keeps up at this time.
     pub(crate) fn minimum(&self) -> u32 {
         self.seen.policy.minimum_at(self.now)
     }
@@ -252,8 +248,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Puts the allocs of each node next to each other: counts them, gives each node its place, and fills the places. So
-    /// no node needs a list of its own.
+    /// Puts the allocs of each node next to each other: counts them, gives each node a range, and fills the ranges. So no node
+    /// needs a list of its own.
     fn read_allocs(&mut self) {
         let node_of = |alloc: &AllocSummary| {
             let at = self.at(alloc.node_id)?;
@@ -282,7 +278,6 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the slot has a life.
     pub(crate) fn is_taken(&self, slot: Slot) -> bool {
         self.by_slot.get(slot.number() as usize).is_some_and(Option::is_some)
     }
@@ -328,7 +323,6 @@ impl<'a> View<'a> {
         self.seen.allocs.get(from..to).unwrap_or_default()
     }
 
-    /// Whether this alloc is live.
     pub(crate) fn is_live_alloc(&self, id: AllocId) -> bool {
         self.alloc_ids.binary_search(&id).is_ok()
     }
@@ -343,7 +337,7 @@ impl<'a> View<'a> {
         self.facts(life.node_id).is_some_and(|f| f.has_size)
     }
 
-    /// The instances of a life in EC2's list: the bound one, or, while none is bound, those that it may get.
+    /// See `Facts::listed`.
     pub(crate) fn instances_of(&self, life: &Life) -> impl Iterator<Item = &'a Instance> {
         self.facts(life.node_id).into_iter().flat_map(|f| f.listed.iter())
     }
@@ -353,7 +347,7 @@ impl<'a> View<'a> {
         self.facts(life.node_id).and_then(|f| f.foreign)
     }
 
-    /// The instances of this node by their tags that are not terminated.
+    /// The instances of `Facts::tagged` that are not terminated.
     pub(crate) fn tagged(&self, node_id: NodeId) -> impl Iterator<Item = &'a Instance> {
         self.facts(node_id).into_iter().flat_map(|f| f.tagged.iter()).filter(|i| is_live(i))
     }
@@ -377,7 +371,7 @@ impl<'a> View<'a> {
         self.held.insert(node_id);
     }
 
-    /// Whether this run does not believe that a silent or unlisted node is gone.
+    /// Whether the node is silent or unlisted, and this run does not believe that it is gone.
     pub(crate) fn is_suspected(&self, node_id: NodeId) -> bool {
         self.suspicion.is_suspected(node_id) || self.held.contains(&node_id)
     }

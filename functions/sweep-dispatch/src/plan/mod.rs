@@ -28,7 +28,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     let records: BTreeMap<Slot, &NodeRecord> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
     let cache_unused = Span::from_s(seen.policy.sweep.cache_unused_s);
     let mut plan = Plan::default();
-    // Only this function reads handles; poll-and-scale tells of all other rows.
+    // Only this function reads handles; the others warn of all other rows.
     for row in seen.quarantined.rows.iter().filter(|row| row.table == Table::Handles) {
         let reason = Reason::RowInvalid { what: row.what.clone() };
         plan.push(Action::Warn(row.subject.clone()), reason, EventPolicy::Once(A_DAY));
@@ -38,7 +38,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
         plan.push(Action::Warn(subject), reason, EventPolicy::Once(watchdog::ONCE));
     }
     end_brakes(seen, &records, now, &mut plan);
-    // Nobody knows which node holds a slot whose record was quarantined, so nothing is decided about its handles.
+    // The node of a slot whose record is quarantined is not known, so nothing is decided about its handles.
     let is_known = |handle: &&Handle| !seen.quarantined.slots.contains(&handle.node_id.slot());
     for handle in seen.handles.iter().filter(|h| h.due_at <= now).filter(is_known) {
         let record = records.get(&handle.node_id.slot()).copied();
@@ -53,7 +53,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     plan
 }
 
-/// The brake `handles` holds nothing of a node that is no more. No report of such a node would say so.
+/// Ends what the brake `handles` holds of a node whose life is over: no report of that node will end it.
 fn end_brakes(seen: &Observation, records: &BTreeMap<Slot, &NodeRecord>, now: Time, plan: &mut Plan) {
     let (kind, entry) = (BrakeKind::Handles, seen.control.brake(BrakeKind::Handles));
     let of = |source: &&str| source.split('#').next().and_then(|node| node.parse::<NodeId>().ok());
@@ -61,7 +61,7 @@ fn end_brakes(seen: &Observation, records: &BTreeMap<Slot, &NodeRecord>, now: Ti
         let node_id = of(source);
         node_id.is_some_and(|id| records.get(&id.slot()).is_some_and(|record| is_over(record, id)))
     });
-    // One in each run: the change is made to the entry as it was read.
+    // Only one in each run, because the change is made to the entry as it was read.
     if let Some(source) = over.next() {
         let change = seen.control.brake_of(kind, source, now).ends();
         plan.add_quietly(Action::EndBrake(Box::new(change)), Reason::TroubleOver { kind });

@@ -1,9 +1,8 @@
 //! The limits of arrays: how many jobs of one array may be placed at the same time.
 //!
-//! What is counted: the jobs of the array that have a live alloc on the record of a node, or in the index, and those that
-//! the index shows as placed or regrouping. Records are read consistently, so an index that is behind hides no job that
-//! runs. A job that the index still shows as queued is counted once, and comes before the jobs behind it, as in the run
-//! that placed it.
+//! A job of the array counts if it has a live alloc on the record of a node or in the index, or if the index shows it as
+//! placed or regrouping. Records are read consistently, so an index that is behind hides no job that runs. A job that the
+//! index still shows as queued counts once, in its place of the queue, as in the run that placed it.
 //!
 //! Guarantees: one plan never places, and never launches for, more jobs of an array than its limit leaves; a job that waits
 //! for its array holds up no other job and reserves nothing.
@@ -17,7 +16,7 @@ use model::reason::Reason;
 use model::{JobState, JobSummary};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The jobs that each array with a limit has placed, in this plan too.
+/// The placed jobs of each array with a limit, including those that this plan places.
 pub(super) struct Arrays {
     placed: BTreeMap<Array, BTreeSet<JobId>>,
 }
@@ -40,7 +39,7 @@ impl Arrays {
         Self { placed }
     }
 
-    /// Counts a queued job as placed. If its array already has as many as its limit allows, the reason why it waits.
+    /// Counts a queued job as placed. An error if its array already has as many jobs as its limit allows.
     pub(super) fn admit(&mut self, job: &JobSummary) -> Result<(), Reason> {
         let Some(limit) = job.array_limit else { return Ok(()) };
         let placed = self.placed.entry(Array::of(job.job_id)).or_default();

@@ -1,10 +1,10 @@
-//! A bin: a node with room for members of jobs.
+//! One bin, and the order in which bins are filled.
 
 use model::ids::{JobId, NodeId};
 use model::time::Time;
 use model::{Capacity, JobSummary, Machine, Usd};
 
-/// Room for members: on a node that takes work, on one that boots, or on one that would be launched.
+/// A node with room for members of jobs: it takes work, it boots, or it would be launched.
 #[derive(Debug)]
 pub(super) struct Bin<'a> {
     pub(super) at: At,
@@ -16,13 +16,13 @@ pub(super) struct Bin<'a> {
     pub(super) price_per_hour: Usd,
     /// When the node was assigned; for a new node, now.
     pub(super) assigned_at: Time,
-    /// Whether nothing is placed or reserved in this bin.
+    /// Nothing is placed or reserved in this bin.
     pub(super) empty: bool,
-    /// Whether nothing more may be placed in this bin: one member has the node alone.
+    /// Nothing more may be placed in this bin: one member has the node alone.
     pub(super) taken: bool,
-    /// Whether the agent says busy: another scheduler uses the machine. No job is placed here.
+    /// The agent says busy: another scheduler uses the machine. No job is placed here.
     pub(super) busy: bool,
-    /// Whether this bin is kept for the first job that cannot be placed.
+    /// This bin is kept for the first job that cannot be placed.
     pub(super) blocked: bool,
     /// The first job that this run places here or reserves this bin for.
     pub(super) for_job: Option<JobId>,
@@ -38,7 +38,6 @@ pub(super) enum At {
 }
 
 impl Bin<'_> {
-    /// The node, if it exists.
     pub(super) const fn node(&self) -> Option<NodeId> {
         match self.at {
             At::Ready(node) | At::Booting(node) => Some(node),
@@ -46,7 +45,6 @@ impl Bin<'_> {
         }
     }
 
-    /// Whether a job may be placed in this bin.
     pub(super) const fn is_open(&self) -> bool {
         !self.taken && !self.busy && !self.blocked
     }
@@ -67,13 +65,11 @@ impl Bin<'_> {
         self.machine.fits(job.needs.capacity(), &job.needs.machine, self.capacity)
     }
 
-    /// The order to fill bins: ready nodes, the fullest first, by GPUs before vCPUs, so that work without GPUs leaves the nodes
-    /// that have some to those that need them; then booting nodes in the order of their launches; then
-    /// new nodes in the order of their launches.
+    /// The order to fill bins: ready nodes, the fullest first; then booting nodes, and then new nodes, in the order of their
+    /// launches. GPUs come before vCPUs, so that work without GPUs leaves nodes with GPUs to the work that needs them.
     ///
-    /// Nodes that boot are filled in the order of their launches because they were launched for the queue in this order.
-    /// So the next run gives each of them to the job that it was launched for. Otherwise an earlier job could take a
-    /// node that was launched for a later job, and the later job would ask for another node.
+    /// Booting nodes were launched for the queue in this order. So the next run gives each of them to the job that it was
+    /// launched for. Otherwise an earlier job could take the node of a later job, and the later job would ask for another.
     pub(super) fn preference(&self) -> impl Ord + use<> {
         let fullest = (self.free.gpus, self.free.vcpus, self.free.memory_mib);
         match self.at {

@@ -6,14 +6,14 @@
 //!
 //! Guarantees: [`BinIndex::candidates`] gives every bin of the index with enough vCPUs and memory, in the order of
 //! [`Bin::preference`]; the first one costs about the logarithm of the number of bins.
-//! Does not: check the scratch space exactly. The caller does.
+//! Does not: check the scratch space exactly; the caller does.
 
 use super::bin::Bin;
 use model::{Capacity, JobSummary, MachineNeed};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a job asks of a bin besides vCPUs and memory. A plan only fills bins. So a bin that lacks something now lacks it
-/// for the rest of the plan.
+/// What a job asks of a bin besides vCPUs and memory. A plan only fills bins, so a bin that does not have it now does not
+/// have it later in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kind<'a> {
     machine: &'a MachineNeed,
@@ -61,7 +61,6 @@ impl<'a> BinIndex<'a> {
         index
     }
 
-    /// Puts a bin into the index, if it belongs there.
     pub(super) fn put(&mut self, n: usize, bin: &Bin<'_>) {
         let holds = self.kind.holds(bin);
         match n.checked_sub(self.ready) {
@@ -82,7 +81,7 @@ impl<'a> BinIndex<'a> {
         self.put(n, bin);
     }
 
-    /// Takes a bin out of the index. `free` is the free capacity of the bin.
+    /// `free` is the free capacity of the bin.
     pub(super) fn remove(&mut self, n: usize, free: Capacity) {
         if let Some(at) = n.checked_sub(self.ready) {
             self.tree.set(at, None);
@@ -93,7 +92,7 @@ impl<'a> BinIndex<'a> {
             if bins.is_empty() {
                 of_gpus.remove(&free.vcpus);
             }
-            // As many numbers of free GPUs as a machine has are kept, with nothing below them.
+            // An empty map of a number of GPUs stays: a machine has few GPUs, so there are few such maps.
         }
     }
 
@@ -187,7 +186,7 @@ fn leaf(free: Capacity) -> Most {
 
 /// The next node of a walk from left to right that skips everything below `n`.
 fn after(n: usize) -> Option<usize> {
-    // A right child has an odd number: up from it until there is a left one.
+    // A right child has an odd number. Goes up from right children until a left child, and then to its sibling.
     let left = n.checked_shr(n.trailing_ones()).filter(|left| *left > 0)?;
     Some(left + 1)
 }

@@ -18,11 +18,10 @@ pub(super) struct Bins<'a> {
     indexes: Vec<BinIndex<'a>>,
 }
 
-/// The bins that a job may have.
 #[derive(Default)]
 pub(super) struct Fitting {
     pub(super) chosen: Vec<usize>,
-    /// Nodes that the job avoids so much that it takes a new node before them.
+    /// Nodes that a job with `elsewhere` avoids: it takes a new node before one of these.
     pub(super) spare: Vec<usize>,
 }
 
@@ -73,7 +72,6 @@ impl<'a> Bins<'a> {
         self.indexes.iter_mut().for_each(|index| index.put_again(n, before, bin));
     }
 
-    /// Puts a member of the job into this bin.
     pub(super) fn take(&mut self, n: usize, job: &JobSummary) {
         self.change(n, |bin| {
             bin.free = minus(bin.free, job.needs.capacity());
@@ -88,8 +86,8 @@ impl<'a> Bins<'a> {
         self.change(n, |bin| bin.blocked = true);
     }
 
-    /// The bins for members of the job, at most so many: those that fit, in the order of [`Bin::preference`], but with the
-    /// nodes that the job avoids behind the others.
+    /// The bins that fit members of the job, at most `most`, in the order of [`Bin::preference`], but with the nodes that the job
+    /// avoids last.
     pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Fitting {
         let kind = Kind::of(job);
         let known = self.indexes.iter().position(|index| index.kind == kind).unwrap_or_else(|| {
@@ -192,7 +190,7 @@ mod tests {
         }
     }
 
-    /// The index finds the same bins as a look at every bin. Between the searches, bins are filled, kept, added and removed.
+    /// Between the searches, bins are filled, kept, added and removed.
     #[test]
     fn jobs_find_the_bins_that_a_look_at_every_bin_finds() {
         let mut found = 0;

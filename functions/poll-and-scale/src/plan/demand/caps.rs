@@ -65,7 +65,7 @@ impl<'a> Packing<'_, 'a> {
         self.counts.reserve(mix);
     }
 
-    /// The idle nodes of this size, the most expensive first.
+    /// The most expensive first.
     fn idle_of(&self, size: &Size) -> Vec<NodeId> {
         let mut idle: Vec<&Bin<'_>> = self.bins.iter().filter(|b| b.is_idle() && b.size == size.name).collect();
         idle.sort_by_key(|b| std::cmp::Reverse(b.price_per_hour));
@@ -73,9 +73,8 @@ impl<'a> Packing<'_, 'a> {
         idle.into_iter().filter_map(ready).collect()
     }
 
-    /// Keeps later jobs off the nodes that the job found, and off enough other nodes to replace what the job lacks: the
-    /// job runs on such a node, or the shutdown of the node makes room. Nodes that would fit the job when empty come
-    /// first.
+    /// Keeps later jobs off the nodes that the job found, and off enough other nodes for the members without one: the job will
+    /// run on such a node, or the shutdown of the node makes room. Nodes that would fit the job when empty come first.
     pub(super) fn keep_free(&mut self, job: &JobSummary, found: &[usize], members: u32) {
         // A node that another scheduler keeps busy does not become free for this job. A node that would not fit the job
         // is left to later jobs, unless its shutdown makes room.
@@ -101,8 +100,8 @@ impl<'a> Packing<'_, 'a> {
         }
     }
 
-    /// Of the nodes found, the cheapest that leave enough of the price cap for the rest of the members. A job of many
-    /// members that kept expensive nodes could wait for ever, because those nodes could use up the cap.
+    /// The cheapest of the found nodes that leave enough of the price cap for the rest of the members. If a job of many members
+    /// kept expensive nodes, those could use up the cap, and the job would wait for ever.
     fn within_caps(&self, sizes: &[&Size], found: &[usize], members: u32) -> Vec<usize> {
         let policy = &self.view.seen.policy;
         let mut kept = found.to_vec();
@@ -140,12 +139,10 @@ impl<'a> Packing<'_, 'a> {
         closed(self.view, size, self.counts.free_in_reservation(size))
     }
 
-    /// How many machines may be launched in the capacity reservation of this size.
     fn free_of(&self, size: &Size) -> u32 {
         if self.closed(size).is_some() { 0 } else { self.counts.free_in_reservation(size) }
     }
 
-    /// The price of these bins.
     fn price(&self, bins: &[usize]) -> Usd {
         bins.iter().filter_map(|n| self.bins.get(*n)).map(|b| b.price_per_hour).sum()
     }

@@ -12,7 +12,7 @@ use model::reason::Reason;
 use model::{Life, NodeRecord, NodeState, Usd};
 use std::collections::BTreeMap;
 
-/// Some nodes.
+/// A number of nodes, their price, and how many there are of each size.
 #[derive(Debug, Default)]
 pub(super) struct Count<'a> {
     pub(super) nodes: u32,
@@ -51,7 +51,6 @@ impl<'a> Count<'a> {
     }
 }
 
-/// The nodes as the caps count them.
 pub(super) struct Counts<'a> {
     policy: &'a Policy,
     /// The records that are not cleaned, with the launches of this plan and what is reserved.
@@ -64,7 +63,7 @@ pub(super) struct Counts<'a> {
     pub(super) reserved: Count<'a>,
     /// The nodes in each zone, with the launches of this plan.
     zones: BTreeMap<String, u32>,
-    /// How many machines are free in each capacity reservation: those that EC2 told, without those that were launched since.
+    /// How many machines are free in each capacity reservation: what EC2 told, less the launches since then.
     free: BTreeMap<&'a str, u32>,
 }
 
@@ -96,7 +95,6 @@ impl<'a> Counts<'a> {
         share < 1.0 && f64::from(there) >= (share * f64::from(self.all.nodes.saturating_add(1))).ceil()
     }
 
-    /// Counts a launch, in this zone if it is known.
     pub(super) fn launch(&mut self, size: &'a Size, zone: Option<&str>, price: Usd) {
         if let Some(zone) = zone {
             *self.zones.entry(zone.to_owned()).or_default() += 1;
@@ -108,7 +106,7 @@ impl<'a> Counts<'a> {
         self.new.add(size, 1, price);
     }
 
-    /// Counts a launch no longer.
+    /// Undoes `launch`.
     pub(super) fn take_back(&mut self, size: &Size, zone: Option<&str>, price: Usd) {
         if let Some(there) = zone.and_then(|zone| self.zones.get_mut(zone)) {
             *there = there.saturating_sub(1);
@@ -120,7 +118,6 @@ impl<'a> Counts<'a> {
         self.new.remove(size, price);
     }
 
-    /// Reserves these nodes.
     pub(super) fn reserve(&mut self, mix: Mix<'a>) {
         for (size, nodes) in mix.of {
             let price = size.price_per_hour.times(u64::from(nodes));
@@ -139,7 +136,8 @@ impl<'a> Counts<'a> {
         size.max.is_some_and(|most| self.all.of(size) >= most)
     }
 
-    /// Which cap does not allow one more node of this size at this price, and whether it would without what is reserved.
+    /// The cap that does not allow one more node of this size at this price, and whether it would allow the node without the
+    /// reserved ones.
     pub(super) fn cap_on(&self, size: &Size, price: Usd) -> Option<(Reason, bool)> {
         let (policy, all, reserved) = (self.policy, &self.all, &self.reserved);
         let (max, cap) = (policy.nodes.max, policy.nodes.max_price_per_hour);
@@ -181,7 +179,7 @@ impl<'a> Counts<'a> {
     }
 }
 
-/// How many machines are free in each capacity reservation. EC2 may have told it before it knew of the latest launches.
+/// How many machines are free in each capacity reservation. The number that EC2 told may lack the latest launches.
 fn free<'a>(view: &View<'a>) -> BTreeMap<&'a str, u32> {
     let catalogue = &view.seen.policy.catalogue;
     let mut free: BTreeMap<&str, u32> = catalogue.reservations.iter().map(|(id, of)| (id.as_str(), of.free)).collect();
@@ -195,13 +193,12 @@ fn free<'a>(view: &View<'a>) -> BTreeMap<&'a str, u32> {
     free
 }
 
-/// The zone of a node, if it is known.
 fn zone_of<'l>(policy: &'l Policy, life: &'l Life) -> Option<&'l str> {
     let Life { offering, .. } = life;
     offering.zone.as_deref().or_else(|| policy.catalogue.zone_of(offering.subnet_id.as_deref()?))
 }
 
-/// Counts by size. Nodes of the same size are mostly next to each other, so the map is seldom searched.
+/// Counts by size. Nodes of the same size are mostly next to each other, so the map is searched once for each such group.
 pub(super) fn by_size<'a>(sizes: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, u32> {
     let mut all = BTreeMap::new();
     let mut run: Option<(&str, u32)> = None;

@@ -1,6 +1,7 @@
 //! Why a demand of the queue is not placed in this run.
 //!
-//! Guarantees: every job that waits gets at least one reason. Does not: decide; the packing did.
+//! Guarantees: every job that waits gets at least one reason.
+//! Does not: decide; the packing did.
 
 use super::super::view::View;
 use super::bin::At;

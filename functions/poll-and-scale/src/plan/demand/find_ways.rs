@@ -1,6 +1,7 @@
 //! Finds the ways to launch one more node: the offerings that EC2 may take, the best one first.
 //!
-//! Guarantees: each way is within the caps, and has room for what this plan puts on the node.
+//! Guarantees: each way is within the caps; a way of the same size as the first has room for all that this plan puts on the
+//! node. A way of another size fits the job, and may have less room: the next run places what does not fit.
 //! Does not: know bins, or count what is launched; the packing does.
 
 use super::super::sizes::{every_offering, offerings, refusals};
@@ -13,8 +14,8 @@ use model::reason::Reason;
 use model::{Market, MarketNeed, Offering, Usd};
 use std::rc::Rc;
 
-/// The most offerings that one launch may try. With more, a plan for a thousand nodes and hundreds of instance types would
-/// be slow, and a run has no time for more refusals.
+/// With this many offerings, a launch takes no further size. A plan for a thousand nodes and hundreds of instance types would
+/// be slow with more, and a run has no time for more refusals.
 const MAX_WAYS: usize = 32;
 
 impl<'a> Packing<'_, 'a> {
@@ -32,8 +33,8 @@ impl<'a> Packing<'_, 'a> {
         Ok(ways)
     }
 
-    /// Whether the next launch has the same ways, as long as no cap is reached and their reservation has room: no share of a zone,
-    /// no price cap and no number of attempts changes them.
+    /// Whether the next launch has the same ways, as long as no cap is reached and their reservation has room. A share of a zone,
+    /// a price cap or a number of attempts would change the ways.
     fn are_steady(&self, ways: &Ways<'a>) -> bool {
         let policy = &self.view.seen.policy;
         let is_tried = |offering: &Offering| self.attempts_allowed(offering).is_some();
@@ -42,7 +43,7 @@ impl<'a> Packing<'_, 'a> {
             && !ways.offerings.iter().any(is_tried)
     }
 
-    /// Counts that these offerings are tried once more.
+    /// Counts one more attempt at each of these offerings.
     pub(super) fn note_tries(&mut self, offerings: &[Offering]) {
         if self.known.is_some() {
             return;
@@ -78,7 +79,7 @@ impl<'a> Packing<'_, 'a> {
             let of = |size| every_offering(self.view, size, asked).into_iter().map(move |offering| (size, offering));
             ways = allowed.into_iter().flat_map(of).collect();
         }
-        // What a size costs depends on the zone, so its order among the sizes is not the order of its offerings.
+        // A size has another price in each zone, so the offerings are sorted, and not the sizes.
         let is_second = |o: &Offering| asked == Some(MarketNeed::SpotFirst) && o.market == Market::OnDemand;
         ways.sort_by_key(|(_, offering)| (is_second(offering), offering.price_per_hour));
         match ways.first() {
@@ -87,16 +88,15 @@ impl<'a> Packing<'_, 'a> {
         }
     }
 
-    /// Those of these offerings that may replace the first one, which is of this size.
+    /// The ways of the launch whose first way is of this size: those that may be launched in place of the first one.
     fn alternatives(&self, first: &Size, ways: Vec<(&'a Size, Offering)>) -> Vec<Offering> {
         let policy = &self.view.seen.policy;
         let has_price_cap = !policy.nodes.max_price_per_hour.is_zero();
-        // What is put on the node before it is launched has to fit on whichever machine it becomes.
+        // The plan puts jobs on the node before it is launched, and they must fit on each type of the size.
         let fits = |size: &Size| size.name != first.name || size.capacity.covers(first.capacity);
         let is_allowed = |o: &Offering| !has_price_cap || !self.counts.is_capped(1, o.price_per_hour);
         // The caps are counted for the size of the first offering. Offerings of other sizes may replace it only if no cap
-        // applies to them. What is dearer than a size with a cap does not replace it either: the next run counts the caps
-        // anew, and takes the cheaper size.
+        // applies to them, and neither may any dearer offering behind one with a cap: the next run counts the caps anew.
         let is_counted = |o: &Offering| o.size == first.name || !(has_price_cap || policy.most_of(&o.size).is_some());
         let allowed = ways.into_iter().filter(|(size, o)| fits(size) && is_allowed(o)).map(|(_, offering)| offering);
         allowed.take_while(is_counted).collect()
@@ -136,8 +136,8 @@ impl<'a> Packing<'_, 'a> {
         (ways, spent)
     }
 
-    /// Which cap does not allow one more node of this size, at this price if it is known. If the cap is reached only because
-    /// of what is reserved for the first job, the reason names that job.
+    /// The cap that does not allow one more node of this size, at this price if it is known. If the cap is reached only because
+    /// of the room that is reserved for the first job, the reason names that job.
     fn cap_on(&self, size: &Size, price: Option<Usd>) -> Option<Reason> {
         let (cap, without_reserved) = self.counts.cap_on(size, price.unwrap_or(size.price_per_hour))?;
         match self.found.first {

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The jobs that follow others, and what becomes of them in this plan.
 pub(super) struct Followers<'a> {
-    /// Those that may be placed, and the jobs that they followed.
+    /// Those that may be placed, with the jobs that they followed.
     free: BTreeMap<JobId, BTreeSet<JobId>>,
     /// The others, in the order of the queue.
     held: Vec<(&'a JobSummary, Verdict)>,
@@ -59,7 +59,7 @@ impl<'a> Followers<'a> {
         free.chain(held).collect()
     }
 
-    /// Notes why the jobs wait that still follow others.
+    /// Notes the reason for each job that still follows others.
     pub(super) fn explain(&self, explained: &mut Explanation) {
         for (job, verdict) in &self.held {
             let Verdict::Waits(ended) = verdict else { continue };

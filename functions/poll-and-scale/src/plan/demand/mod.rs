@@ -52,7 +52,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     slots.truncate(view.seen.policy.launch.max_per_run as usize);
     explain::waiting(view, &packing, &served.waiting, &slots, &mut plan.explained);
     (plan.wanted, plan.unready) = if packing.found.held_up {
-        // What would be launched without the pause is wanted too.
+        // The nodes that a run without the pause would launch are wanted too.
         let mut without_pause = Packing::new(view, LimitMode::Caps);
         pack(view, &mut without_pause, &followers);
         (without_pause.wanted(), without_pause.unready())
@@ -68,7 +68,6 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     needs
 }
 
-/// Packs the demand sets, the queue and the minimum.
 fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> Served<'a> {
     packing.fill_sets();
     let served = serve(view, packing, followers);
@@ -86,15 +85,15 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followe
     for want in wants(view, followers) {
         let job = want.job();
         if let Some(reason) = possible.never(view, &packing.sizes, job) {
-            // The policy may have changed, so that no size fits a wanted copy. The copy then reserves nothing, and the
-            // job of the copy is not rejected.
+            // After a change of the policy, no size may fit a wanted copy. The copy then reserves nothing, and its job is not
+            // rejected.
             match want {
                 Want::Job(job) => served.actions.push((Action::Reject(job.job_id), reason)),
                 Want::Copy { .. } => served.waiting.push((want, Waits::Because([reason].into()))),
             }
             continue;
         }
-        // A job that waits before its next try reserves nothing: others use the room meanwhile.
+        // A job that waits before its next try reserves nothing, so that other jobs use the room meanwhile.
         if let Want::Job(job) = want
             && let Some(at) = job.retry_at(view.now)
         {
@@ -103,7 +102,7 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followe
             served.waiting.push((want, Waits::Because([reason].into())));
             continue;
         }
-        // A job that waits for its array reserves nothing: the room that it needs is used by the rest of its array.
+        // A job that waits for its array reserves nothing: the placed jobs of its array use the room.
         if let Want::Job(job) = want
             && let Err(reason) = arrays.admit(job)
         {
@@ -161,7 +160,7 @@ fn free_slots(view: &View<'_>) -> Vec<Slot> {
     Slot::below(view.seen.policy.nodes.max).filter(is_free).collect()
 }
 
-/// The unknown allocs whose job wants a copy meanwhile and that have no copy yet. Jobs of several members get no
+/// The unknown allocs whose job wants a copy, and that have none yet. Jobs of several members get no
 /// copies, and neither does a job with an alloc that cannot be read: it may be the copy.
 fn copies_wanted<'v, 'a>(view: &'v View<'a>, job: &JobSummary) -> impl Iterator<Item = AllocId> + use<'v, 'a> {
     let may_have = job.needs.nodes == 1 && job.allocs.iter().all(|id| view.is_live_alloc(*id));

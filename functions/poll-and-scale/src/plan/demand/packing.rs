@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Of how many needs the fitting sizes are kept.
+/// For how many different needs the fitting sizes are cached.
 const MOST_KNOWN: usize = 100;
 
 /// A node to be launched.
@@ -36,10 +36,10 @@ pub(super) struct New<'a> {
     pub(super) offerings: Arc<[Offering]>,
     /// What the caps count: the price of its dearest offering.
     price: Usd,
-    /// Whether it shares its call with the launch before it.
+    /// Whether this launch shares its call with the one before it.
     is_together: bool,
     pub(super) job_id: Option<JobId>,
-    /// Whether the job needs it together with others.
+    /// Whether the job needs this node together with others.
     pub(super) is_member: bool,
     pub(super) reason: Reason,
 }
@@ -53,7 +53,6 @@ pub(super) enum LimitMode {
     Caps,
 }
 
-/// What a packing found out.
 #[derive(Default)]
 pub(super) struct Findings<'a> {
     /// Whether a job, or the minimum, waits for the end of a pause or a shortage.
@@ -62,7 +61,7 @@ pub(super) struct Findings<'a> {
     pub(super) has_served: bool,
     /// The first job that waits.
     pub(super) first: Option<&'a JobSummary>,
-    /// What the demand sets have.
+    /// The nodes of each demand set.
     pub(super) sets: Vec<SetNote>,
     /// Why the minimum is not filled; empty if it is.
     pub(super) below_minimum: Vec<Reason>,
@@ -72,7 +71,6 @@ pub(super) struct Findings<'a> {
     pub(super) outgrown: BTreeSet<NodeId>,
 }
 
-/// Why a job waits.
 type Why = Rc<[Reason]>;
 
 pub(super) struct Packing<'v, 'a> {
@@ -89,7 +87,7 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) tried: BTreeMap<ControlKey, u64>,
     /// The ways of the last launch.
     pub(super) known: Option<KnownWays<'a>>,
-    /// The sizes that fit jobs.
+    /// A cache of [`Self::fitting`].
     fits: HashMap<(Capacity, &'a MachineNeed), Rc<[&'a Size]>>,
     /// What jobs asked for that could not be placed, with the reasons. A change of the bins empties this map.
     failed: HashMap<(Kind<'a>, Capacity, u32), Why>,
@@ -104,7 +102,7 @@ pub(super) enum HeadOfLine {
     Blocked,
 }
 
-/// Why a job waits.
+/// What must end before a node can be launched.
 #[derive(PartialEq, Eq)]
 pub(super) enum BlockedBy {
     /// A cap is reached: some node must end first.
@@ -243,7 +241,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         Ok(launched)
     }
 
-    /// The sizes that fit a job, in the order to try them. Most jobs of a queue ask for the same as others.
+    /// The sizes that fit a job, in the order to try them. Cached, because most jobs of a queue ask for the same as others.
     fn fitting(&mut self, job: &'a JobSummary) -> Rc<[&'a Size]> {
         let asked = (job.needs.capacity(), &job.needs.machine);
         if let Some(known) = self.fits.get(&asked) {
@@ -266,7 +264,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     ) -> Result<usize, Blocked> {
         let mut ways = self.ways(sizes, asked)?;
         if self.is_together && self.new.last().is_some_and(|last| !ways.are(&last.offerings)) {
-            // Launches of other offerings are another call.
+            // Launches of other offerings are another call, and so another attempt.
             self.is_together = false;
             ways = self.ways(sizes, asked)?;
         }
@@ -311,7 +309,6 @@ impl<'v, 'a> Packing<'v, 'a> {
         found.iter().for_each(|n| self.bins.take(*n, job));
     }
 
-    /// The ready nodes of these bins.
     pub(super) fn ready_of(&self, bins: &[usize]) -> Vec<NodeId> {
         let ready = |n: &usize| if let At::Ready(node) = self.bins.get(*n)?.at { Some(node) } else { None };
         bins.iter().filter_map(ready).collect()
@@ -321,8 +318,8 @@ impl<'v, 'a> Packing<'v, 'a> {
         self.bins.len().try_into().unwrap_or(u32::MAX)
     }
 
-    /// How many nodes count as there because a brake holds them, although they are down. They keep no other node from
-    /// counting for the minimum.
+    /// How many nodes count as there only because this run does not believe that they are gone. They are down, so no
+    /// other node becomes surplus because of them.
     fn down_nodes(&self) -> u32 {
         let is_down = |node: NodeId| {
             let status = self.view.node(node).and_then(NodeRecord::status);
@@ -348,7 +345,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                     self.found.held_up = true;
                     break;
                 }
-                // The room is reserved for a job, and jobs come before the minimum.
+                // Room is reserved for a job, and jobs come before the minimum.
                 BlockedBy::Cap if self.counts.reserved.nodes > 0 => break,
                 BlockedBy::Cap => {
                     // Expensive idle nodes must make room, if a cheaper size may be launched now.
@@ -393,10 +390,10 @@ impl<'v, 'a> Packing<'v, 'a> {
     }
 }
 
-/// Where a job may use this node, if it may: a node that this plan gives up, or that takes no work, is no bin.
+/// The place of this node among the bins. `None` if this plan gives the node up, or if it takes no work.
 fn place(view: &View<'_>, record: &NodeRecord, life: &Life) -> Option<At> {
-    // A node whose silence or absence is not believed counts as there, so that nothing is launched in its place, also if
-    // it is down already. It gets no work.
+    // A node whose silence or absence is not believed counts as there, even if it is down already, so that nothing is launched
+    // in its place. It gets no work.
     let suspected = view.is_suspected(life.node_id);
     let silent = record.contact().is_some_and(|c| c.lease_expires_at < view.now);
     if ((silent || will_terminate(view, record)) && !suspected)
@@ -418,12 +415,10 @@ fn place(view: &View<'_>, record: &NodeRecord, life: &Life) -> Option<At> {
     }
 }
 
-/// What jobs get of a machine.
 fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
     view.seen.policy.usable(capacity)
 }
 
-/// The bin of an existing node.
 fn of_node<'a>(view: &View<'a>, default_arch: Arch, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {
     let Offering { instance_type, market, kind, .. } = &life.offering;
     let offering = &life.offering;

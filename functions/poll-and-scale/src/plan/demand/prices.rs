@@ -6,7 +6,7 @@
 use model::Usd;
 use model::policy::{Policy, Size};
 
-/// A number of nodes of several sizes, with their price.
+/// Nodes of several sizes, with their price.
 #[derive(Default)]
 pub(super) struct Mix<'a> {
     pub(super) of: Vec<(&'a Size, u32)>,
@@ -14,8 +14,8 @@ pub(super) struct Mix<'a> {
     pub(super) price: Usd,
 }
 
-/// The cheapest mix of `nodes` nodes. The mix has fewer nodes if a limit does not allow so many: the maximum of a size, the free
-/// machines of a capacity reservation, or the price `within`. `there` is the number of nodes that a size has already. `free` is the
+/// The cheapest mix of `nodes` nodes. The mix has fewer nodes if one of these does not allow all: the maximum of a size, the
+/// free machines of a capacity reservation, or the price `within`. `there` is the number of nodes that a size has already. `free` is the
 /// number of machines that its reservation has left. `sizes` must be sorted, the cheapest first.
 pub(super) fn mix<'a>(
     sizes: &[&'a Size],
@@ -26,7 +26,7 @@ pub(super) fn mix<'a>(
 ) -> Mix<'a> {
     let mut mix = Mix::default();
     for size in sizes {
-        // The types of a size of several share its maximum.
+        // The instance types of one size share its maximum.
         let taken: u32 = mix.of.iter().filter(|(of, _)| of.name == size.name).map(|(_, some)| some).sum();
         let allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)).saturating_sub(taken));
         let allowed = if size.reservation.is_some() { allowed.min(free(size)) } else { allowed };
@@ -41,7 +41,7 @@ pub(super) fn mix<'a>(
     mix
 }
 
-/// The price of the cheapest mix of `nodes` nodes, as [`mix`] finds it; `None` if so many are not allowed.
+/// The price of the cheapest mix of `nodes` nodes, as [`mix`] finds it; `None` if not all of them are allowed.
 pub(super) fn cheapest(
     sizes: &[&Size],
     nodes: u32,
@@ -52,7 +52,6 @@ pub(super) fn cheapest(
     (mix.nodes == nodes).then_some(mix.price)
 }
 
-/// Whether the fleet may cost this much.
 pub(super) fn is_within_cap(policy: &Policy, price: Usd) -> bool {
     let cap = policy.nodes.max_price_per_hour;
     cap.is_zero() || price <= cap

@@ -1,7 +1,7 @@
-//! Demand sets: so many nodes, or shares of nodes, for the work of another scheduler (`docs/rules.md#demand-sets`).
+//! Demand sets: a number of nodes, or of shares of nodes, for the work of another scheduler (`docs/rules.md#demand-sets`).
 //!
-//! A set is a number. Nothing is written about which nodes satisfy it, so each run finds nodes for it anew: first those
-//! that the other scheduler keeps busy, then ready ones, booting ones, and new ones.
+//! A set is a number. No row says which nodes satisfy it, so each run finds its nodes anew: first those that the other
+//! scheduler keeps busy, then ready ones, booting ones, and new ones.
 //!
 //! Guarantees: a node satisfies only as many demands as fit on it, beside everything else that is there; the caps count as
 //! for jobs; what a set uses is used by nothing else in this plan.
@@ -42,7 +42,7 @@ impl<'a> Packing<'_, 'a> {
         while note.lacking() > 0 && !sizes.is_empty() {
             let reason = Reason::SetNeedsNode { set: set.name.to_owned() };
             match self.launch_one_of(&sizes, set.need.machine.market, None, reason) {
-                // What was launched fits, so that this comes to its end.
+                // A launched node has room for at least one demand. If not, this must not launch for ever.
                 Ok(n) if self.take_for(n, set, &mut note) == 0 => break,
                 Ok(_) => {}
                 Err(Blocked { wait, why }) => {
@@ -65,7 +65,6 @@ impl<'a> Packing<'_, 'a> {
         taken
     }
 
-    /// The sizes that may be launched for this need, in the order to try them.
     fn sizes_for(&self, need: &DemandNeed) -> Rc<[&'a Size]> {
         match &need.size {
             Some(name) => self.sizes.named(name).into(),
@@ -82,14 +81,14 @@ impl<'a> Packing<'_, 'a> {
 }
 
 impl<'a> Bins<'a> {
-    /// The bins in the order in which a set takes them: busy nodes first, because the set stands for what keeps them busy.
+    /// The bins in the order in which a set takes them: busy nodes first, because the set stands for the work there.
     fn for_sets(&self) -> Vec<usize> {
         let mut all: Vec<(usize, &Bin<'_>)> = self.iter().enumerate().collect();
         all.sort_by_key(|(_, bin)| (!bin.busy, bin.preference()));
         all.into_iter().map(|(n, _)| n).collect()
     }
 
-    /// Puts at most so many demands of a set into this bin. Returns how many had room.
+    /// Puts at most `most` demands of a set into this bin. Returns how many had room.
     fn take_for_set(&mut self, n: usize, set: WantedSet<'a>, most: u32) -> u32 {
         let mut taken = 0;
         self.change(n, |bin| {
@@ -102,7 +101,7 @@ impl<'a> Bins<'a> {
     }
 }
 
-/// Whether each demand has its node alone: a whole node of a size has.
+/// Whether each demand has its node alone. A demand for a whole node of a size always does.
 const fn is_alone(need: &DemandNeed) -> bool {
     need.exclusive || need.size.is_some()
 }

@@ -1,4 +1,4 @@
-//! What asks for places, what it waits for, and whether it can ever have them.
+//! The demands of the queue: what each of them waits for, and whether it can ever be met.
 
 use super::super::actions::Action;
 use super::super::sizes::Sizes;
@@ -17,7 +17,7 @@ pub(super) enum Want<'a> {
     Copy { job: &'a JobSummary, original: AllocId },
 }
 
-/// What the queue leads to.
+/// The result of serving the queue.
 #[derive(Default)]
 pub(super) struct Served<'a> {
     /// The placements and rejections of this run.
@@ -26,11 +26,10 @@ pub(super) struct Served<'a> {
     pub(super) waiting: Vec<(Want<'a>, Waits)>,
 }
 
-/// What a demand waits for.
 pub(super) enum Waits {
     /// The nodes of these bins, which boot or are launched.
     For(Vec<usize>),
-    /// Something else.
+    /// These reasons, and no node comes for the demand.
     Because(Rc<[Reason]>),
 }
 
@@ -48,7 +47,7 @@ impl<'a> Want<'a> {
         }
     }
 
-    /// The action that places this on ready nodes, one for each member.
+    /// The action that places this demand on ready nodes, one for each member.
     pub(super) fn place(&self, ready: &[NodeId]) -> Option<(Action, Reason)> {
         match self {
             Self::Job(job) => {
@@ -64,7 +63,7 @@ impl<'a> Want<'a> {
     }
 }
 
-/// What jobs may ask for: of machines like these, so many at once. Most jobs of a queue ask for the same as others.
+/// The needs that are known to be possible, each with a number of nodes. A cache: most jobs of a queue ask for the same.
 #[derive(Default)]
 pub(super) struct Possible<'a>(HashMap<(Capacity, &'a MachineNeed), u32>);
 

@@ -1,19 +1,16 @@
-//! The ways to launch one more node.
-//!
-//! Does not: find them; `find_ways` does.
+//! The ways to launch one more node. Does not find them; `find_ways` does.
 
 use model::policy::Size;
 use model::{MarketNeed, Offering, Usd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The ways to launch one more node.
 #[derive(Clone)]
 pub(super) struct Ways<'a> {
-    /// The size of the first one.
+    /// The size of the first offering.
     pub(super) size: &'a Size,
     pub(super) offerings: Arc<[Offering]>,
-    /// What the caps count: the price of the dearest one of this size.
+    /// The price that the caps count: that of the dearest offering of this size.
     pub(super) price: Usd,
 }
 
@@ -24,13 +21,12 @@ impl<'a> Ways<'a> {
         Self { size, offerings: offerings.into(), price }
     }
 
-    /// Whether these are the same offerings.
     pub(super) fn are(&self, others: &Arc<[Offering]>) -> bool {
         Arc::ptr_eq(&self.offerings, others) || self.offerings == *others
     }
 }
 
-/// The ways of the last launch, if the next one has the same. To find them takes as long as there are types and zones.
+/// The ways of the last launch, kept for a next launch with the same ways. Finding them takes time for each type and zone.
 pub(super) struct KnownWays<'a> {
     pub(super) sizes: Rc<[&'a Size]>,
     pub(super) asked: Option<MarketNeed>,

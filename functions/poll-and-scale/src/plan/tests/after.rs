@@ -56,7 +56,7 @@ fn a_job_that_can_never_run_is_rejected_as_soon_as_that_is_known() {
         spec.needs.vcpus = 10_000;
     });
     assert_eq!(about(&large, "reject").len(), 1, "no size fits it");
-    // It does not matter how a job ends that may end in any way.
+    // A job that may end in any way frees its follower with each end.
     let any = given(json!({})).node(idle_long(0)).job(5, |spec| {
         spec.after = [(fixtures::job_id(7), AfterEnd::Any)].into();
     });
@@ -65,7 +65,7 @@ fn a_job_that_can_never_run_is_rejected_as_soon_as_that_is_known() {
 
 #[test]
 fn a_free_job_keeps_its_place_in_the_queue_and_the_limit_of_its_array() {
-    // There is room for one of the two.
+    // There is room for one of the two jobs.
     let given_two = || given(json!({"nodes": {"max": 1}})).node(idle_long(0));
     let first = ended(given_two().job(5, |s| (follows(&[7])(s), whole(s)).1).job(6, whole), 7, JobState::Complete);
     assert_eq!(about(&first, "place"), [format!("place job#{}", fixtures::job_id(5))]);

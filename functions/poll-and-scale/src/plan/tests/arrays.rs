@@ -4,7 +4,7 @@ use super::*;
 use model::array::{Array, ArrayLimit};
 use model::ids::AllocId;
 
-/// Room for many jobs, and an array of so many jobs with this limit.
+/// Room for many jobs, and an array of this many jobs with this limit.
 fn array_of(jobs: u32, limit: u32) -> Given {
     let mut given = given(json!({"nodes": {"max": 20}}));
     for n in 0..10 {
@@ -44,7 +44,7 @@ fn an_array_places_as_many_as_its_limit_and_wants_no_node_for_the_rest() {
     assert_eq!(placed(&array_of(15, 3)), 3);
     assert_eq!(array_of(15, 3).count(at(150), "launch"), 0);
     assert_eq!(placed(&array_of(15, 10)), 10);
-    // With more than the nodes that are there, the others are launched.
+    // The ten ready nodes take ten jobs, and nodes are launched for the other two.
     assert_eq!((placed(&array_of(15, 12)), array_of(15, 12).count(at(150), "launch")), (10, 2));
     let explained = plan(&array_of(15, 3).seen, at(150)).explained;
     assert_eq!((explained.waiting.len(), explained.waiting[0].jobs.len()), (1, 12));
@@ -55,16 +55,16 @@ fn an_array_places_as_many_as_its_limit_and_wants_no_node_for_the_rest() {
 fn what_runs_counts_although_the_indexes_are_behind() {
     let mut behind = array_of(15, 3);
     place_on(&mut behind, 0, 0);
-    // The index shows it as queued: it is tried again, in vain, and two others are placed.
+    // The index shows the placed job as queued: placing it again is a conflict, and two others are placed.
     let places: Vec<String> = behind.actions(at(150)).into_iter().filter(|a| a.starts_with("place ")).collect();
     assert_eq!(places.len(), 3, "{places:?}");
     assert!(places[0].contains(&behind.seen.jobs[0].job_id.to_string()), "{places:?}");
-    // The index does not show it at all.
+    // The index does not show the placed job at all.
     let mut between = array_of(15, 3);
     place_on(&mut between, 14, 0);
     between.seen.jobs.truncate(14);
     assert_eq!(placed(&between), 2);
-    // The index shows it as placed, and its alloc is not known.
+    // The index shows the job as placed, and its alloc is not known.
     let mut known = array_of(15, 3);
     let alloc = AllocId { job_id: known.seen.jobs[0].job_id, member: 0, copy: 0 };
     known.seen.jobs[0] = job(&known, 0).with_placed(&[alloc]).unwrap().summary;

@@ -234,7 +234,7 @@ fn idle_nodes_of_its_own_size_make_way_for_a_job_of_many_members() {
     let changed = given(json!({"size": sizes(3), "nodes": {"min": 2, "max": 8}})).node(old(0)).node(old(1));
     let changed = changed.job(5, pair);
     assert_eq!(changed.count(at(900), "shut_down"), 1, "{:?}", changed.actions(at(900)));
-    // The same holds if the idle nodes were launched when the size cost 2: with one of them kept, two new ones fit.
+    // The same holds for idle nodes that were launched when the size cost 2: with one of them kept, two new ones fit.
     let dear = |n| {
         let mut record = of_size(idle_long(n), "rare");
         if let NodeState::InUse(node) = &mut record.state {
@@ -251,8 +251,7 @@ fn idle_nodes_of_its_own_size_make_way_for_a_job_of_many_members() {
 
 #[test]
 fn a_later_job_does_not_take_the_places_of_a_size_that_the_first_job_needs() {
-    // One of two nodes has work. The first job waits for that work, and the place of the second node is kept for the
-    // job.
+    // One of two nodes has work. The first job waits for its end, and the place of the second node is kept for the job.
     let sizes =
         json!([{"name": "rare", "instance_type": "r", "vcpus": 8, "memory_mib": 8192, "price_per_hour": 1, "max": 2}]);
     let mut given = given(json!({"size": sizes, "nodes": {"max": 8}})).working(0);
@@ -346,7 +345,7 @@ fn idle_nodes_are_kept_while_jobs_are_placed_and_others_were_not_read() {
     assert_eq!(surplus(&given), 0);
     let staying = plan(&given.seen, at(100)).explained.staying;
     assert_eq!(staying.values().map(|why| why.word()).collect::<Vec<_>>(), ["kept_for_unread"]);
-    // Nothing that was read can be placed.
+    // None of the jobs that were read can be placed.
     given.seen.jobs.clear();
     assert_eq!(surplus(&given), 2);
 }

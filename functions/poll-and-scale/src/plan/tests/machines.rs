@@ -15,7 +15,7 @@ fn one_gpu(spec: &mut JobSpec) {
     spec.needs.gpus = 1;
 }
 
-/// A ready node of the size `four`, of whose GPUs so many can be used.
+/// A ready node of the size `four` with this many usable GPUs.
 fn four(n: u32, usable: u32) -> NodeRecord {
     let mut record = idle_long(n);
     if let NodeState::InUse(node) = &mut record.state {
@@ -57,10 +57,10 @@ fn four_jobs_with_a_gpu_each_share_one_machine_with_four() {
     assert_eq!(launches(&jobs(policy(4.0), 4, one_gpu)).len(), 1);
     let fifth = plan(&jobs(policy(4.0), 5, one_gpu).seen, at(100));
     assert_eq!(fifth.wanted, [("four".to_owned(), 1)].into());
-    // Who wants a machine alone says so.
+    // A job has a machine alone only if it is exclusive.
     let alone = |spec: &mut JobSpec| (spec.needs.gpus, spec.needs.exclusive) = (1, true);
     assert_eq!(launches(&jobs(policy(0.0), 4, alone)).len(), 4);
-    // The members of one job have different machines.
+    // The members of one job get different machines.
     let two = |spec: &mut JobSpec| (spec.needs.gpus, spec.needs.nodes) = (2, 2);
     assert_eq!(launches(&jobs(policy(0.0), 2, two)).len(), 2);
 }
@@ -76,7 +76,7 @@ fn work_is_placed_on_the_gpus_that_can_be_used_beside_work_that_is_there() {
         let given = jobs(usable, of);
         assert_eq!((placed(&given), launched(&given)), (places, more), "{usable} usable, {of} jobs");
     }
-    // What runs there has its GPU.
+    // The alloc that runs there keeps its three GPUs.
     let mut given = given(policy()).node(four(1, 4));
     let job = Job::submit(
         fixtures::job_id(1),
@@ -144,7 +144,7 @@ fn a_demand_set_counts_gpus_as_the_queue_does() {
     );
 }
 
-/// What jobs say of the architecture × the sizes of the policy: which size is launched, if any.
+/// The architecture that jobs ask for, and the sizes of the policy × which size is launched, if any.
 #[test]
 fn a_job_runs_on_the_architecture_that_it_names_or_on_the_default_of_the_policy() {
     let size = |name: &str, kind: &str, arch: &str, price: f64| json!({"name": name, "instance_type": kind, "vcpus": 2, "memory_mib": 8192, "arch": arch, "price_per_hour": price});
@@ -163,7 +163,7 @@ fn a_job_runs_on_the_architecture_that_it_names_or_on_the_default_of_the_policy(
             assert_eq!(rejected(&given).len(), usize::from(wanted.is_none()));
         }
     }
-    // A ready node of the other architecture is of no use to it, although it is there.
+    // The job does not use a ready node of the other architecture.
     let mut node = idle_long(0);
     if let NodeState::InUse(node) = &mut node.state {
         node.life.offering.kind.arch = Arch::Arm64;
@@ -218,7 +218,7 @@ fn a_job_with_an_image_goes_only_where_containers_run() {
         sizes[0]["containers"] = json!(small);
         json!({"size": sizes})
     };
-    // What the node's record says counts, and not what the policy says now.
+    // The node's record decides, and not the policy of today.
     let node = |containers: bool| {
         let mut record = idle_long(0);
         if let NodeState::InUse(node) = &mut record.state {

@@ -73,7 +73,7 @@ impl Given {
         self
     }
 
-    /// A node that is heard, takes no work and stays: it shows that heartbeat-ingest works.
+    /// Adds a node that is heard, takes no work and stays. It shows that heartbeat-ingest works.
     fn witnessed(self) -> Self {
         self.node(idle_long(40).with_intent(Intent::Hold, None, at(90)).unwrap())
     }

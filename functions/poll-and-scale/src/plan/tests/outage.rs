@@ -1,8 +1,8 @@
-//! A fleet whose heartbeat-ingest, or EC2's list, is away for ten minutes, run by run; and the same fleets with nodes
-//! that are really dead.
+//! Fleets during ten minutes in which heartbeat-ingest is down or EC2's list is empty, run by run; and the same fleets with
+//! nodes that are really dead.
 //!
-//! Guarantees: heartbeats come as agents send them, with their jitter and their waits after failures; the runs see what
-//! those heartbeats and the runs before have written.
+//! Guarantees: heartbeats come as agents send them, with their jitter and their waits after failures; each run sees what the
+//! heartbeats and the runs before it have written.
 
 use super::*;
 use model::control::{ControlKey, Entry, EntryRow, IngestSummary};
@@ -16,13 +16,12 @@ const PHASES: u64 = 100;
 const BEGIN_S: f64 = 400.0;
 const OUTAGE_S: f64 = 600.0;
 
-/// What a world does to the fleet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Incident {
     IngestAway,
     ListEmpty,
     Both,
-    /// This many of the nodes die when the outage would begin.
+    /// This many of the nodes die at `BEGIN_S`.
     Dead(u32),
 }
 
@@ -40,7 +39,7 @@ struct Lab {
     calls: Vec<(f64, Option<f64>)>,
     trouble: Incident,
     allocs: BTreeSet<NodeIndex>,
-    /// Whether a call that is not answered hangs until the agent's time-out, or fails at once.
+    /// Whether a call without an answer hangs until the agent's time-out. If not, it fails at once.
     calls_hang: bool,
 }
 
@@ -53,7 +52,7 @@ fn time(s: f64) -> Time {
 impl Lab {
     fn new(fleet: Fleet, nodes: u32, trouble: Incident, seed: u64) -> Self {
         let rng = Rng::seeded(seed);
-        // The minimum is the fleet: a node that no longer counts would be replaced.
+        // The minimum is the size of the fleet, so a run replaces each node that no longer counts.
         let mut given = given(json!({"nodes": {"min": nodes, "max": 2 * nodes}, "launch": {"max_per_run": 100}}));
         let mut allocs = BTreeSet::new();
         for n in 0..nodes {
@@ -97,7 +96,7 @@ impl Lab {
                     if self.allocs.contains(&n) { policy.interval_s(fleet) } else { policy.idle_interval_s(fleet) };
                 interval_s * self.rng.between(1.0, LONGEST_JITTER)
             } else {
-                // As the agent waits: short at first, then up to half a minute.
+                // The wait of the agent: short at first, then up to half a minute.
                 let overdue = s - failing.unwrap_or(s);
                 let hung = if self.calls_hang { 20.0 } else { 0.0 };
                 hung + 1.0 + self.rng.between(0.0, 1.0) * if overdue <= 30.0 { 1.0 } else { 29.0 }
@@ -160,7 +159,7 @@ impl Lab {
         *record = change(record);
     }
 
-    /// Runs a world for `minutes`, with the schedule at this phase, and returns what each run did.
+    /// Runs for `minutes`, with the schedule at this phase, and returns what each run did.
     fn world(mut self, phase_s: f64, minutes: u32) -> Vec<(f64, Vec<String>)> {
         let mut runs = Vec::new();
         for minute in 3..minutes {
@@ -215,13 +214,13 @@ fn noticed_after(fleet: Fleet, nodes: u32, dead: u32, minutes: u32) -> (f64, f64
 #[test]
 fn trouble_that_is_real_is_acted_on() {
     for fleet in [Fleet::Busy, Fleet::Idle] {
-        // Others prove that heartbeat-ingest works: a lease, the proof, and a run.
+        // Other nodes prove that heartbeat-ingest works. The time is a lease, the proof, and a run.
         for (nodes, dead) in [(2, 1), (3, 1), (4, 1), (10, 1), (10, 3), (25, 3), (100, 3)] {
             let (median, worst) = noticed_after(fleet, nodes, dead, 15);
             println!("{dead} of {nodes} {fleet:?} nodes dead: noticed after {median:.0} s, at worst {worst:.0} s");
             assert!(worst <= 420.0, "{dead} of {nodes} {fleet:?}: {worst}");
         }
-        // Nobody proves it: `heartbeat.blackout_s` is half an hour.
+        // No other node proves it: `heartbeat.blackout_s` is half an hour.
         for nodes in [1, 2, 10] {
             let (median, worst) = noticed_after(fleet, nodes, nodes, 50);
             println!("all {nodes} {fleet:?} nodes dead: noticed after {median:.0} s, at worst {worst:.0} s");
@@ -238,7 +237,7 @@ fn a_brake_on_absence_is_not_released_by_launches_in_place_of_what_it_holds() {
         given = given.unlisted(fixtures::bound(n).note_unlisted(Some(at(1000)), at(1000)).unwrap());
     }
     assert_eq!(given.actions(at(2000)), ["hold_back cluster"]);
-    // Even if others were launched meanwhile, the share is of the eight.
+    // Later launches do not change the share: it is a share of the eight.
     let held = plan(&given.seen, at(2000));
     let Some(Action::HoldBack { note: crate::plan::Note::Brake(change), .. }) =
         held.actions.first().map(|p| p.action.clone())
@@ -266,7 +265,7 @@ fn what_a_brake_on_absence_holds_is_not_replaced_also_if_it_is_down() {
         given = given.unlisted(down(n).note_unlisted(Some(at(1000)), at(1000)).unwrap());
     }
     assert_eq!(given.actions(at(2000)), ["hold_back cluster"]);
-    // Nodes that were launched before the brake held stay: they are all that the minimum has.
+    // The nodes that were launched before the brake held stay, because they are all that count for the minimum.
     for n in 8..15 {
         given = given.node(idle_long(n));
     }
@@ -295,7 +294,7 @@ fn a_silent_node_is_doubted_until_heartbeat_ingest_has_proven_itself_twice() {
     assert_eq!(given.actions(at(210)), ["hold_back cluster"], "the first heartbeat after a gap");
     given.seen.control.put(noted(230, 200));
     assert_eq!(given.actions(at(240)), ["disconnect slot#0"]);
-    // A note that is not kept any more proves nothing. The records do.
+    // An old note proves nothing, because heartbeat-ingest no longer writes notes. The records prove that it works.
     given.seen.control.put(noted(10, 5));
     assert_eq!(given.actions(at(240)), ["disconnect slot#0"]);
 }

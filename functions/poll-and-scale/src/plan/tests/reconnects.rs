@@ -1,4 +1,4 @@
-//! Tests of the plan: which copy stays after a reconnect, and when nobody decides it yet.
+//! Tests of the plan: which copy stays after a reconnect, and when that is not decided yet.
 
 use super::*;
 use model::control::{ControlKey, EntryRow};
@@ -50,7 +50,7 @@ impl Given {
         self.seen.nodes.iter_mut().find(|r| r.slot == fixtures::slot(n)).unwrap()
     }
 
-    /// The copy that stays, if this plan decides it.
+    /// The copy that stays, if this plan decides which.
     fn keeps(&self) -> Option<u32> {
         let kept = |p: &crate::plan::Planned| match &p.action {
             Action::ResolveReconnect { keep, .. } => Some(keep.copy),
@@ -104,7 +104,7 @@ fn while_a_copy_may_be_lost_with_its_node_no_other_copy_is_stopped() {
                 assert_eq!(given.keeps(), None, "{reconcile:?} of {copies}, node {n} is {name}");
             }
         }
-        // Another node's trouble is none of the copies'.
+        // A silent node without a copy changes nothing.
         let mut given = whole.clone();
         silent(&mut given, 4);
         assert_eq!(given.keeps(), Some(keeps));
@@ -127,7 +127,7 @@ impl Draw {
         self.0.between(0.0, 1.0) < chance
     }
 
-    /// A fleet in which some nodes are silent in some way, and jobs with several copies on it.
+    /// A random fleet with some silent nodes, and jobs with several copies on it.
     fn state(&self) -> Given {
         let nodes = 3 + self.below(6);
         let mut given = (0..nodes).fold(given(json!({})), |given, n| given.node(heard(n)));

@@ -6,7 +6,7 @@ use model::enums::ReservationKind;
 use model::reservation::{CapacityReservation, Reserved};
 use model::{Market, MarketNeed, Offering};
 
-/// A reservation of `m7a.large` in zone a, of which so many machines are free.
+/// A reservation of `m7a.large` in zone a, with this many free machines.
 fn of(free: u32) -> CapacityReservation {
     CapacityReservation {
         kind: ReservationKind::OnDemand,
@@ -18,7 +18,7 @@ fn of(free: u32) -> CapacityReservation {
     }
 }
 
-/// The example policy in subnet-a and subnet-b, with these reservations, that EC2 told at second 0.
+/// The example policy in subnet-a and subnet-b, with these reservations as EC2 told them at second 0.
 fn reserved(policy: Value, reservations: &[(&str, CapacityReservation)]) -> Given {
     let mut given = given(policy);
     let policy = &mut given.seen.policy;
@@ -37,7 +37,7 @@ fn reserved(policy: Value, reservations: &[(&str, CapacityReservation)]) -> Give
     given
 }
 
-/// The best way of each launch, and how many others it has.
+/// The best way of each launch, and how many other ways it has.
 fn launches(given: &Given) -> Vec<String> {
     let word = |o: &Offering| {
         let place = o.reservation.as_ref().map_or_else(|| o.zone.clone().unwrap(), |r| r.id.clone());
@@ -59,7 +59,7 @@ fn a_reservation_is_used_first_and_up_to_what_is_free() {
     let four = |given: Given| (5..9).fold(given, |given, n| given.job(n, whole));
     let given = four(reserved(json!({}), &[("cr-1", of(2))]));
     assert_eq!(launches(&given), [IN_IT, IN_IT, BOUGHT, BOUGHT]);
-    // EC2 told what is free before this node was launched.
+    // EC2 told the number of free machines before this node was launched.
     let mut record = fixtures::assigned(0);
     if let NodeState::Assigned(life) = &mut record.state {
         life.offering.market = Market::Reserved;
@@ -115,8 +115,7 @@ fn reserved_gpus_are_for_jobs_that_need_gpus() {
     assert!(waits.iter().any(|why| why.contains("no machine of capacity reservation cr-1 is free, of 3")), "{waits:?}");
 }
 
-/// A job of several nodes waits for room below the price cap. The room is counted for machines that are free, and not for as many as
-/// a reservation never has.
+/// A job of several nodes waits for room below the price cap. Only the free machines of the reservation cost nothing.
 #[test]
 fn what_is_reserved_counts_once_below_the_price_cap() {
     let policy = json!({"nodes": {"max": 8, "max_price_per_hour": 0.6}});
@@ -168,7 +167,7 @@ fn the_nodes_of_a_reservation_that_ends_are_drained_in_time() {
         (ends(CapacityBlock, 5000), Intent::Hold, 2300, Some(Some(3200))),
         (ends(CapacityBlock, 5000), Intent::Drain, 2300, Some(Some(3200))),
         (Some(of(1)), Intent::Run, 90_000, None),
-        // It is in the policy no more.
+        // The reservation is no longer in the policy.
         (None, Intent::Run, 100, Some(None)),
         (None, Intent::Hold, 100, None),
     ] {
@@ -183,7 +182,7 @@ fn nothing_is_launched_in_a_reservation_that_ends_soon() {
     assert_eq!(launches(&reserved(json!({}), &[("cr-1", ends(1000))]).job(5, whole)), [BOUGHT]);
 }
 
-/// A reservation that EC2 no longer tells of is over; one that was never asked for is not.
+/// A reservation that EC2 no longer tells of is over. One about which EC2 was never asked is not.
 #[test]
 fn a_reservation_is_over_when_ec2_says_so() {
     let mut given = reserved(json!({}), &[("cr-1", of(1))]);

@@ -64,7 +64,7 @@ fn a_job_that_wants_to_run_elsewhere_gets_a_new_node_before_one_on_which_it_fail
     // While the new node boots, the job waits for it.
     let booting = failed_here(2).node(fixtures::bound(1));
     assert_eq!((placed_on(&booting), booting.count(at(150), "launch")), (Vec::new(), 0));
-    // Where no other can be had, that one is better than none.
+    // If no other node can be had, the avoided one is better than none.
     assert_eq!(placed_on(&failed_here(1)), [fixtures::node_id(0)]);
 }
 

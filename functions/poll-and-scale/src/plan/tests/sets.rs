@@ -32,7 +32,7 @@ fn launches(given: &Given) -> usize {
     given.count(at(150), "launch")
 }
 
-/// What the sets have: ready, to come, lacking.
+/// The numbers of each set: ready, coming, lacking.
 fn has(given: &Given) -> Vec<(u32, u32, u32)> {
     let sets = plan(&given.seen, at(150)).explained.sets;
     sets.iter().map(|set| (set.ready, set.coming, set.lacking())).collect()

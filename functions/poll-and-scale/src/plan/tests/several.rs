@@ -5,14 +5,14 @@ use model::catalogue::{Catalogue, Offered, Part, PartState, Subnet, TypeFacts};
 use model::control::{ControlKey, EntryRow};
 use model::{Arch, Market, MarketNeed, Offering};
 
-/// A type with so many vCPUs and GiB, its zones, its price on demand, and its spot prices by zone, in micro-dollars.
+/// A type: its name, vCPUs and GiB, zones, price on demand, and spot prices by zone, in micro-dollars.
 type Type<'a> = (&'a str, (u32, u64), &'a str, u64, &'a [(&'a str, u64)]);
 
 const M7A: Type<'_> = ("m7a.large", (2, 8), "ab", 100_000, &[("a", 40_000), ("b", 30_000)]);
 const C7A: Type<'_> = ("c7a.large", (2, 4), "ab", 80_000, &[("a", 25_000), ("b", 50_000)]);
 const M7I: Type<'_> = ("m7i.xlarge", (4, 16), "a", 200_000, &[("a", 70_000)]);
 
-/// Subnet-a is in zone a, and so on, each with so many free addresses.
+/// Subnet-a is in zone a, and so on. Each has this many free addresses.
 fn catalogue(policy: &Policy, types: &[Type<'_>], free: u32) -> Catalogue {
     let offered = |(_, (vcpus, gib), zones, on_demand, spot): &Type<'_>| Offered {
         facts: TypeFacts {
@@ -73,7 +73,7 @@ fn ways(given: &Given) -> Vec<Vec<String>> {
     offerings.collect()
 }
 
-/// What the plan says of waiting and rejected jobs.
+/// What the plan says about waiting and rejected jobs.
 fn said(given: &Given) -> String {
     let plan = plan(&given.seen, at(100));
     let rejected = plan
@@ -103,11 +103,11 @@ fn the_cheapest_type_and_zone_comes_first_and_what_is_packed_fits_on_each_way() 
             "m7i.xlarge on demand a 200",
         ]]
     );
-    // A job that needs more memory than the cheapest has takes the others.
+    // A job that needs more memory than the cheapest type has gets the others.
     let large = spot(&[M7A, C7A, M7I]).job(5, |spec| spec.needs.memory_mib = 6000);
     assert_eq!(ways(&large)[0][0], "m7a.large spot b 30");
     assert!(ways(&large)[0].iter().all(|way| !way.starts_with("c7a")));
-    // m7i has less of nothing; a type with more memory and fewer vCPUs than the first one is no way.
+    // A type with more memory but fewer vCPUs than the first one is no way.
     let r7a = ("r7a.medium", (1, 8), "ab", 90_000, &[("a", 26_000)][..]);
     let given = spot(&[C7A, r7a]).job(5, |_| ());
     assert!(ways(&given)[0].iter().all(|way| way.starts_with("c7a")), "{:?}", ways(&given));
@@ -118,7 +118,7 @@ fn a_type_whose_price_is_not_known_is_not_bought() {
     let unknown = ("m9x.large", (2, 8), "ab", 0, &[][..]);
     let given = spot(&[unknown, M7I]).job(5, |_| ());
     assert_eq!(ways(&given)[0][0], "m7i.xlarge spot a 70");
-    // Where on demand is not known, there is no falling back.
+    // Without a known price on demand, the size does not fall back.
     let no_fallback = ("m9x.large", (2, 8), "ab", 0, &[("a", 20_000)][..]);
     assert_eq!(ways(&spot(&[no_fallback]).job(5, |_| ())), [["m9x.large spot a 20"]]);
 }
@@ -205,7 +205,7 @@ fn no_zone_gets_more_than_its_share() {
     assert_eq!(zones(0.34, 9), [4, 3, 2]);
     assert_eq!(zones(0.5, 8), [4, 4]);
     assert_eq!(zones(0.34, 1), [1]);
-    // With two zones of three, a third of the nodes in each is all that there may be.
+    // With a share of 0.34 and only two zones, the zones cannot take all the nodes.
     let two = json!({"subnets": ["subnet-a", "subnet-b"], "zone_share": 0.34});
     let given = (5..15).fold(several(json!({}), two, json!({}), &[c7a]), |given, n| given.job(n, whole));
     assert!(ways(&given).len() < 10, "{}", ways(&given).len());
@@ -265,7 +265,7 @@ fn spot_first_takes_spot_where_it_is_to_be_had() {
     let second = first.iter().position(|way| way.contains("on demand")).unwrap();
     assert!(first[second..].iter().all(|way| way.contains("on demand")), "{first:?}");
     assert_eq!(second, 4, "all of spot comes before: {first:?}");
-    // A size of one type that does not fall back falls back for it, and not for one that asks for spot.
+    // A spot size without a fallback falls back for a job that asks for `spot_first`, and not for one that asks for `spot`.
     let typed = json!([{"name": "s", "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.03,
                         "market": "spot"}]);
     let markets = |need: Option<MarketNeed>| {

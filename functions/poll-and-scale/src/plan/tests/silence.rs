@@ -110,7 +110,7 @@ fn nobody_waits_for_an_alloc_that_its_job_no_longer_wants() {
     given.seen.allocs[0].failure_policy.lost_after_s = 86_400;
     assert_eq!(given.actions(at(170)), Vec::<String>::new(), "it is waited for");
     let mut ended = given.seen.jobs.remove(0);
-    // Somebody has taken it out of the row of its job.
+    // Somebody has removed the alloc from the row of its job.
     let mut other = ended.clone();
     other.allocs = [model::ids::AllocId { copy: 1, ..id }].into();
     given.seen.jobs.push(other);
@@ -124,7 +124,7 @@ fn nobody_waits_for_an_alloc_that_its_job_no_longer_wants() {
     // The alloc is told to stop, and then its node becomes silent.
     given.seen.allocs[0].client = ClientStatus::Running;
     assert_eq!(given.count(at(180), "lose_alloc"), 1, "{:?}", given.actions(at(170)));
-    // The process may still run, and a job that regroups starts again only after it has ended.
+    // The process may still run, and a job that regroups starts again only after the process has ended.
     ended.state = JobState::Regrouping;
     given.seen.jobs.push(ended);
     assert_eq!(given.count(at(180), "lose_alloc"), 0, "{:?}", given.actions(at(170)));

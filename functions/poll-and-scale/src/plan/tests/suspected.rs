@@ -1,4 +1,4 @@
-//! Tests of the plan: one belief in every stage, whose instance is whose, and when a wait ends.
+//! Tests of the plan: all stages believe the same silence, which node an instance belongs to, and when a wait ends.
 
 use super::*;
 use model::NewLife;
@@ -34,7 +34,7 @@ fn held(since_s: i64, looked_s: i64) -> EntryRow {
 fn what_is_not_believed_is_believed_nowhere() {
     let given = fleet(10);
     assert_eq!(given.actions(at(200)), ["hold_back cluster"], "no launch for nodes.min, and no shutdown");
-    // A job waits for the nodes: they have the room, but get no work.
+    // A job waits for the suspected nodes: they have room, but get no work.
     let given = given.job(5, whole);
     assert_eq!(given.actions(at(200)), ["hold_back cluster"]);
 }
@@ -69,7 +69,7 @@ fn a_share_that_falls_silent_in_several_runs_is_judged_as_one() {
     let touches = |n: u32| actions.iter().any(|a| a.starts_with("mark_down") && a.ends_with(&format!("slot#{n}")));
     assert!(!touches(2) && !touches(3), "{actions:?}");
     assert!(actions.contains(&"hold_back cluster".to_owned()), "{actions:?}");
-    // A lease later, the first two are an earlier trouble, and two of seven are no unusual share.
+    // A lease length later, the first two no longer count, and two of seven are no unusual share.
     for record in &mut given.seen.nodes[..2] {
         if let NodeState::InUse(node) = &mut record.state {
             node.contact.lease_expires_at = at(10);
@@ -92,7 +92,7 @@ fn a_fleet_of_one_or_two_doubts_our_own_outage_and_believes_a_death_in_the_end()
             (noted.since_at, noted.before_at) = (Some(at(since)), Some(at(before)));
             noted
         };
-        // heartbeat-ingest took the last heartbeats at 60 s, and nobody's since then.
+        // heartbeat-ingest accepted the last heartbeats at 60 s, and none since then.
         given.seen.control.put(note(60, 0));
         assert_eq!(given.actions(at(160)), ["hold_back cluster"], "{nodes} nodes, busy: {busy}");
         given.seen.control.put(held(160, 160 + 1790));
@@ -251,7 +251,7 @@ fn a_record_that_names_the_instance_of_another_node_changes_nothing() {
             assert_eq!(actions, ["warn slot#1"]);
         }
     }
-    // The tag decides, whoever is listed first.
+    // The tag decides, in any order of the list.
     let given = given(json!({})).node(victim);
     assert_eq!(given.seen.instances[0].tags[NODE_TAG], fixtures::node_id(0).to_string());
 }
@@ -310,10 +310,10 @@ fn a_launch_without_an_answer_is_repeated_only_if_somebody_needs_the_node() {
     assert_eq!(minimum.actions(at(400)), ["relaunch slot#0", "relaunch slot#1"], "the minimum needs both");
     let one = given(json!({"nodes": {"min": 1}})).unlisted(fixtures::assigned(0)).unlisted(fixtures::assigned(1));
     assert_eq!(one.actions(at(400)), ["relaunch slot#0", "hold_back slot#1"], "the minimum needs one");
-    // An idle node is not shut down in favour of one that will not come.
+    // An idle node is not shut down in favour of a launch that will not come.
     let idle = given(json!({"nodes": {"min": 1}})).node(idle_long(0)).unlisted(fixtures::assigned(1));
     assert_eq!(idle.count(at(900), "shut_down"), 0, "{:?}", idle.actions(at(900)));
-    // If EC2 launched it after all, it is bound. If not, it is given up as any other launch.
+    // If EC2 did launch the instance, the plan binds it. If not, the plan abandons the launch as any other.
     let mut bound = nobody.clone();
     bound.seen.instances.push(fixtures::running("i-0", &fixtures::assigned(0)));
     assert_eq!(bound.actions(at(400)), ["bind_instance slot#0"]);
@@ -447,7 +447,7 @@ fn the_call_of_a_batch_is_repeated_only_while_all_its_nodes_have_their_slots() {
     broken.seen.nodes[1] = fixtures::assigned(1);
     let held = ["hold_back slot#0", "relaunch slot#1", "hold_back slot#2", "hold_back slot#3"];
     assert_eq!(broken.actions(at(61)), held);
-    // What EC2 lists is bound all the same: the lowest slot without an instance gets the oldest one that no record names.
+    // Listed instances are bound all the same: the lowest slot without an instance gets the oldest one that no record names.
     for instance_id in ["i-c", "i-b"] {
         let tag = (BATCH_TAG.to_owned(), batch.as_ref().unwrap().to_string());
         let instance = fixtures::running(instance_id, &whole.seen.nodes[0]);
