@@ -15,13 +15,13 @@ use model::time::{Span, Time};
 use model::wire::{CredentialsRequest, ErrorCode, JobCredentials};
 use model::{Alloc, ClientStatus, Desired, NodeRecord};
 use runtime::env::Needs;
-use runtime::http::{Credentials, Refusal, Request, answer, standing, too_often, wrong_incarnation};
+use runtime::http::{Credentials, Refusal, Request, answer, internal, standing, too_often, wrong_incarnation};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::rate::RateLimit;
 use serde_json::Value;
 use std::convert::Infallible;
 use std::sync::Arc;
-use store::{DbError, Store};
+use store::Store;
 use sts::{AssumeRole, Sts, StsError};
 
 pub const FUNCTION: &str = GRANT_CREDENTIALS.name;
@@ -123,9 +123,11 @@ fn entitled<'a>(node: &NodeRecord, node_id: NodeId, id: AllocId, alloc: Option<&
     alloc.work.role.as_deref().ok_or_else(|| denied(format!("the job of {id} has no role: submit it with --role")))
 }
 
-/// How long the credentials of an alloc last: to the end of its time limit, but within what AWS allows.
+/// How long the credentials of an alloc last: to the end of its time limit, but within what AWS allows. The time limit of a
+/// pack is that of one element.
 fn lasts(alloc: Option<&Alloc>, now: Time) -> Span {
-    let left = alloc.filter(|alloc| alloc.work.timeout_s > 0).map(|alloc| {
+    let is_limited = |alloc: &&Alloc| alloc.work.timeout_s > 0 && alloc.work.pack.is_none();
+    let left = alloc.filter(is_limited).map(|alloc| {
         let whole_s = alloc.work.timeout_s.saturating_add(alloc.summary.failure_policy.kill_timeout_s);
         let ran_s = now.since(alloc.summary.started_at.unwrap_or(now)).as_ms() / 1000;
         Span::from_s(i64::try_from(whole_s).unwrap_or(i64::MAX).min(LONGEST_RUN_S).saturating_sub(ran_s))
@@ -151,15 +153,10 @@ fn refused(role_arn: &str, error: &StsError) -> Refusal {
     }
 }
 
-/// The refusal after an error of the database. The log has the details; the node only learns to try again.
-fn internal(error: DbError) -> Refusal {
-    tracing::error!(%error, "a request failed");
-    Refusal::new(ErrorCode::Busy, "the database does not answer: try again")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::elements::Pack;
     use model::fixtures::{self, at};
     use model::{FailurePolicy, Work};
 
@@ -206,14 +203,15 @@ mod tests {
 
     #[test]
     fn credentials_last_no_longer_than_the_job_may_run() {
-        let (_, alloc) = running(Some("reader"));
-        let with = |timeout_s, kill_timeout_s, since_s| {
+        let (_, mut alloc) = running(Some("reader"));
+        let of = |alloc: &Alloc, timeout_s, kill_timeout_s, since_s| {
             let mut alloc = alloc.clone();
             alloc.work.timeout_s = timeout_s;
             alloc.summary.failure_policy = FailurePolicy { kill_timeout_s, ..alloc.summary.failure_policy };
             alloc.summary.started_at = Some(at(0));
             lasts(Some(&alloc), at(0) + Span::from_s(since_s)).as_ms() / 1000
         };
+        let with = |timeout_s, kill_timeout_s, since_s| of(&alloc, timeout_s, kill_timeout_s, since_s);
         let lasting = [
             with(0, 30, 0),
             with(1800, 30, 0),
@@ -223,6 +221,9 @@ mod tests {
             with(u64::MAX, 30, 0),
         ];
         assert_eq!(lasting, [3600, 1830, 1030, 900, 900, 3600]);
+        // The time limit is that of one element.
+        alloc.work.pack = Some(Pack { elements: "0-99".parse().unwrap(), at_once: 1 });
+        assert_eq!(of(&alloc, 60, 30, 9999), 3600);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
 use model::wire::{AllocReport, AllocUpdate, ErrorCode};
 use runtime::env::Needs;
-use runtime::http::{Credentials, Refusal, Request, answer, report_of, too_often};
+use runtime::http::{Credentials, Refusal, Request, answer, internal, report_of, too_often};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::rate::RateLimit;
 use runtime::watchdog;
@@ -28,7 +28,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-use store::{DbError, Store, WriteError};
+use store::{Store, WriteError};
 
 pub const FUNCTION: &str = HEARTBEAT_INGEST.name;
 
@@ -210,19 +210,6 @@ impl Ingest {
     pub(crate) async fn record_event(&self, slot: Slot, action: ActionName, reason: &str, known: &Known, now: Time) {
         let keep = known.policy.history.keep_events();
         self.store.record_event(&Event::new(&Subject::Slot(slot), action, reason, now, keep, self.store.rng())).await;
-    }
-}
-
-/// The refusal after an error of the database. The log has the details, and the node only learns whether to try again.
-pub(crate) fn internal(error: DbError) -> Refusal {
-    tracing::error!(%error, "a request failed");
-    match error {
-        DbError::Throttled { .. } | DbError::Unreachable { .. } => {
-            Refusal::new(ErrorCode::Busy, "the database does not answer: try again")
-        }
-        DbError::NoTable(_) | DbError::Refused { .. } | DbError::Corrupt { .. } => {
-            Refusal::new(ErrorCode::Internal, "the request failed: see the function's log")
-        }
     }
 }
 

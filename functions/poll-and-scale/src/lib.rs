@@ -47,7 +47,7 @@ fn make(parts: Parts) -> Handler {
 
 /// How long a spot instance stays after its warning (EC2 user guide, "Spot Instance
 /// interruption notices").
-const SPOT_WARNING: Span = Span::from_s(120);
+pub(crate) const SPOT_WARNING: Span = Span::from_s(120);
 
 /// The longest that a run waits for its turn. Lambda ends the invocation after 55 s, and the run itself needs its time.
 const LONGEST_WAIT: Span = Span::from_s(20);
@@ -145,7 +145,7 @@ async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<Turn, Obse
         let due = last.since_at().filter(can_be).map_or(now, |at| at + gap).max(now);
         let (after, turn) = if due == now {
             (last.begun(now), Turn::Now)
-        } else if last.promised_at(now).is_some_and(|at| can_be(&at)) || due.since(now) > LONGEST_WAIT {
+        } else if last.promised_at(now).is_some_and(|at| can_be(&at)) {
             return Ok(Turn::Left);
         } else {
             (last.promised(due), Turn::At(due))
@@ -175,7 +175,7 @@ async fn begin(store: &Store, now: Time) -> Result<(), ObserveError> {
 pub fn gap(policy: &Poll, in_use: u64) -> Span {
     let least = policy.min_gap_s;
     let grown = least.saturating_mul(1 + i64::try_from(in_use / NODES_PER_GAP).unwrap_or(0));
-    Span::from_s(grown.min(least.max(LONGEST_WAIT.as_ms() / 1000)))
+    Span::from_s(grown).min(LONGEST_WAIT)
 }
 
 async fn gap_now(store: &Store) -> Result<Span, ObserveError> {

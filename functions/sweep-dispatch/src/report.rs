@@ -168,10 +168,7 @@ impl Applying<'_> {
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
         let most = self.policy.sweep.max_in_flight as usize;
-        // Each part has a report number of its own, so the same part sees only every n-th number. So the turn counts rounds.
-        let parts = self.report.part.as_ref().map_or(1, |part| u64::from(part.of));
-        let round = self.report.report_no.checked_div(parts).unwrap_or_default();
-        answer.destroy = first_part(turn(&destroy, round, most));
+        answer.destroy = first_part(turn(&destroy, self.round(), most));
         answer.more = destroy.len() > answer.destroy.len();
         answer.conflicts = first_part(verdict.conflicts);
         answer.held = is_held;
@@ -325,6 +322,13 @@ impl Applying<'_> {
         Ok(without_parents(destroy, &parents, &caches.unwrap_or_default()))
     }
 
+    /// How often the node has reported its handles. Each part has a report number of its own, so a part sees only every n-th
+    /// number.
+    fn round(&self) -> u64 {
+        let parts = self.report.part.as_ref().map_or(1, |part| u64::from(part.of));
+        self.report.report_no.checked_div(parts).unwrap_or_default()
+    }
+
     /// The labels in the report of other nodes whose lives are certainly over. No other node will destroy their handles.
     async fn labels_of_the_dead(&self, handles: &[ReportedHandle]) -> Result<BTreeSet<String>, WriteError> {
         let labels: BTreeSet<&str> = handles.iter().filter_map(|h| h.label.as_deref()).collect();
@@ -332,7 +336,7 @@ impl Applying<'_> {
         let others = labels.into_iter().filter(|label| *label != own).filter_map(|label| label.parse::<NodeId>().ok());
         let others: Vec<NodeId> = others.collect();
         // Each report begins with other labels: otherwise the first labels, if their nodes live, would hide the rest.
-        let turn = usize::try_from(self.report.report_no).unwrap_or(0).wrapping_mul(MAX_OWNERS);
+        let turn = usize::try_from(self.round()).unwrap_or(0).wrapping_mul(MAX_OWNERS);
         let first = turn.checked_rem(others.len()).unwrap_or(0);
         let mut over = BTreeSet::new();
         for node_id in others.iter().cycle().skip(first).take(MAX_OWNERS.min(others.len())) {

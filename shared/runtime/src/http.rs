@@ -14,6 +14,7 @@ use model::wire::{ErrorBody, ErrorCode, MAX_BODY_BYTES};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use store::DbError;
 
 /// One request of a node.
 #[derive(Clone, Debug)]
@@ -39,6 +40,19 @@ impl Refusal {
     /// A refusal with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
+    }
+}
+
+/// The refusal after an error of the database. The log has the details, and the node only learns whether to try again.
+pub fn internal(error: DbError) -> Refusal {
+    tracing::error!(%error, "a request failed");
+    match error {
+        DbError::Throttled { .. } | DbError::Unreachable { .. } => {
+            Refusal::new(ErrorCode::Busy, "the database does not answer: try again")
+        }
+        DbError::NoTable(_) | DbError::Refused { .. } | DbError::Corrupt { .. } => {
+            Refusal::new(ErrorCode::Internal, "the request failed: see the function's log")
+        }
     }
 }
 

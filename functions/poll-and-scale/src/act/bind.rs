@@ -34,26 +34,27 @@ impl Acting<'_> {
         };
         let (nodes, instances): (Vec<_>, Vec<_>) = call.iter().filter_map(|planned| bound(planned)).unzip();
         let Some(first) = nodes.first() else { return vec![ActionResult::CONFLICT; call.len()] };
-        let mut results = self.bind(first.ulid(), &[], &instances, None).await;
+        let slots: Vec<Slot> = nodes.iter().map(|node| node.slot()).collect();
+        let mut results = self.bind(first.ulid(), &slots, &instances, None).await;
         nodes.iter().map(|node| results.remove(&node.slot()).unwrap_or(ActionResult::CONFLICT)).collect()
     }
 
     /// Binds these instances to the nodes of this launch that have none. If `few` says why there are too few instances, the same
-    /// write frees the slots of `records` that got none.
+    /// write frees those of `slots` that got none. After an error, the result of each of `slots` is that error.
     pub(super) async fn bind(
         &self,
         launch: Ulid,
-        records: &[NodeRecord],
+        slots: &[Slot],
         instances: &[NewInstance],
         few: Option<&LaunchError>,
     ) -> Results {
-        let freed: BTreeSet<Slot> = records.iter().filter(|_| few.is_some()).map(|record| record.slot).collect();
+        let freed: BTreeSet<Slot> = slots.iter().copied().filter(|_| few.is_some()).collect();
         // The list of records is read page by page, so it may lack records of a launch, also the lowest without an instance.
         let before = self.run.locks.before(launch, slots_of(&self.run.locks.of_launch(launch)).into_iter());
         if !before.is_empty()
             && let Err(error) = self.read_again(before.into_iter()).await
         {
-            return every(records.iter().map(|record| record.slot), &error.into());
+            return every(slots.iter().copied(), &error.into());
         }
         let mut failed = ActionResult::CONFLICT;
         for _ in 0..RACES {
@@ -76,7 +77,7 @@ impl Acting<'_> {
                 break;
             }
         }
-        every(records.iter().map(|record| record.slot), &failed)
+        every(slots.iter().copied(), &failed)
     }
 
     /// The changes that bind these instances, the lowest slots first.

@@ -324,7 +324,8 @@ impl Acting<'_> {
         let asked = life.batch.as_ref().map_or(1, Batch::len);
         let few = Refusal::short(format!("EC2 launched {} of the {asked} instances", answer.instances.len()));
         let few = LaunchError::from(few);
-        let outcomes = self.bind(life.node_id.ulid(), records, &answer.instances, Some(&few)).await;
+        let slots: Vec<Slot> = records.iter().map(|record| record.slot).collect();
+        let outcomes = self.bind(life.node_id.ulid(), &slots, &answer.instances, Some(&few)).await;
         if answer.instances.len() < asked && answer.refused.is_empty() {
             if let Some(record) = records.first() {
                 self.note_refusal(record.slot, &life.offering, &few).await;

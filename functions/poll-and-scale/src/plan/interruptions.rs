@@ -6,12 +6,13 @@
 
 use super::actions::{Action, Note, Plan};
 use super::view::View;
+use crate::SPOT_WARNING;
 use model::cloud::{LaunchError, Refusal};
 use model::control::ControlKey;
 use model::events::Subject;
-use model::limits::Limit;
+use model::limits::{Limit, is_refused_already};
 use model::reason::Reason;
-use model::time::Time;
+use model::time::{Span, Time};
 use model::{Class, Market, Offering};
 use std::collections::BTreeMap;
 
@@ -31,8 +32,10 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     for (offering, taken) in pools.into_values().filter(|(_, taken)| taken.len() >= MANY) {
         let last = taken.iter().max().copied().unwrap_or(view.now);
         let known = view.seen.control.shortage(&offering);
-        // These interruptions have begun a limit already, which lasts until they are over.
-        if model::control::Entry::row(&known).until_at.is_some_and(|until| until >= last) {
+        let row = model::control::Entry::row(&known);
+        let refused_at = row.until_at.zip(row.wait_s).map(|(until, wait_s)| until - Span::from_s(wait_s));
+        // A limit applies already, or these interruptions began one that is over.
+        if is_refused_already(row, view.now) || refused_at.is_some_and(|at| at >= last - SPOT_WARNING) {
             continue;
         }
         let (market, instance_type) = (offering.market, &offering.instance_type);

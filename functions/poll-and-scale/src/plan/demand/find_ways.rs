@@ -14,8 +14,8 @@ use model::reason::Reason;
 use model::{Market, MarketNeed, Offering, Usd};
 use std::rc::Rc;
 
-/// With this many offerings, a launch takes no further size. A plan for a thousand nodes and hundreds of instance types would
-/// be slow with more, and a run has no time for more refusals.
+/// The most offerings of a launch. A plan for a thousand nodes and hundreds of instance types would be slow with more, and a
+/// run has no time for more refusals.
 const MAX_WAYS: usize = 32;
 
 impl<'a> Packing<'_, 'a> {
@@ -82,6 +82,7 @@ impl<'a> Packing<'_, 'a> {
         // A size has another price in each zone, so the offerings are sorted, and not the sizes.
         let is_second = |o: &Offering| asked == Some(MarketNeed::SpotFirst) && o.market == Market::OnDemand;
         ways.sort_by_key(|(_, offering)| (is_second(offering), offering.price_per_hour));
+        ways.truncate(MAX_WAYS);
         match ways.first() {
             Some((first, _)) => Ok(Ways::new(first, self.alternatives(first, ways))),
             None => Err(blocked),

@@ -26,10 +26,17 @@ pub(super) fn mix<'a>(
 ) -> Mix<'a> {
     let mut mix = Mix::default();
     for size in sizes {
+        let taken = |is_shared: &dyn Fn(&Size) -> bool| -> u32 {
+            mix.of.iter().filter(|(of, _)| is_shared(of)).map(|(_, some)| some).sum()
+        };
         // The instance types of one size share its maximum.
-        let taken: u32 = mix.of.iter().filter(|(of, _)| of.name == size.name).map(|(_, some)| some).sum();
-        let allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)).saturating_sub(taken));
-        let allowed = if size.reservation.is_some() { allowed.min(free(size)) } else { allowed };
+        let of_size = taken(&|of| of.name == size.name);
+        let mut allowed = size.max.map_or(u32::MAX, |max| max.saturating_sub(there(size)).saturating_sub(of_size));
+        if size.reservation.is_some() {
+            // All sizes of its instance type share a reservation.
+            let of_reservation = taken(&|of| of.reservation == size.reservation);
+            allowed = allowed.min(free(size).saturating_sub(of_reservation));
+        }
         let affordable = within.map_or(u32::MAX, |most| most.saturating_sub(mix.price).pays_times(size.price_per_hour));
         let some = nodes.saturating_sub(mix.nodes).min(allowed).min(affordable);
         mix.nodes += some;

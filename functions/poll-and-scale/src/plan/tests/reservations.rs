@@ -132,6 +132,21 @@ fn what_is_reserved_counts_once_below_the_price_cap() {
     assert_eq!(given.actions(at(900)), ["shut_down slot#0"], "three cost 0.348, and beside 0.464 that is too much");
 }
 
+/// Sizes of one instance type share its reservation. So the machines of the reservation count once, and the job is too dear.
+#[test]
+fn a_reservation_counts_once_for_all_sizes_of_its_type() {
+    let size = |name: &str| json!({"name": name, "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.116});
+    let policy = |cap: f64| {
+        let nodes = json!({"max": 8, "max_price_per_hour": cap});
+        json!({"size": [size("small"), size("other")], "nodes": nodes})
+    };
+    let job = |spec: &mut JobSpec| spec.needs.nodes = 5;
+    let given = |cap| reserved(policy(cap), &[("cr-1", of(3))]).job(5, job);
+    assert_eq!(given(0.24).actions(at(100)).len(), 5, "three machines cost nothing, and two cost 0.232");
+    let actions = given(0.2).actions(at(100));
+    assert!(actions.len() == 1 && actions[0].starts_with("reject"), "{actions:?}");
+}
+
 /// Reservation × time × what the operator wants: what is done with its node.
 #[test]
 fn the_nodes_of_a_reservation_that_ends_are_drained_in_time() {

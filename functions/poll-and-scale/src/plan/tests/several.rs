@@ -212,6 +212,20 @@ fn no_zone_gets_more_than_its_share() {
     assert!(said(&given).contains("launch.zone_share = 0.34 of the nodes"), "{}", said(&given));
 }
 
+#[test]
+fn a_launch_has_at_most_32_ways_the_cheapest_ones() {
+    let zones = ["a", "b", "c", "d", "e", "f"];
+    let spot = zones.map(|zone| (zone, 40_000));
+    let of = |name, on_demand| (name, (2, 8), "abcdef", on_demand, &spot[..]);
+    let size = json!({"market": "spot", "fallback": "on_demand"});
+    let launch = json!({"subnets": zones.map(|zone| format!("subnet-{zone}"))});
+    let types = [of("m7a.large", 100_000), of("m7i.large", 110_000), of("m6a.large", 120_000)];
+    let all = ways(&several(size, launch, json!({}), &types).job(5, whole)).remove(0);
+    assert_eq!(all.len(), 32, "and not 36");
+    assert!(all[..18].iter().all(|way| way.contains(" spot ")), "{all:?}");
+    assert!(all[18].starts_with("m7a.large on demand") && !all[31].starts_with("m7a"), "{all:?}");
+}
+
 /// A ready spot node of `m7a.large` that EC2 takes back at second `by`.
 fn taken(n: u32, by: i64) -> NodeRecord {
     let mut record = fixtures::ready(n).interrupted(at(by), at(by - 120)).unwrap();
@@ -246,6 +260,12 @@ fn a_pool_that_ec2_empties_is_left_alone_for_a_while() {
         plan(&given.seen, at(s)).actions.iter().filter(|p| p.reason.word() == "pool_taken_back").count()
     };
     assert_eq!((notes(&two, 100), notes(&later, 101), notes(&later, 500)), (1, 0, 0));
+    // It is noted once also if the limit is over before the instances are gone.
+    let mut brief = two.clone();
+    brief.seen.policy.shortage.ttl_s = 30;
+    let limit = change.after.clone();
+    brief.seen.control.put(EntryRow { wait_s: Some(30), until_at: Some(at(130)), ..limit });
+    assert_eq!([120, 140, 205].map(|s| notes(&brief, s)), [0, 0, 0]);
     let again = with(vec![taken(1, 900), taken(2, 910)]);
     let mut again_later = again.clone();
     again_later.seen.control.put(change.after);
