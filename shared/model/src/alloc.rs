@@ -170,7 +170,7 @@ impl Alloc {
                         ReportOutcome::Ends(Box::new(ending))
                     }
                 },
-                _ => ReportOutcome::Refused(format!("the report has no cause for which an alloc is {}", update.client)),
+                _ => ReportOutcome::Refused(format!("the report has no cause that fits the state {}", update.client)),
             },
             ClientStatus::Unknown => ReportOutcome::Refused("a node cannot report an alloc as unknown".to_owned()),
             // If a node reports an unknown alloc again, the alloc is still on that node. The alloc counts as running,

@@ -141,7 +141,7 @@ string_enum! {
     /// The kind of a capacity reservation, in EC2's words.
     ReservationKind {
         OnDemand = "on-demand-capacity-reservation",
-        /// For a time that was booked ahead. EC2 terminates its instances before it ends.
+        /// Booked ahead for a fixed time. EC2 terminates its instances before that time ends.
         CapacityBlock = "capacity-block",
         /// Lent by another account, which may take it back at any time.
         Interruptible = "interruptible-capacity-reservation",

@@ -155,7 +155,7 @@ impl Limit {
                  then `nodekeeper release launches` tries at once"
             }
             Self::Refused(Class::Refused | Class::Wrong, ..) => {
-                "correct the policy, or the launch template and then `nodekeeper release launches`"
+                "correct the policy; or correct the launch template, and then run `nodekeeper release launches`"
             }
             Self::FailedStarts(_) => {
                 "see their console output in `nodekeeper history cluster`, and correct image or user data; then `nodekeeper \

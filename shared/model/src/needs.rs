@@ -21,7 +21,7 @@ const MAX_VCPUS_OR_GPUS: u32 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Needs {
-    /// Of each member, like the next three.
+    /// What each member needs, like the next three fields.
     pub vcpus: u32,
     pub memory_mib: u64,
     pub scratch_gib: u64,

@@ -144,13 +144,14 @@ impl Work {
             }
         }
         for (name, place) in self.all_secrets() {
-            mistakes.require(is_variable(name), || format!("{} is not a name for a variable", shown(name)));
+            mistakes
+                .require(is_variable(name), || format!("{} is not a name for an environment variable", shown(name)));
             if let Err(e) = place.parse::<SecretPlace>() {
                 mistakes.require(false, || format!("the place of the secret {name} {e}; it is {}", shown(place)));
             }
             let is_twice =
                 env.contains_key(name) || self.secrets.contains_key(name) && self.secret_files.contains_key(name);
-            mistakes.require(!is_twice, || format!("the variable {name} is given twice: as a secret, and otherwise"));
+            mistakes.require(!is_twice, || format!("the variable {name} is given twice, at least once as a secret"));
         }
     }
 
@@ -158,7 +159,9 @@ impl Work {
     pub(crate) fn check_stored(&self, env: &Environment, mistakes: &mut Mistakes) {
         mistakes.require(!self.command.is_empty(), || "it has no command".into());
         self.check_size(env, mistakes);
-        mistakes.require(self.image.as_deref().is_none_or(is_image_reference), || "its image is no reference".into());
+        mistakes.require(self.image.as_deref().is_none_or(is_image_reference), || {
+            "its image is not an image reference".into()
+        });
         self.check_caches(mistakes);
         ulimits::check(&self.ulimits, mistakes);
         self.check_pack(mistakes);

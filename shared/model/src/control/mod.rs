@@ -224,7 +224,7 @@ impl Control {
                     .and_then(|row: CatalogueRow| row.catalogue().map(|_| control.catalogue = Some(row))),
                 Ok(_) => serde_json::from_value(row).map(|row| control.put(row)),
                 Err(unknown) => {
-                    let detail = format!("this version does not know it: {unknown}");
+                    let detail = format!("this version does not know the key: {unknown}");
                     control.unreadable.push(UnreadableEntry { key, detail, is_known: false });
                     continue;
                 }
