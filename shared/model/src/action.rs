@@ -20,7 +20,6 @@ pub enum About {
     /// A launch in a free slot.
     Launch {
         slot: Slot,
-        /// The size of the node.
         size: Option<String>,
         /// The machines that may be launched, if there are several.
         ways: Option<String>,
@@ -38,9 +37,7 @@ pub enum About {
     Job(JobId, Vec<NodeId>),
     /// A handle on a node.
     Handle {
-        /// The node that the handle is on.
         node_id: NodeId,
-        /// The name of the handle.
         handle: String,
         /// The alloc that the handle was made for; `None` if the handle has no alloc.
         alloc_id: Option<AllocId>,
@@ -81,7 +78,6 @@ impl About {
         }
     }
 
-    /// The action as a row of a plan.
     pub fn row(&self, action: ActionName, reason: &Reason) -> PlanRow {
         let subject = self.subject();
         let mut row = PlanRow {
@@ -127,19 +123,17 @@ impl About {
     }
 }
 
-/// What every function's actions have in common.
+/// The common part of every function's actions.
 pub trait Describe {
     fn name(&self) -> ActionName;
-    /// What the action is about.
     fn about(&self) -> About;
-    /// What the action changes about a brake, if it is a decision of one.
+    /// The change of a brake; `None` if the action is no decision of a brake.
     fn brake(&self) -> Option<&BrakeChange>;
 }
 
 /// Whether an action leaves an event once it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPolicy {
-    /// The action leaves an event.
     Event,
     /// The action leaves one event in this time, however many runs and functions report the same.
     Once(Span),
@@ -154,7 +148,6 @@ impl EventPolicy {
     }
 }
 
-/// One action and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned<A> {
     pub action: A,
@@ -163,13 +156,11 @@ pub struct Planned<A> {
 }
 
 impl<A: Describe> Planned<A> {
-    /// The planned action as a row of a plan.
     pub fn row(&self) -> PlanRow {
         self.action.about().row(self.action.name(), &self.reason)
     }
 }
 
-/// What one run decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<A> {
     /// The actions, in order.
@@ -202,7 +193,6 @@ impl<A> Plan<A> {
         self.push(action, reason, EventPolicy::Quiet);
     }
 
-    /// Adds an action. `event_policy` says whether the action leaves an event.
     pub fn push(&mut self, action: A, reason: Reason, event_policy: EventPolicy) {
         self.actions.push(Planned { action, reason, event_policy });
     }
@@ -247,7 +237,6 @@ pub struct PlanRow {
 /// The answer to the request `plan`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlanAnswer {
-    /// What would be done, in order.
     pub actions: Vec<PlanRow>,
     /// How many nodes of each size are wanted, also while a limit keeps them from being launched.
     pub wanted: BTreeMap<String, u32>,

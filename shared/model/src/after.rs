@@ -22,7 +22,7 @@ pub const MAX_AFTER: usize = 100;
 /// at once may write them in any order.
 pub const ABSENT: Span = Span::from_s(600);
 
-/// What the rows of followed jobs say. A job that is not in here has not ended, or was not read.
+/// How followed jobs ended, by their rows. A job that is not in here has not ended, or was not read.
 pub type Ends = BTreeMap<JobId, Followed>;
 
 /// A followed job that cannot run any more.
@@ -34,10 +34,10 @@ pub enum Followed {
     Absent,
 }
 
-/// What becomes of a job that follows others.
+/// Whether a job that follows others may be placed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// All of these have ended as they must, and they are all that it followed: it may be placed.
+    /// It may be placed: these are all the jobs that it followed, and they have ended as they must.
     Free(BTreeSet<JobId>),
     /// It waits for others. These have ended as they must; there may be none.
     Waits(BTreeSet<JobId>),
@@ -52,7 +52,7 @@ pub fn judge(job: &JobSummary, ends: &Ends, now: Time) -> Verdict {
         match (ends.get(id), end) {
             (None, _) => {}
             (Some(Followed::Absent), _) if now.since(job.submitted_at) < ABSENT => {}
-            // It has ended in some way, or it would still have its row.
+            // A job without a row has ended in some way: a row is deleted only after the end.
             (Some(_), AfterEnd::Any) | (Some(Followed::Ended(JobState::Complete)), AfterEnd::Success) => {
                 met.insert(*id);
             }

@@ -35,7 +35,7 @@ pub struct Alloc {
     /// Variables added to the environment.
     #[serde(default, skip_serializing_if = "Environment::is_empty")]
     pub env: Environment,
-    /// Where its node stores the whole output; `None`: nowhere. It does not change with the policy.
+    /// Where its node stores the whole output; `None`: nowhere. A later policy does not change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
     /// Why the alloc ended.
@@ -50,13 +50,13 @@ pub struct Alloc {
     /// Which bytes of `log_tail` are standard error.
     #[serde(default, skip_serializing_if = "Switches::is_empty")]
     pub tail_switches: Switches,
-    /// What its processes used, as its node says; while it runs, so far.
+    /// What its processes used so far, as its node reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What is kept of its work directory.
+    /// The outputs that are kept of its work directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
-    /// What the elements of a pack did so far.
+    /// The results of the elements of a pack so far.
     #[serde(default, skip_serializing_if = "Told::is_empty")]
     pub elements: Told,
     /// The digest of its image.
@@ -73,22 +73,19 @@ pub struct Alloc {
 /// Whether a copy stays when a reconnect is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolvedCopy {
-    /// The copy stays.
     Stays,
     /// The copy is told to stop.
     Stops,
 }
 
-/// What a node's report does to an alloc.
+/// The effect of a node's report on an alloc.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReportOutcome {
     /// Nothing changes: the report says nothing new.
     Known,
     /// The alloc changes and stays live.
     Changed(Box<Alloc>),
-    /// The alloc ends.
     Ends(Box<Ending>),
-    /// The report is refused, for this reason.
     Refused(String),
 }
 
@@ -132,7 +129,7 @@ impl Alloc {
         })
     }
 
-    /// What in a stored alloc cannot be; `None` if nothing.
+    /// What in a stored alloc contradicts the contract; `None` if nothing.
     pub fn contradiction(&self) -> Option<String> {
         let (member, nodes) = (self.id().member, self.summary.needs.nodes);
         let possible = (1..=MAX_NODES).contains(&nodes) && member < nodes;
@@ -143,7 +140,7 @@ impl Alloc {
         self.summary.alloc_id
     }
 
-    /// What a node's report does to the alloc. `from` is the reporting node.
+    /// The effect of a report of the node `from` on the alloc.
     pub fn reported(&self, update: &AllocUpdate, from: NodeId, now: Time) -> ReportOutcome {
         if self.summary.node_id != from {
             return ReportOutcome::Refused(format!("{} is not on node {from}", update.alloc_id));
@@ -173,7 +170,7 @@ impl Alloc {
                         ReportOutcome::Ends(Box::new(ending))
                     }
                 },
-                _ => ReportOutcome::Refused(format!("the report has no cause for which an alloc is {}", update.client)),
+                _ => ReportOutcome::Refused(format!("the report has no cause that fits the state {}", update.client)),
             },
             ClientStatus::Unknown => ReportOutcome::Refused("a node cannot report an alloc as unknown".to_owned()),
             // If a node reports an unknown alloc again, the alloc is still on that node. The alloc counts as running,
@@ -192,8 +189,8 @@ impl Alloc {
         }
     }
 
-    /// The outputs of an alloc that ends for this cause. What is complete has all of them, or does not end: jobs that follow it
-    /// rely on that.
+    /// The outputs of an alloc that ends for this cause. A complete alloc must have all of them, because jobs that follow its job
+    /// rely on them. If one is missing, the error names it.
     fn kept_of(&self, cause: &EndCause, told: &[StoredOutput]) -> Result<Vec<StoredOutput>, String> {
         match cause.client() {
             ClientStatus::Complete => files::all_of(&self.work.outputs, told),
@@ -206,34 +203,34 @@ impl Alloc {
         matches!(self.cause, Some(EndCause::Stopped { .. }))
     }
 
-    /// Whether its outputs are those of its job.
+    /// Whether it completed its member, so that its outputs are outputs of the job.
     pub fn has_succeeded(&self) -> bool {
         self.summary.client == ClientStatus::Complete && !self.was_stopped()
     }
 
-    /// What is known of the elements after this was told.
+    /// The elements after this newer report.
     fn told(&self, newer: &Told) -> Told {
         self.work.pack.as_ref().map_or_else(Told::default, |pack| self.elements.then(newer, &pack.elements))
     }
 
-    /// The digest of its image after this report. The first digest that the node told stays.
+    /// The digest of its image after this report. The first digest that the node reported stays.
     fn digest_of(&self, update: &AllocUpdate) -> Option<ImageDigest> {
         let told = update.image_digest.clone().filter(|_| self.work.image.is_some());
         self.image_digest.clone().or(told)
     }
 
-    /// This end, with all that was told of the alloc while it ran.
+    /// This end, completed with what the node reported while the alloc ran.
     pub fn with_told(&self, ending: &Ending) -> Ending {
         let elements = self.told(&ending.elements);
         let image_digest = self.image_digest.clone().or_else(|| ending.image_digest.clone());
         Ending { elements, image_digest, usage: ending.usage.or(self.usage), ..ending.clone() }
     }
 
-    /// The cause of the end of a pack. It has run to its end only if each element has a result; otherwise what is left of it is lost.
+    /// The cause of the end of a pack. The pack ran to its end only if each element has a result; otherwise the rest of it is lost.
     fn cause_of(&self, told: EndCause, elements: &Told) -> EndCause {
         let Some(pack) = &self.work.pack else { return told };
         let has_run = matches!(told, EndCause::Exited { code: 0 } | EndCause::ElementsFailed { .. });
-        // Whoever stopped it on the node did not say so here: a success would lose what is left.
+        // A stop with exit code 0 that nobody ordered. If it counted as a success, the elements that are left would never run.
         let was_cut_short = told.client() == ClientStatus::Complete && self.summary.desired == Desired::Run;
         if !has_run && !was_cut_short {
             return told;
@@ -262,7 +259,7 @@ impl Alloc {
             self.with_told(ending);
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
-        // The row of its job has it.
+        // The row of its job has the environment.
         new.env = Environment::new();
         new
     }
@@ -324,7 +321,7 @@ impl Alloc {
     }
 }
 
-/// The last part of the output in a report, and which of it is standard error.
+/// The last part of the output in a report, and its switches.
 fn tail_of(update: &AllocUpdate) -> (Option<String>, Switches) {
     let tail = update.log_tail.as_deref();
     let begin = |t: &str| t.ceil_char_boundary(t.len().saturating_sub(MAX_LOG_TAIL_BYTES));
@@ -436,7 +433,7 @@ mod tests {
             assert!(lost(told(&alloc, cause.clone(), &some)), "{cause:?}");
         }
         assert_eq!(told(&alloc, done.clone(), &[("exit:0", "0-2")]), done);
-        // What was told to stop was stopped: that end counts for nothing.
+        // An alloc that was told to stop ends as stopped, and its end counts for nothing.
         alloc.summary.desired = Desired::Stop;
         assert_eq!(told(&alloc, stopped.clone(), &some), stopped);
     }

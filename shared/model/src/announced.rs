@@ -1,5 +1,5 @@
-//! What poll-and-scale has told about waiting jobs and caps, so that an event is written when something changes and
-//! not in every run.
+//! The reasons of waiting jobs and the caps about which poll-and-scale has written events, so that an event is written when
+//! something changes and not in every run.
 //!
 //! Guarantees: a job near the head of the queue gets an event when the kind of its reasons changes; a cap gets one when
 //! it begins to bind. One run writes few events, and the next runs write the rest.
@@ -15,11 +15,11 @@ use crate::reason::Reason;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many waiting jobs are remembered, from the head of the queue on. A row of so many has about 6 KiB.
+/// How many waiting jobs are remembered, from the head of the queue on. The row then has about 6 KiB.
 const REMEMBERED: usize = 100;
 /// How many rows that contradict the contract are remembered.
 const ROWS: usize = 1000;
-/// How many events one run writes at most.
+/// The most events of one run.
 const NEWS: usize = 20;
 
 /// The row `announced` of the control table.
@@ -49,7 +49,7 @@ pub struct News {
 }
 
 impl Default for AnnouncedRow {
-    /// The row before anything was told.
+    /// The row before anything was announced.
     fn default() -> Self {
         let key = ControlKey::Announced.to_string();
         Self { key, version: Version::UNWRITTEN, jobs: BTreeMap::new(), caps: BTreeSet::new(), rows: BTreeSet::new() }
@@ -57,7 +57,7 @@ impl Default for AnnouncedRow {
 }
 
 impl AnnouncedRow {
-    /// What is new in this explanation, and the row after it was told. `queue` is the jobs in the order of the queue.
+    /// The news of this explanation, and the row after they were announced. `queue` has the jobs in the order of the queue.
     pub fn news(&self, explained: &Explanation, queue: impl Iterator<Item = JobId>) -> (Vec<News>, Self) {
         let mut after = Self { key: self.key.clone(), version: self.version, ..Self::default() };
         let mut news = Vec::new();
@@ -106,7 +106,7 @@ fn words(waits: &Waiting) -> String {
     waits.why.iter().map(Reason::word).collect::<Vec<_>>().join(",")
 }
 
-/// Whether these reasons only continue what was told: the launch of a node was told, and now that node boots.
+/// Whether these reasons only continue the announced ones: the launch of a node was announced, and now that node boots.
 fn is_expected(told: Option<&String>, words: &str) -> bool {
     let (launched, boot) = (Reason::NodesLaunched { slots: Vec::new() }, Reason::NodesBoot { slots: Vec::new() });
     words == boot.word() && told.is_some_and(|told| told == launched.word())

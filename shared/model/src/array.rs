@@ -1,4 +1,4 @@
-//! Arrays: jobs that were submitted together and follow each other.
+//! Arrays: jobs that were submitted together and have consecutive ids.
 //!
 //! The id of a job of an array has three parts: the time of its submission, a random part that all jobs of the array share,
 //! and the job's number in the array, which are the last 24 bits. So the array of a job, or of an alloc, is known from its
@@ -6,7 +6,7 @@
 //!
 //! Guarantees: jobs of one array are in the order of their numbers; ids of other jobs are never in an array, because 56 bits
 //! of theirs are random too.
-//! Does not: limit anything. The plan of poll-and-scale heeds `array_limit`.
+//! Does not: limit anything. The plan of poll-and-scale keeps to `array_limit`.
 
 use crate::ids::{JobId, Ulid};
 use crate::time::Time;
@@ -19,7 +19,7 @@ const NUMBER_BITS: u32 = 24;
 /// The most jobs of an array.
 pub const MAX_ARRAY: u32 = 1 << NUMBER_BITS;
 
-/// What the ids of all jobs of an array have in common.
+/// The part that the ids of all jobs of an array have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Array(u128);
 
@@ -42,7 +42,7 @@ impl Array {
     }
 }
 
-/// How many jobs of its array may be placed at the same time; absent for any number.
+/// How many jobs of an array may be placed at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ArrayLimit(NonZeroU32);
@@ -53,7 +53,6 @@ impl ArrayLimit {
         NonZeroU32::new(limit).map(Self)
     }
 
-    /// How many jobs may be placed.
     pub const fn number(self) -> u32 {
         self.0.get()
     }

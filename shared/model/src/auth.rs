@@ -60,8 +60,8 @@ impl NodeKey {
 
 /// The role of the nodes' instances.
 ///
-/// EC2 names the session of an instance profile after the instance. Any other role whose session somebody names after
-/// an instance would be as good, so the role is compared too. AWS checks that the caller has the session.
+/// EC2 names the session of an instance profile after the instance. Somebody could give a session of another role such a name, so
+/// the role is compared too. AWS checks that the caller has the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRole {
     partition: String,

@@ -56,17 +56,16 @@ impl Batch {
         self.slots.iter().map(|slot| NodeId::new(*slot, self.ulid))
     }
 
-    /// How many nodes it has.
     pub const fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether it has no nodes. It always has one.
+    /// Always `false`: a batch has at least one node.
     pub const fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The ULID of a batch of this text form. It does not make the whole batch.
+    /// The ULID in the text form of a batch. The rest of the text is not read.
     pub fn ulid_in(text: &str) -> Option<Ulid> {
         only_spelling(text.split_once(':')?.0)
     }

@@ -42,13 +42,13 @@ impl Control {
 /// How many may be taken away without a wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Threshold {
-    /// So many in any case, so that small fleets are not blocked.
+    /// This many in any case, so that small fleets are not blocked.
     pub number: u64,
-    /// And so large a share of all.
+    /// Above `number`, up to this share of all.
     pub share: f64,
 }
 
-/// What a brake judges now.
+/// A trouble that a brake judges.
 #[derive(Clone, Debug)]
 pub struct Incident {
     /// How long the brake holds; `None`: until an operator releases it.
@@ -58,11 +58,10 @@ pub struct Incident {
     /// The trouble cannot have begun before this time, so an older entry is about another trouble. `None`: nothing shows
     /// when the trouble began.
     pub not_before: Option<Time>,
-    /// What is unusual.
+    /// Why the number is unusual.
     pub why: Reason,
 }
 
-/// What a brake decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     pub permit: Permit,
@@ -72,7 +71,6 @@ pub struct Decision {
     pub reason: Reason,
 }
 
-/// What may be taken away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Permit {
     /// Everything: the brake does not hold.
@@ -82,7 +80,6 @@ pub enum Permit {
 }
 
 impl Permit {
-    /// Whether this id may be taken away.
     pub fn frees(&self, id: &str) -> bool {
         match self {
             Self::All => true,
@@ -91,27 +88,24 @@ impl Permit {
     }
 }
 
-/// What a source stores about a brake.
+/// The change that a source stores in the entry and the release of a brake.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BrakeChange {
-    /// Which brake.
     pub kind: BrakeKind,
     /// The entry as read and as it is now; `None` if there is nothing to store.
     pub entry: Option<(BrakeEntry, BrakeEntry)>,
-    /// The release as read, and without what the source let go. It is stored after everything was let go: if the source is
-    /// cut off before, the next one goes on.
+    /// The release as read, and the release without what the source let go. It is stored after everything was let go: if the source
+    /// is cut off before, the next run or report goes on.
     pub release: Option<(Release, Release)>,
 }
 
 impl BrakeChange {
-    /// Whether there is nothing to store.
     pub const fn is_empty(&self) -> bool {
         self.entry.is_none() && self.release.is_none()
     }
 }
 
 impl<'a> Brake<'a> {
-    /// The brake with this entry and this release, both as read.
     pub const fn new(kind: BrakeKind, source: &'a str, entry: BrakeEntry, release: Release, now: Time) -> Self {
         Self { kind, source, entry, release, now, others: BTreeSet::new() }
     }
@@ -147,7 +141,7 @@ impl<'a> Brake<'a> {
         parts.map(|part| part.permit).sum()
     }
 
-    /// When the trouble began that the brake knows of; now if it knows of none.
+    /// When the known trouble began; now if none is known.
     pub fn began_at(&self) -> Time {
         self.part().map_or(self.now, |part| part.since_at)
     }
@@ -161,7 +155,7 @@ impl<'a> Brake<'a> {
         count > 0 && sum > unbraked.number && sum as f64 > unbraked.share * all as f64
     }
 
-    /// What to store when the source sees nothing unusual: nothing that it judges is held any more, and a release of it is over.
+    /// What to store when the source sees nothing unusual: nothing that this look judges is held any more, and its release is over.
     /// The start of the trouble is remembered, because the trouble may come and go.
     pub fn calm(&self) -> BrakeChange {
         let known = self.part();
@@ -173,7 +167,7 @@ impl<'a> Brake<'a> {
                 let calm = BrakePart { count: ids.len() as u64, ids, ..part };
                 Some(self.entry.with(self.source, Some(calm), None, self.now))
             }
-            // The time of the part cannot be, or is over.
+            // The time of the part is impossible, or is over.
             None if has_part && self.entry.until_at().is_some_and(|until| self.now < until) => {
                 Some(self.entry.with(self.source, None, None, self.now))
             }
@@ -182,14 +176,14 @@ impl<'a> Brake<'a> {
         self.change(entry, self.used())
     }
 
-    /// What to store when the source is no more.
+    /// What to store when the source no longer exists.
     pub fn ends(&self) -> BrakeChange {
         let entry = self.entry.with(self.source, None, None, self.now);
         self.change(Some(entry), self.used())
     }
 
-    /// The change, and that the sources of this kind see nothing any more: parts of a report that has fewer parts now.
-    /// What a release has let go in such a part still counts in the same trouble.
+    /// Adds to the change that the sources named by `is_over` see nothing any more: they are parts of a report that has fewer parts
+    /// now. What a release has let go in such a part still counts in the same trouble.
     #[must_use]
     pub fn calming(&self, change: BrakeChange, is_over: impl Fn(&str) -> bool) -> BrakeChange {
         let over = self.entry.sources().filter(|source| *source != self.source && is_over(source));
@@ -213,7 +207,7 @@ impl<'a> Brake<'a> {
         }
     }
 
-    /// Decides about an unusual number.
+    /// Decides what may be taken away in this trouble.
     pub fn decide(&self, trouble: Incident) -> Decision {
         let now = self.now;
         let known = self.part().filter(|part| trouble.not_before.is_none_or(|at| part.since_at >= at));
@@ -249,7 +243,7 @@ impl<'a> Brake<'a> {
             None => Reason::Held { why, kind },
         };
         Decision {
-            // What has no room in the entry is held too, but nobody can be told each time.
+            // A source without room in the entry is held too. It is no news, because it would be news each time.
             news: count > 0 && known.is_none_or(|part| part.count == 0) && entry.names(self.source),
             permit: if is_over { Permit::All } else { Permit::Only(released) },
             // A brake that never held has no entry to store.
@@ -292,7 +286,7 @@ mod tests {
             self.release = change.release.map_or_else(|| self.release.clone(), |(_, after)| after);
         }
 
-        /// What may go, what is held by the entry afterwards, and whether that is news.
+        /// The ids that may go, how many the entry holds afterwards, and whether that is news.
         fn look(&mut self, source: &str, hold: Option<Span>, seen: Vec<String>, s: i64) -> (Vec<String>, u64, bool) {
             let why = Reason::ManyUnlisted { unlisted: seen.len(), up: 6 };
             let trouble = Incident { hold, ids: seen.clone(), not_before: None, why };
@@ -339,7 +333,7 @@ mod tests {
         assert_eq!(brake.look("a", None, ids(0..5), 0), (vec![], 5, true));
         brake.give(10);
         assert_eq!(brake.look("a", None, ids(0..12), 60), (ids(0..5), 7, false), "seven more came meanwhile");
-        // The release is used up: the same ones are held when they come back.
+        // The release is used up: the same ids are held when they come back.
         assert!(!brake.release.applies(at(60)));
         assert_eq!(brake.look("a", None, ids(0..12), 120), (vec![], 12, false));
         // Two of seven are not many, but five of the same trouble were let go.

@@ -29,7 +29,7 @@ use std::fmt;
 /// The most types of a catalogue. With more, its row would come near to DynamoDB's 400 KB, and each run reads it.
 pub const MAX_TYPES: usize = 400;
 
-/// What EC2 says of an instance type, wherever it is.
+/// The properties of an instance type, which are the same in every zone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TypeFacts {
@@ -93,7 +93,6 @@ pub enum Part {
 }
 
 impl Part {
-    /// Every part, in the order in which they are read.
     pub const ALL: [Self; 6] =
         [Self::Types, Self::Prices, Self::SpotPrices, Self::Subnets, Self::Reservations, Self::Quotas];
 
@@ -120,7 +119,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// How a part of the catalogue stands.
+/// When a part of the catalogue was read, or why it could not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartState {
@@ -135,7 +134,7 @@ pub struct PartState {
     pub tried_at: Option<Time>,
 }
 
-/// What EC2 offers for the sizes of the policy.
+/// The offers of EC2 for the sizes of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Catalogue {
@@ -150,7 +149,7 @@ pub struct Catalogue {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub quotas: BTreeMap<String, u64>,
     pub parts: BTreeMap<Part, PartState>,
-    /// What the catalogue was made for: see [`crate::policy::Policy::catalogue_wanted`].
+    /// The wants of the policy for which the catalogue was made: see [`crate::policy::Policy::catalogue_wanted`].
     pub wanted: String,
     /// How many types fit but are left out, because there are more than [`MAX_TYPES`].
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
@@ -158,8 +157,8 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Those of these parts that are due at this time, for a policy that wants `wanted`. EC2 is asked for the prices
-    /// of types. So the prices are due until they were read later than the types.
+    /// Those of these parts that are due now, for a policy that wants `wanted`. EC2 is asked for the prices of the types that were
+    /// read, so prices are due until they were read later than the types.
     pub fn due(&self, parts: &[Part], wanted: &str, now: Time) -> Vec<Part> {
         let is_other = self.wanted != wanted;
         let read_at = |part: Part| self.parts.get(&part).and_then(|state| state.read_at);
@@ -169,14 +168,13 @@ impl Catalogue {
             let read = age(state.and_then(|s| s.read_at));
             let is_older = matches!(part, Part::Prices | Part::SpotPrices) && read_at(*part) < read_at(Part::Types);
             let is_old = is_other || is_older || read.is_none_or(|age| age >= part.keeps() || age < Span::ZERO);
-            // A part that cannot be read is tried again as often as subnets are.
+            // A part that could not be read is tried again as often as subnets are.
             let tried = age(state.filter(|s| s.error.is_some()).and_then(|s| s.tried_at));
             is_old && (is_other || tried.is_none_or(|age| age >= Part::Subnets.keeps() || age < Span::ZERO))
         };
         parts.iter().copied().filter(is_due).collect()
     }
 
-    /// How a part stands.
     pub fn part(&self, part: Part) -> PartState {
         self.parts.get(&part).cloned().unwrap_or_default()
     }
@@ -205,13 +203,12 @@ impl CatalogueRow {
         Self { key: ControlKey::Catalogue.to_string(), version: Version::UNWRITTEN, document }
     }
 
-    /// The catalogue of the row.
     pub fn catalogue(&self) -> Result<Catalogue, serde_json::Error> {
         serde_json::from_str(&self.document)
     }
 }
 
-/// What a provider offers.
+/// The questions to a provider about its offers.
 #[async_trait]
 pub trait Offers: Send + Sync {
     /// Every instance type whose name matches one of these patterns, where `*` is any

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 /// Why a launch call gave no instance: one kind for each thing that the caller must do. See `docs/rules.md#section-5`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// EC2 launched nothing for this call: leave what the refusal speaks of, and try another way.
+    /// EC2 launched nothing for this call: leave the scope of the refusal, and try another way.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// Too many calls: stop calling in this run. This is not a refusal.
@@ -29,10 +29,10 @@ pub enum LaunchError {
     Lost(String),
 }
 
-/// What EC2 answered to a launch call that it carried out.
+/// The answer to a launch call that EC2 carried out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LaunchAnswer {
-    /// What it launched, perhaps nothing.
+    /// The launched instances; there may be none.
     pub instances: Vec<NewInstance>,
     /// The ways of the call by which it launched nothing, each with the reason.
     pub refused: Vec<(Offering, LaunchError)>,
@@ -53,8 +53,8 @@ impl LaunchAnswer {
 pub trait Cloud: Send + Sync {
     /// Every instance with our cluster tag, in any state that EC2 still lists. All pages, or an error.
     async fn instances(&self) -> Result<Vec<Instance>, CloudError>;
-    /// The instances with these ids. An instance without our cluster tag is left out. The state may be any that the cloud
-    /// still knows, and the order may be any. A cloud that can do this faster than by its whole list has its own method.
+    /// The instances with these ids, without those that lack our cluster tag. They may be in any state that the cloud still knows,
+    /// and in any order. A cloud that has a faster way than its whole list overrides this method.
     async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
         let wanted: BTreeSet<&str> = instance_ids.iter().map(String::as_str).collect();
         let mut listed = self.instances().await?;
@@ -62,7 +62,7 @@ pub trait Cloud: Send + Sync {
         Ok(listed)
     }
     /// The instances with our cluster tag that were launched for these nodes or for their batches, in any state that the cloud
-    /// still knows, in any order. A cloud with a faster way than its whole list makes this method itself.
+    /// still knows, and in any order. A cloud that has a faster way than its whole list overrides this method.
     async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {
         let mut listed = self.instances().await?;
         listed.retain(|instance| nodes.iter().any(|node_id| instance.may_be(*node_id)));
@@ -74,7 +74,7 @@ pub trait Cloud: Send + Sync {
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError>;
     /// Terminates these instances. If EC2 does not know one of them, it still terminates the others.
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError>;
-    /// What the cloud offers; `None` for a cloud that cannot say it.
+    /// The instance types, prices and places that the cloud offers; `None` for a cloud that cannot say it.
     fn offers(&self) -> Option<&dyn Offers> {
         None
     }

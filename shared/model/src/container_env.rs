@@ -1,7 +1,8 @@
-//! How a variable of a job reaches its container, by the command of docker or of podman: whoever submits a job does not know which.
+//! How a variable of a job reaches its container by the command of docker or of podman. Whoever submits a job does not know which
+//! of them its node has.
 //!
-//! Guarantees: no variable of a job changes what that command does, which has the agent's rights; a value is on no command line.
-//! Does not: call either.
+//! Guarantees: no variable of a job changes what that command does, which has the agent's rights; no value is on a command line.
+//! Does not: call docker or podman.
 
 /// How a variable is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +31,9 @@ pub fn passing(name: &str, value: &str) -> Passing {
     }
 }
 
-/// What the commands of docker and podman read, their Go runtime, the C library and its loader, and the programs that they may
-/// start: conmon and runc, ssh, plug-ins, and helpers for credentials, which are often scripts. A name that ends with `*` stands for
-/// all that begin so. A space is between two names.
+/// The variables that docker and podman read, their Go runtime, the C library and its loader, and the programs that they may start:
+/// conmon and runc, ssh, plug-ins, and helpers for credentials, which are often scripts. A name with `*` at its end stands for all
+/// that begin so. A space is between two names.
 const READ_BY_CLIENT: &[&str] = &[
     // docker
     "ALL_PROXY BUILDKIT_* BUILDX_* CLICOLOR* COMPOSE_* DOCKER_* FTP_PROXY HTTPS_PROXY HTTP_PROXY MOBY_* NO_COLOR \

@@ -6,8 +6,8 @@
 //! places of output        0-98*12,99*40,100-999*12     numbers * bytes of each, in the order of the output
 //! ```
 //!
-//! Guarantees: each element has one result, the first that is told; what a million elements left behind takes a few bytes for each, and
-//! much less if they are alike.
+//! Guarantees: each element has one result, the first that is reported; results and places take a few bytes for each element, and
+//! much less if the elements are alike.
 //! Does not: run anything (the agent does), or know what follows from a result (`standing` does).
 //! Rules: `docs/rules.md#packs`.
 
@@ -20,14 +20,14 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// The most elements of one pack. What is told of them must fit into a report beside many others.
+/// The most elements of one pack. A report of all of them must fit beside many others.
 pub const MAX_PACK: u32 = 1_000;
 /// The most elements that run at the same time in one alloc.
 pub const MAX_AT_ONCE: u32 = 256;
-/// How many characters of the list of failed elements a text shows.
+/// How many characters of the list of failed elements are shown.
 const MAX_LISTED: usize = 200;
 
-/// The elements of a job. In an alloc and in an order, those that this try runs.
+/// The elements of a job; in an alloc and in an order, only those that this try runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
     pub elements: Ranges,
@@ -59,7 +59,7 @@ pub enum Outcome {
     Signal(i32),
     /// It ran longer than it may.
     Timeout,
-    /// Its alloc needed more memory than it may use, and it held the most, or the alloc ended.
+    /// Its alloc needed more memory than it may use, and the element held the most of it or ran when the alloc ended for that.
     Memory,
     /// It ran when its alloc had written more than its scratch space.
     Scratch,
@@ -105,7 +105,7 @@ impl fmt::Display for Outcome {
 
 text_form!(BadOutcome: Outcome);
 
-/// Which elements have ended, by how they did.
+/// The elements that have ended, by their outcomes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Results(BTreeMap<Outcome, Ranges>);
@@ -115,7 +115,6 @@ impl Results {
         self.0.is_empty()
     }
 
-    /// Each outcome with its elements.
     pub fn iter(&self) -> impl Iterator<Item = (Outcome, &Ranges)> {
         self.0.iter().map(|(outcome, elements)| (*outcome, elements))
     }
@@ -134,7 +133,7 @@ impl Results {
         all
     }
 
-    /// Adds these elements with their outcome, but those that have ended before.
+    /// Adds these elements with their outcome, except those that have ended before.
     pub fn add(&mut self, outcome: Outcome, elements: &Ranges) {
         let new = elements.without(&self.ended());
         if !new.is_empty() {
@@ -142,7 +141,7 @@ impl Results {
         }
     }
 
-    /// Adds the results of the elements of `all`. The first result of an element stays.
+    /// Adds those results that are of elements of `all`. The first result of an element stays.
     pub fn merge(&mut self, other: &Self, all: &Ranges) {
         for (outcome, elements) in other.iter() {
             self.add(outcome, &elements.within(all));
@@ -160,12 +159,12 @@ impl Results {
     }
 }
 
-/// Where the output of each element is in the output of its alloc: how many bytes each has, in their order.
+/// Where the output of each element is in the output of its alloc: the number of bytes of each element, in the order of the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Places(Vec<Run>);
 
-/// Elements that follow each other, each with so many bytes.
+/// Consecutive elements with the same number of bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first: u32,
@@ -173,7 +172,7 @@ struct Run {
     bytes: u64,
 }
 
-/// A text that says no places.
+/// A text that is no list of places.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} must be NUMBERS*BYTES, such as 0-9*12,10*0")]
 pub struct BadPlaces(String);
@@ -235,7 +234,7 @@ impl fmt::Display for Places {
 
 text_form!(BadPlaces: Places);
 
-/// What one alloc of a pack has told of its elements.
+/// The report of one alloc of a pack about its elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Told {
@@ -250,7 +249,7 @@ impl Told {
         *self == Self::default()
     }
 
-    /// What is known after this newer report, of the elements of `all`.
+    /// What is known of the elements of `all` after this newer report.
     #[must_use]
     pub fn then(&self, newer: &Self, all: &Ranges) -> Self {
         let mut results = self.results.clone();
@@ -260,7 +259,7 @@ impl Told {
     }
 }
 
-/// How many elements a job has, and how they stand: for lists.
+/// How many elements a job has, and how many of them are complete or failed: for lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub elements: u64,

@@ -62,7 +62,7 @@ pub enum EndCause {
     OverScratch {
         /// The scratch space, in GiB.
         allowed_gib: u64,
-        /// What its directories took up, in MiB.
+        /// The size of its directories, in MiB.
         used_mib: u64,
     },
     /// There is no such program on the node.
@@ -81,7 +81,7 @@ pub enum EndCause {
         program: String,
         interpreter: String,
     },
-    /// Its command succeeded, and did not make what it should.
+    /// Its command succeeded, but one of its outputs cannot be kept.
     NoOutput {
         /// The output that is missing.
         path: String,
@@ -90,9 +90,9 @@ pub enum EndCause {
     },
     /// Elements of a pack failed. The others did not.
     ElementsFailed {
-        /// How many.
+        /// How many failed.
         failed: u64,
-        /// Of how many.
+        /// How many elements the alloc or the job has.
         elements: u64,
     },
     /// It was told to stop, and ended.
@@ -167,7 +167,7 @@ impl EndCause {
         }
     }
 
-    /// Whether what the command printed may say more.
+    /// Whether the output of the command may say more about the cause.
     pub const fn is_of_the_command(&self) -> bool {
         matches!(
             self,
@@ -246,9 +246,9 @@ pub struct Ending {
     pub tail_switches: Switches,
     /// What its processes used, if its node said so.
     pub usage: Option<Usage>,
-    /// What is kept of its work directory.
+    /// The outputs that are kept of its work directory.
     pub kept: Vec<StoredOutput>,
-    /// What its elements did, if it is of a pack.
+    /// The results of its elements, if it is of a pack.
     pub elements: Told,
     /// The digest of its image.
     pub image_digest: Option<ImageDigest>,
@@ -273,13 +273,12 @@ impl Ending {
         Self::new(EndCause::Lost { why: why.to_owned() })
     }
 
-    /// `complete`, `failed` or `lost`.
     pub const fn client(&self) -> ClientStatus {
         self.cause.client()
     }
 }
 
-/// The last line of an output that says something: without control characters, and of a bounded length.
+/// The last line of an output that is not blank: without control characters, and of a bounded length.
 pub fn last_line(output: &str) -> Option<String> {
     let visible = |line: &str| line.chars().filter(|c| !c.is_control()).take(MAX_LINE_CHARS).collect::<String>();
     output.lines().rev().map(visible).find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())

@@ -67,7 +67,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// What a stored content is.
+    /// The form of a stored content.
     Form {
         File = "file",
         /// A file that can be executed.
@@ -88,7 +88,6 @@ string_enum! {
 }
 
 string_enum! {
-    /// The state of a node record.
     NodeStateName {
         /// Free to be assigned.
         Cleaned = "cleaned",
@@ -106,7 +105,6 @@ string_enum! {
     NodeStatus {
         /// The node heartbeats, but has not reported yet what runs on it. It gets no new work.
         Syncing = "syncing",
-        /// The node takes work.
         Ready = "ready",
         /// The lease expired, and some allocs may wait for the node.
         Disconnected = "disconnected",
@@ -140,10 +138,10 @@ string_enum! {
 }
 
 string_enum! {
-    /// What kind of capacity reservation it is, in EC2's words.
+    /// The kind of a capacity reservation, in EC2's words.
     ReservationKind {
         OnDemand = "on-demand-capacity-reservation",
-        /// For a time that was booked ahead. EC2 terminates its instances before it ends.
+        /// Booked ahead for a fixed time. EC2 terminates its instances before that time ends.
         CapacityBlock = "capacity-block",
         /// Lent by another account, which may take it back at any time.
         Interruptible = "interruptible-capacity-reservation",
@@ -155,7 +153,7 @@ string_enum! {
     MarketNeed {
         OnDemand = "on_demand",
         Spot = "spot",
-        /// Any; what is launched for it is spot where spot is to be had, and otherwise on demand.
+        /// Any market. A launch for it is spot where spot capacity is to be had, and otherwise on demand.
         SpotFirst = "spot_first",
     }
 }
@@ -182,7 +180,6 @@ string_enum! {
 }
 
 string_enum! {
-    /// The state of a job.
     JobState {
         /// Waiting to be placed.
         Queued = "queued",
@@ -235,7 +232,6 @@ string_enum! {
     ClientStatus {
         /// Placed, not started.
         Pending = "pending",
-        /// Started, not ended.
         Running = "running",
         /// Its node is silent and the job waits for it.
         Unknown = "unknown",
@@ -243,7 +239,7 @@ string_enum! {
         Complete = "complete",
         /// Ended otherwise.
         Failed = "failed",
-        /// Its node is gone, or the alloc is no longer on it.
+        /// Its node is gone or could not start it, or the alloc is no longer on its node.
         Lost = "lost",
     }
 }
@@ -256,7 +252,6 @@ impl ClientStatus {
 }
 
 string_enum! {
-    /// What kind of thing a handle names.
     HandleKind {
         /// A container, or the directory and the processes of an alloc.
         Container = "container",
@@ -266,7 +261,6 @@ string_enum! {
 }
 
 string_enum! {
-    /// The state of a handle row.
     HandleState {
         /// Ordered with an alloc, not seen on the node yet.
         Creating = "creating",
@@ -282,7 +276,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// How wide a refusal of EC2 is: the part of a launch that it speaks of. The widest comes first.
+    /// How much of all launches a refusal of EC2 is about. The widest comes first.
     Reach {
         /// The account or the caller: no launch would succeed.
         Account = "account",
@@ -292,7 +286,7 @@ string_enum! {
         /// An instance type in one market.
         Type = "type",
         Subnet = "subnet",
-        /// A launch template with what it names: the image, its keys, the instance profile.
+        /// A launch template with its image, its keys and its instance profile.
         Template = "template",
         /// An instance type in one market and place.
         Offering = "offering",
@@ -302,9 +296,9 @@ string_enum! {
 }
 
 string_enum! {
-    /// What kind of refusal this is, which says how long it lasts.
+    /// The kind of a refusal. It decides how long launches wait.
     Class {
-        /// EC2 has not got what was asked for.
+        /// EC2 is short of capacity or of free addresses.
         Short = "short",
         /// A limit of the account is reached.
         Quota = "quota",
@@ -340,33 +334,27 @@ string_enum! {
         Launch = "launch",
         /// A launch without an answer is repeated.
         Relaunch = "relaunch",
-        /// An instance that EC2 lists is bound to its record.
         BindInstance = "bind_instance",
         /// A launch that gave no instance is given up.
         Abandon = "abandon",
-        /// A node begins to shut down.
         ShutDown = "shut_down",
         /// An instance is terminated again, until EC2 confirms.
         Terminate = "terminate",
-        /// A slot is freed.
         Clean = "clean",
         /// A lease expired and allocs wait for the node.
         Disconnect = "disconnect",
         /// A lease expired and no alloc waits for the node.
         MarkDown = "mark_down",
-        /// An alloc is lost.
         LoseAlloc = "lose_alloc",
         /// A live alloc is put on the record of its node, which did not list it.
         ListAlloc = "list_alloc",
         /// An alloc is unknown, and its job waits for it.
         UnknownAlloc = "unknown_alloc",
-        /// An alloc is told to stop.
         StopAlloc = "stop_alloc",
         /// One copy stays after a node came back.
         ResolveReconnect = "resolve_reconnect",
         /// Every member of a job is placed.
         Place = "place",
-        /// A copy of an unknown alloc is placed.
         Replace = "replace",
         /// A job can never run with this policy.
         Reject = "reject",
@@ -390,7 +378,6 @@ string_enum! {
         IndexJob = "index_job",
         /// An entry of the control table is deleted, because it ended long ago.
         ForgetEntry = "forget_entry",
-        /// What EC2 offers is read anew.
         ReadOffers = "read_offers",
         /// An instance that no record claims is terminated.
         TerminateOrphan = "terminate_orphan",
@@ -400,37 +387,30 @@ string_enum! {
         ForgetHandle = "forget_handle",
         /// The row of a handle is deleted, because the life of its node is over.
         Purge = "purge",
-        /// A handle is looked at again later.
         LookLater = "look_later",
         /// A heartbeat changed a node.
         Heartbeat = "heartbeat",
-        /// A node became ready to take work.
         Ready = "ready",
-        /// Jobs were submitted from a file. The row of a job tells its own submission.
+        /// Jobs were submitted from a file. A single submission has no event: the row of the job shows it.
         Submit = "submit",
-        /// An alloc ended and the state of its job stayed as it was: otherwise [`Self::EndJob`] tells both.
+        /// An alloc ended, and the state of its job stayed as it was. Otherwise [`Self::EndJob`] is the event of both.
         EndAlloc = "end_alloc",
         /// A node reports an unknown alloc again: it runs.
         ReturnAlloc = "return_alloc",
         /// The end of an alloc changed the state of its job.
         EndJob = "end_job",
-        /// An operator cancelled a job.
         Cancel = "cancel",
         /// An operator runs a command inside of an alloc.
         EnterAlloc = "enter_alloc",
-        /// An operator holds a node.
         Hold = "hold",
         /// An operator lets a node run again.
         Resume = "resume",
-        /// An operator keeps a handle.
         Keep = "keep",
         /// An operator no longer keeps a handle.
         Unkeep = "keep_undone",
-        /// An operator released a brake.
         Release = "release",
         /// An operator said how many nodes another scheduler needs.
         DemandSet = "demand_set",
-        /// An operator stored a policy.
         PolicySet = "policy_set",
     }
 }

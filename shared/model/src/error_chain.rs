@@ -5,7 +5,6 @@
 
 use std::error::Error;
 
-/// The error and each of its sources, outermost first.
 pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

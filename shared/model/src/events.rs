@@ -16,7 +16,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use ulid::Ulid;
 
-/// The details of events with which costs are reckoned: what a life of a slot was, and what an alloc used.
+/// The details of events from which costs are computed: what a life of a slot was, and what an alloc used.
 pub const FOR_COSTS: &[&str] = &[
     "node_id",
     "size",
@@ -35,7 +35,7 @@ pub const FOR_COSTS: &[&str] = &[
 pub const ENDED_ALLOC: &str = "alloc_id";
 pub const ENDED_AS: &str = "ended";
 
-/// What the event of a life's end says about the life.
+/// The facts about a life in the event of its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PastLife {
     pub node_id: NodeId,
@@ -100,29 +100,29 @@ pub struct Event {
     pub detail: BTreeMap<String, Value>,
     /// Epoch **seconds**: DynamoDB deletes the row some time after.
     pub expires_at: i64,
-    /// What keeps the event from being written again; `None` for an event that is always written.
+    /// The row that keeps the event from being written again; `None` for an event that is always written.
     #[serde(skip)]
     pub once: Option<Once>,
 }
 
-/// The row beside an event that is told once in a time. While this row lasts, nobody writes the event again.
+/// The row beside an event that is written once in a while. While this row lasts, nobody writes the event again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Once {
     /// The hash key of its row. No [`Subject`] begins like this.
     pub subject: String,
-    /// The range key of its row: what is told, as a number.
+    /// The range key of its row: a digest of the action and of the key of the event.
     pub id: String,
-    /// When it is told, in epoch seconds.
+    /// When the event was written, in epoch seconds.
     pub told_at: i64,
-    /// From when on it may be told again, in epoch seconds.
+    /// When the event may be written again, in epoch seconds.
     pub expires_at: i64,
 }
 
-/// How the subject of a row begins that is no event, but an [`Once`].
+/// The beginning of the subject of a row that is an [`Once`] and no event.
 pub const ONCE_PREFIX: &str = "once#";
 
 impl Event {
-    /// An event that happens now. `chance` makes its id unique within the millisecond.
+    /// An event that happens now. `rng` makes its id unique within the millisecond.
     pub fn new(subject: &Subject, action: ActionName, reason: &str, now: Time, keep: Span, rng: &Rng) -> Self {
         Self { id: rng.ulid(now).to_string(), ..Self::of_change(subject, action, reason, now, keep) }
     }
@@ -145,8 +145,8 @@ impl Event {
         }
     }
 
-    /// The event of something that several runs, or several functions, notice again and again. `key` says what it is. Its
-    /// time is `now`, and it is kept only if nobody has told the same within `span`.
+    /// The event of something that several runs, or several functions, notice again and again. `key` says what it is. The event is
+    /// written only if nobody has written the same one within `span`.
     pub fn once_in(
         span: Span,
         subject: &Subject,
@@ -166,7 +166,6 @@ impl Event {
         Self { once: Some(once), ..Self::of_change(subject, action, reason, now, keep) }
     }
 
-    /// The event with one more detail.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.detail.insert(name.to_owned(), value.into());
@@ -182,12 +181,11 @@ impl Event {
         self
     }
 
-    /// The life whose end the event tells, if it says what that life was.
+    /// The life whose end the event tells; `None` if it does not say what that life was.
     pub fn life(&self) -> Option<PastLife> {
         serde_json::from_value(self.detail.clone().into_iter().collect()).ok()
     }
 
-    /// The time of the event.
     pub fn at(&self) -> Time {
         let ms = self.id.parse::<Ulid>().map_or(0, |id| id.timestamp_ms());
         Time::from_ms(i64::try_from(ms).unwrap_or(i64::MAX))

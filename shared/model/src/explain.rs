@@ -20,19 +20,19 @@ pub struct Explanation {
     pub sets: Vec<SetNote>,
     /// Idle nodes that this plan does not shut down.
     pub staying: BTreeMap<NodeId, Reason>,
-    /// What limits this plan: pauses, caps that are reached, and brakes that hold.
+    /// The limits of this plan: pauses, caps that are reached, and brakes that hold.
     pub limits: Vec<Reason>,
     /// The rows that contradict the contract, and what is wrong with them.
     pub rows: Vec<(Subject, Reason)>,
-    /// The group of each text of reasons.
+    /// The place in `waiting` of each list of reasons, by its text.
     groups: HashMap<String, usize>,
 }
 
-/// What a demand set has.
+/// How many demands of a set have a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SetNote {
     pub name: String,
-    /// How many demands it is.
+    /// How many demands the set has.
     pub count: u32,
     /// How many of them have a node that is ready.
     pub ready: u32,
@@ -67,14 +67,12 @@ impl SetNote {
 pub struct Waiting {
     /// The jobs, in the order of the queue. There is at least one.
     pub jobs: Vec<JobId>,
-    /// What a person calls the first of them.
+    /// The first of them, as [`name_of`] names it.
     pub first: String,
-    /// The reasons. There is at least one.
     pub why: Vec<Reason>,
 }
 
 impl Waiting {
-    /// The reasons in one line.
     pub fn reason(&self) -> String {
         joined(&self.why)
     }
@@ -92,7 +90,7 @@ fn joined(why: &[Reason]) -> String {
     why.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What a person calls a job: its name and its id, or only its id.
+/// A job as people know it: its name and its id, or only its id.
 pub fn name_of(job: &JobSummary) -> String {
     job.name.as_ref().map_or_else(|| job.job_id.to_string(), |name| format!("{name} ({})", job.job_id))
 }
@@ -122,7 +120,6 @@ impl Explanation {
         }
     }
 
-    /// Why each waiting job waits.
     pub fn by_job(&self) -> BTreeMap<JobId, &Waiting> {
         self.waiting.iter().flat_map(|w| w.jobs.iter().map(move |id| (*id, w))).collect()
     }
@@ -169,33 +166,23 @@ pub struct ExplanationAnswer {
     /// One row for all jobs that wait for the same reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<WaitingRow>,
-    /// One row for each demand set that applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub demand_sets: Vec<SetRow>,
-    /// One row for each idle node that stays.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub staying: Vec<StayingRow>,
-    /// One row for each limit that applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitRow>,
 }
 
-/// Jobs that wait for the same reasons, in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitingRow {
-    /// The first of the jobs.
     pub job_id: JobId,
-    /// How many jobs there are.
     pub jobs: usize,
-    /// The word of each reason.
     pub words: Vec<&'static str>,
-    /// The reasons in one line.
     pub reason: String,
-    /// The jobs and the reasons in one line.
     pub line: String,
 }
 
-/// What a demand set has, in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SetRow {
     pub name: String,
@@ -205,24 +192,19 @@ pub struct SetRow {
     pub lacking: u32,
     /// The word of each reason why some demands have no node.
     pub words: Vec<&'static str>,
-    /// The set in one line.
     pub line: String,
 }
 
-/// An idle node that stays, in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StayingRow {
     pub slot: Slot,
     pub node_id: NodeId,
-    /// The word of the reason.
     pub word: &'static str,
     pub reason: String,
 }
 
-/// A limit that applies, in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitRow {
-    /// The word of the reason.
     pub word: &'static str,
     pub reason: String,
 }

@@ -13,8 +13,8 @@ use crate::signals::Signal;
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
 
-/// A job is tried again so often after its nodes could not start it, if no rule of the job names that. With the default pauses, the
-/// tries take two to three hours. If the machines are at fault, an operator has seen it by then.
+/// How often a job is tried again after its nodes could not start it, if no rule of the job names that. With the default pauses,
+/// the tries take two to three hours. If the machines are at fault, an operator has seen it by then.
 const STARTS: u32 = 20;
 
 /// Copied from the job to each of its allocs, without the rules for retries: the job's row has them.
@@ -45,7 +45,6 @@ pub struct FailurePolicy {
 }
 
 impl FailurePolicy {
-    /// What counts where nothing is said.
     pub const DEFAULT: Self = Self {
         kill_timeout_s: 30,
         stop_signal: None,
@@ -58,15 +57,14 @@ impl FailurePolicy {
         retry_lost: 3,
     };
 
-    /// All rules for retries, in order: those of the job, and behind them what counts where they say nothing. What its node
-    /// could not start has never run, so it is tried often. But it ends: a job that no node can start would keep machines
-    /// coming for ever.
+    /// All retry rules, in order: those of the job, and behind them the defaults. A command that its node could not start has never
+    /// run, so it is tried often. But the tries end: otherwise a job that no node can start would cause launches for ever.
     pub fn rules(&self) -> impl Iterator<Item = RetryRule> {
         let short = [(Cause::Failed, self.retry_failed), (Cause::Lost, self.retry_lost), (Cause::Node, STARTS)];
         self.retry.iter().cloned().chain(short.map(|(cause, times)| RetryRule::of(cause, Some(times))))
     }
 
-    /// What follows from an end for a job with these needs, whose rules were used so often, each. `None` for a success.
+    /// What follows from an end, for a job with these needs. `uses` says how often each rule was used. `None` for a success.
     pub fn judge(&self, cause: &EndCause, uses: &[u32], needs: &Needs) -> Option<Verdict> {
         let (place, rule) = self.rules().enumerate().find(|(_, rule)| rule.names(cause))?;
         let follows = rule.follows(uses.get(place).copied().unwrap_or(0), needs);
@@ -89,7 +87,7 @@ impl FailurePolicy {
         Span::from_s(i64::try_from(s).unwrap_or(i64::MAX))
     }
 
-    /// What an alloc has of the policy.
+    /// The policy as an alloc has it: without the retry rules.
     #[must_use]
     pub fn of_alloc(&self) -> Self {
         Self { retry: Vec::new(), ..self.clone() }
@@ -164,7 +162,7 @@ mod tests {
                 Follows::Again(Retry { times: Some(5), market: Some(MarketNeed::OnDemand), ..AGAIN }),
             ),
             (EndCause::OverTime { limit_s: 1 }, 4, Follows::Fails(WhyNot::Rule)),
-            // Behind the rules of the job: what counts where they say nothing.
+            // Behind the rules of the job come the defaults.
             (EndCause::Signalled { signal: 9 }, 5, Follows::Again(AGAIN)),
             (EndCause::Rejected { why: why() }, 5, Follows::Again(AGAIN)),
             (EndCause::NotStarted { why: why() }, 7, Follows::Again(Retry { times: Some(STARTS), ..AGAIN })),

@@ -108,7 +108,6 @@ impl StoredOutput {
 }
 
 impl Source {
-    /// Whether it is read with the role of the job.
     pub const fn is_of_the_role(&self) -> bool {
         matches!(self, Self::Object(_))
     }
@@ -137,7 +136,7 @@ pub(crate) fn check(inputs: &Inputs, outputs: &[Output], has_role: bool, mistake
     let is_file = |source: &Source| match source {
         Source::Content(content) => content.form != Form::Tree,
         Source::Object(_) => true,
-        // The other job may have left either.
+        // The other job may have left a file or a folder.
         Source::Output { .. } => false,
     };
     for (file, _) in inputs.iter().filter(|(_, source)| is_file(source)) {
@@ -164,20 +163,20 @@ pub(crate) fn check(inputs: &Inputs, outputs: &[Output], has_role: bool, mistake
     });
 }
 
-/// How many bytes these take up in a row.
+/// How many bytes the inputs and outputs take up in a row.
 pub(crate) fn bytes_in_row(inputs: &Inputs, outputs: &[Output]) -> usize {
     let inputs = inputs.iter().map(|(name, source)| name.len() + source.to_string().len());
     inputs.chain(outputs.iter().map(|output| output.to_string().len())).sum()
 }
 
-/// What a node says of the outputs of a command that succeeded, if it is all that the job wants and nothing else.
+/// All the outputs that the job wants, as the node reported them. The error is the path of one that is missing.
 pub(crate) fn all_of(wanted: &[Output], told: &[StoredOutput]) -> Result<Vec<StoredOutput>, String> {
     let of = |output: &Output| told.iter().find(|stored| stored.path == output.path && stored.to == output.to);
     let find = |output: &Output| of(output).cloned().ok_or_else(|| output.path.clone());
     wanted.iter().map(find).collect()
 }
 
-/// What a node says of the outputs of a command that did not succeed: those that it could keep.
+/// Those of the wanted outputs that the node could keep.
 pub(crate) fn some_of(wanted: &[Output], told: &[StoredOutput]) -> Vec<StoredOutput> {
     wanted.iter().filter_map(|output| all_of(std::slice::from_ref(output), told).ok()).flatten().collect()
 }

@@ -64,7 +64,7 @@ pub fn new_life(n: u32) -> NewLife {
     }
 }
 
-/// What the agent on this instance says.
+/// A heartbeat from the agent on this instance.
 pub fn heartbeat(instance_id: &str) -> Heartbeat {
     Heartbeat {
         instance_id: instance_id.to_owned(),
@@ -151,7 +151,7 @@ pub fn held(kind: BrakeKind, source: &str, ids: Vec<String>, since_at: Time) -> 
 /// A provider that offers exactly this, or cannot be asked.
 #[derive(Clone, Debug, Default)]
 pub struct FixedOffers {
-    /// What it offers, whatever it is asked for.
+    /// Its offers, whatever is asked.
     pub of: Catalogue,
     /// Whether nothing answers.
     pub is_away: bool,
@@ -198,7 +198,7 @@ impl Offers for FixedOffers {
     }
 }
 
-/// A current type with x86_64 processors: so many vCPUs and GiB, in the zones of these prices, in micro-dollars; on demand it
+/// A current type with x86_64 processors, so many vCPUs and GiB, in the zones of these spot prices (in micro-dollars). On demand it
 /// costs three times the cheapest of them.
 pub fn offered(vcpus: u32, gib: u64, spot: &[(&str, u64)]) -> Offered {
     let arch = [Arch::X86_64].into();

@@ -1,4 +1,4 @@
-//! The table of functions: what each is called, when it runs, what it answers and what it is for.
+//! The table of functions: name, schedule, routes and purpose of each.
 //!
 //! Guarantees: the watchdog, `status`, the local stack, the page and the template check all read this
 //! table. A new function needs a folder, a block in the template and a row here.
@@ -20,7 +20,6 @@ pub struct Function {
     pub purpose: &'static str,
 }
 
-/// Starts and stops nodes, and places jobs on them.
 pub const POLL_AND_SCALE: Function = Function {
     name: "poll-and-scale",
     period: Some(Span::from_s(60)),
@@ -28,7 +27,6 @@ pub const POLL_AND_SCALE: Function = Function {
     purpose: "reads jobs and nodes; launches, places, expires leases, resolves reconnects and shuts down",
 };
 
-/// Frees records and instances that nobody uses.
 pub const CLEAN_STALE_RECORDS: Function = Function {
     name: "clean-stale-records",
     period: Some(Span::from_s(300)),
@@ -36,7 +34,6 @@ pub const CLEAN_STALE_RECORDS: Function = Function {
     purpose: "cleans node records without a node, terminates orphaned instances, watches the other functions",
 };
 
-/// Answers the nodes' heartbeats and alloc reports.
 pub const HEARTBEAT_INGEST: Function = Function {
     name: "heartbeat-ingest",
     period: None,
@@ -44,7 +41,6 @@ pub const HEARTBEAT_INGEST: Function = Function {
     purpose: "takes the nodes' heartbeats and then their alloc reports, and the output that somebody reads",
 };
 
-/// Tells each node to destroy the containers and volumes that jobs left behind.
 pub const SWEEP_DISPATCH: Function = Function {
     name: "sweep-dispatch",
     period: Some(Span::from_s(60)),
@@ -52,7 +48,6 @@ pub const SWEEP_DISPATCH: Function = Function {
     purpose: "marks containers and volumes for destruction and tells each node what to destroy",
 };
 
-/// Gives a node the credentials of the role of a job that runs there.
 pub const GRANT_CREDENTIALS: Function = Function {
     name: "grant-credentials",
     period: None,
@@ -60,11 +55,9 @@ pub const GRANT_CREDENTIALS: Function = Function {
     purpose: "gives a node the credentials of the role of a job that it runs",
 };
 
-/// Every function.
 pub const FUNCTIONS: &[Function] =
     &[POLL_AND_SCALE, CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, SWEEP_DISPATCH, GRANT_CREDENTIALS];
 
-/// The function with this name.
 pub fn named(name: &str) -> Option<&'static Function> {
     FUNCTIONS.iter().find(|f| f.name == name)
 }

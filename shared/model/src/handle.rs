@@ -12,9 +12,9 @@
 //!                                               └─▶ gone: missing for `sweep.missing_grace_s`
 //! ```
 //!
-//! A handle of an alloc has no row while the alloc lives: the alloc itself says that it is in use. After a complete alloc it
-//! gets one only if it stays. Any other end of the alloc, or sweep-dispatch, marks a handle, the node destroys it, and the next
-//! report confirms it.
+//! A handle of an alloc has no row while the alloc lives: the alloc itself says that it is in use. After a complete alloc, the
+//! handle gets a row only if it stays on the node. Any other end of the alloc, or sweep-dispatch, marks the handle, the node
+//! destroys it, and the next report confirms it.
 //!
 //! Guarantees: a report that may be older than a handle's row never makes the handle missing or gone; a handle
 //! is destroyed only if it was marked, or if two reports listed it as unknown. A destroyed handle needs no tombstone: a node's
@@ -73,16 +73,17 @@ pub struct Handle {
     pub expires_at: Option<i64>,
 }
 
-/// How long a tombstone stays. A disk that comes back later has handles that nobody knows. The time is not longer, because each
-/// handle report reads all rows of its node.
+/// How long a tombstone stays. If a disk comes back later, its handles are unknown. The time is no longer, because each handle
+/// report reads all rows of its node.
 const TOMBSTONE: Span = Span::from_s(3600);
-/// After this time, a handle that its node was told to destroy, and still has, is told of. If it is a cache, an alloc that
-/// names it takes it back. Its row is looked at this often, so that `status` finds it among those that are due soon.
+/// A node that still has a handle so long after the order to destroy it seems unable to destroy it. An event and `status` then name
+/// the handle. If it is a cache, the next alloc that names it takes it back. The row is due this often, so that `status` finds it
+/// among the rows that are due soon.
 pub const STUCK_AFTER: Span = Span::from_s(600);
 /// The longest time until the next look.
 const DAY: Span = Span::from_s(MAX_DUE_S);
 
-/// What one report says about one row.
+/// Whether a report lists the handle of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sighting {
     /// The report lists the handle.
@@ -119,10 +120,9 @@ pub struct ReportRules {
     pub cache_unused: Span,
 }
 
-/// What a report does to one row.
+/// The effect of a report on one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// Nothing changes.
     Unchanged,
     /// The handle is on the node. Its row becomes this one.
     Appeared(Handle),
@@ -141,7 +141,7 @@ pub enum Judgement {
     ToDestroy,
 }
 
-/// What is known of a handle's node when the handle is due.
+/// The state of a handle's node when the handle is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeFact {
     /// The life of the node is over.
@@ -160,13 +160,11 @@ pub enum NodeFact {
 /// Whether a handle's alloc is live, by the set `allocs` of the node's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocFact {
-    /// The alloc is live.
     Live,
     /// The alloc has ended, or the handle has no alloc.
     Ended,
 }
 
-/// Whether a cache is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheFact {
     /// A live alloc of the node names it, or may do so.
@@ -175,7 +173,7 @@ pub enum CacheFact {
     Unused,
 }
 
-/// What becomes of a handle that is due.
+/// The decision about a handle that is due.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Due {
     /// The handle is marked for destruction.
@@ -216,7 +214,7 @@ impl Handle {
         }
     }
 
-    /// The row of the handle of an alloc, which its node may have made or not.
+    /// The row of the handle of an alloc. Its node may never have made the handle.
     pub fn of_alloc(node_id: NodeId, alloc_id: AllocId, seq: u64, due_at: Time) -> Self {
         let (kind, state) = (HandleKind::Container, HandleState::Creating);
         Self { alloc_id: Some(alloc_id), ..Self::new(node_id, alloc_id.to_string(), kind, state, seq, due_at) }
@@ -245,18 +243,19 @@ impl Handle {
         row.not_missing()
     }
 
-    /// Whether its node was told to destroy it so long ago that the node seems unable to.
+    /// Whether its node was told to destroy it at least [`STUCK_AFTER`] ago, and so seems unable to.
     pub fn is_stuck(&self, now: Time) -> bool {
         self.state == HandleState::Destroying && self.deadline_at.is_some_and(|by| by <= now)
     }
 
-    /// How long ago its node was told to destroy it, if the node seems unable to.
+    /// How long ago its node was told to destroy it, if it is stuck.
     pub fn stuck_for(&self, now: Time) -> Option<Span> {
         let by = self.deadline_at.filter(|_| self.is_stuck(now))?;
         Some(now.since(by) + STUCK_AFTER)
     }
 
-    /// The row of a handle that was missing for too long, as a tombstone. If sweep-dispatch does not delete it, DynamoDB does two days later.
+    /// The row of a handle that was missing for too long, as a tombstone. If sweep-dispatch does not delete the row, DynamoDB does
+    /// two days later.
     pub fn buried(&self, now: Time) -> Self {
         let expires_at = Some((now + DAY + DAY).as_epoch_s());
         Self { state: HandleState::Gone, due_at: now + TOMBSTONE, deadline_at: None, expires_at, ..self.clone() }
@@ -266,7 +265,7 @@ impl Handle {
         Self { missing_ms: None, missing_seen_at: None, ..self }
     }
 
-    /// What a report does to this row.
+    /// The effect of a report on this row.
     pub fn reported(&self, sighting: Sighting, rules: ReportRules, now: Time) -> Judgement {
         match (self.state, sighting) {
             (HandleState::Creating, Sighting::Listed) => self.appeared(rules, now),
@@ -287,7 +286,7 @@ impl Handle {
         }
     }
 
-    /// A cache is looked at next when it may have been unused for too long. The look at the handle of an alloc stays.
+    /// A cache is due next when it may have been unused for too long. The due time of an alloc's handle stays.
     fn appeared(&self, rules: ReportRules, now: Time) -> Judgement {
         let due_at = if self.alloc_id.is_none() { now + rules.cache_unused.min(DAY) } else { self.due_at };
         Judgement::Appeared(Self { state: HandleState::Live, deadline_at: None, due_at, ..self.clone() })
@@ -323,7 +322,7 @@ impl Handle {
         if first { Judgement::Unchanged } else { Judgement::TwiceUnknown }
     }
 
-    /// What becomes of the handle when it is due. `cache_unused` is how long a cache may be unused.
+    /// Decides about the handle when it is due. `cache_unused` is how long a cache may be unused.
     pub fn due(&self, node: NodeFact, cache_unused: Span, now: Time) -> Due {
         let (alloc, cache) = match node {
             NodeFact::Over => return Due::Purge(Reason::NodeGone { node_id: self.node_id }),
@@ -428,8 +427,8 @@ mod tests {
     fn a_handle_whose_disk_was_away_is_missing_by_the_reports_and_live_when_it_comes_back() {
         let live = handle(HandleState::Live);
         let mut row = live.clone();
-        // Missing once, no report for an hour, and missing three times more: at most a minute counts between two
-        // reports.
+        // The handle is missing once, then no report comes for an hour, then it is missing three times more. At most a minute
+        // counts between two reports.
         let mut dropped = Vec::new();
         for s in [0, 3600, 3630, 3660] {
             match row.reported(Sighting::NotListed, RULES, at(s)) {
@@ -485,7 +484,7 @@ mod tests {
         let unused = Span::from_s(1000);
         assert!(matches!(row.due(lives, unused, at(599)), Due::Later(_, Reason::NotUnusedLongEnough {})));
         assert_eq!(row.due(lives, unused, at(600)), Due::Mark(Reason::NeverAppeared {}));
-        // Until its node has destroyed it, it is looked at so often that whoever asks what is due soon finds it.
+        // Until its node has destroyed it, the row is due so often that a query for rows due soon finds it.
         let marked = row.marked(9, at(600));
         assert_eq!((marked.due_at, marked.stuck_for(at(1199))), (at(1200), None));
         assert_eq!(marked.stuck_for(at(1260)), Some(Span::from_s(660)));

@@ -43,7 +43,6 @@ impl Slot {
         if n < SLOT_CEILING { Ok(Self(n)) } else { Err(BadId::new("slot", &n.to_string(), "a number below 100000")) }
     }
 
-    /// The number of the slot.
     pub const fn number(self) -> u32 {
         self.0
     }
@@ -94,7 +93,6 @@ impl NodeId {
         Self { slot, ulid }
     }
 
-    /// The slot of this life.
     pub const fn slot(self) -> Slot {
         self.slot
     }
@@ -105,7 +103,7 @@ impl NodeId {
     }
 }
 
-/// The ULID with this text. There is only one spelling: lower case, for instance, would be a second name for the same
+/// The ULID with this text. There is only one spelling: otherwise lower case, for instance, would be a second name of the same
 /// thing.
 pub(crate) fn only_spelling(s: &str) -> Option<Ulid> {
     // 26 characters of 5 bits are 130 bits, so the first one is at most 7.
@@ -143,7 +141,6 @@ impl fmt::Display for NodeId {
 pub struct JobId(Ulid);
 
 impl JobId {
-    /// The job with this ULID.
     pub const fn new(id: Ulid) -> Self {
         Self(id)
     }
@@ -157,7 +154,7 @@ impl JobId {
         Time::from_ms(i64::try_from(self.0.timestamp_ms()).unwrap_or(i64::MAX))
     }
 
-    /// A byte that is random over jobs.
+    /// The last byte of the ULID. It is random, or a part of the job's number in an array, so it spreads jobs evenly.
     pub const fn random_byte(self) -> u8 {
         let [.., last] = self.0.to_bytes();
         last
@@ -181,7 +178,6 @@ impl fmt::Display for JobId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AllocId {
-    /// The job that the copy belongs to.
     pub job_id: JobId,
     /// The number of the member, from 0.
     pub member: u32,
@@ -217,7 +213,6 @@ text_form!(BadId: NodeId, JobId, AllocId, ClusterName);
 pub struct ClusterName(String);
 
 impl ClusterName {
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

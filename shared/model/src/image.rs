@@ -68,7 +68,7 @@ impl fmt::Display for ImageDigest {
 
 text_form!(BadImageDigest: ImageDigest);
 
-/// Reads what a node says. Anything that is no digest is none.
+/// Reads the digest of a node. Anything that is no digest is read as `None`.
 pub(crate) fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ImageDigest>, D::Error> {
     Ok(serde_json::Value::deserialize(from)?.as_str().and_then(|text| text.parse().ok()))
 }

@@ -10,7 +10,6 @@ use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The tag that names the cluster of an instance.
 pub const CLUSTER_TAG: &str = "nodekeeper:cluster";
 /// The tag that ties an instance to its node.
 pub const NODE_TAG: &str = "nodekeeper:node-id";
@@ -50,7 +49,7 @@ impl Instance {
         if self.tags.contains_key(NODE_TAG) { None } else { Batch::ulid_in(self.tags.get(BATCH_TAG)?) }
     }
 
-    /// The nodes that the instance may be: the one of its tag, or those of its batch. Empty if it has no tag that can be read.
+    /// The nodes that the instance may be: the one of its tag, or those of its batch. Empty without a readable tag.
     pub fn nodes(&self) -> Vec<NodeId> {
         let batch = || Some(self.tags.get(BATCH_TAG)?.parse::<Batch>().ok()?.nodes().collect());
         if self.tags.contains_key(NODE_TAG) {
@@ -71,7 +70,6 @@ impl Instance {
         !self.tags.is_empty() && !self.may_be(node_id)
     }
 
-    /// The owner by the tag, for people.
     pub fn owner(&self) -> String {
         match (self.tags.get(NODE_TAG), self.tags.get(BATCH_TAG)) {
             (Some(node), _) => format!("node {node}"),

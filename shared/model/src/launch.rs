@@ -27,12 +27,12 @@ pub struct LaunchRequest {
     /// The most instances that the call asks for.
     #[serde(skip_serializing_if = "crate::left_out::is_one")]
     pub count: usize,
-    /// The fewest instances that are of use: with fewer, EC2 launches none.
+    /// The fewest instances that help: if EC2 has fewer, it launches none.
     #[serde(skip_serializing_if = "crate::left_out::is_one")]
     pub least: usize,
 }
 
-/// What a launch call is for.
+/// The nodes that a launch call is for.
 #[derive(Clone, Copy, Debug)]
 pub enum Launched<'a> {
     Node(NodeId),
@@ -43,7 +43,7 @@ pub enum Launched<'a> {
 }
 
 impl<'a> Launched<'a> {
-    /// What a call for this batch is for; for this node, if there is no batch.
+    /// The launch of this batch, or of this node alone if there is no batch.
     pub fn of(node_id: NodeId, batch: Option<&'a Batch>, is_whole: bool) -> Self {
         batch.map_or(Self::Node(node_id), |batch| if is_whole { Self::Whole(batch) } else { Self::Batch(batch) })
     }
@@ -56,13 +56,13 @@ impl From<NodeId> for Launched<'_> {
 }
 
 impl Life {
-    /// What the launch call of this life is for.
+    /// The nodes that the launch call of this life is for.
     pub fn launched(&self) -> Launched<'_> {
         Launched::of(self.node_id, self.batch.as_ref(), self.is_whole)
     }
 }
 
-/// What a launch request needs besides the record and the policy.
+/// The parts of a launch request that are neither of the record nor of the policy.
 #[derive(Clone, Debug)]
 pub struct LaunchSettings {
     pub cluster: ClusterName,
@@ -75,7 +75,6 @@ pub struct LaunchSettings {
 }
 
 impl LaunchRequest {
-    /// Renders the request of a node or of a batch.
     pub fn render<'a>(
         settings: &LaunchSettings,
         policy: &Policy,
@@ -118,8 +117,8 @@ impl LaunchRequest {
         }
     }
 
-    /// A digest of the whole request. If a change of the policy changes the request, the digest changes too. The zone is what
-    /// is known of the subnet, and no part of the request.
+    /// A digest of the whole request. If a change of the policy changes the request, the digest changes too. The zone is left out:
+    /// it is only what is known of the subnet.
     pub fn digest(&self) -> String {
         let ways = self.ways.iter().map(|way| Offering { zone: None, ..way.clone() }).collect();
         let json = serde_json::to_vec(&Self { ways, ..self.clone() }).unwrap_or_default();
@@ -137,7 +136,7 @@ fn user_data(file: &LaunchFile, more: &str) -> String {
     )
 }
 
-/// The node file that this user data would write. The local stack uses it: its machines have node files elsewhere.
+/// The node file that this user data would write. The local stack uses it, because its machines have their node files elsewhere.
 pub fn node_file_in(user_data: &str) -> Option<LaunchFile> {
     let marker = format!("<<'{USER_DATA_END}'\n");
     let (_, rest) = user_data.split_once(&marker)?;

@@ -5,7 +5,7 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The number that stands for a field that is left out: for `default`.
+/// The default of a number that is left out: for `default`.
 pub const fn one() -> u32 {
     1
 }

@@ -11,9 +11,9 @@
 //! | [`elements`], [`ranges`] | jobs whose command runs once for each of many elements; sets of numbers as text |
 //! | [`summary`], [`mod@array`] | what planning reads of jobs and allocs; jobs that belong together |
 //! | [`policy`] | every knob, its bounds, default and meaning |
-//! | [`wire`], [`auth`], [`output`], [`stored`] | HTTP bodies, node credentials, the output of allocs on its way to a reader, and where it is stored |
+//! | [`wire`], [`auth`], [`output`], [`stored`] | HTTP bodies, node credentials, output on its way to a reader, and where it is stored |
 //! | [`action`], [`reason`], [`explain`], [`events`] | what a run does, why, why not, and what is kept of it |
-//! | [`control`], [`limits`], [`brake`], [`announced`] | entries of the control table; what limits launching; what is held back; what was told |
+//! | [`control`], [`limits`], [`brake`], [`announced`] | the control table; limits on launches; brakes; what was announced |
 //! | [`functions`] | the table of functions |
 //! | [`container_env`] | how a variable reaches a container |
 //! | [`cloud`], [`launch`] | the cloud as a trait; the launch request |
@@ -24,7 +24,7 @@
 //!
 //! Guarantees: a record holds only the data of its state; final allocs do not change; `desired` never
 //! goes back from stop to run.
-//! Does not: read a clock, do I/O, know how a record is stored, or depend on AWS.
+//! Does not: do I/O, know how a record is stored, or depend on AWS. No transition reads a clock.
 
 pub mod action;
 pub mod after;

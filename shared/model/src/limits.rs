@@ -10,6 +10,7 @@
 //! | throttled | 5 s | 1 h | – |
 //! | refused | 30 s | 1 h | with the next version of the policy |
 //! | wrong | 1 h | 1 h | with the next version of the policy |
+//! | unanswered | 1 min | 15 min | – |
 //!
 //! Each further refusal doubles the wait, up to the longest. Failed starts pause every launch too: from a minute on, doubled
 //! in each later run with a failure, until a node starts well.
@@ -42,10 +43,10 @@ const THROTTLED_S: i64 = 5;
 /// Throttling within this time after the end of its limit doubles the wait. The time is two periods of
 /// poll-and-scale.
 const THROTTLED_CONTINUES_S: i64 = 120;
-/// The first wait after EC2 did not accept something, in seconds: what is new may not be known everywhere yet.
+/// The first wait after EC2 did not accept something, in seconds. Something new may not be known everywhere in EC2 yet.
 const REFUSED_S: i64 = 30;
-/// The first and the longest wait after a launch whose answer EC2 did not give, in seconds. The call is repeated with its
-/// token after the first wait, because its claim lasts as long.
+/// The first and the longest wait after a launch call without an answer, in seconds. The call is repeated with its token after the
+/// first wait, because its claim lasts as long.
 const UNANSWERED_S: i64 = 60;
 const LONGEST_UNANSWERED_S: i64 = 900;
 /// The first pause after failed starts, in seconds.
@@ -82,12 +83,11 @@ impl Limit {
         !matches!(self, Self::Refused(Class::Short | Class::Throttled | Class::Unanswered, ..))
     }
 
-    /// Whether EC2 did not say of two launches, one after the other, whether it launched.
+    /// Whether at least two launch calls in a row got no answer.
     pub fn is_unanswered_again(&self) -> bool {
         matches!(self, Self::Refused(Class::Unanswered, _, row) if row.wait_s.is_some_and(|wait| wait > UNANSWERED_S))
     }
 
-    /// Whether a limit of the account is reached.
     pub const fn is_quota(&self) -> bool {
         matches!(self, Self::Refused(Class::Quota, ..))
     }
@@ -131,22 +131,20 @@ impl Limit {
         }
     }
 
-    /// When the limit ends.
     pub fn until_at(&self) -> Option<Time> {
         self.row().until_at
     }
 
-    /// When it began: the first of the refusals that follow each other, or the last failed start.
+    /// The time of the first refusal in a row, or of the last failed start.
     pub fn since_at(&self) -> Option<Time> {
         self.row().since_at
     }
 
-    /// The message of EC2, if there was one.
     pub fn message(&self) -> Option<&str> {
         self.row().message.as_deref()
     }
 
-    /// What a person can do about it; empty if the limit ends by itself and nothing needs to be done.
+    /// What a person can do about it; empty if the limit ends by itself without anybody.
     pub fn to_do(&self) -> &'static str {
         match self {
             Self::Refused(Class::Quota, ..) => {
@@ -157,7 +155,7 @@ impl Limit {
                  then `nodekeeper release launches` tries at once"
             }
             Self::Refused(Class::Refused | Class::Wrong, ..) => {
-                "correct the policy, or the launch template and then `nodekeeper release launches`"
+                "correct the policy; or correct the launch template, and then run `nodekeeper release launches`"
             }
             Self::FailedStarts(_) => {
                 "see their console output in `nodekeeper history cluster`, and correct image or user data; then `nodekeeper \
@@ -277,8 +275,8 @@ impl Control {
         EntryChange { key, before, after }
     }
 
-    /// The changes of the control table after an instance of this offering has terminated: there is room below the quotas that
-    /// it counted for.
+    /// The changes of the control table after an instance of this offering has terminated: the limits end of the quotas that it
+    /// counted for, because they have room again.
     pub fn after_termination(&self, offering: &Offering, now: Time) -> Vec<EntryChange> {
         let frees = |limit: &Limit| limit.is_quota() && limit.covers(offering);
         self.limits(now).iter().filter(|limit| frees(limit)).map(|limit| limit.ended(now)).collect()
@@ -313,7 +311,6 @@ impl Shortage {
 }
 
 impl FailedStarts {
-    /// How many starts failed in a row.
     pub fn count(&self) -> u64 {
         self.0.count.unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! What a machine has and is, what work takes up and asks of it, and whether the two fit.
+//! What machines offer, what work needs of them, and whether the two fit.
 //!
 //! | asked | of the machine |
 //! | --- | --- |
@@ -26,7 +26,7 @@ pub const MAX_LABELS: usize = 8;
 /// More than any GPU has.
 const MAX_GPU_MEMORY_GIB: u64 = 1 << 20;
 
-/// What a machine offers, or what a job needs.
+/// The room that a machine offers, or that a job needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Capacity {
     #[serde(default = "crate::left_out::one")]
@@ -39,7 +39,6 @@ pub struct Capacity {
     pub gpus: u32,
 }
 
-/// For people: the vCPUs, and what else there is.
 impl fmt::Display for Capacity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} vCPU", self.vcpus)?;
@@ -56,7 +55,6 @@ impl fmt::Display for Capacity {
     }
 }
 
-/// An amount of memory, for people.
 pub fn memory(mib: u64) -> String {
     if mib > 0 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
 }
@@ -71,7 +69,7 @@ impl Capacity {
     }
 }
 
-/// What a machine is: a part of a size, and of the record of a node.
+/// The kind of a machine: a part of a size, and of the record of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineKind {
@@ -82,7 +80,7 @@ pub struct MachineKind {
     /// The memory of each GPU; 0 if it is not known.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub gpu_memory_gib: u64,
-    /// What else the policy says of it.
+    /// The labels of its size.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub labels: BTreeSet<String>,
     /// Whether it runs jobs that have an image.
@@ -90,7 +88,6 @@ pub struct MachineKind {
 }
 
 impl MachineKind {
-    /// What counts where nothing is said.
     pub const DEFAULT: Self =
         Self { arch: Arch::X86_64, gpu_type: None, gpu_memory_gib: 0, labels: BTreeSet::new(), containers: true };
 }
@@ -101,7 +98,7 @@ impl Default for MachineKind {
     }
 }
 
-/// What work asks of its machine besides room: a part of what a job needs, and of what a demand set needs.
+/// The requirements of work for its machine besides room: a part of the needs of a job, and of those of a demand set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineNeed {
@@ -123,7 +120,7 @@ pub struct MachineNeed {
     /// The labels that the machine must have.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub require: BTreeSet<String>,
-    /// Whether the work has an image. A job says it by its image, and in no other way.
+    /// Whether the work has an image. Only the image of a job sets this.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub containers: bool,
 }
@@ -140,7 +137,6 @@ impl MachineNeed {
         containers: false,
     };
 
-    /// What is asked for, in words for people.
     pub fn words(&self) -> Vec<String> {
         let gpu_type = self.gpu_type.as_ref().map(|name| format!("GPUs of type {name}"));
         let gpu_memory = (self.gpu_memory_gib > 0).then(|| format!("{} GiB on each GPU", self.gpu_memory_gib));
@@ -155,7 +151,7 @@ impl MachineNeed {
         one.into_iter().flatten().chain(labels).chain(self.containers.then(|| "containers".to_owned())).collect()
     }
 
-    /// The mistakes of what work with so many GPUs asks for, in the words of the options.
+    /// The mistakes in this request of work with so many GPUs, in the words of the command's options.
     pub fn mistakes(&self, gpus: u32) -> Vec<String> {
         let mut mistakes = Mistakes::default();
         self.check(gpus, &mut mistakes);
@@ -225,7 +221,7 @@ mod tests {
 
     const ROOM: Capacity = Capacity { vcpus: 8, memory_mib: 1000, scratch_gib: 10, gpus: 4 };
 
-    /// What is asked × the machines `plain`, `arm` and `gpu`: which of them fit.
+    /// Each requirement × the machines `plain`, `arm` and `gpu`: which of them fit.
     #[test]
     fn each_thing_that_is_asked_for_is_compared_with_the_machine() {
         let kinds = [

@@ -1,7 +1,7 @@
 //! The mistakes of a submission, as they are found.
 //!
 //! Guarantees: all of them are kept, in the order in which they were found.
-//! Does not: know what is right; `spec` and what it consists of do.
+//! Does not: know what is right; `spec` and its parts do.
 
 /// Everything that is wrong with a submission.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,6 @@ impl Mistakes {
         }
     }
 
-    /// All of them; `None` if there is none.
     pub(crate) fn found(self) -> Option<Vec<String>> {
         (!self.0.is_empty()).then_some(self.0)
     }

@@ -19,7 +19,6 @@ pub struct Usd(u64);
 pub struct BadAmount(f64);
 
 impl Usd {
-    /// Zero dollars.
     pub const ZERO: Self = Self(0);
 
     /// `micros` millionths of a dollar.
@@ -27,12 +26,10 @@ impl Usd {
         Self(micros)
     }
 
-    /// The amount in millionths of a dollar.
     pub const fn micros(self) -> u64 {
         self.0
     }
 
-    /// Whether the amount is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -48,7 +45,6 @@ impl Usd {
         self.0.checked_div(price.0).and_then(|times| u32::try_from(times).ok()).unwrap_or(u32::MAX)
     }
 
-    /// `n` times this amount.
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }

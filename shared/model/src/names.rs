@@ -1,7 +1,8 @@
-//! What names and addresses from outside may be: they reach lists, terminals, environments and the names of tables' keys. And
-//! whether a name matches a pattern.
+//! Which names and addresses from outside are accepted, and whether a name matches a pattern. They reach lists, terminals,
+//! environments and the keys of tables.
 //!
-//! Guarantees: a text that passes stays on one line, and no terminal or shell obeys it.
+//! Guarantees: a text that passes stays on one line, and no terminal obeys it. Only the name of a job may have characters that a
+//! shell obeys.
 //! Does not: make a text fit. Whoever gets a wrong one refuses it.
 
 use std::net::IpAddr;

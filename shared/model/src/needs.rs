@@ -1,4 +1,4 @@
-//! What the members of a job need of their nodes: what placing reads.
+//! The needs of a job's members, which placing reads.
 //!
 //! The same struct is in a submission, in the rows of jobs and allocs, in both indexes and in the order for a node. In a row it
 //! is one attribute, so that a new field takes no room in an index.
@@ -17,11 +17,11 @@ pub const MAX_NODES: u32 = 256;
 const MAX_MIB_OR_GIB: u64 = 1 << 32;
 const MAX_VCPUS_OR_GPUS: u32 = 1 << 20;
 
-/// What a job needs.
+/// What a job needs of its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Needs {
-    /// Of each member, like the next three.
+    /// What each member needs, like the next three fields.
     pub vcpus: u32,
     pub memory_mib: u64,
     pub scratch_gib: u64,
@@ -36,7 +36,6 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What counts where nothing is said.
     pub const DEFAULT: Self = Self {
         vcpus: 1,
         memory_mib: 0,
@@ -47,7 +46,7 @@ impl Needs {
         nodes: 1,
     };
 
-    /// What one member takes up on its node.
+    /// The room that one member takes up on its node.
     pub const fn capacity(&self) -> Capacity {
         let Self { vcpus, memory_mib, scratch_gib, gpus, .. } = *self;
         Capacity { vcpus, memory_mib, scratch_gib, gpus }

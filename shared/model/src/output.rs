@@ -1,4 +1,4 @@
-//! The output of an alloc on its way from the node to a reader: who wants it, and the pieces that the node sends.
+//! The output of an alloc on its way from the node to a reader: the follow of the reader, and the pieces that the node sends.
 //!
 //! A reader writes a [`Follow`] on the record of the node. The answer to the node's next heartbeat carries it, and the agent
 //! then sends the output in pieces, which the reader finds in the table `output`.
@@ -38,7 +38,8 @@ pub struct Follow {
     pub follow_id: String,
     /// The alloc whose output is read.
     pub alloc_id: AllocId,
-    /// The reader wants only so many bytes of what there is when the follow begins; `None`: all that the node has.
+    /// The reader wants only the last so many bytes of the output that there is when the follow begins; `None`: all that the node
+    /// has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_bytes: Option<u64>,
     /// The node sends pieces until this time.
@@ -64,7 +65,6 @@ pub struct Piece {
     pub bytes: u64,
     /// How many bytes the output had when the piece was read.
     pub size: u64,
-    /// What comes after the piece.
     pub then: Then,
     /// Epoch **seconds**: DynamoDB deletes the row some time after.
     pub expires_at: i64,
@@ -98,8 +98,8 @@ impl Stream {
     }
 }
 
-/// Which bytes of a text are of which stream: the places, in bytes from its beginning, at which the stream changes. The text
-/// begins with standard output, so `[0]` is all standard error. Without a switch all is standard output.
+/// The stream of each byte of a text: the places, in bytes from its beginning, at which the stream changes. The text begins with
+/// standard output, so `[0]` is all standard error. Without a switch all is standard output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Switches(Vec<u64>);
@@ -115,7 +115,6 @@ impl Switches {
         self.0.is_empty()
     }
 
-    /// How many switches there are.
     pub const fn len(&self) -> usize {
         self.0.len()
     }
@@ -127,7 +126,6 @@ impl Switches {
         }
     }
 
-    /// Which stream the byte at this place is of.
     pub fn stream_at(&self, at: u64) -> Stream {
         Stream::after(self.0.partition_point(|switch| *switch <= at))
     }
@@ -144,16 +142,16 @@ impl Switches {
         part
     }
 
-    /// Keeps only so many switches. Returns where the text must end for that; `None` if it need not.
+    /// Keeps at most `most` switches. Returns where the text must be cut for that; `None` if nowhere.
     pub fn limit(&mut self, most: usize) -> Option<u64> {
         let end = self.0.get(most).copied();
         self.0.truncate(most);
         end
     }
 
-    /// From which byte on the text has at most so many switches.
+    /// The first byte from which on the text has at most `most` switches.
     pub fn begin_of_last(&self, most: usize) -> u64 {
-        // One more may be needed at the beginning.
+        // The part may need one more switch at its beginning.
         let dropped = (self.0.len() > most).then(|| self.0.len().saturating_sub(most));
         dropped.and_then(|dropped| self.0.get(dropped)).copied().unwrap_or(0)
     }
@@ -186,7 +184,7 @@ mod tests {
         assert_eq!(split(&[], "abc"), [(Out, "abc".into())]);
         assert_eq!(split(&[0], "abc"), [(Err, "abc".into())]);
         assert_eq!(split(&[1, 2], "abc"), [(Out, "a".into()), (Err, "b".into()), (Out, "c".into())]);
-        // What a broken node says loses no byte.
+        // Wrong switches of a broken node lose no byte.
         for bad in [&[2, 1][..], &[9, 3], &[u64::MAX, 0], &[1, 1, 1]] {
             assert_eq!(split(bad, "abc").into_iter().map(|(_, part)| part).collect::<String>(), "abc", "{bad:?}");
         }

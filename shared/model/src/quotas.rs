@@ -84,7 +84,7 @@ fn counts_as(offering: &Offering) -> Option<Market> {
     }
 }
 
-/// How much these records use of each of these quotas, by the name.
+/// How much these records use of each of these quotas, which are given by name.
 pub fn used(quotas: &BTreeMap<String, u64>, records: &[NodeRecord]) -> Vec<QuotaUse> {
     let mut used: BTreeMap<(Market, &str), u64> = BTreeMap::new();
     for offering in records.iter().filter_map(|record| Some(&record.life()?.offering)) {

@@ -29,7 +29,6 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// How many numbers there are.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|(first, last)| u64::from(*last) - u64::from(*first) + 1).sum()
     }
@@ -39,17 +38,14 @@ impl Ranges {
         after.checked_sub(1).and_then(|place| self.0.get(place)).is_some_and(|(_, last)| n <= *last)
     }
 
-    /// The numbers in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().flat_map(|(first, last)| *first..=*last)
     }
 
-    /// The largest number.
     pub fn last(&self) -> Option<u32> {
         self.0.last().map(|(_, last)| *last)
     }
 
-    /// Adds these numbers.
     pub fn extend(&mut self, other: &Self) {
         let mut all = std::mem::take(&mut self.0);
         all.extend(&other.0);

@@ -41,35 +41,25 @@ macro_rules! reasons {
 reasons! {
     // Instances
 
-    /// EC2 lists the instance as terminated.
     InstanceTerminated "instance_terminated" { instance_id: String } = "instance {instance_id} is terminated";
     /// A record names an instance that has another node's tag, or none.
     ForeignInstance "foreign_instance" { instance_id: String, owner: String } = "its record names instance {instance_id}, which belongs to {owner}: nothing is terminated or cleaned; look at `nodekeeper nodes`, and correct or delete the record";
     /// EC2 does not list the instance that a record names, and lists another one with the tag of the node.
     AnotherTagged "another_tagged" { named: String, tagged: String } = "its record names instance {named}, which EC2 does not list, and instance {tagged} has its node id as a tag: the record is not cleaned; correct it, or drain the slot";
-    /// An instance has a node id tag that names a record without an instance.
+    /// A record names no instance, and EC2 lists an instance with the tag of its node or batch.
     CarriesNodeId "carries_node_id" { instance_id: String } = "instance {instance_id} has the tag of this node, or of its batch";
-    /// An instance that is being terminated is still up.
     TerminationNotDone "termination_not_done" { instance_id: String } = "shutting down, and EC2 lists {instance_id} as still up";
-    /// EC2 lists the instance that is being terminated as shutting down.
     TerminationUnderWay "termination_under_way" { instance_id: String } = "shutting down, and EC2 lists {instance_id} as shutting down too";
-    /// EC2 does not list the instance that is being terminated.
     TerminationUnlisted "termination_unlisted" { instance_id: String } = "shutting down, and EC2 does not list {instance_id}";
-    /// EC2 lists an instance that was unlisted.
     ListedAgain "listed_again" { instance_id: String } = "EC2 lists {instance_id} again";
-    /// A limit keeps a launch from being repeated.
     RelaunchPaused "relaunch_paused" { limit: String } = "its launch is not repeated: {limit}";
-    /// Nothing would use the node.
     NobodyNeedsIt "nobody_needs_it" {} = "its launch is not repeated: nothing needs the node; it waits for its instance until boot.timeout_s";
-    /// A node of the batch is gone.
     BatchNotWhole "batch_not_whole" {} = "its launch is not repeated: a node of its batch is gone; it waits for its instance until boot.timeout_s";
-    /// The launch claim has ended and no instance has the node id as a tag.
     LaunchUnanswered "launch_unanswered" { waited: Span } = "claimed {waited} ago, the claim has ended, and no instance has its node id as a tag";
     /// No instance appeared within the boot time-out.
     LaunchCameToNothing "launch_came_to_nothing" { waited: Span } = "its launch gave no instance within {waited}";
     /// The first of two observations that list no instance for the launch.
     LaunchMayHaveFailed "launch_may_have_failed" { waited: Span, confirm: Span } = "its launch gave no instance within {waited}: given up if there is still none in {confirm}";
-    /// EC2 does not list the instance of a node that heartbeats.
     UnlistedButHeard "unlisted_but_heard" { instance_id: String } = "EC2 does not list {instance_id}, but its heartbeats arrive: left alone";
     /// The first of two observations that do not list the instance.
     Unlisted "unlisted" { instance_id: String, confirm: Span } = "EC2 does not list {instance_id}: cleaned if that stays so for {confirm}";
@@ -89,45 +79,31 @@ reasons! {
     ManyExpired "many_expired" { expired: usize, leases: usize } = "{expired} of {leases} leases expired at once";
     /// No heartbeat was accepted since the silent nodes should have called.
     IngestUnproven "ingest_unproven" { nodes: usize } = "{} silent, and heartbeat-ingest has not shown since then that it works: the status stays as it is until it does", are(*nodes);
-    /// The lease expired, and some alloc may wait for the node.
     SilentWithWaitingAllocs "silent_with_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; allocs wait for it";
-    /// The lease expired, and no alloc waits for the node.
     SilentWithoutWaitingAllocs "silent_without_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; no alloc waits for it";
-    /// No alloc waits for a disconnected node any longer.
     LastWindowClosed "last_window_closed" {} = "no alloc waits for it any longer";
 
     // Allocs
 
-    /// A placed job has no live alloc.
     NoAllocLeft "no_alloc_left" {} = "it is placed, but no alloc of it is left";
-    /// A record lists an alloc that is not live in the allocs table.
     NotOnItsNode "not_on_its_node" { node_id: NodeId } = "the alloc is live, and the record of its node {node_id} does not list it";
     AllocWithoutRow "alloc_without_row" {} = "its node's record lists it, and it is not live in the allocs table";
-    /// The life of the node of an alloc or a handle is over.
     NodeGone "node_gone" { node_id: NodeId } = "the life of node {node_id} is over";
     /// The alloc was unknown for as long as its job waits.
     UnknownTooLong "unknown_too_long" { window_s: u64 } = "unknown for {window_s} s";
-    /// An alloc that was told to stop is on a silent node.
     SilentAndToldToStop "silent_and_told_to_stop" { status: NodeStatus } = "its node is {status}, and the alloc was told to stop: its job does not wait for it";
-    /// A running alloc is on a silent node, and its job waits.
     SilentAndWaitedFor "silent_and_waited_for" { status: NodeStatus, window_s: u64 } = "its node is {status}; its job waits {window_s} s for it";
-    /// An alloc that its job does not wait for is on a silent node.
     SilentAndNotWaitedFor "silent_and_not_waited_for" { status: NodeStatus } = "its node is {status}, and its job does not wait for it";
     /// A node never sent the report that would make it ready.
     NeverReported "never_reported" {} = "its node never reported what runs on it";
-    /// The job of the alloc has ended.
     JobEnded "job_ended" {} = "its job has ended";
-    /// The job of the alloc is no longer placed.
     JobIs "job_is" { state: JobState } = "its job is {state}";
-    /// The member of the alloc is done.
     MemberDone "member_done" {} = "another copy has completed its member";
-    /// The job of the alloc is placed and does not list it: somebody has changed rows, or tables were restored.
+    /// Somebody has changed rows, or tables were restored.
     JobListsOthers "job_lists_others" {} = "its job does not list it";
     /// The drain's deadline is near.
     DrainEnds "drain_ends" { by: Time } = "its node is drained until {by}";
-    /// The node is back and there is no other copy.
     BackAlone "back_alone" {} = "its node is back, and there is no other copy";
-    /// The node is back, and one of several copies stays.
     BackWithCopies "back_with_copies" { keep: AllocId, copies: usize, strategy: Reconcile } = "its node is back: {keep} stays of {copies} copies, by {strategy}";
 
     // Demand
@@ -136,9 +112,7 @@ reasons! {
     NoSizeFits "no_size_fits" { needs: Capacity, narrowed: String, usable: f64 } = "no size fits: it needs {needs}{narrowed}; {usable} of a size's memory is usable";
     /// EC2 takes several spot instances of a pool back at the same time.
     PoolTakenBack "pool_taken_back" { pool: String, instances: usize } = "EC2 takes {instances} instances of {pool} back at once: nothing is launched there for a while";
-    /// A subnet has no free address.
     NoFreeAddress "no_free_address" { subnet: String } = "subnet {subnet} has no free address";
-    /// No machine of a capacity reservation is free.
     ReservationUsed "reservation_used" { reservation: String, total: u32 } = "no machine of capacity reservation {reservation} is free, of {total}";
     /// A capacity reservation is over, or nearly.
     ReservationEnding "reservation_ending" { reservation: String, until: Time } = "capacity reservation {reservation} ends for its instances at {until} (launch.reservation_drain_s)";
@@ -148,36 +122,25 @@ reasons! {
     OffersAreOld "offers_are_old" { parts: String } = "what EC2 offers is asked again: {parts}";
     /// The sizes of several instance types are not known yet.
     CatalogueMissing "catalogue_missing" { why: String } = "what EC2 offers for the sizes of several instance types is not known{why}";
-    /// The job needs more nodes than the cluster may have.
     MoreThanMaximum "more_than_maximum" { nodes: u32, max: u32 } = "it needs {nodes} nodes at once and nodes.max is {max}";
-    /// The job needs more nodes than the fitting sizes may have.
     MoreThanSizesAllow "more_than_sizes_allow" { nodes: u32, most: u32 } = "it needs {nodes} nodes at once and the sizes that fit allow {most}";
-    /// The job alone costs more than the price cap.
     DearerThanCap "dearer_than_cap" { price: Usd, cap: Usd } = "it costs {price} an hour alone and nodes.max_price_per_hour is {cap}";
     /// There are nodes with room for every member.
     FitsOn "fits_on" { slots: Vec<Slot> } = "it fits on {}", listed(slots);
-    /// The job wants a copy while the alloc is unknown.
     CopyWanted "copy_wanted" { original: AllocId } = "{original} is unknown, and its job wants a copy meanwhile";
-    /// A job needs the node that is launched.
     JobNeedsNode "job_needs_node" { job: String } = "job {job} needs it";
-    /// A demand set needs the node that is launched.
     SetNeedsNode "set_needs_node" { set: String } = "demand set {set} needs it";
-    /// A demand set names a size that the policy does not have.
     NoSuchSize "no_such_size" { size: String } = "the policy has no size {size}";
     /// Not all demands of a set can have a node now.
     SetLacks "set_lacks" { set: String, lacking: u32, count: u32, why: String } = "demand set {set} lacks {lacking} of {count}: {why}";
-    /// There are fewer nodes than the minimum.
     BelowMinimum "below_minimum" { min: u32 } = "the minimum is {min} now";
 
     // What a plan does not do
 
     /// Every slot below `nodes.max` has a node.
     NodesMax "nodes_max" { max: u32, there: u32 } = "{}", allowed("nodes.max", *max, *there);
-    /// The maximum is 0.
     ClusterPaused "cluster_paused" {} = "nodes.max is 0, which pauses the cluster";
-    /// One more node would exceed the price cap.
     PriceCap "price_cap" { spent: Usd, price: Usd, cap: Usd } = "one more node costs {price} an hour, the nodes cost {spent}, and nodes.max_price_per_hour is {cap}";
-    /// The maximum of a size is reached.
     SizeMaximum "size_maximum" { size: String, max: u32, there: u32 } = "{}", allowed(&format!("the maximum of size {size}"), *max, *there);
     /// A limit stops every launch.
     LaunchPaused "launch_paused" { limit: String, left: Span } = "launching pauses for {left}: {limit}";
@@ -187,11 +150,8 @@ reasons! {
     AttemptsSpent "attempts_spent" { offering: String, most: u64 } = "EC2 was short of {offering}: attempts in this run are limited to {most}, and each success doubles the limit";
     /// The queue is too long for one run.
     QueueNotRead "queue_not_read" { read: usize, least: usize } = "at least {least} jobs wait, and this run read {read} of them: the next runs read on where it stopped";
-    /// A node is kept because a part of the queue was not read.
     KeptForUnread "kept_for_unread" {} = "kept for jobs that this run did not read";
-    /// This run launches as many nodes as it may.
     MaxPerRun "max_per_run" { max: u32 } = "launch.max_per_run is {max}: a later run makes the other launches";
-    /// This run launches nodes for the job.
     NodesLaunched "nodes_launched" { slots: Vec<Slot> } = "this run launches for it: {}", listed(slots);
     /// Nodes with room for the job boot.
     NodesBoot "nodes_boot" { slots: Vec<Slot> } = "it waits until {} can take work", listed(slots);
@@ -199,70 +159,42 @@ reasons! {
     NodesSuspected "nodes_suspected" { slots: Vec<Slot> } = "silent or unlisted, but this run does not believe that it is gone: {}; nothing is placed there, and nothing is launched instead", listed(slots);
     /// Other members of the job have nodes.
     PartFound "part_found" { found: usize, of: u32 } = "it keeps {found} of the {of} nodes that it needs";
-    /// An earlier job waits, and the room that is left is kept for that job.
     KeptForEarlier "kept_for_earlier" { job: String } = "job {job} comes first, and the rest of the room is kept for it";
-    /// A part of a job's members was placed.
     PlacedInPart "placed_in_part" { placed: usize, of: u32 } = "{placed} of its {of} members are on nodes: they start when all of them are";
-    /// The placing of a job's members was cut short.
     PlacingCutShort "placing_cut_short" {} = "its placing was cut short: those of its members that are on nodes stop first";
-    /// A job regroups.
     RegroupingMembers "regrouping_members" {} = "its members that still run are stopping: it starts again after them";
-    /// An operator holds an idle node.
     IntentIsHold "intent_is_hold" { slot: Slot } = "an operator holds it: `nodekeeper resume {slot}` ends that";
-    /// An idle node is reserved.
     ReservedFor "reserved_for" { job: String } = "reserved for job {job}";
-    /// An idle node satisfies a demand set.
     KeptForSet "kept_for_set" { set: String } = "kept for demand set {set}";
-    /// An idle node is kept because of `nodes.min`.
     KeptForMinimum "kept_for_minimum" { min: u32 } = "kept for the minimum, which is {min} now";
-    /// Not enough runs have seen the node idle.
     IdleUnconfirmed "idle_unconfirmed" { seen: u32, of: u32 } = "idle, seen by {seen} of the {of} runs that idle.confirmations asks for";
-    /// A node has not been idle for long enough.
     IdleNotLongEnough "idle_not_long_enough" { left: Span } = "idle, and idle.timeout_s is over in {left}";
-    /// No shutdown window is open.
     WindowClosed "window_closed" { opens: Span } = "its shutdown window opens in {opens}";
-    /// A node without allocs says that it is busy.
     AgentSaysBusy "agent_says_busy" {} = "its agent says that it is busy";
-    /// A node without allocs has a reader of an output.
     OutputIsRead "output_is_read" {} = "somebody reads the output of a job there";
-    /// A node's agent takes no work.
     AgentRefuses "agent_refuses" { why: String } = "its agent takes no work: {why}";
-    /// A node has not sent its complete report.
     NotReportedYet "not_reported_yet" {} = "it has not reported yet what runs on it";
-    /// A down node has not been silent for long enough.
     DownNotLongEnough "down_not_long_enough" { left: Span } = "down, and shutdown.down_after_s is over in {left}";
-    /// This run does not believe that the node is gone.
     NodeSuspected "node_suspected" {} = "it is silent or unlisted, and this run does not believe that it is gone";
-    /// EC2 lists the instance of a node, and not as running.
     InstanceNotRunning "instance_not_running" { state: InstanceState } = "EC2 lists its instance as {state}";
-    /// The plan was made from rows that have changed since.
     ChangedMeanwhile "changed_meanwhile" {} = "what the plan was made from has changed meanwhile: the next run decides again";
-    /// The allocs of a node could not all be read.
     AllocsUnclear "allocs_unclear" {} = "its allocs could not all be read in this run";
 
     // Shutdown
 
-    /// A node is drained before its first heartbeat.
     DrainedUnheard "drained_unheard" {} = "drained before its first heartbeat";
     /// A node has never sent a heartbeat, but heartbeat-ingest may have been down.
     BootBlackout "boot_blackout" {} = "no heartbeat within boot.timeout_s, but heartbeat-ingest has not shown since then that it works: the node is left alone until it has";
-    /// A node sent no heartbeat within the boot time-out.
     BootTimedOut "boot_timed_out" { waited: Span } = "no heartbeat within {waited} of its assignment";
-    /// EC2 takes the instance of the node away.
     Interrupted "interrupted" { by: Time } = "EC2 takes its instance away at {by}";
     /// EC2 recommends to leave the instance of the node.
     AtRisk "at_risk" {} = "EC2 may soon take its instance away (launch.drain_at_risk)";
-    /// A drained node is idle.
     DrainedAndIdle "drained_and_idle" {} = "drained and idle";
-    /// The drain's deadline has passed.
     DrainDeadlineOver "drain_deadline_over" {} = "its drain's deadline has passed";
     /// A node never became ready.
     StuckSyncing "stuck_syncing" {} = "it never reported what runs on it";
-    /// An idle node has a size that the policy no longer has.
     SizeLeftPolicy "size_left_policy" { size: String } = "idle, and size {size} is no longer in the policy";
-    /// A node has been down for too long.
     DownTooLong "down_too_long" { silent: Span } = "down: silent for {silent}";
-    /// A node has been idle for long enough.
     IdleTooLong "idle_too_long" { idle: Span } = "idle for {idle}, and nothing in the queue needs it";
     /// A run saw a node idle.
     IdleAndNotNeeded "idle_and_not_needed" {} = "idle and not needed";
@@ -277,72 +209,52 @@ reasons! {
     Stale "stale" { quiet: Span } = "stale: EC2 lists no instance for it, and it was neither written nor pinged for {quiet}";
     /// An unusual share of the records is stale.
     ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances are gone";
-    /// A free slot is no longer below `nodes.max`, because the maximum was lowered.
     NotInIndex "not_in_index" { state: JobState } = "the job is {state}, and its attributes `queue` and `rank` say something else";
     SetOver "set_over" { key: String } = "{key} was not renewed, or was deleted";
     EntryOver "entry_over" { key: String } = "entry {key} of the control table ended more than a day ago";
     SlotBeyondMaximum "slot_beyond_maximum" { slot: Slot, max: u32 } = "slot {slot} is above the highest slot that nodes.max = {max} allows";
-    /// There is an unusual number of orphans.
     ManyOrphans "many_orphans" { orphans: usize, shown: String } = "{orphans} orphaned instances at once ({shown}…)";
     /// No record claims an instance.
     Orphan "orphan" { instance_id: String, owner: String } = "{instance_id} was launched for {owner}, and no record claims it";
-    /// A function has not succeeded for too long.
     Overdue "overdue" { function: String, quiet: Span, period: Span, why: String } = "{function} has not succeeded for {quiet}; it should run every {period}{why}";
     /// A function does nothing of what it should: everything fails, or is left to the next run.
     NothingDone "nothing_done" { function: String, since: Span, failed: u64, left: u64 } = "{function} has done nothing of what it should for {since}: {failed} actions failed and {left} were left in its last run";
-    /// No heartbeat was accepted for too long, although nodes are in use.
     NoHeartbeats "no_heartbeats" { quiet: Span, nodes: usize } = "heartbeat-ingest has accepted no heartbeat for {quiet}, and {nodes} nodes are in use";
 
     // Handles
 
-    /// The record of a handle's node does not exist, or is older than the node.
     RecordMissing "record_missing" {} = "the record of its node does not exist or is older than the node";
-    /// The record of a handle's node is back.
     NodeKnownAgain "node_known_again" {} = "its node is known again";
     /// Handles carry the label of another node.
     ForeignHandles "foreign_handles" { handles: usize, shown: String } = "{handles} handles carry the label of another node ({shown}): they stay while that node lives";
     /// The node was told to destroy handles and still has them.
     HandlesStay "handles_stay" { handles: usize, shown: String, why: String } = "its agent cannot remove {handles} handles ({shown}): {why}";
-    /// An operator keeps the handle.
     KeptByOperator "kept_by_operator" {} = "an operator keeps it";
-    /// The handle was destroyed a while ago.
     Destroyed "destroyed" {} = "destroyed a while ago";
     /// The node has not confirmed the destruction.
     WaitsForReport "waits_for_report" {} = "waits for its node's report";
     /// The handle is unknown until a later report lists it again.
     NobodyOrdered "nobody_ordered" {} = "no row orders it: waits for a later report";
-    /// The handle's alloc is live.
     AllocLive "alloc_live" {} = "its alloc is live";
-    /// The handle's alloc is final.
     AllocEnded "alloc_ended" { alloc_id: AllocId } = "{alloc_id} has ended";
-    /// The node of a cache has live allocs.
     CacheInUse "cache_in_use" {} = "an alloc of its node uses it";
-    /// A cache was unused for as long as the policy allows.
     CacheUnused "cache_unused" { unused: Span } = "a cache unused for {unused}";
     /// A cache was not created before its deadline.
     NeverAppeared "never_appeared" {} = "it never appeared";
-    /// A cache is unused, but not yet for as long as the policy allows.
     NotUnusedLongEnough "not_unused_long_enough" {} = "it has not been unused for long enough";
-    /// A cache's unused time begins.
     UnusedFromNow "unused_from_now" {} = "unused from now on";
-    /// A container belongs to no alloc.
     BelongsToNoAlloc "belongs_to_no_alloc" {} = "it belongs to no alloc";
-    /// A live handle was missing from reports for too long.
     MissingTooLong "missing_too_long" { handles: usize, shown: String } = "{handles} handles were missing for too long ({shown})";
     /// A report listed handles again that no row orders.
     UnknownAgain "unknown_again" { handles: usize, shown: String } = "{handles} handles were listed twice although no row orders them ({shown})";
-    /// A report would take away an unusual share of a node's handles.
     ManyHandles "many_handles" { node_id: NodeId, unusual: usize, all: usize } = "node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing";
 
     // Nodes and launches
 
-    /// A node's complete report made it ready.
-    /// The node of an unknown alloc reports it again.
     ReportedAgain "reported_again" {} = "its node reports it again";
     ReportTaken "report_taken" {} = "its complete report was taken";
     /// What a heartbeat changed on the record.
     Heard "heard" { how: String } = "{how}";
-    /// EC2 refused a launch.
     LaunchRefused "launch_refused" { size: String, error: String } = "{size}: {error}";
     /// Enough starts failed in a row to pause launching.
     StartsFailed "starts_failed" { count: u64, pause_s: i64, console: String } = "{count} starts failed in a row: launching pauses for {pause_s} s; console: {console}";
@@ -355,7 +267,6 @@ reasons! {
     Held "held" { why: Box<Reason>, kind: BrakeKind } = "{why}; held until `nodekeeper release {kind}`";
     /// What a brake held back is no longer there.
     TroubleOver "trouble_over" { kind: BrakeKind } = "the brake {kind} holds nothing any more";
-    /// A brake let go.
     NoLongerHeld "no_longer_held" { why: Box<Reason> } = "{why}; no longer held";
 
     // Arrays
@@ -370,13 +281,9 @@ reasons! {
 
     // Jobs that follow others
 
-    /// Jobs that a job follows have not ended.
     Follows "follows" { next: JobId, left: usize } = "it runs after {}", followed(*next, *left);
-    /// Jobs that a job follows have ended as they must.
     FollowedEnded "followed_ended" { ended: usize, left: usize } = "{ended} of the jobs that it follows ended as they must, {left} are left";
-    /// A job that had to be complete has ended otherwise.
     FollowedNotComplete "followed_not_complete" { job_id: JobId, state: JobState } = "it runs only if job {job_id} is complete, and that job is {state}";
-    /// A job that had to be complete has no row.
     FollowedAbsent "followed_absent" { job_id: JobId } = "it runs only if job {job_id} is complete, and that job is no longer stored: nobody knows how it ended";
 
     // Ends
@@ -387,7 +294,7 @@ reasons! {
     JobNow "job_now" { state: JobState, message: String } = "{state}{message}";
 }
 
-/// What a job waits for that follows others.
+/// The jobs that a job waits for, as words.
 fn followed(next: JobId, left: usize) -> String {
     match left {
         1 => format!("job {next}, which has not ended"),
@@ -395,7 +302,7 @@ fn followed(next: JobId, left: usize) -> String {
     }
 }
 
-/// What a maximum allows, and how much of it is used.
+/// How many nodes a maximum allows, and how many of them are there.
 fn allowed(maximum: &str, max: u32, there: u32) -> String {
     match max {
         _ if there < max => format!("{maximum} allows {max} nodes, and {there} of them are there"),
@@ -415,7 +322,6 @@ fn listed(slots: &[Slot]) -> String {
     }
 }
 
-/// So many nodes are something.
 fn are(nodes: usize) -> String {
     if nodes == 1 { "1 node is".to_owned() } else { format!("{nodes} nodes are") }
 }
@@ -434,8 +340,8 @@ impl Reason {
         )
     }
 
-    /// Whether this is a limit that no entry of the control table shows: a cap of the policy, the few attempts after a
-    /// shortage, or silence that nothing proves.
+    /// Whether this is a limit that no entry of the control table shows: a cap of the policy, the few attempts after a shortage, or
+    /// a silence that is not believed yet.
     pub const fn is_unstored(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! What EC2 refuses, and how wide: the scope of a refusal.
+//! Refusals of EC2, and the scope of each: which launches it is about.
 //!
 //! Guarantees: the scope of a refusal is a part of the launch that was refused; a launch outside of the scope is not
 //! limited by it.
@@ -28,7 +28,7 @@ pub enum CloudError {
 pub struct Refusal {
     pub reach: Reach,
     pub class: Class,
-    /// What EC2 answered: its code and its message.
+    /// EC2's answer: its code and its message.
     pub message: String,
 }
 
@@ -52,11 +52,11 @@ impl Class {
     }
 }
 
-/// What a refusal is about: a part of an offering, for example one subnet.
+/// The scope of a refusal: a part of an offering, for example one subnet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
     reach: Reach,
-    /// That part of the offering, as in the key.
+    /// The part of the offering, as in the key.
     of: String,
 }
 
@@ -97,7 +97,6 @@ impl Scope {
         *self == Self::of(self.reach, offering)
     }
 
-    /// How wide the scope is.
     pub const fn reach(&self) -> Reach {
         self.reach
     }
@@ -107,7 +106,7 @@ impl Scope {
         self.of.replace('#', " ")
     }
 
-    /// The quota that a refusal of this scope speaks of.
+    /// The quota that a refusal with this scope is about.
     pub fn quota(&self) -> String {
         let family = self.of.split_once('#').and_then(|(market, group)| Some((market.parse::<Market>().ok()?, group)));
         match (self.reach, family) {
@@ -175,7 +174,7 @@ mod tests {
             ("template", with(|o| o.template = "other".into())),
             ("size", with(|o| o.size = "other".into())),
         ];
-        // For each reach, the changes that lead out of it.
+        // For each reach, the changes of the offering that leave the scope.
         for (reach, leave) in [
             (Reach::Account, vec![]),
             (Reach::Market, vec!["market"]),

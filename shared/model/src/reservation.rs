@@ -1,6 +1,6 @@
 //! Capacity reservations of EC2: machines that are paid whether they are used or not.
 //!
-//! Guarantees: [`CapacityReservation::until`] is the one answer to the question how long its machines are to be had.
+//! Guarantees: only [`CapacityReservation::until`] says until when the machines of a reservation are reserved.
 //! Does not: read them (the crate `cloud` does), count who uses them (the plan does), or make one.
 //! Source: EC2 User Guide, "Reserve compute capacity with EC2 On-Demand Capacity Reservations" and "Capacity Blocks for ML".
 
@@ -37,8 +37,8 @@ pub struct CapacityReservation {
 }
 
 impl CapacityReservation {
-    /// When its machines are no longer reserved. Those of a capacity block are terminated by EC2 then; the others go on, and cost
-    /// what they cost on demand.
+    /// When its machines are no longer reserved. EC2 then terminates those of a capacity block. The others go on, at the price on
+    /// demand.
     pub fn until(&self) -> Option<Time> {
         let early = if self.kind == ReservationKind::CapacityBlock { BLOCK_ENDS_EARLY } else { Span::ZERO };
         self.ends_at.map(|end| end - early)

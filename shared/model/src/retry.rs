@@ -1,4 +1,4 @@
-//! Retries by cause: what an end says, and what follows from it.
+//! Retry rules: which causes of an end are tried again, how often, and how.
 //!
 //! ```text
 //! rule    CAUSE[,CAUSE…]=DO[,DO…]
@@ -38,7 +38,7 @@ const FORM: &str = "write CAUSES=fail or CAUSES=again*N, such as exit:75-78=agai
 pub(crate) enum Cause {
     /// The command ended with an exit code from the first to the last.
     Exit(i32, i32),
-    /// It ended with any exit code but 0, or there was nothing to run.
+    /// It ended with any exit code but 0, or its program could not be run.
     AnyExit,
     /// This signal ended it.
     Signal(Signal),
@@ -58,7 +58,7 @@ pub(crate) enum Cause {
     Node,
 }
 
-/// What follows.
+/// What a rule says to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     Fail,
@@ -68,7 +68,7 @@ pub(crate) enum Then {
 /// How a job is tried again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Again {
-    /// How often; `None` for as often as it takes.
+    /// How often; `None` for no limit.
     pub(crate) times: Option<u32>,
     /// The wait before, in seconds; `None` for that of the policy.
     pause_s: Option<u64>,
@@ -79,7 +79,6 @@ pub(crate) struct Again {
     memory: Option<MoreMemory>,
 }
 
-/// How the memory grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MoreMemory {
     hundredths: u64,
@@ -94,7 +93,6 @@ pub struct RetryRule {
     then: Then,
 }
 
-/// The text is not a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the retry rule {rule} {what}: {FORM}")]
 pub struct BadRule {
@@ -102,14 +100,13 @@ pub struct BadRule {
     what: String,
 }
 
-/// What follows from an end.
+/// The decision of a rule about an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The place of the rule that decides, among all rules of the job.
     pub rule: usize,
-    /// The rule.
     pub text: String,
-    /// Whether the job itself says the rule. Otherwise it follows from how often the job may be tried again at all.
+    /// Whether the rule is one of the job's own. Otherwise it is one of the default rules behind them.
     pub is_own: bool,
     pub follows: Follows,
 }
@@ -126,7 +123,7 @@ pub enum Follows {
 pub struct Retry {
     /// How often the rule was used, this time included.
     pub used: u32,
-    /// How often it may be used; `None` for as often as it takes.
+    /// How often it may be used; `None` for no limit.
     pub times: Option<u32>,
     /// The wait before, in seconds; `None` for that of the policy.
     pub pause_s: Option<u64>,
@@ -141,7 +138,7 @@ pub struct Retry {
 /// Why a job is not tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhyNot {
-    /// The rule says so.
+    /// The rule says `fail`.
     Rule,
     /// The rule was used as often as it may be.
     UsedUp { times: u32 },
@@ -169,7 +166,7 @@ impl Cause {
             | EndCause::Rejected { .. }
             | EndCause::Cancelled => None,
         };
-        // A success is no cause to be tried again.
+        // No rule names a success.
         let code = code.filter(|code| *code != 0);
         match self {
             Self::Exit(first, last) => code.is_some_and(|code| (first..=last).contains(&code)),
@@ -241,7 +238,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The parts of what a rule says to do, as they are read.
+/// The actions of a rule, as they are read one by one.
 #[derive(Default)]
 struct Said {
     fails: bool,
@@ -371,7 +368,7 @@ impl RetryRule {
         Some(format!("max-memory of the retry rule {self} must be above --memory, and {most} MiB is not"))
     }
 
-    /// What the rule says of a job that used it `used` times, and has these needs.
+    /// What the rule says for a job that used it `used` times and has these needs.
     pub(crate) fn follows(&self, used: u32, needs: &Needs) -> Follows {
         let Then::Again(again) = self.then else { return Follows::Fails(WhyNot::Rule) };
         if let Some(times) = again.times.filter(|times| used >= *times) {

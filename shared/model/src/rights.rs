@@ -1,14 +1,14 @@
 //! What a job may do in AWS: the role that it takes, and the secrets that are read with this role.
 //!
-//! Guarantees: a role counts by the name under which the policy lists its ARN; where a secret is has one of the documented
-//! forms, each understood here alone.
+//! Guarantees: a role is known by the last part of its ARN, which the policy lists; the place of a secret has one of the documented
+//! forms, and only this module reads them.
 //! Does not: call AWS, or hold a credential or the value of a secret.
 
 use crate::auth::NodeRole;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// The longest text that says where a secret is, in bytes.
+/// The longest text of the place of a secret, in bytes.
 const MAX_REFERENCE_BYTES: usize = 512;
 
 /// Where secrets are, by the variables that get them.
@@ -42,7 +42,7 @@ pub enum SecretService {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretPlace {
     pub service: SecretService,
-    /// What the service calls it: an ARN, or the name of a parameter.
+    /// The name in its service: an ARN, or the name of a parameter.
     pub id: String,
     /// The region of its ARN; `None`: that of the node.
     pub region: Option<String>,
@@ -50,7 +50,7 @@ pub struct SecretPlace {
     pub field: Option<String>,
 }
 
-/// The text does not say where a secret is.
+/// The text is not the place of a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must be the ARN of a secret of Secrets Manager or of a parameter, or the name of a parameter that begins with '/'; #FIELD \

@@ -20,7 +20,7 @@ impl Rng {
         Self(None)
     }
 
-    /// A repeatable source: the same seed gives the same values.
+    /// A repeatable source.
     pub fn seeded(seed: u64) -> Self {
         Self(Some(Arc::new(Mutex::new(Xoshiro256PlusPlus::seed_from_u64(seed)))))
     }

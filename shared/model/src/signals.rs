@@ -31,17 +31,16 @@ pub struct Signal(i32);
 pub struct NoSignal(String);
 
 impl Signal {
-    /// What asks a command to end.
+    /// Asks a command to end.
     pub const TERM: Self = Self(15);
-    /// What makes a process that is stopped go on.
+    /// Makes a stopped process go on.
     pub const CONT: Self = Self(18);
 
-    /// The number of the signal.
     pub const fn number(self) -> i32 {
         self.0
     }
 
-    /// Whether a command can take note of the signal. `KILL` and `STOP` it cannot.
+    /// Whether a command can handle the signal: any but `KILL` and `STOP`.
     pub const fn is_heard(self) -> bool {
         !matches!(self.0, 9 | 19)
     }

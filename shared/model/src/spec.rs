@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 /// The longest time-out, in seconds: a year.
 const MAX_TIMEOUT_S: u64 = 366 * 86_400;
 
-/// What a user submits. In JSON the fields of its parts stand beside the others.
+/// What a user submits. In JSON the fields of `needs`, `work` and `failure_policy` stand beside the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobSpec {
@@ -54,16 +54,15 @@ impl Default for JobSpec {
 }
 
 impl JobSpec {
-    /// A job that runs this command. Nothing else is said of it.
+    /// A job that runs this command, with the defaults for all else.
     pub fn running(command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let command = command.into_iter().map(Into::into).collect();
         Self { work: Work { command, ..Work::default() }, ..Self::default() }
     }
 
-    /// Checks a submission and lists all its mistakes.
     pub(crate) fn check(&self) -> Result<(), BadJob> {
         let mut mistakes = Mistakes::default();
-        // An empty name is none.
+        // An empty name counts as no name.
         if let Some(name) = self.name.as_deref().filter(|name| !name.is_empty()) {
             mistakes.require(is_job_name(name), || format!("--name {} must be {NAME_FORM}", shown(name)));
         }

@@ -1,6 +1,6 @@
-//! How the elements of a pack stand: what follows from how they ended.
+//! The results of the elements of a pack over all tries, and which elements are tried again.
 //!
-//! Guarantees: an element that failed and may be tried again has no result yet; each counts its own failures.
+//! Guarantees: an element that failed and may be tried again has no result yet; each element counts its own failures.
 //! Does not: say when the job has ended (`job` does).
 //! Rules: `docs/rules.md#packs`.
 
@@ -17,7 +17,8 @@ use std::num::ParseIntError;
 use std::str::FromStr;
 
 impl Outcome {
-    /// The outcome of the elements that ran when their alloc ended for this cause; `None` if the cause is not theirs: then they go back.
+    /// The outcome of the elements that ran when their alloc ended for this cause. `None` if the elements are not to blame: they
+    /// run again.
     pub const fn of_end(cause: &EndCause) -> Option<Self> {
         match cause {
             EndCause::OverMemory { .. } => Some(Self::Memory),
@@ -56,7 +57,7 @@ impl Outcome {
 }
 
 impl Results {
-    /// How an alloc that ran to its end has ended; `None` if some of these elements have no result.
+    /// The cause of the end of an alloc that ran to its end; `None` if some of these elements have no result.
     pub fn cause(&self, all: &Ranges) -> Option<EndCause> {
         if !all.without(&self.ended()).is_empty() {
             return None;
@@ -89,19 +90,19 @@ impl fmt::Display for Times {
 
 text_form!(ParseIntError: Times);
 
-/// How the elements of a job stand.
+/// The results and failures of the elements of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Standing {
     /// The elements that are not run any more.
     #[serde(skip_serializing_if = "Results::is_empty")]
     pub results: Results,
-    /// How often those have failed that are tried again: the elements by the number of their failures.
+    /// The elements that failed and are tried again, by the number of their failures.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     failures: BTreeMap<Times, Ranges>,
 }
 
-/// Whether failures count that may be tried again. They count once: when the alloc has ended.
+/// Whether failures that may be tried again count. Each counts once: when the alloc has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failures {
     Count,
@@ -109,8 +110,8 @@ pub enum Failures {
 }
 
 impl Standing {
-    /// Takes what an alloc has told. `judge` says what follows if an element fails so after so many failures. Returns what follows for
-    /// the elements that are tried again, each rule once, or `None` if nothing is new.
+    /// Takes the results that an alloc reported. `judge` says what follows if an element with so many failures ends so. Returns the
+    /// retries of the elements that are tried again, one for each rule, or `None` if nothing is new.
     pub fn take(
         &mut self,
         told: &Results,
@@ -150,7 +151,7 @@ impl Standing {
         self.failures.entry(Times(failed.0.saturating_add(1))).or_default().extend(elements);
     }
 
-    /// Only those that are tried again have failures to count.
+    /// Elements that have ended need no count of failures.
     fn forget_ended(&mut self) {
         let ended = self.results.ended();
         for elements in self.failures.values_mut() {

@@ -1,4 +1,4 @@
-//! Where what belongs to allocs is stored in S3: whole outputs, and files by their content.
+//! Where outputs and files of allocs are stored in S3: whole outputs, and files by their content.
 //!
 //! ```text
 //! PLACE/000000.log        the first 8 MiB (`PIECE_BYTES`), and so on; the last one may have fewer bytes, and grows while the
@@ -29,10 +29,10 @@ const MAX_KEY_BYTES: usize = 1024;
 pub const PREFIX_FORM: &str = "`s3://BUCKET` or `s3://BUCKET/PREFIX`: the bucket has 3 to 63 lowercase letters, digits, '-' or \
      '.', and the prefix at most 512 letters, digits, '-', '_', '.' or '/'";
 
-/// How many bytes each object of an output has, but for the last.
+/// How many bytes each object of an output has, except the last.
 pub const PIECE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Between the name of the cluster and the digest of a content.
+/// The part of a key between the name of the cluster and the digest of a content.
 const FILES: &str = "files";
 
 /// The metadata of a piece that says what comes after it: [`END`] or [`MORE`].
@@ -53,7 +53,7 @@ pub const BOTH: &str = "both";
 #[error("{0:?} is not a place in S3: it must be {PREFIX_FORM}")]
 pub struct BadPlace(String);
 
-/// What comes before the places of all allocs of a cluster: a bucket and perhaps a part of a key.
+/// The beginning of the places of all allocs of a cluster: a bucket and perhaps a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct S3Prefix {
@@ -104,7 +104,7 @@ impl S3Place {
         self.object(no, "switches")
     }
 
-    /// Where the list of what the alloc had made of its outputs is, if its node went while it ran.
+    /// Where the list of partial outputs is, if the node of the alloc went while it ran.
     #[must_use]
     pub fn partial(&self) -> Self {
         Self { bucket: self.bucket.clone(), key: format!("{}/partial.json", self.key) }
@@ -121,7 +121,6 @@ impl S3Place {
         Self { bucket: self.bucket.clone(), key: format!("{cluster}/{FILES}/{sha256}") }
     }
 
-    /// The key of the object in the bucket.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -140,7 +139,7 @@ fn parts(text: &str) -> Option<(&str, &str)> {
     is_bucket.then_some((bucket, key))
 }
 
-/// Whether this can be the key of an object, as somebody else may have named it: an HTTP client would resolve `..`.
+/// Whether this can be the key of an object that somebody else has named. `..` is refused, because an HTTP client would resolve it.
 fn is_key(text: &str) -> bool {
     let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
     text.len() <= MAX_KEY_BYTES && !text.chars().any(char::is_control) && text.split('/').all(is_part)

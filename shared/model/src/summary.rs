@@ -1,4 +1,4 @@
-//! What planning needs of jobs and allocs: the attributes that the two indexes project.
+//! The attributes of jobs and allocs that planning reads: those that the two indexes project.
 //!
 //! Guarantees: a summary reads the same from an index as from the table.
 //! Does not: change anything. `job` and `alloc` hold the state machines.
@@ -16,14 +16,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The highest priority.
 pub const MAX_PRIORITY: u32 = 1000;
-/// The priority of a job that says none.
+/// The priority of a job without one.
 pub const DEFAULT_PRIORITY: u32 = 500;
 
 const fn default_priority() -> u32 {
     DEFAULT_PRIORITY
 }
 
-/// What planning reads of a job. The `queue` index projects these attributes.
+/// The attributes of a job that planning reads. The `queue` index projects them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSummary {
     pub job_id: JobId,
@@ -42,10 +42,10 @@ pub struct JobSummary {
     /// How many jobs of its array may be placed at the same time; `None` for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_limit: Option<ArrayLimit>,
-    /// The jobs that must end before this one is placed, and how. A job that has ended so is taken off.
+    /// The jobs that must end before this one is placed, and how. A job that has ended as it must is taken off.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobId, AfterEnd>,
-    /// What came of the tries to run the job so far.
+    /// How the tries to run the job so far ended.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub tries: Tries,
     /// The members that have completed.
@@ -73,7 +73,7 @@ impl JobSummary {
     }
 }
 
-/// What planning reads of an alloc. The `live` index projects these attributes.
+/// The attributes of an alloc that planning reads. The `live` index projects them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocSummary {
     pub alloc_id: AllocId,
@@ -89,7 +89,7 @@ pub struct AllocSummary {
     /// When the alloc was first reported as running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// Whether the alloc became unknown and the decision which copy stays is still open.
+    /// Whether the alloc became unknown, and it is not decided yet which copy stays.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaiting: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]

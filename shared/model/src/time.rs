@@ -1,8 +1,8 @@
 //! Points in time and lengths of time, each as one type.
 //!
 //! Guarantees: arithmetic saturates, so a time from outside cannot overflow.
-//! Does not: read a clock anywhere but in [`Time::now`], which only `main.rs` files call. Nodes' clocks
-//! are never used (`docs/rules.md#R8`): every `Time` comes from the functions' clock.
+//! Does not: read a clock anywhere but in [`Time::now`], which the outermost layer calls. Nodes' clocks are never used
+//! (`docs/rules.md#R8`): every `Time` comes from the functions' clock.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -25,7 +25,6 @@ impl Time {
         Self(ms)
     }
 
-    /// Milliseconds since the epoch.
     pub const fn as_ms(self) -> i64 {
         self.0
     }
@@ -35,7 +34,8 @@ impl Time {
         self.0.div_euclid(1000)
     }
 
-    /// Reads the clock. For `main.rs` only: everything else takes the time as an argument.
+    /// Reads the clock. For the outermost layer only: `main.rs`, the entry of a function, a query for current prices. Everything
+    /// else takes the time as an argument.
     #[allow(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
     pub fn now() -> Self {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -49,20 +49,16 @@ impl Time {
 }
 
 impl Span {
-    /// No time at all.
     pub const ZERO: Self = Self(0);
 
-    /// A span of whole seconds.
     pub const fn from_s(s: i64) -> Self {
         Self(s.saturating_mul(1000))
     }
 
-    /// A span of milliseconds.
     pub const fn from_ms(ms: i64) -> Self {
         Self(ms)
     }
 
-    /// Milliseconds.
     pub const fn as_ms(self) -> i64 {
         self.0
     }

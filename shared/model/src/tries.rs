@@ -1,6 +1,7 @@
-//! The tries to run a job: what came of them, and when the next one may begin.
+//! The tries to run a job: how they ended, and when the next one may begin.
 //!
-//! Guarantees: each wait before a retry is as long as its rule says, or twice the one before, up to a bound; a job that is placed waits for nothing.
+//! Guarantees: each wait before a retry is as long as its rule says, or twice the one before, up to a bound; a job that is placed
+//! waits for nothing.
 //! Does not: count failures and losses against what is allowed (`job` does).
 
 use crate::elements::Counts;
@@ -10,7 +11,7 @@ use crate::time::{Span, Time};
 use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
 
-/// What the policy says about the time after an end.
+/// The times of the policy that matter after an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTimes {
     /// How long ended jobs and allocs are kept.
@@ -28,7 +29,7 @@ impl From<Span> for JobTimes {
     }
 }
 
-/// What came of the tries to run a job so far: one attribute, because the index has no room for more.
+/// The history of the tries to run a job: one attribute, because the index has no room for more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tries {
     /// The number of the next copy: higher than the number of every copy placed.
@@ -43,10 +44,10 @@ pub struct Tries {
     /// The last nodes on which the job was lost, or failed by a rule with `elsewhere`; the newest last. Another node is preferred.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub avoids: Vec<NodeId>,
-    /// Whether a new node is preferred to those too.
+    /// Whether a new node is preferred to the nodes in `avoids`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
-    /// How often each rule for retries was used, in their order. What is absent was not.
+    /// How often each retry rule was used, in the order of the rules. A missing number means 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rule_uses: Vec<u32>,
     /// Why the job ended, or why its last try did.
@@ -55,10 +56,10 @@ pub struct Tries {
     /// The last line of the output of the try that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_line: Option<String>,
-    /// What its last try used: of several members, what the hungriest used.
+    /// What its last try used. Of several members, each number is the highest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// How the elements of a pack stand.
+    /// How many elements of a pack have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elements: Option<Counts>,
 }
@@ -75,7 +76,6 @@ impl Tries {
         own.unwrap_or(usual)
     }
 
-    /// Lets the next try wait.
     pub(crate) fn pause(&mut self, own_s: Option<u64>, times: JobTimes, now: Time) {
         let pause = self.next_pause(own_s, times);
         self.pauses = self.pauses.saturating_add(1);

@@ -10,7 +10,7 @@ use std::str::FromStr;
 /// From the name of each resource to its limit, `SOFT` or `SOFT:HARD`.
 pub type Ulimits = BTreeMap<String, String>;
 
-/// The resources, by docker's names. The number of tasks is limited for each node.
+/// The resources, by docker's names. `nproc` is not among them: each node limits tasks by itself.
 pub const RESOURCES: [&str; 6] = ["core", "fsize", "memlock", "msgqueue", "nofile", "stack"];
 
 /// A limit of a resource. `None` means no limit.
@@ -31,7 +31,7 @@ impl FromStr for Ulimit {
         };
         let (soft, hard) = text.split_once(':').unwrap_or((text, text));
         let limit = Self { soft: number(soft)?, hard: number(hard)? };
-        // No limit is above every number.
+        // A soft limit of "no limit" is above every number.
         let is_above = limit.hard.is_some_and(|hard| limit.soft.is_none_or(|soft| soft > hard));
         if is_above { Err("has a soft limit above the hard one") } else { Ok(limit) }
     }

@@ -1,16 +1,15 @@
 //! What the processes of an alloc used, as its node measured it.
 //!
-//! Guarantees: a number that no machine can reach makes the whole measurement unknown, so that sums of what nodes say stay
-//! numbers; a measurement that is not understood is unknown, and spoils nothing else in its report.
-//! Does not: decide anything. Nothing is placed, retried or stopped for what a node says here.
+//! Guarantees: a number that no machine can reach makes the whole measurement unknown, so that sums cannot overflow; a value that
+//! is no measurement counts as unknown, and spoils nothing else in its report.
+//! Does not: decide anything. Nothing is placed, retried or stopped because of these numbers.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Above this, not every whole number is a floating point number.
+/// Above this, a floating point number cannot hold every whole number.
 const MOST: u64 = 1 << 53;
 
-/// What an alloc used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// How long its command ran, in milliseconds.
@@ -20,10 +19,10 @@ pub struct Usage {
     /// The most memory that was seen in use, in MiB; `None` if nobody looked in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
-    /// What was read from storage, in bytes; `None` if the machine does not count it.
+    /// Bytes read from storage; `None` if the machine does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_bytes: Option<u64>,
-    /// What was written to storage, in bytes; `None` if the machine does not count it.
+    /// Bytes written to storage; `None` if the machine does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written_bytes: Option<u64>,
     /// The most scratch space that was seen in use, in MiB; `None` if nobody looked.
@@ -48,7 +47,7 @@ impl Usage {
         (is_possible && gpu_percent.is_none_or(|percent| percent <= 100)).then_some(self)
     }
 
-    /// What the hungriest of several members used, number by number.
+    /// The higher of both, number by number: so several members are shown by the hungriest.
     #[must_use]
     pub fn most(self, other: Self) -> Self {
         Self {
@@ -69,7 +68,7 @@ impl Usage {
     }
 }
 
-/// Reads what a node says. Anything that is not a measurement is none.
+/// Reads the measurement of a node. Anything that is no measurement is read as `None`.
 pub(crate) fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Usage>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -28,7 +28,7 @@ pub const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
 /// The longest `log_tail` that is kept, in bytes. A longer one loses its beginning.
 pub const MAX_LOG_TAIL_BYTES: usize = 8 * 1024;
 
-/// The most switches between standard output and standard error in a `log_tail`. One with more loses its beginning.
+/// The most switches between standard output and standard error in a `log_tail`. A tail with more loses its beginning.
 pub const MAX_TAIL_SWITCHES: usize = 200;
 
 /// The first character of a `log_tail` that a node has cut shorter than [`MAX_LOG_TAIL_BYTES`], because it reported many ends
@@ -63,14 +63,14 @@ impl LaunchFile {
         self.node_id.or_else(|| self.batch.as_ref()?.nodes().next())
     }
 
-    /// The file as the agent of this node has it.
+    /// The configuration of the agent of this node.
     pub fn of(self, node_id: NodeId) -> NodeFile {
         let Self { cluster, token, heartbeat_url, sweep_url, .. } = self;
         NodeFile { cluster, node_id, token, heartbeat_url, sweep_url }
     }
 }
 
-/// What an agent knows of its node, from its [`LaunchFile`].
+/// The configuration of an agent, from its [`LaunchFile`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFile {
     pub cluster: ClusterName,
@@ -86,7 +86,6 @@ pub struct NodeFile {
 /// `POST /v1/nodes/{node_id}/binding`, for any node of a batch: an instance of the batch asks which of its nodes it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindingRequest {
-    /// The EC2 instance the agent runs on.
     pub instance_id: String,
     pub batch: Batch,
 }
@@ -100,7 +99,6 @@ pub struct BindingAnswer {
 /// `POST /v1/nodes/{node_id}/heartbeat`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// The EC2 instance the agent runs on.
     pub instance_id: String,
     /// Changes with every boot of the machine.
     pub boot_id: String,
@@ -131,13 +129,12 @@ pub struct Heartbeat {
     /// one boot. A heartbeat that the network delivers late must not replace what a newer heartbeat said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uptime_ms: Option<u64>,
-    /// What the last report of handles was answered with as `settled`, if the handles have not changed since.
+    /// The text `settled` of the answer to the last report of handles, if the handles have not changed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handles: Option<String>,
 }
 
 impl Heartbeat {
-    /// Whether the agent says that something other than allocs keeps the node occupied.
     pub fn is_busy(&self) -> bool {
         self.busy.unwrap_or(false)
     }
@@ -145,7 +142,6 @@ impl Heartbeat {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeartbeatAnswer {
-    /// How the control plane sees the node.
     pub status: NodeStatus,
     /// The incarnation to send from now on.
     pub incarnation: String,
@@ -153,7 +149,6 @@ pub struct HeartbeatAnswer {
     pub seq: u64,
     /// When to call again, in seconds, jitter included.
     pub next_heartbeat_s: f64,
-    /// What the operator wants of the node.
     pub intent: Intent,
     /// Whether a complete alloc report is due now.
     pub must_report: bool,
@@ -164,15 +159,15 @@ pub struct HeartbeatAnswer {
     /// first, as many as one answer takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<Vec<AllocOrder>>,
-    /// With `allocs`: every other live alloc. The two lists together are whole. The agent asks for the order of an alloc that
-    /// it does not have with an `as_of` below its `placed_seq`.
+    /// With `allocs`: every other live alloc. Both lists together name every live alloc that can be read. The agent asks for the
+    /// order of an alloc that it does not have with an `as_of` below its `placed_seq`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<AllocStatus>,
     /// The live allocs that neither list has because their rows cannot be read. The agent leaves them as they are, and
     /// asks for the list again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreadable: BTreeSet<AllocId>,
-    /// Who reads the output of allocs of this node. Anything else that the agent sends is no longer wanted.
+    /// The readers of output of this node's allocs. The agent stops sending to every other reader.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub follows: Vec<WantedOutput>,
 }
@@ -183,7 +178,7 @@ pub struct HeartbeatAnswer {
 pub struct WantedOutput {
     pub follow_id: String,
     pub alloc_id: AllocId,
-    /// Only so many bytes of what there is; `None`: all.
+    /// Only the last so many bytes of the output so far; `None`: all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_bytes: Option<u64>,
 }
@@ -193,7 +188,6 @@ pub struct WantedOutput {
 pub struct OutputReport {
     /// The reader, from [`WantedOutput`].
     pub follow_id: String,
-    /// The alloc whose output it is.
     pub alloc_id: AllocId,
     /// The piece; `None` asks where to begin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -213,7 +207,6 @@ pub struct OutputPiece {
     pub switches: Switches,
     /// How many bytes the output had when the piece was read.
     pub size: u64,
-    /// What comes after the piece.
     pub then: Then,
 }
 
@@ -227,7 +220,6 @@ pub struct OutputAnswer {
     pub next: Option<NextPiece>,
 }
 
-/// Which piece comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextPiece {
     pub no: u64,
@@ -235,7 +227,7 @@ pub struct NextPiece {
     pub offset: u64,
 }
 
-/// What a node must know of one live alloc.
+/// The order for one live alloc.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocOrder {
     pub alloc_id: AllocId,
@@ -269,7 +261,6 @@ pub struct AllocOrder {
 /// `POST /v1/nodes/{node_id}/credentials`: the node asks for the credentials of the role of an alloc that it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialsRequest {
-    /// The incarnation of the asking agent.
     pub incarnation: String,
     pub alloc_id: AllocId,
 }
@@ -303,13 +294,12 @@ pub struct AllocStatus {
 }
 
 impl AllocOrder {
-    /// The order without what is to be run.
+    /// The order without the work to run.
     pub const fn status(&self) -> AllocStatus {
         let Self { alloc_id, desired, client, placed_seq, .. } = *self;
         AllocStatus { alloc_id, desired, client, placed_seq }
     }
 
-    /// The job that the alloc belongs to.
     pub fn job_id(&self) -> JobId {
         self.alloc_id.job_id
     }
@@ -318,7 +308,6 @@ impl AllocOrder {
 /// `POST /v1/nodes/{node_id}/allocs`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocReport {
-    /// The incarnation of the reporting agent.
     pub incarnation: String,
     /// The agent's own count of reports within the incarnation.
     pub report_no: u64,
@@ -329,13 +318,12 @@ pub struct AllocReport {
     pub allocs: Vec<AllocUpdate>,
 }
 
-/// How one alloc is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocUpdate {
     pub alloc_id: AllocId,
     /// `pending`, `running`, `complete`, `failed` or `lost`: a node cannot report anything else.
     pub client: ClientStatus,
-    /// Why the alloc ended. An end needs a cause for which an alloc ends so.
+    /// Why the alloc ended. An end needs a cause that fits `client`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<EndCause>,
     /// The last part of the output of the process.
@@ -344,14 +332,14 @@ pub struct AllocUpdate {
     /// Which bytes of `log_tail` are standard error.
     #[serde(default, skip_serializing_if = "Switches::is_empty")]
     pub tail_switches: Switches,
-    /// What the processes of the alloc used; while it runs, so far. What is not a measurement is none: it costs the alloc nothing
-    /// else.
+    /// What the processes of the alloc used so far. A value that is no measurement counts as absent, and spoils nothing else in the
+    /// report.
     #[serde(default, deserialize_with = "usage::lenient", skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What is kept of the work directory of an ended alloc.
+    /// The outputs that are kept of the work directory of an ended alloc.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
-    /// What the elements of a pack did so far.
+    /// The results of the elements of a pack so far.
     #[serde(default, skip_serializing_if = "Told::is_empty")]
     pub elements: Told,
     /// The digest of its image.
@@ -361,7 +349,6 @@ pub struct AllocUpdate {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocReportAnswer {
-    /// How the control plane sees the node now.
     pub status: NodeStatus,
     /// The number of the newest order that this answer includes.
     pub seq: u64,
@@ -369,8 +356,8 @@ pub struct AllocReportAnswer {
     pub accepted: Vec<AllocId>,
     /// The updates that were refused, and why.
     pub refused: Vec<RefusedUpdate>,
-    /// When to ask for new work, in seconds, after a report that made room: the node became ready, or an alloc ended.
-    /// If there is none yet, the node asks again after twice the time, until that is as long as the usual interval.
+    /// When to ask for new work, in seconds, after a report that made room: the node became ready, or an alloc ended. If there is
+    /// no work yet, the node asks again after twice the time, until that is as long as the usual interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_heartbeat_s: Option<f64>,
     /// As in [`HeartbeatAnswer`], if the reporter's `as_of` was below `seq`.
@@ -384,7 +371,6 @@ pub struct AllocReportAnswer {
     pub unreadable: BTreeSet<AllocId>,
 }
 
-/// An alloc update that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedUpdate {
     pub alloc_id: AllocId,
@@ -394,7 +380,6 @@ pub struct RefusedUpdate {
 /// `POST /v1/nodes/{node_id}/handles`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandleReport {
-    /// The incarnation of the reporting agent.
     pub incarnation: String,
     /// The agent's own count of reports within the incarnation.
     pub report_no: u64,
@@ -415,8 +400,8 @@ pub struct HandleReport {
 /// The longest digest of a node's handles, in bytes.
 pub const MAX_DIGEST_BYTES: usize = 64;
 
-/// One part of a report of handles: the handles whose names are in this range, in the order of their bytes. What is in the
-/// range and not in the part is not on the node. So each part is judged by itself.
+/// One part of a report of handles: the handles whose names are in this range, in the order of their bytes. A name in the range
+/// that the part does not list is not on the node, so each part is judged by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportPart {
     /// The number of this part, from 1 on.
@@ -429,13 +414,12 @@ pub struct ReportPart {
     /// The range ends with this name; `None`: with the last name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to: Option<String>,
-    /// Whether this is the rest of a range of which the answer to another report has looked at the beginning.
+    /// Whether this is the rest of a range: the answer to an earlier report covered only its beginning.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resumed: bool,
 }
 
 impl ReportPart {
-    /// Whether a name is in the range.
     pub fn contains(&self, handle: &str) -> bool {
         self.after.as_deref().is_none_or(|after| handle > after)
             && self.up_to.as_deref().is_none_or(|up_to| handle <= up_to)
@@ -454,7 +438,7 @@ pub struct ReportedHandle {
     /// The handle that must be destroyed after this one: for example the volume that this one was cloned from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// Why the node could not destroy it when it was last told to; `None` if it was not told, or is at it.
+    /// Why the node could not destroy it when it was last told to; `None` if it was not told, or is still destroying it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stays: Option<String>,
 }
@@ -479,7 +463,7 @@ pub struct HandleReportAnswer {
     /// The function has looked only at the names up to this one. The agent reports the rest of the range at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_after: Option<String>,
-    /// There is nothing to do about the handles on the node. The agent sends this text with its heartbeats, and reports
+    /// Set if there is nothing to do about the handles on the node. The agent sends this text with its heartbeats, and reports
     /// again only after the handles have changed, or after a heartbeat is answered with `report_handles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<String>,
@@ -526,7 +510,6 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The HTTP status.
     pub const fn status(self) -> u16 {
         match self {
             Self::BadRequest => 400,

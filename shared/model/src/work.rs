@@ -1,9 +1,10 @@
 //! What the nodes run for a job.
 //!
 //! The same struct is in a submission, in the rows of jobs and allocs, and in the order for a node. The environment stands beside
-//! it, because permissions can hide an attribute of a row, and not a part of one.
+//! it, because permissions can hide an attribute of a row, but not a part of one.
 //!
-//! Guarantees: each default stands here, and nowhere else; what cannot be run, or would be taken for something else, is refused.
+//! Guarantees: each default stands here, and nowhere else; work that cannot be run, or would be taken for something else, is
+//! refused.
 //! Does not: run anything; the agent does.
 
 use crate::container_env::{Passing, passing};
@@ -29,7 +30,7 @@ pub const MAX_COMMAND_BYTES: usize = 16 * 1024;
 /// So an input has the bounds of the environment, and whoever may not see environments does not see it.
 pub const INPUT_VARIABLE: &str = "NODEKEEPER_STDIN";
 
-/// What is run, copied from the job to each of its allocs.
+/// The work of a job, copied from the job to each of its allocs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Work {
@@ -63,10 +64,10 @@ pub struct Work {
     /// Variables that hold the path of a file with a secret, each with the place of its secret.
     #[serde(skip_serializing_if = "Secrets::is_empty")]
     pub secret_files: Secrets,
-    /// What its work directory has before the command starts.
+    /// The files that are in its work directory before the command starts.
     #[serde(skip_serializing_if = "Inputs::is_empty")]
     pub inputs: Inputs,
-    /// What is kept of its work directory.
+    /// The files that are kept of its work directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Output>,
     /// Whether outputs are also kept if the command fails.
@@ -78,7 +79,6 @@ pub struct Work {
 }
 
 impl Work {
-    /// Checks what a user submits.
     pub(crate) fn check(&self, env: &Environment, mistakes: &mut Mistakes) {
         let named = self.command.first().is_some_and(|c| !c.is_empty());
         mistakes.require(named, || "it has no command: give one after --".into());
@@ -112,7 +112,6 @@ impl Work {
         files::check(&self.inputs, &self.outputs, self.role.is_some(), mistakes);
     }
 
-    /// Whether it has inputs or outputs.
     pub fn has_files(&self) -> bool {
         !self.inputs.is_empty() || !self.outputs.is_empty()
     }
@@ -145,21 +144,24 @@ impl Work {
             }
         }
         for (name, place) in self.all_secrets() {
-            mistakes.require(is_variable(name), || format!("{} is not a name for a variable", shown(name)));
+            mistakes
+                .require(is_variable(name), || format!("{} is not a name for an environment variable", shown(name)));
             if let Err(e) = place.parse::<SecretPlace>() {
                 mistakes.require(false, || format!("the place of the secret {name} {e}; it is {}", shown(place)));
             }
             let is_twice =
                 env.contains_key(name) || self.secrets.contains_key(name) && self.secret_files.contains_key(name);
-            mistakes.require(!is_twice, || format!("the variable {name} is given twice: as a secret, and otherwise"));
+            mistakes.require(!is_twice, || format!("the variable {name} is given twice, at least once as a secret"));
         }
     }
 
-    /// Checks a stored row, which somebody may have put without a check.
+    /// Checks a stored row, which another program may have written without a check.
     pub(crate) fn check_stored(&self, env: &Environment, mistakes: &mut Mistakes) {
         mistakes.require(!self.command.is_empty(), || "it has no command".into());
         self.check_size(env, mistakes);
-        mistakes.require(self.image.as_deref().is_none_or(is_image_reference), || "its image is no reference".into());
+        mistakes.require(self.image.as_deref().is_none_or(is_image_reference), || {
+            "its image is not an image reference".into()
+        });
         self.check_caches(mistakes);
         ulimits::check(&self.ulimits, mistakes);
         self.check_pack(mistakes);

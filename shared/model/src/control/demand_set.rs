@@ -1,7 +1,7 @@
-//! Demand sets: what a controller wants that knows a number, and not jobs (`docs/rules.md#demand-sets`).
+//! Demand sets: numbers of nodes that a controller wants, without jobs (`docs/rules.md#demand-sets`).
 //!
-//! Guarantees: a set ends by itself unless it is renewed; its version counts the changes of what is wanted, and not the
-//! renewals; names, numbers and times are bounded.
+//! Guarantees: a set ends by itself unless it is renewed; its revision counts the changes of what is wanted, and not the renewals;
+//! names, numbers and times are bounded.
 //! Does not: say which nodes satisfy a set. The plan of poll-and-scale does.
 
 use super::Control;
@@ -26,12 +26,10 @@ impl DemandSet {
     /// The shortest and the longest time for which a set applies unless it is renewed.
     pub const LASTS: (Span, Span) = (Span::from_s(60), Span::from_s(7 * 86_400));
 
-    /// Whether this can be the name of a set.
     pub fn is_name(name: &str) -> bool {
         is_plain_name(name)
     }
 
-    /// The name of the set.
     pub fn name(&self) -> &str {
         self.0.key.split_once('#').map_or("", |(_, name)| name)
     }
@@ -41,7 +39,7 @@ impl DemandSet {
         self.0.need.as_ref()
     }
 
-    /// How many demands it is at this time: none after its end.
+    /// How many demands the set has now: none after its end.
     pub fn count(&self, now: Time) -> u32 {
         if self.applies(now) { count(&self.0) } else { 0 }
     }
@@ -51,7 +49,7 @@ impl DemandSet {
         self.0.revision.unwrap_or(0)
     }
 
-    /// The set with this need and count, until this time. The revision changes only with what is wanted.
+    /// The set with this need and count, until this time. A renewal of a set that applies keeps the revision.
     #[must_use]
     pub fn wanted(&self, need: DemandNeed, many: u32, until_at: Time, now: Time) -> Self {
         let is_same = self.count(now) == many && self.applies(now) && self.need() == Some(&need);
@@ -69,7 +67,7 @@ impl DemandSet {
     }
 }
 
-/// How many demands the row stands for. Another program may have written more than is allowed.
+/// The count of the row. Another program may have written more than is allowed.
 fn count(row: &EntryRow) -> u32 {
     let many = row.count.and_then(|n| u32::try_from(n).ok()).unwrap_or(DemandSet::MAX_COUNT);
     many.min(DemandSet::MAX_COUNT)
@@ -112,7 +110,7 @@ mod tests {
         assert_eq!((more.revision(), more.since_at()), (2, Some(at(100))));
         let other = DemandNeed { exclusive: true, ..small() };
         assert_eq!(more.wanted(other, 4, at(1000), at(100)).revision(), 3);
-        // It counted as zero meanwhile.
+        // The set had ended, so this is a change.
         assert_eq!(set.wanted(small(), 3, at(2000), at(900)).revision(), 2);
     }
 

@@ -29,7 +29,7 @@ pub struct EntryRow {
     /// For `ingest`: the time of the note before the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_at: Option<Time>,
-    /// The last wait, in seconds. The next one doubles it. A limit on launches began so long before its end.
+    /// The last wait, in seconds. The next wait is twice as long. A limit on launches began this long before its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_s: Option<i64>,
     /// A count: of failed starts, of what a brake holds back, of accepted heartbeats, of attempts or of demands.
@@ -56,7 +56,7 @@ pub struct EntryRow {
     pub revision: Option<u64>,
 }
 
-/// What each demand of a set needs: a whole node of a size, or a share of any node that fits.
+/// The needs of each demand of a set: a whole node of a size, or a share of any node that fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DemandNeed {
     /// The name of a size in the policy: a node of this size, without anything else on it. The other fields then say nothing.
@@ -71,7 +71,7 @@ pub struct DemandNeed {
     pub exclusive: bool,
 }
 
-/// What a brake holds of one source.
+/// The part of a brake's entry that is about one source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrakePart {
     /// The ids of the nodes, instances or handles that are held. If there are too many for one row, only the first ones.
@@ -95,14 +95,14 @@ const MAX_ID_BYTES: usize = 64_000;
 /// How many of these bytes one node may use. The rest is for the others.
 const MAX_ID_BYTES_OF_A_NODE: usize = MAX_ID_BYTES / 2;
 
-/// The most sources that one row names, and the most of one node, whose report has parts. What has no room is held too. It
-/// is named, and can be released, when there is room.
+/// The most sources that one row names, and the most of them of one node, whose report may have parts. A source without room is
+/// held too, but is named, and can be released, only when there is room.
 const MAX_SOURCES: usize = 1000;
 const MAX_SOURCES_OF_A_NODE: usize = 200;
 
 /// How far the clocks of two runs may differ without one of them taking the other's times for wrong.
 const CLOCKS_DIFFER: Span = Span::from_s(60);
-/// The most jobs that cannot be read and are remembered. Each run reads them, to see whether they were repaired.
+/// The most unreadable jobs that are remembered. Each run reads them, to see whether they were repaired.
 const MAX_UNREADABLE: usize = 1000;
 
 /// How long an entry is kept after its end, in seconds: a day.
@@ -114,7 +114,7 @@ impl EntryRow {
         Self { key: key.to_string(), ..Self::default() }
     }
 
-    /// Whether the row says nothing: it was never written, or a wrong clock wrote what it said.
+    /// Whether the row is empty: it was never written, or [`super::Control::as_of`] dropped what a wrong clock had written.
     pub fn is_blank(&self) -> bool {
         let blank = Self { key: self.key.clone(), version: self.version, ..Self::default() };
         *self == blank
@@ -124,10 +124,8 @@ impl EntryRow {
         self.until_at.is_some_and(|until| now < until)
     }
 
-    /// Whether the entry ended more than a day ago, so that no decision looks at it. A longer wait continues for as long as
-    /// the last one took, and the longest wait is an hour.
-    ///
-    /// An entry that says nothing is over too: a wrong clock wrote what it said.
+    /// Whether no decision looks at the entry any more: it ended more than a day ago, is empty, or is a demand set that has ended.
+    /// A wait can grow only within an hour of its end, because the longest wait is an hour.
     pub fn is_over(&self, key: &ControlKey, now: Time) -> bool {
         if self.is_blank() {
             return true;
@@ -156,9 +154,7 @@ impl EntryRow {
 
 /// A kind of entry.
 pub trait Entry: Clone {
-    /// The entry of this row.
     fn from_row(row: EntryRow) -> Self;
-    /// The row of this entry.
     fn row(&self) -> &EntryRow;
 }
 
@@ -186,22 +182,19 @@ macro_rules! entries {
         }
 
         impl $name {
-            /// Whether the entry applies at this time.
             pub fn applies(&self, now: Time) -> bool {
                 self.0.applies(now)
             }
 
-            /// Until when the entry applies.
             pub const fn until_at(&self) -> Option<Time> {
                 self.0.until_at
             }
 
-            /// Since when the entry applies; for a limit on launches, the time of the first refusal of those that follow each other.
+            /// Since when the entry applies. For a limit on launches, the time of the first refusal in a row.
             pub const fn since_at(&self) -> Option<Time> {
                 self.0.since_at
             }
 
-            /// The reason, for people.
             pub fn message(&self) -> Option<&str> {
                 self.0.message.as_deref()
             }
@@ -228,24 +221,23 @@ entries! {
     AfterPlace
     /// Where the next run of clean-stale-records goes on in the jobs table.
     JobsPlace
-    /// What a controller wants: so many nodes, or shares of nodes, for a while.
+    /// The nodes, or shares of nodes, that a controller wants for a while.
     DemandSet
 }
 
 impl JobsPlace {
-    /// The last job that was read; `None` if the next run begins at the start of the table. A place that is no job counts as
-    /// none: the database would refuse it in every run.
+    /// The last job that was read; `None` if the next run begins at the start of the table. A text that is no job id counts as
+    /// `None`: the database would refuse it in every run.
     pub fn job(&self) -> Option<&str> {
         self.message().filter(|job| job.parse::<JobId>().is_ok())
     }
 
-    /// The jobs whose rows could not be read.
     pub const fn unreadable(&self) -> &BTreeSet<JobId> {
         &self.0.unreadable
     }
 
-    /// The entry after the jobs up to this one were read; `None` after the end of the table. Of the jobs that cannot be read,
-    /// only the first ones are kept. `None` if nothing changes.
+    /// The entry after the jobs up to `job` were read; `job` is `None` at the end of the table. At most `MAX_UNREADABLE` unreadable
+    /// jobs are kept. Returns `None` if nothing changes.
     #[must_use]
     pub fn moved(&self, job: Option<String>, unreadable: impl IntoIterator<Item = JobId>) -> Option<Self> {
         let unreadable: BTreeSet<JobId> = unreadable.into_iter().take(MAX_UNREADABLE).collect();
@@ -263,8 +255,8 @@ impl JobsPlace {
 }
 
 impl QueuePlace {
-    /// The rank of the last job that was read there; `None` if the next run begins behind the head. A place that is no rank
-    /// counts as none: the database would refuse it in every run.
+    /// The rank of the last job that was read there; `None` if the next run begins behind the head. A text that is no rank counts
+    /// as `None`: the database would refuse it in every run.
     pub fn rank(&self) -> Option<&str> {
         self.message().filter(|rank| is_rank(rank))
     }
@@ -282,13 +274,13 @@ impl QueuePlace {
 }
 
 impl AfterPlace {
-    /// The rank of the last job that was read; `None` if the next run begins at the start of the list. A place that is no
-    /// rank counts as none.
+    /// The rank of the last job that was read; `None` if the next run begins at the start of the list. A text that is no rank
+    /// counts as `None`.
     pub fn rank(&self) -> Option<&str> {
         self.message().filter(|rank| is_rank(rank))
     }
 
-    /// The entry after the jobs up to this rank were read; `None` after the end of the list.
+    /// The entry after the jobs up to this rank were read; the rank is `None` at the end of the list.
     #[must_use]
     pub fn moved(&self, rank: Option<String>) -> Self {
         Self(EntryRow { message: rank, ..self.0.clone() })
@@ -299,7 +291,7 @@ fn is_rank(text: &str) -> bool {
     text.split_once('#').is_some_and(|(_, id)| id.parse::<JobId>().is_ok())
 }
 
-/// The node of a source that is a part of its report; the source itself otherwise.
+/// The node of a source `{node_id}#{part}`, which is a part of a node's report; any other source itself.
 pub(crate) fn node_of(source: &str) -> &str {
     source.split_once('#').map_or(source, |(node, _)| node)
 }
@@ -316,26 +308,24 @@ impl BrakeEntry {
         self.0.applies(now) && self.0.count != Some(0)
     }
 
-    /// What is held: each source, with its ids.
+    /// Each id that is held, with its source.
     pub fn ids(&self) -> impl Iterator<Item = (&str, &str)> {
         let parts = self.0.parts.iter();
         parts.flat_map(|(source, part)| part.ids.iter().map(move |id| (source.as_str(), id.as_str())))
     }
 
-    /// Whether the entry names this source.
     pub(crate) fn names(&self, source: &str) -> bool {
         self.0.parts.contains_key(source)
     }
 
-    /// The sources that the entry names.
     pub fn sources(&self) -> impl Iterator<Item = &str> {
         self.0.parts.keys().map(String::as_str)
     }
 
     /// What the brake holds of this source.
     ///
-    /// A time that cannot be is from a wrong clock, which must not hold anything for ever: a part then counts as unknown. The
-    /// clocks of two runs differ a little, and the one that is ahead may write first.
+    /// A part with an impossible time counts as unknown, because a wrong clock must not hold anything for ever. A small difference
+    /// is allowed: the clocks of two runs differ a little, and the one that is ahead may write first.
     pub(crate) fn part(&self, source: &str, memory: Span, now: Time) -> Option<BrakePart> {
         let part = self.0.parts.get(source)?.clone();
         let may_be = part.since_at <= now + CLOCKS_DIFFER && part.until_at <= now + memory + CLOCKS_DIFFER;
@@ -347,7 +337,7 @@ impl BrakeEntry {
     pub(crate) fn with(&self, source: &str, part: Option<BrakePart>, message: Option<String>, now: Time) -> Self {
         let mut parts = self.0.parts.clone();
         parts.retain(|other, part| other != source && now < part.until_at);
-        // The sources of this brake are nodes, and those of the others are functions.
+        // The sources of the brake `handles` are nodes. Those of the other brakes are functions.
         let is_shared = self.0.key == ControlKey::Brake(BrakeKind::Handles).to_string();
         let is_of_node = |other: &str| node_of(other) == node_of(source);
         let of_node = parts.keys().filter(|other| is_of_node(other)).count();
@@ -379,7 +369,7 @@ impl BrakeEntry {
 }
 
 impl Release {
-    /// A release that is given now, of what this brake holds by its entry. It lasts for `keep`.
+    /// A release that is given now, of what the entry of this brake holds. It lasts for `keep`.
     #[must_use]
     pub fn given(&self, held: &BrakeEntry, message: Option<String>, keep: Span, now: Time) -> Self {
         let mut parts = held.0.parts.clone();
@@ -388,13 +378,11 @@ impl Release {
         Self(EntryRow { since_at: Some(now), until_at: Some(now + keep), message, count, parts, ..self.0.clone() })
     }
 
-    /// The ids of this source that are released.
     pub(crate) fn ids(&self, source: &str) -> &[String] {
         self.0.parts.get(source).map_or(&[], |part| &part.ids)
     }
 
-    /// The release after it was used for this source, except for the ids that stay released. `None` if it releases nothing of
-    /// this source.
+    /// The release without the ids of this source, except those that stay released. `None` if nothing changes.
     pub(crate) fn used(&self, source: &str, stays: impl Fn(&str) -> bool, now: Time) -> Option<Self> {
         let mut parts = self.0.parts.clone();
         let part = parts.get_mut(source)?;
@@ -420,7 +408,7 @@ impl LastRun {
         Self(EntryRow { since_at: Some(now), until_at, ..self.0.clone() })
     }
 
-    /// When a run will begin that waits for it; `None` if no run waits.
+    /// When a waiting run will begin; `None` if no run waits.
     pub fn promised_at(&self, now: Time) -> Option<Time> {
         self.until_at().filter(|at| *at > now)
     }

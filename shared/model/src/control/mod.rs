@@ -27,7 +27,7 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// What a function did last: `run#{function}`.
+/// The last run of a function: `run#{function}`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     /// `run#{function}`.
@@ -59,22 +59,22 @@ pub struct RunRow {
     /// Why the last run failed; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When the first of the failed runs began that no successful one has followed.
+    /// When the first failed run since the last success began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since_at: Option<Time>,
     /// How many actions failed.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub failed: u64,
-    /// When the first of the runs began that had something to do and did nothing of it; `None` if the last run did something,
-    /// or had nothing to do.
+    /// When the first run in a row began that did nothing of what it had to do; `None` if the last run did something, or had
+    /// nothing to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nothing_done_since_at: Option<Time>,
-    /// What the last successful run found of EC2's list. Only poll-and-scale and clean-stale-records read it.
+    /// What the last successful run found in EC2's list. Only poll-and-scale and clean-stale-records read the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,
 }
 
-/// What a run found of EC2's list, for people.
+/// What a run found when it compared EC2's list with the records, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Found {
@@ -93,10 +93,10 @@ pub struct Found {
     /// How many instances belong to no record. clean-stale-records says this.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub orphans: u64,
-    /// Since when there have been such instances.
+    /// Since when there have been orphans.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub orphans_since_at: Option<Time>,
-    /// How many runs in a row have found some.
+    /// How many runs in a row have found orphans.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub orphans_runs: u64,
 }
@@ -104,11 +104,10 @@ pub struct Found {
 /// The longest error that is kept of a run, in characters.
 const MAX_ERROR_CHARS: usize = 500;
 
-/// How many actions of a run were done, and how many it left.
+/// How the actions of a run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub done: u64,
-    /// Left for the next run.
     pub left: u64,
     pub failed: u64,
 }
@@ -119,7 +118,7 @@ impl RunRow {
         Self { key: ControlKey::Run(function.to_owned()).to_string(), ..Self::default() }
     }
 
-    /// Whether the row says nothing: a wrong clock wrote what it said.
+    /// Whether the row is empty, because [`Control::as_of`] dropped what a wrong clock had written.
     pub fn is_blank(&self) -> bool {
         self.started_at == Time::from_ms(0) && self.last_success_at.is_none() && self.failing_since_at.is_none()
     }
@@ -166,7 +165,6 @@ impl RunRow {
 /// The stored policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRow {
-    /// `policy`.
     pub key: String,
     /// Raised by every `policy set`.
     pub version: Version,
@@ -190,13 +188,10 @@ impl PolicyRow {
 /// The control table as read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Control {
-    /// The policy's row.
     pub policy: Option<PolicyRow>,
-    /// The functions' last runs, by function.
     pub runs: BTreeMap<String, RunRow>,
-    /// What poll-and-scale has told about waiting jobs.
+    /// The reasons of waiting jobs that poll-and-scale has written events about.
     pub announced: Option<AnnouncedRow>,
-    /// What EC2 offers.
     pub catalogue: Option<CatalogueRow>,
     /// The rows that cannot be read, and the rows with an unknown key.
     pub unreadable: Vec<UnreadableEntry>,
@@ -204,8 +199,8 @@ pub struct Control {
 }
 
 thread_local! {
-    /// The last checked documents of the policy and the catalogue, and their policy. They are kept because a process
-    /// answers thousands of requests with the same policy.
+    /// The documents of the policy and of the catalogue that were checked last, and the policy that they give. They are kept
+    /// because a process answers thousands of requests with the same policy.
     static LAST_POLICY: RefCell<Option<(String, String, Policy)>> = const { RefCell::new(None) };
 }
 
@@ -229,7 +224,7 @@ impl Control {
                     .and_then(|row: CatalogueRow| row.catalogue().map(|_| control.catalogue = Some(row))),
                 Ok(_) => serde_json::from_value(row).map(|row| control.put(row)),
                 Err(unknown) => {
-                    let detail = format!("this version does not know it: {unknown}");
+                    let detail = format!("this version does not know the key: {unknown}");
                     control.unreadable.push(UnreadableEntry { key, detail, is_known: false });
                     continue;
                 }
@@ -241,8 +236,8 @@ impl Control {
         control
     }
 
-    /// The table for a decision at this time. What a clock wrote that was more than a day ahead counts as never written, so
-    /// that it holds nothing and hides nothing until that day. The next write of the row puts it right.
+    /// The table for a decision at this time. A row with a time more than a day ahead comes from a wrong clock and counts as never
+    /// written: otherwise it would hold back or hide something until that day. The next write of the row puts it right.
     #[must_use]
     pub fn as_of(mut self, now: Time) -> Self {
         let is_ahead = |at: Option<Time>| at.filter(|at| *at > now + LONGEST_AHEAD);
@@ -276,7 +271,6 @@ impl Control {
         }
     }
 
-    /// Removes an entry.
     pub fn remove(&mut self, key: &ControlKey) {
         self.entries.remove(key);
     }
@@ -318,42 +312,35 @@ impl Control {
         E::from_row(self.entries.get(key).cloned().unwrap_or_else(|| EntryRow::new(key)))
     }
 
-    /// The last shortage of an offering, as EC2 reported it.
     pub fn shortage(&self, offering: &Offering) -> Shortage {
         self.entry(&ControlKey::shortage_of(offering))
     }
 
-    /// Failed starts in a row.
     pub fn failed_starts(&self) -> FailedStarts {
         self.entry(&ControlKey::FailedStarts)
     }
 
-    /// What a brake holds back.
     pub fn brake(&self, kind: BrakeKind) -> BrakeEntry {
         self.entry(&ControlKey::Brake(kind))
     }
 
-    /// An operator's release of a brake.
     pub fn release(&self, kind: BrakeKind) -> Release {
         self.entry(&ControlKey::Release(kind))
     }
 
-    /// Where the next run goes on in a long queue.
     pub fn queue_place(&self) -> QueuePlace {
         self.entry(&ControlKey::QueuePlace)
     }
 
-    /// Where this run goes on in the list of jobs that follow others.
+    /// Where the next run goes on in the list of jobs that follow others.
     pub fn after_place(&self) -> AfterPlace {
         self.entry(&ControlKey::AfterPlace)
     }
 
-    /// Where the next run of clean-stale-records goes on in the jobs table.
     pub fn jobs_place(&self) -> JobsPlace {
         self.entry(&ControlKey::JobsPlace)
     }
 
-    /// When heartbeat-ingest last accepted heartbeats.
     pub fn ingest(&self) -> IngestSummary {
         self.entry(&ControlKey::Ingest)
     }
@@ -372,10 +359,8 @@ pub struct UnreadableEntry {
 /// Why there is no usable policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPolicy {
-    /// No policy is stored.
     #[error("no policy is stored: write one and store it with `nodekeeper policy set FILE`")]
     Missing,
-    /// The stored policy does not pass the check.
     #[error("the stored policy is not usable: {0}; store a corrected one with `nodekeeper policy set FILE`")]
     Bad(String),
 }

@@ -11,13 +11,14 @@
 //!   queued ──▶ rejected (can never run)        what has not ended ──▶ cancelled
 //! ```
 //!
-//! A job of more members than one transaction places becomes `placed` by the write of its last ones. Until then no member starts.
+//! A job with more members than one transaction can place becomes `placed` with the write of its last members. Until then no member
+//! starts.
 //!
-//! Guarantees: the end of an alloc counts only for a placed job; an ended job never changes its state; an
-//! ended job expires only after its last alloc has ended. A pack ends with its last element; an element that has a result is not in
-//! the work of a later alloc.
-//! Does not: know which end is tried again (`failure_policy` does), decide where a job runs or which allocs stop: the plan of poll-and-scale derives both in
-//! each run.
+//! Guarantees: the end of an alloc counts only for a placed job; an ended job never changes its state; an ended job expires only
+//! after its last alloc has ended. A pack ends with its last element; an element that has a result is not in the work of a later
+//! alloc.
+//! Does not: know which end is tried again (`failure_policy` does), or decide where a job runs or which allocs stop (the plan of
+//! poll-and-scale derives both in each run).
 //! Rules: `docs/rules.md#section-6` and `docs/rules.md#packs`.
 
 use crate::after::MAX_AFTER;
@@ -54,13 +55,13 @@ pub struct Job {
     pub env: Environment,
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// How the elements of a pack stand.
+    /// The results of the elements of a pack so far.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub elements: Standing,
     /// The addresses of the nodes of several members, by member number. An unknown one is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// How often a process of the job failed. The rules count their own uses.
+    /// How often a process of the job failed. Retry rules count their own uses.
     #[serde(default)]
     pub failed_count: u32,
     /// How often the job lost a node.
@@ -120,8 +121,7 @@ impl Job {
         })
     }
 
-    /// The job after these jobs ended, which it follows: it no longer waits for them. `None` if it is not queued, or follows
-    /// none of them.
+    /// The job without these followed jobs, which have ended. `None` if it is not queued, or follows none of them.
     pub fn advance(&self, ended: &BTreeSet<JobId>) -> Option<Self> {
         let mut new = self.clone();
         new.summary.after.retain(|id, _| !ended.contains(id));
@@ -129,8 +129,9 @@ impl Job {
         advances.then_some(new)
     }
 
-    /// The job with these allocs: it becomes placed when all of its members are, and a placed job gets one more copy. `None` in
-    /// any other state. Raises `tries.copies` above the number of every copy placed. A placed job follows no other.
+    /// The job with these newly placed allocs. It becomes placed when all of its members are; a placed job gets one more copy.
+    /// `None` in any other state. Raises `tries.copies` above the number of every copy placed. Clears `after`: a placed job follows
+    /// no other.
     pub fn with_placed(&self, allocs: &[AllocId]) -> Option<Self> {
         if !matches!(self.summary.state, JobState::Queued | JobState::Placing | JobState::Placed) {
             return None;
@@ -145,7 +146,7 @@ impl Job {
             new.summary.tries.copies = new.summary.tries.copies.max(alloc.copy.saturating_add(1));
         }
         let members = new.summary.needs.nodes as usize;
-        // An alloc of a job of one member may still be stopping when the job is placed again.
+        // The set of a job of one member may still have an older alloc, which is stopping. So its size says nothing.
         let has_all = members == 1 || new.summary.allocs.len() >= members;
         new.summary.state = if has_all { JobState::Placed } else { JobState::Placing };
         new.summary.tries.not_before_at = None;
@@ -153,8 +154,8 @@ impl Job {
         Some(new)
     }
 
-    /// The job after its placing was cut short: the members that are on nodes stop, and then it is queued again. `None` in any
-    /// other state.
+    /// The job after its placing was cut short: its members on nodes stop first, then it is queued again. `None` if it is not
+    /// placing.
     pub fn cut_short(&self, reason: &str) -> Option<Self> {
         (self.summary.state == JobState::Placing).then(|| {
             let mut new = self.clone();
@@ -163,7 +164,7 @@ impl Job {
         })
     }
 
-    /// Whether an alloc of the job may start: it does only together with all other members.
+    /// Whether this alloc of the job may start. No member starts before all of them are placed.
     pub fn lets_start(&self, id: AllocId) -> bool {
         self.summary.state == JobState::Placed && self.summary.allocs.contains(&id)
     }
@@ -175,7 +176,7 @@ impl Job {
 
     /// Rejected, because no node could ever run it; `None` if it is not queued.
     pub fn reject(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
-        // A job that has run, and needs more for its next try, says what it needs more for.
+        // A job that ran before also says how its last try ended: a retry may have raised its needs.
         let last = self.cause().map(|cause| format!("; its last try ended: {cause}")).unwrap_or_default();
         let cause = EndCause::Rejected { why: format!("{reason}{last}") };
         (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, &cause, keep, now)).flatten()
@@ -278,12 +279,12 @@ impl Job {
         tries.cause = Some(cause.clone());
         tries.last_line = ending.log_tail.as_deref().and_then(last_line).filter(|_| cause.is_of_the_command());
         tries.usage = ending.usage.map(|used| tries.usage.map_or(used, |other| other.most(used))).or(tries.usage);
-        // What is left has been bounded: at least one element has ended, or failed once more.
+        // The tries are bounded: at least one element has ended, or has one more failure.
         if let Some(retries) = news.filter(|_| client != ClientStatus::Lost) {
             self.run_what_is_left(alloc.node_id, cause, retries, times, now);
             return;
         }
-        // A rule names every cause but a success.
+        // Only a success is named by no rule.
         let Some(verdict) = self.judge(cause) else {
             self.summary.done.insert(id.member);
             if self.summary.done.len() >= self.summary.needs.nodes as usize {
@@ -297,7 +298,7 @@ impl Job {
             self.summary.tries.avoid(alloc.node_id);
         }
         match cause {
-            // What has never run was neither lost nor failed.
+            // A command that never ran counts neither as lost nor as failed.
             EndCause::NotStarted { .. } => {}
             _ if client == ClientStatus::Failed => self.failed_count = self.failed_count.saturating_add(1),
             _ => self.lost_count = self.lost_count.saturating_add(1),
@@ -324,7 +325,7 @@ impl Job {
         self.failure_policy.judge(cause, &tries.rule_uses, needs)
     }
 
-    /// What a retry changes: it stays so for the retries after it.
+    /// Changes what the job needs for its next try. The change also holds for all later tries.
     fn change_for(&mut self, retry: Retry, node_id: NodeId) {
         let JobSummary { tries, needs, .. } = &mut self.summary;
         if retry.elsewhere {
@@ -345,7 +346,7 @@ impl Job {
         format!("{member}{lost}{}; {retries}{line}", ending.cause)
     }
 
-    /// Queues the job again; if other members still run, after they have stopped.
+    /// Queues the job again, or lets it regroup first if other members still run.
     fn wait_again(&mut self, reason: &str) {
         if self.summary.needs.nodes > 1 && !self.summary.allocs.is_empty() {
             self.summary.state = JobState::Regrouping;
@@ -355,7 +356,7 @@ impl Job {
         }
     }
 
-    /// What in a stored job cannot be carried out; `None` if nothing. Somebody may have put the row without a check.
+    /// What in a stored job cannot be carried out; `None` if nothing. Another program may have written the row without a check.
     pub fn contradiction(&self) -> Option<String> {
         let (summary, work) = (&self.summary, &self.work);
         let nodes = summary.needs.nodes;
@@ -376,7 +377,7 @@ impl Job {
         mistakes.found().map(|all| all.join("; "))
     }
 
-    /// What its next alloc runs: of a pack, the elements that are left.
+    /// The work of its next alloc. Of a pack, only the elements that are left.
     pub fn work_left(&self) -> Work {
         let mut work = self.work.clone();
         if let Some(pack) = &mut work.pack {
@@ -385,12 +386,12 @@ impl Job {
         work
     }
 
-    /// Takes what an alloc of a pack has told of its elements. Returns what follows for those that are tried again; `None` if
-    /// nothing of it is new.
+    /// Takes the results that an alloc of a pack reported. Returns the retries of the elements that are tried again; `None` if no
+    /// result is new, or if the job is no pack.
     fn take_elements(&mut self, ending: &Ending, set: JobSet) -> Option<Vec<Retry>> {
         let pack = self.work.pack.as_ref()?;
         let (policy, needs, limit_s) = (&self.failure_policy, &self.summary.needs, self.work.timeout_s);
-        // The elements count their failures themselves, each for all rules together.
+        // Each element counts its own failures, for all rules together.
         let judge = |outcome: Outcome, failed: u32| {
             policy.judge(&outcome.cause(limit_s, needs), &vec![failed; policy.rules().count()], needs)
         };
@@ -403,7 +404,7 @@ impl Job {
         news
     }
 
-    /// Ends a pack whose elements have all ended. Returns whether that is so.
+    /// Ends a pack if all its elements have ended. Returns whether it did.
     fn end_with_its_elements(&mut self, now: Time) -> bool {
         let Some(pack) = self.work.pack.as_ref().filter(|_| !self.summary.state.is_ended()) else { return false };
         let results = &self.elements.results;
@@ -418,7 +419,7 @@ impl Job {
         true
     }
 
-    /// Queues a pack again after an alloc that ran to its end, or that its elements ended.
+    /// Queues a pack again for the elements that are left, after an alloc ran to its end or ended because of an element.
     fn run_what_is_left(&mut self, node_id: NodeId, cause: &EndCause, retries: Vec<Retry>, times: JobTimes, now: Time) {
         let pause_s = retries.iter().filter_map(|retry| retry.pause_s).max();
         retries.into_iter().for_each(|retry| self.change_for(retry, node_id));

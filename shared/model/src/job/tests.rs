@@ -244,7 +244,7 @@ fn a_bad_submission_lists_every_mistake() {
     assert!(submit(1, 96).is_err_and(|wrong| wrong.contains("96 caches: at most 95")));
 }
 
-/// A job of three members, and of its allocs those that are placed.
+/// A job of three members, of which the first `members` are placed, and all three allocs.
 fn placing(members: u32) -> (Job, Vec<AllocSummary>) {
     let (job, allocs) = placed(3, 0, 0);
     let ids: Vec<AllocId> = allocs.iter().map(|alloc| alloc.alloc_id).collect();
@@ -263,7 +263,7 @@ fn many_members_start_when_the_last_one_is_placed() {
     let cut = part.cut_short("a node changed").unwrap();
     assert_eq!((cut.summary.state, lets_start(&cut)), (JobState::Regrouping, 0));
     assert_eq!(cut.with_placed(&[allocs[2].alloc_id]), None);
-    // A node is lost meanwhile: that is no loss of the job, because nothing has started.
+    // A lost node is no loss of the job here, because no member has started.
     let after = |job: &Job, alloc: &AllocSummary| {
         job.after_end(alloc, &Ending::lost("gone"), &[], JobSet::Leaves, KEEP.into(), at(5))
     };
@@ -272,7 +272,7 @@ fn many_members_start_when_the_last_one_is_placed() {
     assert_eq!(after(&placing(1).0, &allocs[0]).summary.state, JobState::Queued);
 }
 
-/// A pack of the elements 0 to 9, whose alloc of this copy runs what is left.
+/// The pack after its next alloc was placed, and this alloc.
 fn placed_pack(job: &Job, copy: u32) -> (Job, AllocSummary) {
     let id = AllocId { job_id: job.summary.job_id, member: 0, copy };
     let placed = job.with_placed(&[id]).unwrap();
@@ -303,7 +303,7 @@ fn a_pack_goes_on_with_what_is_left_and_ends_with_its_last_element() {
         job.after_end(alloc, ending, &[], JobSet::Leaves, KEEP.into(), at(5))
     };
     let gone = || EndCause::Lost { why: "its node is gone".into() };
-    // What a lost node had told counts, and the loss is one of the job.
+    // Results that a lost node had reported count, and the job counts the loss.
     let (one, alloc) = placed_pack(&job, 0);
     let lost = end(&one, &alloc, &told(gone(), &[("exit:0", "0-3"), ("exit:1", "4")]));
     assert_eq!((lost.summary.state, left(&lost).as_str(), lost.lost_count), (JobState::Queued, "4-9", 1));
@@ -323,7 +323,8 @@ fn a_pack_goes_on_with_what_is_left_and_ends_with_its_last_element() {
     let queued = three.after_end(&alloc, &told(gone(), &[]), &[], JobSet::Stays, KEEP.into(), at(5));
     let late = end(&queued, &alloc, &told(EndCause::Stopped { why: "drained".into(), code: None }, &[("exit:0", "5")]));
     assert_eq!((late.summary.state, late.expires_at.is_some()), (JobState::Failed, true), "4 still failed");
-    // Too much memory ends what ran, and the rest goes on; without an element that it is about, it is as of any job.
+    // Too much memory ends the elements that ran, and the others go on. If no element has this outcome, the end counts as for any
+    // job.
     let (one, alloc) = placed_pack(&job, 0);
     let over = || EndCause::OverMemory { allowed_mib: 1, used_mib: None };
     let rest = end(&one, &alloc, &told(over(), &[("exit:0", "0"), ("memory", "1")]));
@@ -331,7 +332,7 @@ fn a_pack_goes_on_with_what_is_left_and_ends_with_its_last_element() {
     assert_eq!(end(&one, &alloc, &told(over(), &[])).summary.tries.rule_uses.iter().sum::<u32>(), 1);
     let all = end(&one, &alloc, &told(EndCause::Exited { code: 0 }, &[("exit:0", "0-9")]));
     assert_eq!((all.summary.state, all.reason), (JobState::Complete, None));
-    // A loss more than allowed fails the job, with elements that never ran.
+    // One loss more than allowed fails the job, although some elements never ran.
     let (two, alloc) = placed_pack(&lost, 1);
     assert_eq!(end(&two, &alloc, &told(gone(), &[])).summary.state, JobState::Failed);
 }

@@ -103,7 +103,7 @@ fn a_node_has_a_few_readers_each_once_and_only_until_their_time_is_over() {
     let full = (1..MAX_FOLLOWS).fold(first, |r, n| r.with_follow(&follow(n, at(200)), at(100)).unwrap());
     assert_eq!(ids(&full).len(), MAX_FOLLOWS);
     assert!(full.with_follow(&follow(9, at(200)), at(100)).is_err());
-    // A renewal is no further reader, and whose time is over makes room.
+    // A renewal adds no reader, and a reader whose time is over makes room.
     let renewed = full.with_follow(&follow(0, at(220)), at(129)).unwrap();
     assert_eq!(renewed.life().unwrap().follows.last(), Some(&follow(0, at(220))));
     assert!(renewed.with_follow(&follow(9, at(200)), at(130)).is_err());

@@ -17,13 +17,12 @@ use crate::time::Time;
 use crate::wire::Heartbeat;
 use std::collections::BTreeSet;
 
-/// What a new life begins with.
+/// A new life of a slot, and its launch call.
 #[derive(Clone, Debug)]
 pub struct NewLife {
     /// A new id, never used before.
     pub node_id: NodeId,
     pub offering: Offering,
-    /// The other ways of the launch call.
     pub others: Vec<Offering>,
     /// Digest of the rendered launch request.
     pub request_digest: String,
@@ -33,7 +32,7 @@ pub struct NewLife {
     pub is_whole: bool,
 }
 
-/// How a run saw a node.
+/// Whether a run found a node idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idleness {
     /// Idle, and nothing needs it.
@@ -207,7 +206,7 @@ impl NodeRecord {
         let mut reason = "";
         let refuses_since_at = self.refuses_since(heartbeat, now);
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
-        // A newer or longer one stays, but not one that only a wrong clock can have written.
+        // A later time on the record stays, unless only a wrong clock can have written it.
         let later = |known: Time, this: Time| if known > now + LONGEST_AHEAD { this } else { known.max(this) };
         contact.last_ping_at = later(contact.last_ping_at, now);
         contact.lease_expires_at = later(contact.lease_expires_at, lease_expires_at);
@@ -244,7 +243,7 @@ impl NodeRecord {
         Ok(new.touched(now, reason))
     }
 
-    /// Since when the agent takes no work, if it takes none now. Another reason does not begin anew.
+    /// Since when the agent takes no work; `None` if it takes work. A changed reason keeps the time.
     fn refuses_since(&self, heartbeat: &Heartbeat, now: Time) -> Option<Time> {
         let known = self.contact().and_then(|c| c.refuses_since_at);
         heartbeat.refuses.as_ref().map(|_| known.unwrap_or(now))
@@ -366,8 +365,8 @@ impl NodeRecord {
         Some(new)
     }
 
-    /// Drains the node without a deadline, because EC2 may soon take its instance away. `None` if a person or EC2 already decided
-    /// otherwise.
+    /// Drains the node without a deadline, because EC2 may soon take its instance away. `None` unless the intent is `run`, so that
+    /// no decision of a person or of EC2 is changed.
     pub fn at_risk(&self, now: Time) -> Option<Self> {
         let runs = self.life().is_some_and(|l| l.intent == Intent::Run);
         self.with_intent(Intent::Drain, None, now).ok().filter(|_| runs)
@@ -381,8 +380,8 @@ impl NodeRecord {
         self.listing_again(alloc, now)
     }
 
-    /// Adds a live alloc that the record should list: it was placed here, and the record is from a restored table. It does not
-    /// matter whether the node takes work now. Raises `seq`.
+    /// Adds a live alloc that was placed here and that a restored record does not list. The node need not take work now. Raises
+    /// `seq`.
     pub fn listing_again(&self, alloc: AllocId, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("run an alloc"))?;
@@ -394,7 +393,8 @@ impl NodeRecord {
         Ok(new.touched(now, &format!("runs {alloc}")))
     }
 
-    /// Adds a reader of output, or renews it, and removes those whose time is over. The node must be able to hear of it.
+    /// Adds a reader of output, or renews it, and removes those whose time is over. The node must have registered: only then does
+    /// it hear of readers.
     pub fn with_follow(&self, follow: &Follow, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let life = new.life_mut().filter(|_| self.contact().is_some());
@@ -407,7 +407,7 @@ impl NodeRecord {
         Ok(new.touched(now, ""))
     }
 
-    /// The record without this reader of output and those whose time is over. `None` if there are none of them.
+    /// The record without this reader of output and without those whose time is over. `None` if nothing is removed.
     pub fn without_follow(&self, ended: Option<&str>, now: Time) -> Option<Self> {
         let mut new = self.clone();
         let life = new.life_mut()?;

@@ -1,6 +1,6 @@
 //! The types of a node record, in the form of the nodes table, and questions about a record.
 //!
-//! Guarantees: each state holds only the data of that state; the rule for "takes work" and "may update allocs" is only here.
+//! Guarantees: each state holds only the data of that state; the rules for "takes work" and "may update allocs" are only here.
 //! Does not: change anything; `transitions` does.
 
 use crate::batch::Batch;
@@ -29,7 +29,7 @@ pub const ABSENCE_CONFIRM: Span = Span::from_s(60);
 /// A heartbeat, a lease or a claim of a launch that is further ahead than this was written by a wrong clock.
 pub const LONGEST_AHEAD: Span = Span::from_s(86_400);
 
-/// No machine is up for so long, in milliseconds: a hundred years. A person wrote such a number.
+/// The longest uptime that is believed, in milliseconds: a hundred years. Only a person can have written a longer one.
 pub const LONGEST_UPTIME_MS: u64 = 100 * 366 * 86_400_000;
 
 /// The version of a record as read. Other crates do not make versions: they take them from the records that they
@@ -47,12 +47,11 @@ impl Version {
         Self(self.0.saturating_add(1))
     }
 
-    /// The version after this number, of a row that cannot be read. `None`: the row has no number that could be read.
+    /// The version after that of a row that cannot be read. `None`: not even its version can be read.
     pub fn after(number: Option<u64>) -> Self {
         number.map_or(Self::UNWRITTEN, Self).next()
     }
 
-    /// The number, for people.
     pub const fn number(self) -> u64 {
         self.0
     }
@@ -73,7 +72,6 @@ pub struct NodeRecord {
     pub state: NodeState,
 }
 
-/// The state of a record, with the data of that state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum NodeState {
@@ -91,7 +89,7 @@ pub enum NodeState {
     ShuttingDown(Box<ShuttingDown>),
 }
 
-/// What a record in use holds: a life that has registered.
+/// A life that has registered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InUse {
     #[serde(flatten)]
@@ -100,7 +98,7 @@ pub struct InUse {
     pub contact: Contact,
 }
 
-/// What a record holds while its instance is being terminated.
+/// A life whose instance is being terminated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShuttingDown {
     #[serde(flatten)]
@@ -141,7 +139,6 @@ pub struct Life {
     /// The counter of the node's orders, raised with everything the agent must know: see [`Life::next_seq`].
     #[serde(default)]
     pub seq: u64,
-    /// What the operator wants of the node.
     #[serde(default = "run", skip_serializing_if = "is_run")]
     pub intent: Intent,
     /// When a drain no longer waits for the node's allocs.
@@ -156,14 +153,14 @@ pub struct Life {
     /// The node's live allocs.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allocs: BTreeSet<AllocId>,
-    /// Who reads the output of allocs of this node: at most [`crate::output::MAX_FOLLOWS`].
+    /// The readers of output of this node's allocs: at most [`crate::output::MAX_FOLLOWS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub follows: Vec<Follow>,
 }
 
 impl Life {
-    /// Whether somebody reads the output of an alloc of this node now. A follow that lasts longer than one can last is not
-    /// believed.
+    /// Whether somebody reads the output of an alloc of this node now. A follow that ends later than [`FOLLOW_LASTS`] allows is
+    /// ignored: a wrong clock wrote it.
     pub fn is_read(&self, now: Time) -> bool {
         self.follows.iter().any(|follow| follow.until_at > now && follow.until_at <= now + FOLLOW_LASTS)
     }
@@ -173,7 +170,7 @@ impl Life {
         std::iter::once(&self.offering).chain(&self.others).cloned().collect()
     }
 
-    /// The way of the launch call by which this instance was launched.
+    /// The way of the launch call by which this instance was launched; the first way if none matches.
     pub fn way_of(&self, instance: &NewInstance) -> &Offering {
         let is = |known: Option<&String>, wanted: &str| known.is_none_or(|known| known == wanted);
         let is_its = |way: &&Offering| {
@@ -183,7 +180,7 @@ impl Life {
         std::iter::once(&self.offering).chain(&self.others).find(is_its).unwrap_or(&self.offering)
     }
 
-    /// The life with its instance, and the offering that the instance is.
+    /// Notes the instance, and keeps of the ways only the one by which it was launched.
     pub(super) fn bind(&mut self, instance: &NewInstance) {
         let mut offering = self.way_of(instance).clone();
         offering.zone = instance.zone.clone().or(offering.zone);
@@ -211,8 +208,8 @@ fn is_run(intent: &Intent) -> bool {
     *intent == Intent::Run
 }
 
-/// What defines a launch request. It is written before EC2 is called, so that another run can
-/// repeat the same call.
+/// One way to launch a size. It defines the launch request, and is written before EC2 is called, so that another run can repeat the
+/// same call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Offering {
     /// The name of the size in the policy.
@@ -255,7 +252,7 @@ impl fmt::Display for Offering {
     }
 }
 
-/// What is known from a node's heartbeats.
+/// The state of the contact with a node, by its heartbeats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contact {
     /// When the node first registered in this life.
@@ -300,7 +297,6 @@ pub struct Contact {
     /// Which GPUs cannot be used, and why, as the agent says; `None` if all can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_sick: Option<String>,
-    /// Since when the node has been idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since_at: Option<Time>,
     /// How many runs saw the node idle.
@@ -311,7 +307,7 @@ pub struct Contact {
 }
 
 impl Contact {
-    /// Counts its idleness anew, from this time on if it is idle.
+    /// Restarts the idle time: from `since_at`, or with no idle time if the node is not idle.
     pub(super) fn idle_from(&mut self, since_at: Option<Time>) {
         (self.idle_since_at, self.idle_seen) = (since_at, 0);
     }
@@ -332,7 +328,7 @@ pub fn short_reason(reason: &str) -> String {
     reason.get(..reason.floor_char_boundary(MAX_REASON_BYTES)).unwrap_or_default().to_owned()
 }
 
-/// Why a machine whose size has GPUs takes no work without one.
+/// Why a node takes no work if its size has GPUs and its agent can use none.
 const NO_GPU: &str = "none of its GPUs can be used: is the driver installed, and does `nvidia-smi` list them?";
 
 impl NodeRecord {
@@ -345,7 +341,8 @@ impl NodeRecord {
         }
     }
 
-    /// The end of an alloc that is lost with this node. Of a node that EC2 announced to take away, the cause says so.
+    /// The end of an alloc that is lost with this node. The cause is `Interrupted` if EC2 announced that it takes the instance
+    /// away, unless the instance was bought on demand.
     pub fn loses(&self, why: &str) -> Ending {
         let is_interrupted = |l: &&Life| l.offering.market != Market::OnDemand && l.interrupt_at.is_some();
         match self.life().filter(is_interrupted) {
@@ -378,7 +375,7 @@ impl NodeRecord {
         }
     }
 
-    /// What is known from the heartbeats of this life; `None` if the node never registered.
+    /// The contact of this life; `None` if the node never registered.
     pub fn contact(&self) -> Option<&Contact> {
         match &self.state {
             NodeState::Cleaned { .. } | NodeState::Assigned(_) => None,
@@ -427,17 +424,17 @@ impl NodeRecord {
             && self.contact().is_some_and(|c| c.lease_expires_at >= now)
     }
 
-    /// Why the node takes no work; `None` if it does, or if the node never registered. A machine whose size has GPUs, and that
-    /// can use none of them, is of no use to whom its price is paid for: it does not take other work either.
+    /// Why the node takes no work; `None` if it does, or if the node never registered. A node whose size has GPUs, and that can use
+    /// none of them, takes no other work either: its price is paid for the GPUs.
     pub fn refuses(&self) -> Option<&str> {
         let contact = self.contact()?;
         let has_lost_all = self.life().is_some_and(|life| life.offering.capacity.gpus > 0) && contact.gpus_usable == 0;
-        // What its agent says of each GPU tells more.
+        // The agent's own words about each GPU say more than `NO_GPU`.
         let why = || has_lost_all.then(|| contact.gpus_sick.as_deref().unwrap_or(NO_GPU));
         contact.refuses.as_deref().or_else(why)
     }
 
-    /// How many GPUs of the node work may use: those of its size, without those that its agent cannot use.
+    /// How many GPUs of the node jobs may use: those of its size, without those that its agent cannot use.
     pub fn usable_gpus(&self) -> u32 {
         let of_size = self.life().map_or(0, |life| life.offering.capacity.gpus);
         self.contact().map_or(of_size, |contact| contact.gpus_usable.min(of_size))
@@ -451,7 +448,8 @@ impl NodeRecord {
         (of_size > usable).then(|| format!("{usable} of its {of_size} GPUs can be used: {why}"))
     }
 
-    /// What a list says of the node: that it takes no work, or that GPUs are sick, otherwise why its record was last changed.
+    /// The remark about the node in lists: that it takes no work, otherwise that GPUs are sick, otherwise why its record was last
+    /// changed.
     pub fn why(&self) -> String {
         let refuses = self.refuses().map(|why| format!("it takes no work: {why}"));
         refuses.or_else(|| self.sick_gpus()).unwrap_or_else(|| self.reason.clone())

@@ -30,7 +30,6 @@ pub struct Mistake {
     pub message: String,
 }
 
-/// Everything that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the policy has {} mistake(s):\n{}", .0.len(), list(.0))]
 pub struct BadPolicy(pub Vec<Mistake>);
@@ -69,11 +68,11 @@ impl Policy {
     }
 }
 
-/// What to do about a script with backslashes in a text that takes them for escapes.
+/// Help for a script with backslashes that stands in a TOML text with escapes.
 const BACKSLASHES: &str =
     "\nin \"\"\"…\"\"\" a backslash begins an escape: write a script in '''…''', which takes it as it is";
 
-/// A value in JSON, which has no infinite numbers and no times. These are mistakes: no knob takes them.
+/// A value in JSON. Infinite numbers and times, which JSON does not have, are mistakes: no knob takes them.
 fn json(path: &str, value: toml::Value, mistakes: &mut Vec<Mistake>) -> Value {
     match value {
         toml::Value::String(text) => text.into(),
@@ -111,7 +110,7 @@ fn read(mut complete: Value) -> Result<Policy, serde_json::Error> {
     Ok(Policy { several, ..serde_json::from_value(complete)? })
 }
 
-/// Whether this `[[size]]` is one of several instance types.
+/// Whether this `[[size]]` names several instance types.
 fn is_of_several(size: &Value) -> bool {
     size.get("instance_types").is_some()
 }
@@ -207,7 +206,7 @@ impl Checker {
         Value::Object(complete)
     }
 
-    /// Checks what a size says of its kind of machine.
+    /// Checks the kind of machine of a size.
     fn kind(&mut self, path: &str, size: &Size) {
         let is_arm = is_graviton(&size.instance_type);
         if is_arm && size.kind.arch != Arch::Arm64 {
@@ -296,7 +295,8 @@ fn shown(value: &Value) -> String {
     if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text }
 }
 
-/// Whether the value is a list of so many texts. `read` takes what counts of each text, and no two are the same there.
+/// Whether the value is a list of as many texts as `many` allows. `read` returns the part of a text that must be different from
+/// those of all others; `None` if the text is not allowed.
 fn is_list<'v>(value: &'v Value, many: impl RangeBounds<usize>, read: impl Fn(&'v str) -> Option<&'v str>) -> bool {
     value.as_array().is_some_and(|list| {
         let known: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter_map(read).collect();
@@ -370,7 +370,6 @@ fn is_id_of(kind: &str, text: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
-/// The allowed values in words.
 fn allowed(kind: Kind) -> String {
     match kind {
         Kind::Whole(min, max) => format!("a whole number from {min} to {max}"),

@@ -1,7 +1,7 @@
-//! What a policy means at one moment: with what EC2 offers, and at this hour; and which of its sizes work fits on.
+//! What a policy means at one moment: its sizes with what EC2 offers, its minimum at this hour, and the sizes that work fits on.
 //!
 //! Guarantees: the document of a policy is the same whatever the catalogue has.
-//! Does not: read the catalogue; `runtime::catalogue` does. Know whether a size may be launched now.
+//! Does not: read the catalogue (`runtime::catalogue` does), or know whether a size may be launched now.
 
 use super::size::{Fallback, Size};
 use super::types::Policy;
@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Policy {
-    /// The policy with a size for each instance type that its sizes of several types take, and one for each size that has a
-    /// capacity reservation.
+    /// The policy with a size for each instance type that its sizes of several types take, and one for each size and capacity
+    /// reservation of the same type.
     #[must_use]
     pub fn with_catalogue(mut self, catalogue: Catalogue) -> Self {
         self.size.retain(|size| !size.is_derived());
@@ -48,14 +48,14 @@ impl Policy {
         self.parts_needed().iter().find_map(error).unwrap_or_else(next)
     }
 
-    /// The parts of the catalogue without which nothing is bought: EC2 itself refuses what exceeds a quota, and what is not
-    /// known to be reserved is bought.
+    /// The parts of the catalogue without which no size is known. Quotas and reservations are not among them: EC2 itself refuses
+    /// what exceeds a quota, and a machine that is not known to be reserved is bought.
     fn parts_needed(&self) -> Vec<Part> {
         let is_needed = |part: &Part| !matches!(part, Part::Quotas | Part::Reservations);
         self.parts_wanted().into_iter().filter(is_needed).collect()
     }
 
-    /// The parts of the catalogue that are of use for the policy.
+    /// The parts of the catalogue that the policy uses.
     pub fn parts_wanted(&self) -> Vec<Part> {
         let is_wanted = |part: &Part| match part {
             Part::Types => !self.several.is_empty(),
@@ -70,7 +70,7 @@ impl Policy {
         Part::ALL.into_iter().filter(is_wanted).collect()
     }
 
-    /// What a catalogue of this policy has to have, as a text: with another text, a catalogue is one of another policy.
+    /// What a catalogue for this policy must have, as a text. A catalogue with another text was made for another policy.
     pub fn catalogue_wanted(&self) -> String {
         let of_sizes: Vec<_> = self.several.iter().map(|s| (&s.name, s.kind.arch, &s.requirements)).collect();
         serde_json::to_string(&(of_sizes, &self.launch.subnets, &self.launch.reservations)).unwrap_or_default()
@@ -99,7 +99,7 @@ impl Policy {
     /// Why no size fits.
     pub fn none_fits(&self, takes: Capacity, need: &MachineNeed) -> Reason {
         let (mut words, default_arch) = (need.words(), self.default_arch());
-        // Who names no architecture does not know that a larger size has the other one.
+        // The user may not know that a larger size has another architecture.
         if need.arch.is_none() && self.size.iter().any(|size| size.kind.arch != default_arch) {
             words.push(format!("{default_arch}, because it names no architecture"));
         }

@@ -26,9 +26,7 @@ pub enum Kind {
     Label,
     /// A list of labels, each once.
     Labels,
-    /// Yes or no.
     Flag,
-    /// One of these words.
     OneOf(&'static [&'static str]),
     /// A launch template: its id or its name, and perhaps `:7` for a version.
     Template,
@@ -202,7 +200,7 @@ pub const MINIMUM_KNOBS: &[Knob] = knobs! {
     "time_zone", Kind::TimeZone, "\"UTC\"": "whose clock it is, like \"Europe/Berlin\"";
 };
 
-// What both kinds of sizes have.
+// The knobs of both kinds of sizes.
 knobs! {
     const SCRATCH: "scratch_gib", Kind::Whole(0, 1 << 32), "0": "scratch space, in GiB";
     const ARCH: "arch", Kind::OneOf(&["x86_64", "arm64"]), "\"x86_64\"":

@@ -44,7 +44,6 @@ pub(super) fn minute(text: &str) -> Option<u16> {
     Some(hours * 60 + minutes).filter(|minute| *minute <= DAY)
 }
 
-/// The time zone with this name.
 pub(super) fn zone(name: &str) -> Option<TimeZone> {
     TimeZone::get(name).ok()
 }
@@ -62,7 +61,6 @@ pub struct Minimum {
 }
 
 impl Minimum {
-    /// Whether it counts at this time.
     pub fn applies(&self, now: Time) -> bool {
         let (Some(zone), Ok(now)) = (zone(&self.time_zone), Timestamp::from_millisecond(now.as_ms())) else {
             return false;
@@ -129,7 +127,7 @@ mod tests {
         }
     }
 
-    /// On the day on which Berlin's clocks go from 2 to 3, and back.
+    /// The days on which Berlin's clocks go from 2 to 3, and back.
     #[test]
     fn an_hour_that_is_not_there_and_one_that_is_twice() {
         let early = policy(json!([{"nodes": 4, "from": "01:30", "to": "03:30", "time_zone": "Europe/Berlin"}]));

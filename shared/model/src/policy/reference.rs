@@ -6,7 +6,7 @@
 use super::{KNOBS, Kind, Knob, MINIMUM_KNOBS, SEVERAL_KNOBS, SIZE_KNOBS};
 use serde_json::{Value, json};
 
-/// What the reference says of itself.
+/// The head of the reference.
 const HEAD: &str = "# Every knob of the policy, with its unit in brackets, its meaning and its default.
 # `nodekeeper policy check` takes this file as it is. Change the lines that say EXAMPLE, and delete what stays as it is.
 ";

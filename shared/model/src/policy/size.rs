@@ -1,8 +1,7 @@
 //! A size: one kind of machine to launch, or several instance types, by their names and by what is needed of them.
 //!
 //! Guarantees: a type is taken only if the catalogue has all that is needed of it, and knows a price of it.
-//! Does not: ask EC2 which types there are; [`crate::catalogue`] has what it answered. Say what a knob means or allows;
-//! [`super::SIZE_KNOBS`] and [`super::SEVERAL_KNOBS`] do.
+//! Does not: ask EC2 which types there are ([`crate::catalogue`] has what EC2 answered), or say what a knob means or allows.
 
 use crate::catalogue::{Offered, TypeFacts};
 use crate::enums::{Arch, Market};
@@ -28,7 +27,7 @@ pub struct Size {
     pub fallback: Fallback,
     pub max: Option<u32>,
     pub template: Option<String>,
-    /// What the catalogue says of the type, if the size is one of several types. `None`: the policy says it all.
+    /// The type in the catalogue, if the size is one of several types; `None` if the policy itself describes the machine.
     #[serde(skip)]
     pub offered: Option<Arc<Offered>>,
     /// The capacity reservation in which its machines run. The policy has the same size without it too.
@@ -55,7 +54,7 @@ impl Size {
     }
 }
 
-/// What is launched in place of a spot size while EC2 is short of spot capacity.
+/// The launch in place of a spot size while EC2 is short of spot capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
@@ -74,7 +73,7 @@ pub enum Generation {
     Any,
 }
 
-/// What a size needs of its instance types. A range holds both of its ends.
+/// The requirements of a size for its instance types. A range includes both of its ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Requirements {
     /// The names, where `*` is any text.
@@ -108,7 +107,7 @@ pub struct SeveralTypes {
     pub template: Option<String>,
 }
 
-/// What the policy itself says of the machines.
+/// The part of the kind of machine that the policy gives, and not the catalogue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OwnKind {
     pub arch: Arch,
@@ -140,7 +139,7 @@ impl Requirements {
         checks.iter().find(|(_, is_met)| !is_met).map(|(name, _)| *name)
     }
 
-    /// This type, whatever it is.
+    /// Requirements that this type alone meets, whatever EC2 says of it.
     fn only(instance_type: &str) -> Self {
         const ANY: (f64, f64) = (0.0, f64::MAX);
         Self {
@@ -161,7 +160,7 @@ impl Requirements {
 }
 
 impl SeveralTypes {
-    /// The size with all that EC2 says of its only type.
+    /// The size as one of several types, so that the catalogue is asked for its type too.
     pub fn only(size: &Size) -> Self {
         let Size { name, instance_type, capacity, kind, market, fallback, max, template, .. } = size;
         let (labels, arch, containers) = (kind.labels.clone(), kind.arch, kind.containers);
@@ -228,7 +227,7 @@ impl Offered {
         }
     }
 
-    /// The price of the type in a market and a zone. A zone that is not known has the lowest price.
+    /// The price of the type in a market and a zone, or the lowest price without a zone; `None` if it is not known.
     pub fn price_in(&self, market: Market, zone: Option<&str>) -> Option<Usd> {
         match (market, zone) {
             (Market::Spot, Some(zone)) => self.spot.get(zone).copied(),
@@ -253,7 +252,7 @@ mod tests {
         TypeFacts { vcpus, memory_mib: gib * 1024, arch, is_current: true, ..TypeFacts::default() }
     }
 
-    /// What a size needs × a type that has all of it but one thing.
+    /// Each requirement of a size × a type that meets all requirements but one.
     #[test]
     fn each_need_is_compared_with_the_type() {
         let a10g = TypeFacts { gpus: 4, gpu_type: Some("a10g".into()), gpu_memory_gib: 24, ..facts(48, 192) };

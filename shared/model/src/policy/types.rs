@@ -19,13 +19,14 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     pub nodes: Nodes,
-    /// The sizes of one instance type; and, after [`Policy::with_catalogue`], one for each type of the sizes of several.
+    /// The sizes of one instance type. [`Policy::with_catalogue`] adds one for each type of the sizes of several, and one for each
+    /// capacity reservation of a size.
     pub size: Vec<Size>,
     /// The sizes of several instance types, as the document has them.
     #[serde(skip)]
     pub several: Vec<SeveralTypes>,
     pub minimum: Vec<Minimum>,
-    /// What EC2 offers for them; empty before [`Policy::with_catalogue`].
+    /// What EC2 offers for the sizes; empty before [`Policy::with_catalogue`].
     #[serde(skip)]
     pub catalogue: Arc<Catalogue>,
     pub launch: Launch,
@@ -150,7 +151,6 @@ impl Policy {
         if all.clone().next().is_none() || all.any(|arch| arch == Arch::X86_64) { Arch::X86_64 } else { Arch::Arm64 }
     }
 
-    /// Whether the policy has a size with this name.
     pub fn has_size(&self, name: &str) -> bool {
         self.size.iter().any(|size| size.name == name) || self.several.iter().any(|size| size.name == name)
     }
