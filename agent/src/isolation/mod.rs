@@ -9,7 +9,7 @@
 //! | GPUs of other jobs | their device files cannot be opened, where the machine allows a view of the file system |
 //! | keyrings of the kernel | denied: they outlive the alloc |
 //! | descriptors of whoever starts the agent | closed when the agent starts |
-//! | memory, tasks, CPU | a control group for each alloc; else the supervisor measures memory, and the kernel counts tasks for each user id |
+//! | memory, tasks, CPU | a control group for each alloc; else the supervisor measures memory, and the kernel counts tasks by user id |
 //! | what a job leaves behind | the processes of its user id are ended, and its files in places that are open to everybody are removed |
 //! | the instance metadata | a rule of the machine, tried with a job's rights |
 //!
