@@ -44,26 +44,20 @@ const LAST_UPLOADS: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     pub node: LaunchFile,
-    /// The command line.
     pub args: AgentArgs,
-    /// The id of this boot.
     pub boot_id: String,
-    /// What the environment says about S3.
     pub s3: S3Environment,
-    /// The clock, which only signs requests.
+    /// Signs requests, and dates the use of cached inputs. No decision of the protocol uses it.
     pub clock: Clock,
 }
 
-/// Why the agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndReason {
-    /// The node is gone.
     Gone,
-    /// The agent was asked to end.
     Asked,
 }
 
-/// What the agent knows of its instance and of its node.
+/// What the agent learns about its instance and its node before it starts to work.
 struct Known {
     file: NodeFile,
     identity: Identity,
@@ -90,7 +84,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> any
     }
 }
 
-/// Learns which instance and which node this is. `None` if the instance is no node of its batch any more.
+/// Learns which instance and which node this is. `None` if the instance is no longer a node of its batch.
 async fn know(config: &AgentConfig) -> anyhow::Result<Option<Known>> {
     let (args, file) = (&config.args, config.node.clone());
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
@@ -173,13 +167,13 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
     Ok(())
 }
 
-/// What supervisors need for the files of jobs.
 fn files_source(args: &AgentArgs, data_dir: &DataDir, region: Option<String>) -> FilesSource {
     let imds_url = (!args.no_imds).then(|| args.imds_url.clone());
     FilesSource { cache: data_dir.inputs(), imds_url, region }
 }
 
-/// Stops the work if the node is gone, or if the agent takes its work with it. Stores what outputs it can.
+/// Stops the work if the node is gone, or with `--stop-work-on-exit`. Then stores the outputs that can be stored in
+/// `LAST_UPLOADS`.
 async fn finish(end: EndReason, args: &AgentArgs, state: &NodeState, runner: &mut Runner, uploads: Uploads) {
     match end {
         EndReason::Gone => {
@@ -234,7 +228,7 @@ async fn identity(args: &AgentArgs, imds: Option<&Imds>) -> anyhow::Result<Ident
     };
     let address = match (&args.address, imds) {
         (Some(address), _) => Some(address.clone()),
-        // With another text, every heartbeat would be refused.
+        // The control plane refuses every heartbeat whose address is not a host.
         (None, Some(imds)) => imds.address().await?.filter(|address| is_host(address)),
         (None, None) => None,
     };

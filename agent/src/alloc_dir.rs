@@ -7,16 +7,16 @@
 //!                   stop        why the alloc is to stop; absent if it is not to stop
 //!                   work/       where the command runs
 //!                   tmp/        what the command sees as /tmp
-//!                   aws-token   what the job proves itself with to the agent, if it has a role
+//!                   aws-token   the token by which the job gets its credentials, if it has a role
 //!                   secrets/    the secrets that the job wants as files
 //!                   archive     an output that is a folder, while it is stored
-//!                   passwd      the users that the command sees, and group the groups
+//!                   passwd      the users that the command sees; the file group has the groups
 //!                   elements    how the elements of a pack ended
 //!                   output, switches, stored   the output of the command: see `outputs`
 //!                   supervisor.log  the errors of its supervisor
-//!                   image       the digest of its image
-//!                   used        what the command used so far
-//!                   registry/   what its supervisor logs in to the registry with, while it pulls the image
+//!                   image       the digest of the image of the alloc
+//!                   used        the usage of the command so far
+//!                   registry/   the login to the registry, while the image is pulled
 //!                   exit.json   how the alloc ended: created once
 //!                   container   its container could not be removed, and may still run
 //!                   reserve     disk space for exit.json, while the command runs
@@ -46,10 +46,10 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The file of an alloc whose container could not be removed.
+/// Marks an alloc whose container could not be removed.
 const LEFT: &str = "container";
 
-/// The file beside `allocs/` with the agent's last look at the GPUs of the machine.
+/// The file beside `allocs/` with the usage of the GPUs at the agent's last look.
 pub const GPU_LOOKS: &str = "gpu-looks.json";
 
 /// Disk space for the exit record.
@@ -58,33 +58,28 @@ const RESERVE_BYTES: usize = 8 << 10;
 /// What a supervisor needs to know: the content of `task.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocTask {
-    /// The node that runs the alloc.
     pub node_id: NodeId,
-    /// The order of the control plane.
     pub order: AllocOrder,
-    /// How the command is run.
     pub runtime: RuntimeKind,
     /// The user who runs the command, if the operator named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_user: Option<String>,
-    /// How the alloc is kept apart, if it has a user id of its own.
+    /// How the alloc is isolated, if it has a user id of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<TaskIsolation>,
     /// Whether the command runs as the agent's own user. A task that has neither this nor another user is not run.
     /// Otherwise an incomplete task would run as root.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unisolated: bool,
-    /// The GPUs of the alloc.
+    /// The uuids of its GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
     /// The boot in which the alloc is started.
     pub boot_id: String,
     /// Name and directory of each cache.
     pub caches: Vec<(String, PathBuf)>,
-    /// Where the job gets the credentials of its role, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<CredentialsSource>,
-    /// Where its supervisor finds S3, if the job has inputs or outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesSource>,
 }
@@ -107,7 +102,6 @@ impl AllocTask {
         }
     }
 
-    /// The control group of the alloc; `None` if there is none.
     pub fn cgroup(&self) -> Option<&Path> {
         self.isolation.as_ref()?.cgroup.as_deref()
     }
@@ -120,17 +114,14 @@ pub struct StartRecord {
     pub pid: i32,
     /// When the supervisor started, in clock ticks since boot.
     pub start_ticks: u64,
-    /// The boot in which the supervisor started.
     pub boot_id: String,
 }
 
 impl StartRecord {
-    /// The record of an alloc that is never to be started.
     pub const fn never(boot_id: String) -> Self {
         Self { pid: 0, start_ticks: 0, boot_id }
     }
 
-    /// Whether the alloc is never to be started.
     pub const fn is_never(&self) -> bool {
         self.pid == 0
     }
@@ -139,50 +130,41 @@ impl StartRecord {
 /// How the alloc ended: the content of `exit.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
-    /// Why the alloc ended.
     pub cause: EndCause,
-    /// When the alloc started, by the node's own clock. Only people read this time.
+    /// By the node's own clock. Only people read this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When the alloc ended, by the node's own clock. Only people read this time.
+    /// By the node's own clock. Only people read this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    /// What the command and everything that it started used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What is kept of its work directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
 }
 
 impl ExitRecord {
-    /// An end for this cause.
     pub const fn of(cause: EndCause) -> Self {
         Self { cause, started_at: None, finished_at: None, usage: None, kept: Vec::new() }
     }
 }
 
-/// The directory of one alloc.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocDir(PathBuf);
 
 impl AllocDir {
-    /// The directory of this alloc in the directory `allocs`.
     pub fn of(allocs: &Path, id: AllocId) -> Self {
         Self(allocs.join(id.to_string()))
     }
 
-    /// The directory at this path.
     pub const fn at(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where the command runs.
     pub fn work(&self) -> PathBuf {
         self.0.join("work")
     }
@@ -192,12 +174,10 @@ impl AllocDir {
         vec![self.work(), self.0.join("tmp")]
     }
 
-    /// The file with the agent's last look at the GPUs of the machine.
     pub fn gpu_looks(&self) -> PathBuf {
         self.0.join("../..").join(GPU_LOOKS)
     }
 
-    /// The file that says how the elements of a pack ended.
     pub fn elements(&self) -> PathBuf {
         self.0.join("elements")
     }
@@ -207,29 +187,26 @@ impl AllocDir {
         self.read("used").ok().flatten()
     }
 
-    /// Writes down what the command used so far. A reader sees the old or the new; a crash may lose both.
+    /// A reader sees the old value or the new one; a crash may lose both.
     pub fn write_used(&self, usage: &Usage) -> io::Result<()> {
         let new = self.0.join("used.new");
         fs::write(&new, serde_json::to_vec(usage)?)?;
         fs::rename(new, self.0.join("used"))
     }
 
-    /// The digest of the image of the alloc, if it is known.
     pub fn image_digest(&self) -> Option<ImageDigest> {
         fs::read_to_string(self.0.join("image")).ok()?.parse().ok()
     }
 
-    /// Writes down the digest of the image of the alloc.
     pub fn write_image_digest(&self, digest: &ImageDigest) -> io::Result<()> {
         atomic_file::replace(&self.0.join("image"), digest.to_string().as_bytes())
     }
 
-    /// The directory of what logs in to the registry.
+    /// The directory with the login to the registry.
     pub fn registry(&self) -> PathBuf {
         self.0.join("registry")
     }
 
-    /// The output of the command.
     pub fn output_files(&self) -> OutputFiles {
         OutputFiles::at(self.0.clone())
     }
@@ -258,19 +235,19 @@ impl AllocDir {
         self.0.parent().map_or(Ok(()), atomic_file::sync_dir)
     }
 
-    /// The user who owns the job's files: the alloc's own, until the alloc has ended.
+    /// The user id that owns the job's files: the alloc's own until the alloc has ended.
     pub fn owner(&self) -> io::Result<Option<u32>> {
         match fs::symlink_metadata(self.work()) {
             Ok(work) => Ok(Some(work.uid())),
-            // Not a directory: a stray file beside the directories of allocs has no user id of a job.
+            // A stray file beside the directories of allocs holds no user id.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// Takes the job's files away from its user, so that another alloc may get the user id, and removes what only the
-    /// running command needs. Call this when no process of the user runs. It takes no longer if the job left much behind:
-    /// that is removed with the directory.
+    /// Takes the job's files away from its user, so that another alloc may get the user id, and removes the files that only a
+    /// running command needs. Call this when no process of the user runs. It takes the same short time however much the job left
+    /// behind: the rest is removed with the directory.
     pub fn close(&self) -> io::Result<()> {
         for path in self.of_command().into_iter().filter(|p| p.exists()) {
             isolation::give(&path, 0, 0, 0o700)?;
@@ -287,12 +264,10 @@ impl AllocDir {
         absent_is_fine(fs::remove_file(self.0.join(TOKEN_FILE)))
     }
 
-    /// Removes what logged in to a registry.
     pub fn forget_login(&self) -> io::Result<()> {
         remove_tree(&self.registry())
     }
 
-    /// The content of `task.json`; `None` if there is no such file.
     pub fn task(&self) -> io::Result<Option<AllocTask>> {
         self.read("task.json")
     }
@@ -302,7 +277,6 @@ impl AllocDir {
         atomic_file::create_once(&self.0.join("started"), &serde_json::to_vec(by)?)
     }
 
-    /// Who claimed the right to start the alloc; `None` if nobody did.
     pub fn start_record(&self) -> io::Result<Option<StartRecord>> {
         self.read("started")
     }
@@ -312,12 +286,11 @@ impl AllocDir {
         atomic_file::create_once(&self.0.join("stop"), why.as_bytes()).map(drop)
     }
 
-    /// Why the alloc is to stop; `None` if no stop is written down.
     pub fn stop_reason(&self) -> Option<String> {
         fs::read_to_string(self.0.join("stop")).ok()
     }
 
-    /// What the directory says of the GPUs of its alloc; `None` if it has none.
+    /// The GPUs that the directory names; `None` if its alloc has none.
     pub fn holder(&self, boot_id: &str) -> io::Result<Option<Holder>> {
         let Some(task) = self.task()?.filter(|task| !task.gpus.is_empty()) else { return Ok(None) };
         let has_ended = self.exit_record()?.is_some() && !self.0.join(LEFT).exists();
@@ -353,7 +326,6 @@ impl AllocDir {
         reserve.create_once(&self.0.join("exit.json"), &serde_json::to_vec(exit)?).map(drop)
     }
 
-    /// How the alloc ended; `None` if there is no exit record yet.
     pub fn exit_record(&self) -> io::Result<Option<ExitRecord>> {
         self.read("exit.json")
     }
@@ -369,7 +341,7 @@ impl AllocDir {
                 let says = format!("{} cannot be read: {error}", self.0.join(name).display());
                 io::Error::new(io::ErrorKind::InvalidData, says)
             }),
-            // Not a directory: a stray file beside the directories of allocs.
+            // A stray file beside the directories of allocs has no content to read.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(e),
         }

@@ -13,7 +13,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Replaces the content of `path` with `bytes`.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temp = write_beside(path, bytes)?;
     fs::rename(&temp, path).inspect_err(|_| drop(fs::remove_file(&temp)))?;
@@ -34,8 +33,8 @@ pub fn create_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Disk space for one important write, in a file that takes it up: the write needs no more space. A job that fills the disk
-/// cannot take it, because it is never freed in between.
+/// Reserved disk space for one important write: a spare file that the write fills, so that it needs no more space. A job that fills
+/// the disk cannot take the space, because it is never free in between.
 #[derive(Clone, Debug)]
 pub struct Spare {
     path: PathBuf,
@@ -43,7 +42,7 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Takes up this many bytes at `path`. If the disk is already full, the first write tries it again.
+    /// Takes up this many bytes at `path`. If the disk is already full, the first write tries to reserve them again.
     pub fn new(path: PathBuf, bytes: usize) -> Self {
         let spare = Self { path, bytes };
         if let Err(error) = spare.allocated(0) {
@@ -59,11 +58,11 @@ impl Spare {
         }
         match renameat2(AT_FDCWD, &self.path, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE) {
             Ok(()) => sync_parent(path),
-            // There is no old file: a new spare one is made.
+            // There is no old file, so a new spare one is made.
             Err(Errno::ENOENT) => {
                 fs::rename(&self.path, path)?;
                 sync_parent(path)?;
-                // Without it the next write tries it again.
+                // If this fails, the next write tries to reserve the space again.
                 drop(self.allocated(bytes.len()));
                 Ok(())
             }
@@ -106,7 +105,7 @@ impl Spare {
         let wanted = bytes.max(self.bytes) as u64;
         let len = file.metadata()?.len();
         if len < wanted {
-            // Written, and not only made longer: a file with holes takes up no space.
+            // Writes the bytes instead of only making the file longer: a file with holes takes up no space.
             file.seek(SeekFrom::Start(len))?;
             io::copy(&mut io::repeat(b' ').take(wanted.saturating_mul(2).saturating_sub(len)), &mut file)?;
             file.sync_all()?;
@@ -121,7 +120,7 @@ pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     if_there(result).map(drop)
 }
 
-/// The result of a reading; `None` if there is nothing.
+/// The result of an access to a file; `None` if there is no such file.
 pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),

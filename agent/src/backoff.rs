@@ -33,7 +33,6 @@ impl History {
     }
 }
 
-/// How long to wait after a failure.
 pub fn wait(history: History, retry_after: Option<Duration>) -> Duration {
     delay(history, retry_after, Rng::real().between(0.0, 1.0))
 }

@@ -1,8 +1,8 @@
 //! Which node of its batch the instance is.
 //!
-//! Guarantees: an answer is kept on disk, so that an agent that starts again needs no control plane; a disk of another instance
-//! says nothing.
-//! Does not: choose. The control plane binds instances to nodes, and the agent asks until it has.
+//! Guarantees: an answer is kept on disk, so that an agent that starts again needs no control plane; an answer that belongs to
+//! another instance is not used.
+//! Does not: choose. The control plane binds instances to nodes, and the agent asks until it has done so.
 
 use crate::backoff::{self, History};
 use crate::client::{CallError, ControlPlaneClient};
@@ -11,7 +11,7 @@ use model::batch::Batch;
 use model::ids::NodeId;
 use model::wire::{BindingAnswer, BindingRequest, ErrorCode};
 
-/// The node that this instance is; `None` if the instance is none of its batch any more. Asks until there is an answer.
+/// The node that this instance is; `None` if the instance is no longer in its batch. Asks until there is an answer.
 pub(crate) async fn node_of(
     batch: &Batch,
     instance_id: &str,
@@ -33,7 +33,7 @@ pub(crate) async fn node_of(
                 return Ok(Some(node_id));
             }
             Err(error) if error.code == Some(ErrorCode::Gone) => {
-                tracing::warn!(%error, "this instance is no node of its batch");
+                tracing::warn!(%error, "this instance is no longer a node of its batch");
                 return Ok(None);
             }
             Err(error) => error,
@@ -41,7 +41,7 @@ pub(crate) async fn node_of(
         attempts = attempts.saturating_add(1);
         let wait = backoff::wait(History::Never { attempts }, error.retry_after);
         if attempts.is_power_of_two() {
-            tracing::warn!(attempts, retry_in_s = wait.as_secs(), %error, "which node this is, is not known yet");
+            tracing::warn!(attempts, retry_in_s = wait.as_secs(), %error, "this instance is not bound to a node yet");
         }
         tokio::time::sleep(wait).await;
     }

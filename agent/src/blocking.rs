@@ -1,6 +1,6 @@
-//! Work that blocks, beside the loops and not in them.
+//! Runs blocking work on other threads, so that no loop waits for it.
 //!
-//! Guarantees: if the work panics, that is an error like one of the disk.
+//! Guarantees: a panic of the work becomes an error, like one of the disk.
 
 use std::io::{Error, Result};
 

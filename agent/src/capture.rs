@@ -1,11 +1,11 @@
-//! What a command prints: two pipes, and the thread that writes what comes out of them to the disk.
+//! Captures the output of a command: two pipes, and a thread that writes what comes out of them to the disk.
 //!
 //! Guarantees: the command cannot truncate, replace or seek in what it has printed, also if it opens `/dev/stderr` or
 //! `/dev/stdout` again; what it printed before it ended is on disk when [`Capture::finish`] returns; a slow disk makes the
 //! command wait, and loses nothing.
 //! Does not: wait for ever for a disk that takes nothing: after `PATIENCE` the output is given up, and so is the alloc. What
 //! is in the pipes when the supervisor is killed is lost.
-//! The order of standard output and standard error is that in which the bytes were found in the pipes.
+//! Standard output and standard error are ordered as the bytes were found in the two pipes.
 
 use crate::elements::ElementsLog;
 use crate::isolation::JobUser;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// How long the disk may take nothing before the output is given up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The same after the command has ended: nobody prints any more, and the alloc waits for its end.
+/// The same after the command has ended, because the end of the alloc waits for this.
 const PATIENCE_AT_END: Duration = Duration::from_secs(60);
 
 /// The wait before the disk is tried again.
@@ -33,17 +33,16 @@ const AGAIN_MS: u16 = 500;
 /// How much is read at a time. A pipe holds as much.
 const CHUNK: usize = 64 << 10;
 
-/// The capture as the supervisor sees it.
 #[derive(Debug)]
 pub struct Capture {
-    /// `None` once it was waited for.
+    /// `None` after the thread was joined.
     thread: Option<JoinHandle<Option<ElementsLog>>>,
-    /// What is said of elements, once the thread was waited for.
+    /// The log of the elements, after the thread was joined.
     elements: Option<ElementsLog>,
-    /// Closed when the command has ended.
+    /// Closing this end tells the thread that the command has ended.
     ended: Option<PipeWriter>,
     given_up: Arc<OnceLock<String>>,
-    /// How many elements were killed for their memory, and have not been told yet.
+    /// How many elements were killed for their memory and did not end in the log yet.
     out_of_memory: Arc<AtomicU32>,
 }
 
@@ -85,13 +84,13 @@ impl Capture {
         self.given_up.get().cloned()
     }
 
-    /// An element is killed now, because it holds too much memory.
+    /// Notes that an element is killed now, because it uses too much memory.
     pub(crate) fn out_of_memory(&self) {
         self.out_of_memory.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Writes what is left in the pipes. Call this when no process of the command runs: whoever has a pipe open after that is
-    /// not waited for. Returns why output was lost; `None` if all is on disk.
+    /// Writes what is left in the pipes. Call this when no process of the command runs: a process that still has a pipe open is not
+    /// waited for. Returns why output was lost; `None` if all is on disk.
     pub async fn finish(&mut self) -> Option<String> {
         drop(self.ended.take());
         if let Some(thread) = self.thread.take() {
@@ -117,13 +116,13 @@ fn run(mut writer: Writer, mut elements: Option<ElementsLog>, out: PipeReader, e
     let mut pipes = [(Stream::Out, Some(out)), (Stream::Err, Some(err))];
     let mut chunk = vec![0; CHUNK];
     loop {
-        // Looked up before the reads: what was printed before the end is found by the reads after it.
+        // This comes before the reads, so that they find everything that was printed before the end.
         let has_ended = writer.wait(&pipes);
         let mut is_empty = true;
         for (stream, pipe) in &mut pipes {
             let Some(reader) = pipe.as_mut().filter(|reader| has_data(reader.as_fd())) else { continue };
             match reader.read(&mut chunk) {
-                // Nobody has it open any more.
+                // No process has the pipe open any more.
                 Ok(0) => *pipe = None,
                 Ok(n) => {
                     is_empty = false;
@@ -166,7 +165,7 @@ impl Writer {
         has_data(self.told.as_fd())
     }
 
-    /// Writes what was printed: the bytes, or what the frames in them say.
+    /// Writes the bytes; with `elements`, the output in the frames that the bytes contain.
     fn take(&mut self, stream: Stream, bytes: &[u8], elements: Option<&mut ElementsLog>) {
         let Some(log) = elements else { return self.write(stream, bytes) };
         if let Err(error) = log.read(bytes, |stream, bytes| self.write(stream, bytes)) {
@@ -203,7 +202,6 @@ impl Writer {
     }
 }
 
-/// The files of one output while it grows.
 struct Files {
     output: File,
     switches: File,
@@ -219,8 +217,8 @@ impl Files {
         Ok(Self { output: create(files.output())?, switches: create(files.switches())?, at: 0, count: 0 })
     }
 
-    /// Writes the beginning of the bytes, and returns how much of it. The switch is on disk before the bytes after it, so
-    /// whoever reads the bytes first finds it.
+    /// Writes some of the bytes, and returns how many. The switch is on disk before the bytes after it, so a reader that finds the
+    /// bytes finds the switch too.
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize> {
         if Stream::after(self.count) != stream {
             let place = OutputFiles::place_of_switch(self.count);

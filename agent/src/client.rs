@@ -22,7 +22,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Why a call has no answer.
 #[derive(Clone, Debug)]
 pub struct CallError {
-    /// The code of the refusal; `None` if the control plane did not refuse the call: it is not known whether it had an effect.
+    /// The code of the refusal; `None` if the control plane did not refuse the call. Then it is not known whether the call had an
+    /// effect.
     pub code: Option<ErrorCode>,
     pub what: String,
     /// The wait that the answer asks for; `None` if it asks for none.
@@ -51,10 +52,9 @@ pub enum Credential {
     Token(String),
 }
 
-/// Gives the time. The agent uses it only to sign requests.
+/// Gives the time by the node's clock: to sign requests, to date cached inputs, and for people.
 pub type Clock = fn() -> Timestamp;
 
-/// Calls the control plane for one node.
 #[derive(Debug)]
 pub struct ControlPlaneClient {
     http: reqwest::Client,
@@ -64,7 +64,6 @@ pub struct ControlPlaneClient {
 }
 
 impl ControlPlaneClient {
-    /// A client with this node's credential.
     pub fn new(node_id: NodeId, credential: Credential, clock: Clock) -> Result<Self, reqwest::Error> {
         let builder = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(Duration::from_secs(5));
         // A redirect would send the credential to another server.

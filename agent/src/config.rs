@@ -46,7 +46,7 @@ pub struct AgentArgs {
     /// Run this shell command after all work was stopped because the node is gone.
     #[arg(long, value_name = "COMMAND", default_value = "poweroff")]
     pub on_gone: String,
-    /// Stop all work after so many seconds without an answer [default: never].
+    /// Stop all work after this many seconds without an answer [default: never].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub stop_after_s: Option<Duration>,
     /// The user ids that allocs run as. Each running alloc has one of its own.
@@ -84,12 +84,12 @@ pub struct AgentArgs {
     /// How many handles are destroyed at a time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub max_destroys: u16,
-    /// How much output is kept on the node after the directory of its alloc was destroyed, for readers and until it is stored
-    /// in S3, in MiB. The oldest that needs no storing goes first.
+    /// How much output is kept on the node after the directory of its alloc was destroyed, for readers and until it is stored in
+    /// S3, in MiB. The oldest output that needs no storing is removed first.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
     pub keep_output_mib: u64,
-    /// How much of the inputs of jobs is kept on the node for other jobs that want the same, in MiB. The longest unused goes
-    /// first, and all goes that was not used for a day.
+    /// How much of the inputs of jobs is kept on the node for other jobs that want the same, in MiB. The input that was unused for
+    /// the longest time is removed first. An input that was not used for a day is always removed.
     #[arg(long, value_name = "MIB", default_value_t = 20_480, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
     pub keep_inputs_mib: u64,
     /// How long to wait for one destroy before going on with the others, in seconds.
@@ -103,7 +103,7 @@ pub struct AgentArgs {
     pub internal: Option<InternalCommand>,
 }
 
-/// What this program does besides being the agent. It starts itself with all of these but the first.
+/// What this program does besides being the agent. The agent starts this program itself for all of these but the first.
 #[derive(Clone, Debug, Subcommand)]
 pub enum InternalCommand {
     /// Run a command inside of an alloc that runs on this node: as its user, with its view of the files, its limits and its
@@ -134,12 +134,11 @@ pub enum InternalCommand {
 /// Neither the command line nor the metadata gives the instance id.
 pub const NO_INSTANCE_ID: &str = "the instance id is not known: give --instance-id, or do not give --no-imds";
 
-/// The user of jobs, who must exist.
+/// The error for a `--job-user` that does not exist.
 pub fn no_such_user(name: &str) -> anyhow::Error {
     anyhow!("--job-user {name}: there is no such user on this machine")
 }
 
-/// Reads and checks the node file.
 pub fn read_node_file(path: &Path) -> anyhow::Result<LaunchFile> {
     let file = path.display();
     let bytes = std::fs::read(path).map_err(|e| {
@@ -155,7 +154,7 @@ pub fn check(args: &AgentArgs) -> anyhow::Result<()> {
     if let Some((name, _)) = given.into_iter().find(|(_, value)| value.as_deref() == Some("")) {
         bail!("{name} must not be empty");
     }
-    // The control plane would refuse it, as well as a bad id.
+    // The control plane refuses such an address, and such ids.
     if let Some(address) = args.address.as_ref().filter(|address| !is_host(address)) {
         bail!("--address {address:?} is neither an IP address nor the name of a host");
     }
@@ -190,8 +189,8 @@ pub fn check(args: &AgentArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A user of this machine who has an id of the range. Directories of users elsewhere are not asked, because they may not
-/// answer.
+/// A user of this machine who has an id of the range. Directories of users on other machines (such as LDAP) are not asked, because
+/// they may not answer.
 fn user_in(range: IdRange) -> Option<String> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let mut of_range = users.lines().filter_map(|line| {
@@ -202,7 +201,7 @@ fn user_in(range: IdRange) -> Option<String> {
     of_range.next()
 }
 
-/// Takes from others the right to read the node file: it may hold the node's token.
+/// Takes the right to read the node file away from others: the file may hold the node's token.
 pub fn close_node_file(path: &Path) -> anyhow::Result<()> {
     let closed = std::fs::metadata(path).and_then(|metadata| match metadata.permissions().mode() & 0o077 {
         0 => Ok(()),

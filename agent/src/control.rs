@@ -83,7 +83,7 @@ impl Calls<'_> {
                 self.failed_heartbeats = 0;
                 let usual = next_call(answer.next_heartbeat_s);
                 let now = Instant::now();
-                // Work that came ends the haste; otherwise each wait is twice the one before.
+                // After work has come, the node calls at the usual times again. Until then, each wait is twice the one before.
                 let doubled = self.soon.map(|soon| soon.saturating_mul(2));
                 self.soon = doubled.filter(|soon| *soon < usual && answer.allocs.as_ref().is_none_or(Vec::is_empty));
                 self.heartbeat_at = now + self.soon.unwrap_or(usual);

@@ -15,19 +15,17 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Disk space for the state file, twice: the file and its spare one are this large. Without this space a node with a full disk
-/// could not save orders. The node would have to stay silent, and the control plane could not tell it to stop the job that
-/// fills the disk.
+/// The size of the state file and of its spare file. Without this reserved space a node with a full disk could not save orders. The
+/// node would have to stay silent, and the control plane could not tell it to stop the job that fills the disk.
 const STATE_BYTES: usize = 128 << 10;
 
-/// What the disk says of the instance: which node of its batch it is.
+/// Which node of its batch the instance is: the content of `bound.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
     pub instance_id: String,
     pub node_id: NodeId,
 }
 
-/// The locked data directory.
 #[derive(Debug)]
 pub struct DataDir {
     root: PathBuf,
@@ -64,12 +62,10 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// The directory that has one directory for each alloc, named after the alloc id.
     pub fn allocs(&self) -> PathBuf {
         self.root.join("allocs")
     }
 
-    /// The directory that has one directory for each cache, named after the cache.
     pub fn caches(&self) -> PathBuf {
         self.root.join("caches")
     }
@@ -90,7 +86,6 @@ impl DataDir {
         self.root.join("outputs")
     }
 
-    /// The file with the last look at the GPUs of the machine.
     pub fn gpu_looks(&self) -> PathBuf {
         self.root.join(GPU_LOOKS)
     }
@@ -99,7 +94,6 @@ impl DataDir {
         self.root.join("state.json")
     }
 
-    /// Writes `state` to disk.
     pub fn save(&self, state: &Durable) -> anyhow::Result<()> {
         write(self.state_file(), state, |path, bytes| self.spare.replace(path, bytes))
     }
@@ -108,12 +102,11 @@ impl DataDir {
         self.root.join("bound.json")
     }
 
-    /// Which node the instance is, as an earlier agent of this disk learned it. A file that cannot be understood says nothing.
+    /// Which node the instance is, as an earlier agent on this disk learned it. An invalid file counts as absent.
     pub fn bound(&self) -> anyhow::Result<Option<Bound>> {
         Ok(read(&self.bound_file())?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// Writes down which node the instance is.
     pub fn save_bound(&self, bound: &Bound) -> anyhow::Result<()> {
         write(self.bound_file(), bound, atomic_file::replace)
     }
@@ -181,7 +174,6 @@ fn write<T: Serialize>(
     written.map_err(unusable(&path))
 }
 
-/// Why the data directory cannot be used: this file or directory of it cannot be made, read or written.
 fn unusable(path: &Path) -> impl FnOnce(io::Error) -> anyhow::Error {
     let path = path.display();
     move |error| anyhow!("cannot use the data directory {path}: {error}; it must be writable by the agent")

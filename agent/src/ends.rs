@@ -1,7 +1,7 @@
-//! How an alloc ended, also when its directory no longer says it.
+//! How an alloc ended, even if files of its directory are missing or garbage.
 //!
-//! Guarantees: a supervisor is found by its command line where no file names it, so that an alloc whose files are lost or garbage is
-//! not started a second time beside the first; what nobody knows the end of is lost, and not waited for.
+//! Guarantees: a supervisor is found by its command line if no file names it, so that an alloc whose files are lost or garbage is
+//! not started a second time beside the first; an alloc whose end nobody knows is lost, and not waited for.
 //! Does not: decide when an alloc is looked at (`runner` does).
 
 use crate::alloc_dir::{AllocDir, ExitRecord, StartRecord};
@@ -17,18 +17,18 @@ use std::path::Path;
 /// The first argument of a supervisor.
 pub(crate) const RUN_ALLOC: &str = "run-alloc";
 
-/// What is told of an alloc that ended so.
+/// The end of an alloc for its report: the exit record, with the tail of the output and the results of the elements.
 pub(crate) fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
     let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
     let log_tail = Some(log_tail).filter(|t| !t.is_empty());
-    // Without the file, its elements run again.
+    // If the file cannot be read, the elements run again.
     let elements = elements::told(&dir.elements()).unwrap_or_default();
     let ExitRecord { cause, usage, kept, .. } = exit;
     let end = Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
     Seen::Ended(Box::new(end))
 }
 
-/// Who claimed the right to start the alloc. If the file is garbage, the supervisor that runs did.
+/// Who claimed the right to start the alloc. If the file is garbage, this is the supervisor that runs.
 pub(crate) fn started(dir: &AllocDir) -> io::Result<Option<StartRecord>> {
     let read = dir.start_record();
     let garbage = read.as_ref().is_err_and(is_garbage);
@@ -47,7 +47,7 @@ pub(crate) fn is_running(dir: &AllocDir) -> bool {
     }
 }
 
-/// How an alloc ended whose supervisor is gone and wrote nothing.
+/// The exit record of an alloc whose supervisor is gone and wrote none.
 pub(crate) fn without_supervisor(start: &StartRecord) -> ExitRecord {
     ExitRecord::of(if start.is_never() {
         EndCause::NotStarted { why: "the agent was killed while it gave it up".to_owned() }
@@ -56,19 +56,19 @@ pub(crate) fn without_supervisor(start: &StartRecord) -> ExitRecord {
     })
 }
 
-/// Whether a file of the alloc was read and means nothing. Reading it again gives the same.
+/// Whether the content of a file is invalid. Reading it again gives the same.
 pub(crate) fn is_garbage(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// The process that runs the alloc of this directory, whether the directory is still there or not.
+/// The running supervisor of this alloc, found by its command line. The directory need not exist.
 pub(crate) fn supervisor_of(dir: &AllocDir) -> Option<ProcessEntry> {
     let named = [RUN_ALLOC.as_bytes(), dir.path().as_os_str().as_encoded_bytes()];
     let is_it = |pid: i32| process_table::arguments(pid).split(|b| *b == 0).skip(1).take(2).eq(named);
     process_table::all().into_iter().find(|process| !process.zombie && is_it(process.pid))
 }
 
-/// Ends everything that runs for an alloc of which nobody can say how it ends.
+/// Kills everything that runs for an alloc whose end nobody knows.
 pub(crate) async fn end_unknown(dir: &AllocDir, program: &Path, why: String) -> ExitRecord {
     if let Some(supervisor) = supervisor_of(dir) {
         process_table::kill_descendants(supervisor.pid);

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So many allocs that could not be started, one after the other, are no accident.
+/// After this many failed starts in a row, of different allocs, the node takes no work.
 const TOO_MANY: usize = 2;
 
 /// Two failed starts that are longer apart have nothing to do with each other.
@@ -31,7 +31,7 @@ const TRY_SOON: Duration = Duration::from_secs(2);
 /// The room that a start needs, about.
 const BYTES: usize = 64 << 10;
 
-/// How starts went lately.
+/// The results of the last starts, and of tries of the disk.
 #[derive(Debug)]
 pub struct Fitness {
     /// Why the disk takes no files.
@@ -52,19 +52,17 @@ impl Default for Fitness {
 }
 
 impl Fitness {
-    /// Whether the disk is to be tried now.
     pub fn is_due(&self, now: Instant) -> bool {
         let every = if self.disk.is_some() { TRY_SOON } else { TRY_EVERY };
         self.tried_at.is_none_or(|at| now.saturating_duration_since(at) >= every)
     }
 
-    /// The disk was tried.
     pub fn disk_tried(&mut self, outcome: io::Result<()>, now: Instant) {
         self.tried_at = Some(now);
         self.disk = outcome.err().map(|e| format!("cannot write below its data directory: {e}"));
     }
 
-    /// An alloc could not be started. An unfit disk is the reason of its own.
+    /// Notes that an alloc could not be started. This does not count while the disk takes no files, which is a reason of its own.
     pub fn failed(&mut self, id: AllocId, why: &str, now: Instant) {
         if self.disk.is_some() {
             return;
@@ -79,7 +77,7 @@ impl Fitness {
         }
     }
 
-    /// An alloc was started.
+    /// Notes that an alloc could be started.
     pub fn worked(&mut self) {
         self.failed.clear();
         self.refuses = None;
@@ -88,13 +86,13 @@ impl Fitness {
 
     /// Why the node takes no work; `None` if it may.
     pub fn refusal(&mut self, now: Instant) -> Option<&str> {
-        // The next alloc that cannot be started is one too many again.
+        // After the pause, one more alloc that cannot be started is enough to refuse again.
         self.refuses.take_if(|(_, until)| *until <= now);
         self.disk.as_deref().or(self.refuses.as_ref().map(|(why, _)| why.as_str()))
     }
 }
 
-/// Does with the disk what the start of an alloc does.
+/// Does the same with the disk as the start of an alloc.
 pub fn try_disk(allocs: &Path) -> io::Result<()> {
     let dir = allocs.join(".try");
     remove_tree(&dir)?;
@@ -107,7 +105,7 @@ pub fn try_disk(allocs: &Path) -> io::Result<()> {
     written.and(removed)
 }
 
-/// An error that means: not on this machine at this moment.
+/// The error of a machine that has no room at this moment.
 pub fn no_room(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, what)
 }

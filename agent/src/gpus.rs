@@ -1,12 +1,12 @@
 //! The GPUs of this machine: found with `nvidia-smi`, or read from a file (`--gpus-from`).
 //!
-//! `nvidia-smi` comes with each driver. The agent does not load the library that it uses (NVML): the released agent is linked
-//! without a dynamic loader, so that it also runs in an empty container, and such a program cannot load libraries.
+//! `nvidia-smi` comes with each driver. The agent does not load NVIDIA's library (NVML): the released agent is linked without a
+//! dynamic loader, so that it also runs in an empty container, and such a program cannot load libraries.
 //!
-//! Guarantees: a GPU that was found once and is not found any more, or of which the driver tells an error, is sick; the
-//! control plane hears of each change at once; an answer that does not come in time makes no loop wait longer; a file tells
-//! the supervisors of allocs how busy each GPU was at the last look.
-//! Does not: say who gets which GPU (`protocol::gpus` does), mend one, or split one.
+//! Guarantees: a GPU that is no longer found, or for which the driver reports an error, is sick; the control plane hears of each
+//! change at once; no question to the driver waits longer than `TIMEOUT`; a file tells the supervisors of allocs how busy each GPU
+//! was at the last look.
+//! Does not: decide which alloc gets which GPU (`protocol::gpus` does), repair a GPU, or split one.
 
 use crate::node_state::NodeState;
 use crate::protocol::Gpu;
@@ -27,16 +27,15 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const ASK_EVERY: Duration = Duration::from_secs(60);
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// What the driver is asked.
 const QUERY: &str = "--query-gpu=uuid,name,memory.total,utilization.gpu,memory.used";
 
 /// Where the driver says which device file a GPU has.
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
 
-/// The most that is repeated of what the driver says.
+/// The most characters of the driver's messages that are passed on.
 const MAX_SAID: usize = 80;
 
-/// Where the GPUs of this machine are known from.
+/// Where the agent learns which GPUs the machine has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSource {
     Driver,
@@ -59,7 +58,6 @@ struct Listed {
     memory_mib: Option<u64>,
 }
 
-/// What a look at the machine found.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     gpus: Vec<Gpu>,
@@ -68,7 +66,7 @@ struct Found {
 }
 
 impl GpuSource {
-    /// Where the command line says.
+    /// The source that the command line names. Fails if the file is not valid.
     pub fn of(file: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = file else { return Ok(Self::Driver) };
         match read(path) {
@@ -99,7 +97,7 @@ impl GpuSource {
     }
 }
 
-/// Finds them before the first heartbeat, so that the control plane knows from the beginning how many there are.
+/// Looks before the first heartbeat, so that the control plane knows from the beginning how many GPUs there are.
 pub async fn first(state: &NodeState, source: &GpuSource) {
     let Found { gpus, .. } = source.find(&[]).await;
     for gpu in &gpus {
@@ -108,8 +106,8 @@ pub async fn first(state: &NodeState, source: &GpuSource) {
     state.update_or_log(|node| node.gpus = gpus);
 }
 
-/// Looks again and again, and tells the control plane at once what has changed. A machine on which none was found is not
-/// looked at again: a GPU does not appear while it is up.
+/// Looks again and again, and reports each change to the control plane at once. If the driver found no GPU at the start, it is not
+/// asked again: no GPU appears while the machine is up.
 pub async fn watch(state: &NodeState, source: &GpuSource, looks_file: &Path) {
     loop {
         tokio::time::sleep(source.every()).await;
@@ -134,7 +132,7 @@ pub async fn watch(state: &NodeState, source: &GpuSource, looks_file: &Path) {
     }
 }
 
-/// What was found, and what was known before and is missing, for this reason.
+/// The found GPUs, and the known ones that are missing now. The missing ones are sick for the reason `why`.
 fn merged(found: Vec<Gpu>, known: &[Gpu], why: &str) -> Vec<Gpu> {
     let names: BTreeSet<String> = found.iter().map(|gpu| gpu.uuid.clone()).collect();
     let missing = known.iter().filter(|gpu| !names.contains(&gpu.uuid));
@@ -167,7 +165,7 @@ fn is_uuid(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
-/// Asks the driver. Also says why a GPU that is not among the answers is sick.
+/// Asks the driver. The text says why a GPU that is missing in the answer is sick.
 async fn ask() -> (Found, String) {
     let mut command = Command::new("nvidia-smi");
     command.args([QUERY, "--format=csv,noheader"]);
@@ -190,7 +188,7 @@ async fn ask() -> (Found, String) {
     (Found { gpus: merged(found.gpus, &devices, &why), looks: found.looks }, why)
 }
 
-/// The GPUs that the kernel's driver has. It answers also when a GPU does not.
+/// The GPUs that the kernel's driver lists. It lists a GPU even if the GPU does not answer.
 fn devices(driver: &Path) -> Vec<Gpu> {
     let entries = std::fs::read_dir(driver).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path().join("information")).collect();

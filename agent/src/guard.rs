@@ -1,4 +1,4 @@
-//! Whether this node may run jobs: are they kept apart as the operator was promised?
+//! Whether this node may run jobs: whether they are isolated as the operator was promised.
 //!
 //! Flow: [`prepare`] chooses how commands are run, before the agent registers. [`Guard::refusal`] then tries, with a
 //! job's rights, whether the instance metadata is out of reach; [`watch`] tries it again every minute, because a rule of
@@ -20,10 +20,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often the metadata are tried.
+/// How often the guard tries to reach the metadata.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The advice of every refusal because of the metadata.
+/// The advice in every refusal because of the metadata.
 const ADVICE: &str = "set the rule of the boot script, or give --allow-metadata";
 
 /// What the agent needs to try the metadata again.
@@ -55,7 +55,7 @@ pub async fn prepare(args: &AgentArgs, data: &DataDir) -> anyhow::Result<(JobUse
     }
     let (uids, cache_gids, max_tasks) = (args.job_uids, args.cache_gids, args.max_tasks);
     let cgroups = cgroup::set_up(uids.first);
-    // No job has these two: a job that kills everything of its own user must not kill an attempt.
+    // No job has these two ids. A job that kills everything of its own user must not kill a probe.
     guard.ids = [uids.first, uids.last].map(|id| (id, id)).into();
     let no_mounts = guard.must_enter().await?.no_mounts;
     let private_mounts = no_mounts.is_none();
@@ -104,8 +104,8 @@ impl Guard {
         None
     }
 
-    /// The addresses of the metadata that a job with this id reaches: as a process, and just so in a container, which has the
-    /// network and the user ids of the machine.
+    /// The addresses of the metadata that a job with this id reaches as a process. A job in a container reaches the same ones,
+    /// because it has the network and the user ids of the machine.
     async fn reach(&self, id: (u32, u32)) -> io::Result<Vec<SocketAddr>> {
         let probe = self.probe(id, None, self.metadata.clone());
         probe::run(Path::new(OWN_PROGRAM), &probe).await.map(|found| found.metadata)
@@ -114,7 +114,7 @@ impl Guard {
 
 /// Tries before the first heartbeat, so that the control plane places nothing on a node that takes no work.
 pub async fn first(state: &NodeState, guard: &Guard) {
-    let untried = Some("nobody could find out yet whether jobs reach the metadata".to_owned());
+    let untried = Some("it is not known yet whether jobs reach the metadata".to_owned());
     note(state, guard.refusal(untried).await, |refuses| &mut refuses.metadata);
 }
 

@@ -42,7 +42,6 @@ struct TakenCache {
     taken: PathBuf,
 }
 
-/// What a handle names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandleTarget {
     /// The directory of an alloc, and its container if it has one.
@@ -54,7 +53,7 @@ pub enum HandleTarget {
 }
 
 impl HandleTarget {
-    /// What this handle names. `None` for text that could lead out of the data directory.
+    /// `None` for text that could lead out of the data directory.
     pub fn parse(handle: &str) -> Option<Self> {
         if let Some(name) = handle.strip_prefix(CACHE_PREFIX) {
             return is_cache_name(name).then(|| Self::Cache(name.to_owned()));
@@ -67,10 +66,8 @@ impl HandleTarget {
     }
 }
 
-/// The handles of this node.
 #[derive(Clone, Debug)]
 pub struct HandleStore {
-    /// The directory that has one directory for each alloc.
     allocs: PathBuf,
     caches: PathBuf,
     cache_labels: PathBuf,
@@ -88,7 +85,6 @@ impl HandleStore {
         Self { allocs, caches, cache_labels, containers, without_containers_at: Arc::default(), outputs }
     }
 
-    /// Lists every handle on this node.
     pub async fn list(&self) -> HandleList {
         let mut found = BTreeMap::new();
         let mut complete = true;
@@ -123,8 +119,8 @@ impl HandleStore {
         HandleList { handles: found.into_values().collect(), complete }
     }
 
-    /// Whether the runtimes must be asked for containers. A call of docker or podman costs more CPU than all else that a small job
-    /// does here. A container is made for an alloc with an image, and its directory stays until the container is removed.
+    /// Whether the runtimes must be asked for containers. A call of docker or podman costs more CPU than everything else that a
+    /// small job needs here. Only an alloc with an image has a container, and its directory stays until the container is removed.
     fn may_have_containers(&self, now: Instant) -> bool {
         let asked_lately = lock(&self.without_containers_at).is_some_and(|at| now.duration_since(at) < ASKED_AGAIN);
         // A task that cannot be read counts as one with an image.
@@ -157,7 +153,7 @@ impl HandleStore {
         Ok(())
     }
 
-    /// Whether no alloc uses it.
+    /// Whether no alloc uses the target.
     pub fn is_free(&self, node: &Node, target: &HandleTarget) -> bool {
         let allocs = &node.durable.allocs;
         match target {
@@ -169,14 +165,14 @@ impl HandleStore {
 
     /// Destroys one handle, if it still has this label. A handle that does not exist counts as destroyed.
     ///
-    /// The label is read again now. Since the list was made, a person may have taken it away, or another disk may have come
-    /// in the place of this one. A cache is taken away from its name while no order can come: an alloc that comes later gets a
-    /// new cache of that name, however long the removal of the old one takes.
+    /// The label is read again now. Since the list was made, a person may have taken it away, or another disk may have come in the
+    /// place of this one. A cache is renamed while no order can come: an alloc that comes later gets a new cache of that name,
+    /// however long the removal of the old one takes.
     pub async fn destroy(&self, target: &HandleTarget, label: &str, state: &NodeState) -> io::Result<()> {
         match target {
             HandleTarget::Alloc(id) => {
                 let dir = AllocDir::of(&self.allocs, *id);
-                // An alloc without an image has no container, and most have none: nobody has to be asked.
+                // An alloc without an image has no container, and most have none. So the runtimes need not be asked.
                 if dir.task().ok().flatten().is_none_or(|task| task.order.work.image.is_some()) {
                     self.remove_container(&id.to_string(), label).await?;
                 }
@@ -202,8 +198,7 @@ impl HandleStore {
         }
     }
 
-    /// Takes a cache away from its name in one step, if it still has this label. An alloc that comes later gets a new cache,
-    /// and the old one is removed beside it. `None` if there is no such cache.
+    /// Renames a cache that is to be removed, if it still has this label. `None` if there is no such cache.
     fn take_cache(&self, name: &str, label: &str) -> io::Result<Option<TakenCache>> {
         let (dir, file) = (self.caches.join(name), self.cache_labels.join(name));
         if !dir.exists() {
@@ -214,7 +209,7 @@ impl HandleStore {
         if found.as_deref() != Some(label) {
             return Err(relabelled(&dir.display(), found.as_deref()));
         }
-        // What is left of earlier times keeps its place: to remove it may take long, and the caller may hold a lock.
+        // Leftovers of earlier agents keep their names: their removal may take long, and the caller may hold a lock.
         let mut places = (0..u32::MAX).map(|n| self.caches.join(format!("{TAKEN_PREFIX}{n}-{name}")));
         let taken = places.find(|place| !place.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
         fs::rename(&dir, &taken)?;
@@ -222,7 +217,7 @@ impl HandleStore {
         Ok(Some(TakenCache { name: name.to_owned(), label: label.to_owned(), taken }))
     }
 
-    /// Removes a cache that was taken away. If that fails, the cache gets its name back, if the name is still free.
+    /// Removes a renamed cache. If that fails, the cache gets its name back, if the name is still free.
     async fn remove_taken(&self, cache: Option<TakenCache>) -> io::Result<()> {
         let Some(TakenCache { name, label, taken }) = cache else { return Ok(()) };
         let (caches, labels) = (self.caches.clone(), self.cache_labels.clone());
@@ -237,7 +232,7 @@ impl HandleStore {
         .await
     }
 
-    /// Removes what an agent that was killed has taken away and not removed.
+    /// Removes the renamed caches that a killed agent left behind.
     pub async fn remove_leftovers(&self) {
         let caches = self.caches.clone();
         let removed = blocking(move || {
@@ -254,7 +249,7 @@ impl HandleStore {
         }
     }
 
-    /// Removes the container of this name, if it has this label. A container without a node's label is none of ours.
+    /// Removes the container of this name, if it has this label. A container without the label of a node is not ours.
     async fn remove_container(&self, name: &str, label: &str) -> io::Result<()> {
         for runtime in &self.containers {
             match runtime.list(&self.allocs).await?.into_iter().find(|c| c.name == name) {
@@ -308,7 +303,6 @@ mod tests {
     use crate::protocol::Identity;
     use crate::protocol::testing::{alloc_id, durable, node_id, order, task};
 
-    /// The handles in this directory, on a node without allocs.
     fn store(root: &Path) -> (NodeState, HandleStore) {
         let data = DataDir::open(root).unwrap();
         let outputs = Outputs::open(&data, node_id(), 1);
@@ -433,7 +427,7 @@ mod tests {
             store.destroy(&named, &own, &state).await.unwrap_err();
             assert!(dir.join("work/deep/file").exists() && cache.exists());
         }
-        // What was reported with this label, and still has it, is destroyed.
+        // A handle that still has the reported label is destroyed.
         store.destroy(&alloc, "9-01JD0000000000000000000009", &state).await.unwrap();
         store.destroy(&named, "9-01JD0000000000000000000009", &state).await.unwrap();
         assert!(!dir.exists() && !cache.exists() && !label.exists());
@@ -444,7 +438,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (state, store) = store(root.path());
         let own = node_id().to_string();
-        // Killed after a cache was taken away, twice: the first leftover does not keep the second from being taken.
+        // The agent is killed after it renamed a cache, twice: the first leftover does not keep the second cache from being
+        // renamed.
         for n in 0..2 {
             fs::create_dir(store.caches.join("m2")).unwrap();
             fs::write(store.caches.join("m2/file"), n.to_string()).unwrap();
@@ -453,7 +448,7 @@ mod tests {
             assert_eq!(fs::read_to_string(taken.taken.join("file")).unwrap(), n.to_string());
             assert!(!store.caches.join("m2").exists() && !store.cache_labels.join("m2").exists());
         }
-        // Killed while the directory of an alloc was being removed: the label is removed last, so it is still listed.
+        // The agent is killed while it removes the directory of an alloc: the label is removed last, so the alloc is still listed.
         let dir = create(&store, Some(&own));
         remove_tree(&dir.join("work")).unwrap();
         let listed = |list: HandleList| list.handles.into_iter().map(|h| h.handle).collect::<Vec<_>>();

@@ -1,11 +1,12 @@
 //! The image of a container, before its command starts: pulled if the node does not have it, and pinned to its digest.
 //!
-//! The digest that the first try of a job finds is told to the control plane, and each later try runs these bytes, whatever the
-//! tag names by then. An image that was only made on the node (`localhost/…`, or without a registry's digest) is not pinned.
+//! The digest that the first try of a job finds is reported to the control plane. Each later try runs the image with this digest,
+//! even if the tag names another one by then. An image that was only made on the node (`localhost/…`, or without a registry's
+//! digest) is not pinned.
 //!
-//! Guarantees: what logs in to a registry is in a file for root only, and only while the image is pulled; a registry that refuses
-//! or does not answer is told apart from a node that cannot pull; if the disk is full, images that the agent pulled and no container uses
-//! go before the pull is given up.
+//! Guarantees: the login to a registry is in a file for root only, and only while the image is pulled; a registry that refuses or
+//! does not answer is told apart from a node that cannot pull; if the disk is full, images that the agent pulled and no container
+//! uses are removed before the pull is given up.
 //! Does not: ask a registry about an image that the node has. So whoever may run jobs on a node may run its images, as with
 //! docker.
 //! Source: "Using Amazon ECR with the AWS CLI: private registry authentication", Amazon ECR User Guide.
@@ -29,12 +30,12 @@ use tokio::time::{Instant, sleep};
 
 /// How long a pull may fail, before the alloc is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The wait before it is tried again.
+/// The wait before a pull is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 /// The name of docker's own registry in the files of docker.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
-/// The image that the command of this task runs in, as its runtime is to be told; `None` if it runs in none.
+/// The image of this task for its runtime, with the digest if it is known; `None` for a task without an image.
 pub fn reference(task: &AllocTask, dir: &AllocDir) -> Option<String> {
     let image = task.order.work.image.as_deref()?;
     let digest = task.order.work.image_digest.clone().or_else(|| dir.image_digest());
@@ -44,7 +45,7 @@ pub fn reference(task: &AllocTask, dir: &AllocDir) -> Option<String> {
 /// Makes sure that the node has the image of the task, and writes down its digest.
 pub async fn provide(task: &AllocTask, dir: &AllocDir, reader: Option<Reader<'_>>) -> Result<(), EndCause> {
     let work = &task.order.work;
-    // What is no reference is refused before anything is started.
+    // The runtime rejects an invalid reference later, when it makes the command line.
     let Some(image) = work.image.as_deref().filter(|image| is_image_reference(image)) else { return Ok(()) };
     let Some(reference) = reference(task, dir) else { return Ok(()) };
     let pulled = Pulled(dir.path().ancestors().nth(2).unwrap_or(dir.path()).join("images"));
@@ -100,7 +101,7 @@ async fn pull(
             continue;
         }
         if fault == PullFault::Refused || Instant::now() > deadline {
-            // Another node hears the same, also while a registry is away.
+            // Another node would get the same answer, also while a registry is down.
             return Err(if fault == PullFault::Machine { not_started(why) } else { EndCause::Lost { why } });
         }
         tracing::warn!(reference, error, "the image cannot be pulled yet");
@@ -108,14 +109,14 @@ async fn pull(
     }
 }
 
-/// The last error among what a client printed, without its warnings.
+/// The last error that a client printed, without its warnings.
 fn last_error(printed: &str) -> &str {
     printed.rfind("Error: ").and_then(|at| printed.get(at + "Error: ".len()..)).unwrap_or(printed).trim()
 }
 
-/// Writes the file that docker and podman log in with, if the job has a login. If Amazon ECR refuses the role of the job, there is
-/// no file, and the answer is the reason of the refusal: the pull may still succeed by another login of the node. `at` is where
-/// the secret is that logs in.
+/// Writes the file with the login for docker and podman, if the job has a login. `at` is the place of the secret with the login. If
+/// Amazon ECR refuses the role of the job, writes no file and returns the reason: the pull may still succeed with another login of
+/// the node.
 async fn log_in(at: Option<&str>, image: &str, dir: &AllocDir, reader: Reader<'_>) -> Result<Option<String>, EndCause> {
     let is_stopped = || dir.stop_reason().is_some();
     let auth = match (at, ecr_region(image)) {
@@ -170,7 +171,7 @@ fn ecr_region(image: &str) -> Option<&str> {
     (is_account && host.starts_with("amazonaws.com")).then_some(region)
 }
 
-/// What logs in to Amazon ECR with the role of the job: `USER:PASSWORD` in base64.
+/// The login to Amazon ECR for the role of the job: `USER:PASSWORD` in base64.
 async fn ecr_token(reader: &Reader<'_>, region: &str) -> Result<String, Failure> {
     let call = Call {
         host: "api.ecr",
@@ -191,7 +192,7 @@ impl Pulled {
     fn use_now(&self, reference: &str) {
         let file = self.0.join(model::auth::hex(reference.as_bytes()));
         if let Err(error) = fs::create_dir_all(&self.0).and_then(|()| fs::write(file, reference)) {
-            tracing::warn!(%error, "it is not written down that the image was used");
+            tracing::warn!(%error, "cannot note that the image was used");
         }
     }
 

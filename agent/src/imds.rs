@@ -12,28 +12,23 @@ use std::time::{Duration, SystemTime};
 /// How often to ask about an interruption. EC2 announces an interruption two minutes ahead.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why the metadata cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ImdsError {
-    /// The service does not answer.
     #[error(
         "the instance metadata service does not answer: {}; outside EC2, give --no-imds and --instance-id",
         error_chain(.0)
     )]
     Http(#[from] reqwest::Error),
-    /// The answer is not valid.
     #[error("the instance metadata service gave an invalid answer for {path}: {what}")]
     InvalidAnswer { path: &'static str, what: String },
 }
 
-/// The metadata service.
 #[derive(Clone, Debug)]
 pub struct Imds {
     http: reqwest::Client,
     base: String,
 }
 
-/// The path of the roles' credentials.
 const ROLES: &str = "iam/security-credentials/";
 
 /// The credentials of a role, for some hours: what the metadata service gives, and the agent gives to jobs.
@@ -44,11 +39,10 @@ struct RoleCredentials {
     secret_access_key: String,
     /// The session token.
     token: String,
-    /// When they end, by EC2's clock.
+    /// When the credentials end, by EC2's clock.
     expiration: jiff::Timestamp,
 }
 
-/// The credentials in such an answer.
 pub(crate) fn credentials_in(answer: &[u8]) -> serde_json::Result<Credentials> {
     let RoleCredentials { access_key_id, secret_access_key, token, expiration } = serde_json::from_slice(answer)?;
     let expiry = Some(SystemTime::from(expiration));
@@ -61,7 +55,6 @@ struct InstanceAction {
 }
 
 impl Imds {
-    /// The service at this base URL.
     pub fn new(base: &str) -> Result<Self, ImdsError> {
         // Uses no proxy, because a proxy cannot reach this link-local address.
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build()?;
@@ -77,12 +70,10 @@ impl Imds {
         self.get("local-ipv4").await
     }
 
-    /// The region of the instance.
     pub async fn region(&self) -> Result<String, ImdsError> {
         self.required("placement/region").await
     }
 
-    /// The credentials of the instance's role.
     pub async fn credentials(&self) -> Result<Credentials, ImdsError> {
         let path = ROLES;
         let invalid = |what: String| ImdsError::InvalidAnswer { path, what };

@@ -1,7 +1,7 @@
-//! A command as its job says it, for the process that runs it with the rights of the job's user.
+//! The command of a job, for the process that runs it with the rights of the job's user.
 //!
-//! Guarantees: it has exactly the environment and the standard input of the job; an error says whether the job is wrong or the
-//! machine cannot run it.
+//! Guarantees: the command has exactly the environment and the standard input of the job; an error says whether the job is wrong or
+//! the machine cannot run it.
 //! Does not: give up any rights, or run anything.
 
 use crate::memory_file::as_stdin_bytes;
@@ -14,21 +14,19 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A command of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobCommand {
     /// The program and its arguments.
     pub words: Vec<String>,
     /// The whole environment of the command.
     pub env: BTreeMap<String, String>,
-    /// The standard input of the command, if it has one.
     pub input: Option<Vec<u8>>,
-    /// The limits of single resources.
     pub ulimits: Ulimits,
 }
 
 impl JobCommand {
-    /// The command, to be executed here. Its standard input is made by the job's user, who may open /dev/stdin again.
+    /// The command, to be executed by this process. The job's user makes the standard input, because the command may open
+    /// `/dev/stdin` again.
     pub fn ready(&self) -> Result<Command, EndCause> {
         let Some((name, args)) = self.words.split_first() else {
             return Err(EndCause::Rejected { why: "the command is empty".to_owned() });
@@ -58,7 +56,6 @@ impl JobCommand {
         self.words.first().map_or("", String::as_str)
     }
 
-    /// Where its program is looked for.
     pub fn path(&self) -> Option<&str> {
         self.env.get("PATH").map(String::as_str)
     }

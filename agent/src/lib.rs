@@ -3,47 +3,47 @@
 //! ```text
 //! agent ─ config              puts the parts together, and runs the loops
 //! control ─ backoff ─ client  the loop of heartbeats and alloc reports
-//! signer ─ role_keys          signs requests with the instance's role, where the node has no token
+//! signer ─ role_keys          signs requests with the instance's role, if the node has no token
 //! output_files                the files of one output
 //! output ─ outputs            the loop that sends output to readers
 //! uploads ─ outputs           the loop that stores output in S3
 //! s3_access ─ role_keys       region and credentials for S3
-//! sweep ─ handles             the loop of handle reports; destroys what an answer names
+//! sweep ─ handles             the loop of handle reports; destroys the handles that an answer names
 //! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
-//! ends                        how an alloc ended, also when its directory no longer says it
+//! ends                        how an alloc ended, even if files of its directory are missing or garbage
 //! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
-//! fitness                     whether the node can start work; otherwise it takes none
+//! fitness                     whether the node can start work; if not, it takes none
 //! gpus                        the GPUs of the machine, and which of them cannot be used
-//! guard                       whether jobs are kept apart as promised; otherwise the node takes no work
-//! node_state                  what the loops share
-//! protocol                    pure: what to say next, and how an answer changes what the node knows
-//! blocking                    work that blocks, beside the loops
+//! guard                       whether jobs are isolated as promised; if not, the node takes no work
+//! node_state                  the state that the loops share
+//! protocol                    pure: the messages of the node, and how an answer changes its state
+//! blocking                    runs blocking work outside of the loops
 //! data_dir ─ atomic_file      the state file; every change is on disk before the agent uses it
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
 //! supervised ─ provision      the alloc of a supervisor, and what its command gets before it starts
-//! capture ─ output_files      what a command prints, on its way to the disk
-//! scratch                     what the files of an alloc take up
-//! memory                      what an alloc uses, where no control group counts it
-//! stops                       when an alloc hears of its stop, is asked to stop, and is killed
-//! usage ─ process_table       what an alloc used
-//! enter                       a person's command inside of an alloc that runs
-//! elements                    a command that runs once for each element of a pack
-//! job_command                 a command as its job says it, for the process that runs it
-//! memory_file                 what a process that is started gets in memory
+//! capture ─ output_files      writes the output of a command to the disk
+//! scratch                     measures the disk space of an alloc
+//! over_memory                 finds an alloc that uses too much memory, where no control group limits it
+//! stops                       when an alloc gets its notice, is asked to stop, and is killed
+//! usage ─ process_table       measures what an alloc uses
+//! enter                       a person's command inside of a running alloc
+//! elements                    runs a command once for each element of a pack
+//! job_command                 a command with its environment, input and limits
+//! memory_file                 passes data in memory to a process that is started
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
-//! isolation                   what keeps a job apart from the node, from the agent, and from other jobs
+//! isolation                   keeps a job apart from the node, from the agent, and from other jobs
 //! ```
 //!
-//! Guarantees: an alloc is started at most once, whichever process is killed and whenever; a restart of the agent loses
-//! no running alloc; the agent stops work on its own decision only after 410 `gone`, and after a long silence of the
-//! control plane if `--stop-after-s` is given.
-//! Deliberately absent: the node's clock (the agent measures only durations; only a signature has a time), any choice of what to run, and any retry
-//! of an alloc; the control plane decides.
+//! Guarantees: an alloc is started at most once, whichever process is killed and whenever; a restart of the agent loses no running
+//! alloc; the agent stops work on its own decision only after 410 `gone`, and after a long silence of the control plane if
+//! `--stop-after-s` is given.
+//! Deliberately absent: times of the node's clock in anything that the control plane decides by, any choice of what to run, and any
+//! retry of an alloc; the control plane decides.
 
-/// This program, whatever file has its path now. An agent starts its supervisors with it, and a supervisor its helpers: so
-/// each of them talks to its own version, also after the file was replaced by an upgrade.
+/// The running program itself, even after an upgrade has replaced the file at its path. An agent starts its supervisors with it,
+/// and a supervisor its helpers. So both sides of such a pair have the same version.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
 pub mod agent;

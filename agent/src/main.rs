@@ -21,11 +21,10 @@ use std::process::ExitCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// The kernel's id of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 fn main() -> ExitCode {
-    // Before anything is opened.
+    // First of all, because this closes every descriptor but the standard streams.
     close_inherited();
     let args = AgentArgs::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
@@ -69,17 +68,16 @@ fn as_user() -> ExitCode {
     ExitCode::from(cause.exit_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(126))
 }
 
-/// The kind of the caller's terminal.
 fn term() -> Option<String> {
     std::env::var_os("TERM")?.into_string().ok()
 }
 
-/// Closes what whoever started this program left open, except the standard streams: jobs would inherit it.
+/// Closes every inherited descriptor except the standard streams. Otherwise jobs would inherit them.
 fn close_inherited() {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<i32> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for fd in open.into_iter().filter(|fd| *fd > 2) {
-        // The one of the list itself is closed already.
+        // The descriptor of the list itself is closed already.
         let _closed_is_fine = nix::unistd::close(fd);
     }
 }
@@ -115,7 +113,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     outcome
 }
 
-/// What the environment says about S3. Jobs do not get the agent's environment.
+/// The settings for S3. Jobs do not get them, except that a job with a role gets the endpoints.
 fn s3_environment() -> S3Environment {
     #[allow(clippy::disallowed_methods, reason = "the agent gets its environment here, as an argument")]
     let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());

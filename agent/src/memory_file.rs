@@ -1,7 +1,7 @@
-//! Files in memory, to hand something to a process that is started.
+//! Files in memory, to pass data to a process that is started.
 //!
-//! Guarantees: what is in one is on no disk: an environment may hold secrets, and a full disk keeps no job from starting.
-//! Does not: close one in a process that inherited it.
+//! Guarantees: the data is on no disk: an environment may hold secrets, and a full disk keeps no job from starting.
+//! Does not: close the file in a process that inherited it.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;

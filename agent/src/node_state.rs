@@ -35,7 +35,6 @@ pub struct NodeState {
 }
 
 impl NodeState {
-    /// The state at the start of the agent.
     pub fn new(node: Node, data_dir: DataDir) -> Self {
         Self {
             node: Mutex::new(node),
@@ -96,7 +95,6 @@ impl NodeState {
         if self.save_failed.load(Ordering::Relaxed) { self.save(&lock(&self.node).durable) } else { Ok(()) }
     }
 
-    /// Notes which output readers want.
     pub fn want(&self, wanted: Vec<WantedOutput>) {
         let any = !wanted.is_empty();
         *lock(&self.wanted) = wanted;
@@ -105,7 +103,6 @@ impl NodeState {
         }
     }
 
-    /// The output that readers want.
     pub fn wanted(&self) -> Vec<WantedOutput> {
         lock(&self.wanted).clone()
     }
@@ -115,18 +112,16 @@ impl NodeState {
         lock(&self.wanted).retain(|wanted| wanted.follow_id != follow_id);
     }
 
-    /// Notes that the control plane answered just now.
     pub fn answered(&self) {
         *lock(&self.last_answer_at) = Instant::now();
     }
 
-    /// When the control plane last answered.
     pub fn last_answer_at(&self) -> Instant {
         *lock(&self.last_answer_at)
     }
 }
 
-/// A call that needs what cannot be saved is not made.
+/// A change that cannot be saved counts as a failed call.
 impl From<anyhow::Error> for CallError {
     fn from(error: anyhow::Error) -> Self {
         Self::failed(error.to_string())

@@ -25,10 +25,10 @@ const CALLS: u32 = 4;
 /// The wait after a call that failed.
 const FAILED_WAIT: Duration = Duration::from_secs(5);
 
-/// How far a reader is.
+/// Which piece a reader needs next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Position {
-    /// Not known: ask.
+    /// The control plane must be asked.
     #[default]
     Unknown,
     /// No piece was sent.
@@ -37,7 +37,6 @@ enum Position {
     Next(NextPiece),
 }
 
-/// What sends output.
 struct Sender<'a> {
     state: &'a NodeState,
     client: &'a ControlPlaneClient,
@@ -107,8 +106,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// The next piece for a reader; `None` if there is nothing to say now. The first piece comes also without bytes: it shows the
-    /// reader that the node has heard.
+    /// The next piece for a reader; `None` if there is nothing to send now. The first piece is sent even if it is empty: it shows
+    /// the reader that the node knows of it.
     async fn next_piece(&self, reader: &WantedOutput, position: Position) -> io::Result<Option<OutputPiece>> {
         let (no, from) = match (position, reader.last_bytes) {
             (Position::Next(next), _) => (next.no, Start::Byte(next.offset)),

@@ -1,7 +1,7 @@
 //! The files of one output, which are in the directory of its alloc, or kept after that was destroyed.
 //!
-//! Guarantees: a symbolic link is never followed; how much is stored in S3 is noted as a whole or not at all.
-//! Does not: say which outputs there are, or how long one is kept (`outputs` does).
+//! Guarantees: a symbolic link is never followed; the note of how much is stored in S3 is written completely or not at all.
+//! Does not: say which outputs there are, or how long they are kept (`outputs` does).
 
 use crate::atomic_file::{self, absent_is_fine, if_there};
 use crate::protocol::tail;
@@ -19,9 +19,9 @@ const SWITCH_BYTES: u64 = 8;
 /// How much of an output is in S3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// So many bytes from its beginning on.
+    /// The number of bytes from its beginning.
     pub bytes: u64,
-    /// Whether S3 knows that this is all.
+    /// Whether S3 knows that these bytes are all.
     pub end: bool,
 }
 
@@ -30,12 +30,10 @@ pub struct Progress {
 pub struct OutputFiles(PathBuf);
 
 impl OutputFiles {
-    /// The files in this directory.
     pub const fn at(dir: PathBuf) -> Self {
         Self(dir)
     }
 
-    /// What the command prints.
     pub fn output(&self) -> PathBuf {
         self.0.join("output")
     }
@@ -45,12 +43,10 @@ impl OutputFiles {
         self.0.join("switches")
     }
 
-    /// Whether the directory of the files is there.
     pub fn is_there(&self) -> bool {
         self.0.exists()
     }
 
-    /// The directory of the files.
     pub fn dir(&self) -> &Path {
         &self.0
     }
@@ -60,13 +56,12 @@ impl OutputFiles {
         self.0.join("place")
     }
 
-    /// How much is in S3. Without a readable note this is nothing, and it is stored once more.
+    /// How much is in S3. If the note cannot be read, everything is stored once more.
     pub fn progress(&self) -> Progress {
         let note = fs::read(self.0.join("stored")).ok();
         note.and_then(|note| serde_json::from_slice(&note).ok()).unwrap_or_default()
     }
 
-    /// Notes how much is in S3.
     pub fn note(&self, progress: Progress) -> io::Result<()> {
         absent_is_fine(atomic_file::replace(&self.0.join("stored"), &serde_json::to_vec(&progress)?))
     }
@@ -76,7 +71,6 @@ impl OutputFiles {
         SWITCH_BYTES.saturating_mul(no as u64)
     }
 
-    /// How many bytes the output has.
     pub fn size(&self) -> io::Result<u64> {
         open_regular(&self.output())?.map_or(Ok(0), |file| file.metadata().map(|m| m.len()))
     }
@@ -101,7 +95,7 @@ impl OutputFiles {
         }
     }
 
-    /// The switches of these bytes, counted from the first of them. Read them after the bytes.
+    /// The switches of these bytes, with places counted from `from`. Read them after the bytes.
     pub fn switches_within(&self, from: u64, to: u64) -> io::Result<Switches> {
         let Some(file) = open_regular(&self.switches())? else { return Ok(Switches::default()) };
         let count = usize::try_from(file.metadata()?.len() / SWITCH_BYTES).unwrap_or(usize::MAX);
@@ -109,7 +103,7 @@ impl OutputFiles {
             let mut place = [0; SWITCH_BYTES as usize];
             file.read_exact_at(&mut place, Self::place_of_switch(no)).map(|()| u64::from_le_bytes(place))
         };
-        // The number of switches up to the first byte, by halves.
+        // A binary search for the number of switches up to the first byte.
         let (mut before, mut beyond) = (0, count);
         while before < beyond {
             let middle = before.midpoint(beyond);
@@ -192,7 +186,8 @@ mod tests {
         let (text, _) = tail(&b"\xFF".repeat(10_000), MAX_LOG_TAIL_BYTES);
         assert!(text.len() <= MAX_LOG_TAIL_BYTES && text.len() > MAX_LOG_TAIL_BYTES - 3);
         assert_eq!(tail(b"short\n", 100), ("short\n".to_owned(), Switches::default()));
-        // Standard error from the third byte on, and standard output again from the fifth: a replacement character is longer.
+        // Standard error begins at the third byte, and standard output again at the fifth. A replacement character is longer than
+        // one byte.
         fs::write(files.switches(), [2u64, 4].map(u64::to_le_bytes).concat()).unwrap();
         let text = "a\u{fffd}\u{fffd}bcd".to_owned();
         assert_eq!(tail(b"a\xff\xffbcd", 100), (text, Switches::new(vec![4, 8])));

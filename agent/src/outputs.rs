@@ -5,13 +5,13 @@
 //!                   switches  where in `output` the stream changes: see `Switches`, each place as 8 bytes
 //!                   stored    how much of it is in S3
 //! outputs/{alloc_id}/…        the same files, after the directory of the alloc was destroyed
-//!                   place     where it is to be stored in S3, until all of it is
+//!                   place     where it is to be stored in S3; removed when all of it is stored
 //! ```
 //!
-//! Guarantees: a directory is destroyed only after its output has a second name here, so no restart loses it; what is kept
-//! stays below a limit: first the oldest that is stored or has no place goes, and each that is dropped before it is stored is
-//! in the log; what a reader has asked for a moment ago stays; jobs cannot read what is
-//! kept.
+//! Guarantees: a directory is destroyed only after its output has a second name in `outputs/`, so no restart loses the output. The
+//! kept outputs stay below a limit: the oldest outputs that need no storing are removed first, and the log names each output that
+//! is removed before it is stored. An output that a reader has just asked for is not removed. Jobs cannot read kept outputs.
+//! Does not: send anything (`output` and `uploads` do), or survive the machine.
 //! Does not: send anything (`output` and `uploads` do), or survive the machine.
 
 use crate::alloc_dir::AllocDir;
@@ -36,11 +36,10 @@ use std::time::{Duration, Instant, SystemTime};
 /// The most outputs that are kept.
 const MAX_KEPT: usize = 10_000;
 
-/// Where a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     Byte(u64),
-    /// So many bytes before the present end.
+    /// This many bytes before the present end.
     Last(u64),
 }
 
@@ -51,24 +50,22 @@ pub struct Waiting {
     pub place: S3Place,
     /// How many bytes are not stored yet.
     pub left: u64,
-    /// Whether its command has ended.
     pub ended: bool,
 }
 
-/// The outputs on this machine.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     allocs: PathBuf,
     kept: PathBuf,
     node_id: NodeId,
-    /// How many bytes are kept.
+    /// The most bytes that are kept.
     limit: u64,
     /// When each output was last read for a reader.
     read_at: Arc<Mutex<BTreeMap<AllocId, Instant>>>,
 }
 
 impl Outputs {
-    /// The outputs in this data directory of this node. At most `mib` MiB of destroyed directories are kept.
+    /// At most `mib` MiB of output are kept after their directories were destroyed.
     pub fn open(data: &DataDir, node_id: NodeId, mib: u64) -> Self {
         let limit = mib.saturating_mul(1 << 20);
         let outputs = Self { allocs: data.allocs(), kept: data.outputs(), node_id, limit, read_at: Arc::default() };
@@ -79,8 +76,7 @@ impl Outputs {
         outputs
     }
 
-    /// Where the output of an alloc is now. What [`Outputs::keep`] takes from its directory has its new name before it loses
-    /// the old one.
+    /// The files of an output, wherever they are now. [`Outputs::keep`] gives them their new name before they lose the old one.
     pub fn files(&self, id: AllocId) -> OutputFiles {
         let kept = self.kept.join(id.to_string());
         if kept.exists() {
@@ -96,13 +92,14 @@ impl Outputs {
         Ok(self.kept.join(id.to_string()).exists() || (dir.path().exists() && dir.exit_record()?.is_some()))
     }
 
-    /// Reads at most `most` bytes for a reader, as the first piece that it gets. `is_known` says whether the alloc is to run here: it may have no output yet.
+    /// Reads at most `most` bytes for a reader, as the first piece that it gets. `is_known` says whether the node has an order for
+    /// the alloc: such an alloc may have no output yet.
     pub fn read(&self, id: AllocId, from: Start, most: u64, is_known: bool) -> io::Result<OutputPiece> {
         let mut read_at = self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
         read_at.retain(|_, at| is_recent(*at));
         read_at.insert(id, Instant::now());
         drop(read_at);
-        // Looked up before the size: what an ended alloc has written is all there is.
+        // This comes before the size is read, because the output of an ended alloc no longer grows.
         let ended = self.has_ended(id)?;
         let files = self.files(id);
         if open_regular(&files.output())?.is_some() {
@@ -118,7 +115,7 @@ impl Outputs {
         Ok(OutputPiece { no: 0, offset, data, switches, size: offset, then })
     }
 
-    /// Every output that is to be stored and is not stored whole.
+    /// Every output that is to be stored and is not stored completely.
     pub fn waiting(&self) -> io::Result<Vec<Waiting>> {
         let mut waiting = BTreeMap::new();
         let kept = allocs_in(&self.kept)?;
@@ -158,8 +155,8 @@ impl Outputs {
         task.order.output_s3
     }
 
-    /// Keeps the output of an alloc whose directory is about to be destroyed: for readers, and until it is stored. Also that
-    /// of an alloc that ended with the machine. If that fails, the output is lost.
+    /// Keeps the output of an alloc whose directory is about to be destroyed: for readers, and until it is stored. The alloc may
+    /// have no exit record, if it ended with the machine. If keeping fails, the output is lost.
     pub fn keep(&self, id: AllocId, dir: &AllocDir) {
         if let Err(error) = self.try_keep(id, dir) {
             tracing::warn!(alloc_id = %id, %error, "the output of an ended alloc is not kept");
@@ -224,7 +221,7 @@ impl Outputs {
     }
 }
 
-/// Whether the reader who asked then may still be there.
+/// Whether a reader who asked at this time may still wait for more.
 fn is_recent(at: Instant) -> bool {
     at.elapsed() < Duration::from_millis(u64::try_from(FOLLOW_LASTS.as_ms()).unwrap_or(0))
 }
@@ -239,7 +236,7 @@ fn allocs_in(dir: &Path) -> io::Result<Vec<AllocId>> {
     Ok(ids)
 }
 
-/// Reads a part of an output, which ends where the switches would be too many.
+/// Reads a part of an output. The part is shorter than `most` if it would have too many switches.
 fn part(files: &OutputFiles, from: Start, most: u64, is_ended: bool) -> io::Result<OutputPiece> {
     let size = files.size()?;
     let offset = match from {
@@ -277,7 +274,6 @@ mod tests {
             Self { outputs: Outputs { limit, ..Outputs::open(&data, node_id(), 1) }, root }
         }
 
-        /// An alloc of this node that is stored nowhere.
         fn alloc(&self, n: u32, output: &str) -> AllocDir {
             self.alloc_of(n, output, node_id(), None)
         }
@@ -295,7 +291,7 @@ mod tests {
             (part.offset, String::from_utf8(bytes_of(&part)).unwrap(), part.then)
         }
 
-        /// Destroys the directory, whose output was last written so many seconds after the others' first one.
+        /// Destroys the directory. The output with the higher number is the newer one.
         fn destroy(&self, n: u32, dir: &AllocDir) {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::from(n) + 1);
             let output = dir.output_files().output();
@@ -304,7 +300,6 @@ mod tests {
             remove_tree(dir.path()).unwrap();
         }
 
-        /// The outputs that are kept.
         fn kept(&self) -> Vec<u32> {
             let mut kept: Vec<u32> = allocs_in(&self.outputs.kept).unwrap().iter().map(|id| id.copy).collect();
             kept.sort_unstable();
@@ -414,7 +409,7 @@ mod tests {
                 .unwrap();
         }
         assert_eq!(disk.waiting(), [(0, 1, true)]);
-        // The copy is made, and the directory is there for another moment.
+        // The output is kept, and the directory is still there for a moment.
         disk.outputs.keep(alloc_id(0), &dir);
         assert_eq!(disk.waiting(), [(0, 1, true)]);
         disk.destroy(0, &dir);

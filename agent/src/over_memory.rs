@@ -1,9 +1,9 @@
-//! What happens to an alloc that needs more memory than it may use.
+//! Finds an alloc that uses more memory than it may.
 //!
-//! Guarantees: a page that several processes share counts once; what lies in the alloc's own `/dev/shm` counts, also if no process
-//! maps it; no more counts than the alloc uses. Of a pack, the elements that hold the most are killed, as few as are enough, and the
-//! others go on; any other alloc ends.
-//! Does not: look at an alloc whose memory the kernel limits, or kill. The supervisor does. See memory that no process of the alloc
+//! Guarantees: a page that several processes share counts once; files in the alloc's own `/dev/shm` count, even if no process maps
+//! them; never counts more than the alloc uses. In a pack, the elements that use the most are named, as few as are enough, so that
+//! the others go on.
+//! Does not: look at an alloc whose memory the kernel limits; kill (the supervisor does); see memory that no process of the alloc
 //! maps and that is not in `/dev/shm`: memory files, detached System V segments, buffers of pipes, file systems that a job mounts
 //! in a user namespace of its own.
 
@@ -17,11 +17,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What must be killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
     Alloc(EndCause),
-    /// The processes of each of these elements. The first one began it, and leads a group.
+    /// The processes of each of these elements. The first process of each element leads its group.
     Elements(Vec<Vec<i32>>),
 }
 
@@ -30,7 +29,7 @@ pub(crate) fn was_killed(task: &AllocTask) -> bool {
     task.order.needs.memory_mib > 0 && task.cgroup().and_then(cgroup::memory_kills).is_some_and(|kills| kills > 0)
 }
 
-/// What must be killed of these processes; `runner` began the elements, if this is a pack. `None`: nothing.
+/// What must be killed of these processes; `None` for nothing. In a pack, `runner` is the process that starts the elements.
 pub(crate) fn over_memory(task: &AllocTask, found: &[ProcessEntry], runner: i32) -> Option<Over> {
     let allowed_mib = task.order.needs.memory_mib;
     if allowed_mib == 0 || task.runtime.enforces_memory_limit() || task.cgroup().is_some_and(cgroup::limits_memory) {
@@ -42,7 +41,7 @@ pub(crate) fn over_memory(task: &AllocTask, found: &[ProcessEntry], runner: i32)
     running.sort_by_cached_key(|pids| pids.iter().flat_map(|pid| memory_kib(*pid, "status", ["VmRSS"])).sum::<u64>());
     let mut largest = Vec::new();
     while above_mib(allowed_mib, &left).is_some() {
-        // The elements hold none of it: it is in what they share, or what runs them.
+        // Without any element it is still too much: the memory is shared, or the process that starts the elements uses it.
         let Some(element) = running.pop() else {
             return Some(Over::Alloc(EndCause::OverMemory { allowed_mib, used_mib: Some(used_mib) }));
         };
@@ -52,7 +51,7 @@ pub(crate) fn over_memory(task: &AllocTask, found: &[ProcessEntry], runner: i32)
     Some(Over::Elements(largest))
 }
 
-/// The processes of each element: the child of the runner, and all below it.
+/// The processes of each element: a child of the runner, and all processes below that child.
 fn elements(found: &[ProcessEntry], runner: i32) -> Vec<Vec<i32>> {
     let parents: BTreeMap<i32, i32> = found.iter().map(|p| (p.pid, p.parent)).collect();
     let element_of = |pid: i32| {
@@ -65,38 +64,37 @@ fn elements(found: &[ProcessEntry], runner: i32) -> Vec<Vec<i32>> {
             elements.entry(element).or_default().push(p.pid);
         }
     }
-    // The smallest pid need not be the one that began it.
+    // The first process of an element need not have the smallest pid.
     for (first, pids) in &mut elements {
         pids.sort_unstable_by_key(|pid| pid != first);
     }
     elements.into_values().collect()
 }
 
-/// Where shared memory has names.
 const SHARED: &str = "/dev/shm";
 
 /// How many MiB these processes use together, if that is more than `allowed`.
 fn above_mib(allowed: u64, pids: &[i32]) -> Option<u64> {
     let resident: u64 = pids.iter().flat_map(|pid| memory_kib(*pid, "status", ["VmRSS"])).sum();
     let named = named_kib(pids);
-    // Shared pages are in this sum more than once, so it is never too low. Counting them once takes far longer.
+    // Shared pages count more than once in this sum, so it is never too low. To count them once takes far longer.
     if (resident + named) / 1024 <= allowed {
         return None;
     }
     let (mut own, mut shared) = (0, 0);
     for pid in pids {
         let [all, shared_memory] = memory_kib(*pid, "smaps_rollup", ["Pss", "Pss_Shmem"]);
-        // A process that may not be looked at so closely counts with all that it shares.
+        // A process whose `smaps_rollup` cannot be read counts with all that it shares.
         let all = if all == 0 { memory_kib(*pid, "status", ["VmRSS"]).into_iter().sum() } else { all };
         own += all.saturating_sub(shared_memory);
         shared += shared_memory;
     }
-    // What is in `/dev/shm` may be mapped too. Which of it is not known.
+    // Files in `/dev/shm` may be mapped too. Which of them are is not known.
     let used = (own + shared.max(named)) / 1024;
     (used > allowed).then_some(used)
 }
 
-/// What is in the `/dev/shm` that only these processes see, in KiB.
+/// The size of the files in the `/dev/shm` that only these processes see, in KiB.
 fn named_kib(pids: &[i32]) -> u64 {
     let user_namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/user")).ok();
     let own = user_namespace("self");
@@ -158,7 +156,7 @@ mod tests {
     #[test]
     fn the_processes_of_an_element_are_those_below_the_child_of_the_runner() {
         let entry = |pid, parent| ProcessEntry { pid, parent, session: 1, start_ticks: 0, zombie: false };
-        // 9 is the runner; 40 was adopted, and 3 has a smaller pid than who began it.
+        // 9 is the runner. 40 was adopted. 3 has a smaller pid than the first process of its element.
         let found = [entry(9, 1), entry(20, 9), entry(3, 20), entry(30, 9), entry(31, 3), entry(40, 1)];
         assert_eq!(elements(&found, 9), [vec![20, 3, 31], vec![30]]);
         assert!(elements(&found, 1000).is_empty());

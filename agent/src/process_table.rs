@@ -14,7 +14,6 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessEntry {
     pub pid: i32,
-    /// The pid of the parent.
     pub parent: i32,
     /// The session id: the pid of the process that called `setsid`.
     pub session: i32,
@@ -24,7 +23,6 @@ pub struct ProcessEntry {
     pub zombie: bool,
 }
 
-/// The process with this pid, if there is one.
 pub fn read(pid: i32) -> Option<ProcessEntry> {
     parse(&text(pid, "stat").ok()?)
 }
@@ -55,7 +53,6 @@ pub fn arguments(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
-/// The signals that this process ignores.
 pub fn ignored_signals() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -63,7 +60,6 @@ pub fn ignored_signals() -> Vec<i32> {
     (1..=64).filter(|number| mask >> (number - 1) & 1 == 1).collect()
 }
 
-/// Every process of the machine.
 pub fn all() -> Vec<ProcessEntry> {
     pids().filter_map(read).collect()
 }
@@ -87,8 +83,8 @@ pub fn descendants(root: i32) -> Vec<ProcessEntry> {
     found
 }
 
-/// [`descendants`], by a way that costs nothing for other processes. While processes end, one may be left out: look again where
-/// none may be.
+/// Like [`descendants`], but reads only the processes below `root`. While processes end, one may be left out. A caller that must
+/// find all has to look again.
 pub fn descendants_now(root: i32) -> Vec<ProcessEntry> {
     // A kernel without CONFIG_PROC_CHILDREN does not have the file.
     let Ok(mut left) = children(root) else { return descendants(root) };
@@ -119,8 +115,8 @@ pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
     }
 }
 
-/// The numbers in KiB after these words in a file about the memory of a process; 0 for what the file does not have. If the
-/// main thread has ended, another thread knows them.
+/// The numbers in KiB after these words in a file about the memory of a process; 0 for a word that the file does not have. If the
+/// main thread has ended, the file of another thread is read.
 pub fn memory_kib<const N: usize>(pid: i32, file: &str, words: [&str; N]) -> [u64; N] {
     let says = |text: &String| ["Rss:", "VmRSS:"].iter().any(|word| text.contains(word));
     let of_thread = || {
@@ -164,7 +160,7 @@ pub fn send_group(group: i32, signal: Signal) {
     }
 }
 
-/// Sends a process group this signal of a job, and lets it go on: a process that is stopped takes a signal only then.
+/// Sends a process group this signal, and then CONT: a stopped process takes a signal only when it goes on.
 pub fn notify_group(group: i32, signal: model::Signal) {
     if let Ok(signal) = Signal::try_from(signal.number()) {
         send_group(group, signal);

@@ -1,7 +1,7 @@
-//! Why a program could not be executed: what the kernel says in one number, told apart.
+//! Why a program could not be executed: tells apart the causes that share one error number of the kernel.
 //!
-//! Guarantees: what is wrong with the command is the command's (no such program, not executable, no such interpreter); an
-//! error of the machine is never taken for one.
+//! Guarantees: a fault of the command is named (no such program, not executable, no such interpreter); an error of the machine is
+//! never taken for a fault of the command.
 //! Does not: execute anything.
 
 use model::EndCause;
@@ -23,13 +23,13 @@ const AARCH64: u16 = 183;
 
 const OURS: u16 = if cfg!(target_arch = "aarch64") { AARCH64 } else { X86_64 };
 
-/// What else than its own programs the kernel runs: beside two files of its own, one for each handler (`binfmt_misc`).
+/// The handlers by which the kernel runs programs of other formats (`binfmt_misc`): a file for each, and two files of its own.
 const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
 
 /// The longest first line of a script that is read.
 const LONGEST_LINE: u64 = 4096;
 
-/// Why `program` could not be executed in the directory `cwd`, with this value of `PATH`, by the user who asks.
+/// Why `program` could not be executed in the directory `cwd`, with this value of `PATH`, by the user of this process.
 pub fn why_not(program: &str, path: Option<&str>, cwd: &Path, error: &io::Error) -> EndCause {
     use Errno::{E2BIG, EACCES, ELOOP, ENAMETOOLONG, ENOENT, ENOEXEC, ENOTDIR, EPERM};
     let not_started = || EndCause::NotStarted { why: format!("cannot execute {program:?}: {error}") };
@@ -49,13 +49,13 @@ pub fn own_limit(ulimits: &Ulimits, error: &io::Error) -> Option<EndCause> {
     Some(EndCause::Rejected { why: format!("it cannot start with its limit nofile={limit}: {error}") })
 }
 
-/// The cause, if the program is for machines of another architecture. To execute it would not fail: what the kernel does not know,
-/// the C library gives to a shell, which fails at some line of it.
+/// The cause, if the program is for machines of another architecture. Executing it need not fail: the C library gives a file that
+/// the kernel cannot execute to a shell, which fails at some line of it.
 pub fn of_other_machine(program: &str, path: Option<&str>, cwd: &Path) -> Option<EndCause> {
     let places = places(program, path, cwd);
     let file = places.iter().find(|place| is_executable(place))?;
     let theirs = machine_of(file)?;
-    // A kernel for 64 bits may run programs for 32, and one with such a handler any.
+    // A kernel for 64 bits may run programs for 32, and a kernel with a handler may run any program.
     let is_related = theirs == OURS || matches!((OURS, theirs), (X86_64, I386) | (AARCH64, ARM));
     let name = |machine: u16| match machine {
         X86_64 => "x86_64".to_owned(),
@@ -96,7 +96,7 @@ fn is_executable(place: &Path) -> bool {
     place.is_file() && access(place, AccessFlags::X_OK).is_ok()
 }
 
-/// What is where the program should be.
+/// Finds out what is wrong with the file of the program.
 fn look(program: &str, path: Option<&str>, cwd: &Path) -> EndCause {
     let (program, places) = (program.to_owned(), places(program, path, cwd));
     let mut there = places.iter().filter(|place| place.exists()).peekable();

@@ -1,11 +1,11 @@
-//! What is told of allocs while they run: what they used so far, what the elements of a pack did, and which bytes their image is.
+//! The progress of running allocs: their usage so far, the results of the elements of packs, and the digest of their image.
 //!
-//! Each look that finds something new is a report, and a write.
+//! Each look that finds something new causes a report, and a write by the control plane.
 //!
 //! Guarantees: a pack is looked at once a minute, so an element that ended longer ago than that does not run again if the node is
-//! lost; another alloc is looked at when it is twice as old as at the last look, and at least each hour; the bytes of an image
-//! are told within seconds.
-//! Does not: read what has ended: that is in the end of the alloc.
+//! lost; another alloc is looked at when it is twice as old as at the last look, and at least each hour; the digest of an image is
+//! reported within seconds.
+//! Does not: look at an alloc that has ended: its end says all of this.
 
 use crate::alloc_dir::AllocDir;
 use crate::elements::told;
@@ -24,14 +24,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// The time before the first look at an alloc that is the first to get its image.
 const FIRST_OF_IMAGE: Duration = Duration::from_secs(1);
 
-/// When an alloc is looked at.
 #[derive(Debug)]
 struct Looks {
     last: Instant,
     wait: Duration,
 }
 
-/// Reads what allocs that run did so far.
 #[derive(Debug)]
 pub struct ProgressReader {
     allocs: PathBuf,
@@ -43,7 +41,7 @@ impl ProgressReader {
         Self { allocs, looks: BTreeMap::new() }
     }
 
-    /// What the alloc of this order did so far; `None` if it is not time to look.
+    /// The progress of the alloc of this order; `None` if it is not time to look.
     pub fn look(&mut self, order: &AllocOrder, now: Instant) -> Option<Progress> {
         let work = &order.work;
         let first = if work.image.is_some() && work.image_digest.is_none() { FIRST_OF_IMAGE } else { MINUTE };

@@ -1,4 +1,4 @@
-//! What a command gets before it starts, beside its directories: its rights, its image and its inputs; and what is kept afterwards.
+//! What a command gets before it starts: its rights, its image and its inputs; and how its outputs are kept.
 //!
 //! Guarantees: a command starts with all of it or not at all; a stop that comes meanwhile ends the alloc before its command
 //! starts.
@@ -17,12 +17,10 @@ use std::time::Duration;
 /// How often the order to stop is looked for while image and inputs are fetched.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What a command got.
 #[derive(Debug, Default)]
 pub struct Provided {
-    /// Where its credentials are, and its secrets.
+    /// The variables with its credentials and its secrets.
     pub env: Environment,
-    /// Its role, if it has one.
     pub role: Option<JobRole>,
 }
 
@@ -84,7 +82,7 @@ impl Supervised<'_> {
         self.files(role).filter(|_| !self.task.order.work.outputs.is_empty())
     }
 
-    /// While the command of the alloc runs, stores what it has made of its outputs when the node goes. Does not end.
+    /// While the command of the alloc runs, stores its partial outputs as soon as the node goes. Does not end.
     pub(crate) async fn keep_partial<T>(&self) -> T {
         if let Some(files) = self.outputs(None) {
             JobFiles { archive: self.dir.copy_of_output(), ..files }.store_partial_of_running().await;
@@ -92,18 +90,18 @@ impl Supervised<'_> {
         std::future::pending().await
     }
 
-    /// Stores what is to be kept of an alloc that ends for this cause. Call this when no process of the alloc runs.
+    /// Stores the outputs of an alloc that ends for this cause. Call this when no process of the alloc runs.
     pub(crate) async fn keep(&self, role: Option<JobRole>, cause: EndCause) -> (EndCause, Vec<StoredOutput>) {
         let Some(files) = self.outputs(role) else { return (cause, Vec::new()) };
         let mut notes = Vec::new();
         let (cause, kept) = files.store(cause, |note| notes.push(note)).await;
         for note in notes {
             tracing::warn!("{note}");
-            // The last line of what failed says why it failed.
+            // The output of a failed command gets no note, because its last line says why the command failed.
             if cause.client() == ClientStatus::Complete
                 && let Err(error) = self.dir.output_files().add_to_stderr(&format!("nodekeeper: {note}\n"))
             {
-                tracing::warn!(%error, "the job's output does not say so");
+                tracing::warn!(%error, "cannot add the note to the job's output");
             }
         }
         if cause.client() != ClientStatus::Complete {

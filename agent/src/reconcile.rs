@@ -34,7 +34,6 @@ pub async fn run(state: &NodeState, runner: &mut Runner, stop_after: Option<Dura
     }
 }
 
-/// Runs one round.
 pub async fn run_once(state: &NodeState, runner: &mut Runner) {
     for id in state.read(Node::unfinished) {
         match runner.observe(id).await {
@@ -51,10 +50,10 @@ pub async fn run_once(state: &NodeState, runner: &mut Runner) {
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }
     }
-    // Before they are stopped: their ends store more then.
+    // This comes before the stops, so that allocs that end now store their partial outputs.
     for id in state.read(Node::leaving) {
         if let Err(error) = runner.dir(id).leave() {
-            tracing::warn!(alloc_id = %id, %error, "what the alloc has made so far is not stored");
+            tracing::warn!(alloc_id = %id, %error, "the partial outputs of the alloc are not stored");
         }
     }
     guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
@@ -66,7 +65,7 @@ pub async fn run_once(state: &NodeState, runner: &mut Runner) {
             Work::Stop(order, why) => runner.stop(&order, &why),
         }
     }
-    // What could not be started just now may say something about the node: it must know before it gets more.
+    // A start that has just failed may say something about the node. The node must know that before it gets more work.
     guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
     runner.forget_all_but(|id| state.read(|n| n.durable.allocs.contains_key(&id)));
 }
@@ -86,7 +85,7 @@ fn apply(state: &NodeState, id: AllocId, seen: Seen) {
     }
 }
 
-/// Tells what an alloc did so far.
+/// Notes the progress of an alloc, for the next report.
 fn tell(state: &NodeState, id: AllocId, progress: Option<Progress>) {
     let Some(progress) = progress.filter(|progress| state.read(|n| n.has_news(id, progress))) else { return };
     if state.update_or_log(|n| n.observe_progress(id, progress)).is_some() {

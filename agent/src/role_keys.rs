@@ -1,7 +1,7 @@
 //! The credentials of the instance's role.
 //!
-//! Guarantees: they are fetched again before they end, and after a refusal. A clock that is wrong does not lock the node out:
-//! the answer of a refusal says which time it is.
+//! Guarantees: the credentials are fetched again before they end, and after a refusal. A wrong clock does not lock the node out:
+//! the answer to a refused call says which time it is.
 //! Does not: keep credentials on disk.
 
 use crate::imds::{Imds, ImdsError};
@@ -15,10 +15,9 @@ use tokio::sync::Mutex;
 /// How long before their end credentials are fetched again. EC2 has new ones at least five minutes before.
 const REFRESH: Duration = Duration::from_secs(240);
 
-/// A smaller difference of the clocks is not corrected.
+/// A smaller difference between the clocks is not corrected.
 const SMALL_SKEW_S: i64 = 30;
 
-/// The credentials of one instance's role, and AWS's time.
 #[derive(Debug)]
 pub struct RoleKeys {
     imds: Imds,
@@ -28,7 +27,6 @@ pub struct RoleKeys {
 }
 
 impl RoleKeys {
-    /// The credentials that this metadata service gives.
     pub const fn new(imds: Imds) -> Self {
         Self { imds, cached: Mutex::const_new(None), skew_s: AtomicI64::new(0) }
     }

@@ -3,8 +3,8 @@
 //! Guarantees: an alloc is started at most once, even if the agent is killed between any two instructions; a
 //! supervisor that was killed leaves nothing running; two allocs whose files are on the machine never have the same user
 //! id, and never the same GPU; an alloc that the node cannot start is lost, with the cause, and never failed.
-//! Does not: keep anything outside the alloc directories, except its child processes, the attempts to start an alloc,
-//! exit records that could not be written, and how starts went lately.
+//! Does not: keep anything outside the alloc directories, except its child processes, the attempts to start an alloc, exit records
+//! that could not be written, and the results of the last starts.
 
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
@@ -40,33 +40,26 @@ const MAX_NO_ROOM: u32 = 300;
 /// The attempts after another error. They take about a second.
 const MAX_FAILED: u32 = 5;
 
-/// The attempts to start one alloc.
 #[derive(Clone, Copy, Debug, Default)]
 struct StartAttempts {
-    /// Supervisors that were started.
     started: u32,
     /// Attempts for which the machine had no room.
     no_room: u32,
-    /// Attempts that failed otherwise.
+    /// Attempts that failed for another reason.
     failed: u32,
 }
 
-/// How allocs are run on this node.
 #[derive(Clone, Debug)]
 pub struct RunnerSettings {
     /// The node's own id, for labels.
     pub node_id: NodeId,
-    /// The current boot.
     pub boot_id: String,
     /// What runs the jobs with an image; `None` if this node runs no containers.
     pub containers: Option<RuntimeKind>,
-    /// Who runs commands.
     pub users: JobUsers,
-    /// This program, to start supervisors with.
+    /// This program. Supervisors are started with it.
     pub program: PathBuf,
-    /// Where jobs get their credentials.
     pub credentials: CredentialsPort,
-    /// Where supervisors find S3 and the contents of the node.
     pub files: FilesSource,
 }
 
@@ -82,12 +75,10 @@ pub struct Runner {
     attempts: BTreeMap<AllocId, StartAttempts>,
     /// Exit records that could not be written.
     unwritten: BTreeMap<AllocId, ExitRecord>,
-    /// The user id that the last alloc got.
+    /// The user id that the last alloc got. The next alloc gets a later one.
     last_uid: Option<u32>,
-    /// The GPUs of the machine.
     gpus: Vec<Gpu>,
     fitness: Fitness,
-    /// Reads the progress of running allocs.
     pub progress: ProgressReader,
 }
 
@@ -96,7 +87,7 @@ pub struct Runner {
 enum NoStart {
     /// A step failed. It is tried again.
     Failed(io::Error),
-    /// The machine lacks what the alloc needs.
+    /// The machine can never give what the alloc needs.
     Lacks(String),
 }
 
@@ -107,7 +98,6 @@ impl From<io::Error> for NoStart {
 }
 
 impl Runner {
-    /// A runner for this data directory.
     pub fn new(settings: RunnerSettings, data: &DataDir) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
         Self {
@@ -134,7 +124,7 @@ impl Runner {
         self.fitness.refusal(now).map(str::to_owned)
     }
 
-    /// The GPUs of the machine, as they are now.
+    /// Sets the present GPUs of the machine.
     pub fn know(&mut self, gpus: Vec<Gpu>) {
         self.gpus = gpus;
     }
@@ -143,7 +133,6 @@ impl Runner {
         AllocDir::of(&self.allocs, id)
     }
 
-    /// The settings of this runner.
     pub const fn settings(&self) -> &RunnerSettings {
         &self.settings
     }
@@ -158,7 +147,7 @@ impl Runner {
         let attempts = self.attempts.entry(id).or_default();
         if attempts.started >= MAX_SUPERVISORS {
             let log = self.dir(id).path().join("supervisor.log");
-            let why = format!("no supervisor of it lives: see {} there", log.display());
+            let why = format!("its supervisors ended before they could start it: see {} on the node", log.display());
             return self.give_up(order, why);
         }
         if let Some(bad) = order.work.caches.iter().find(|name| !is_cache_name(name)) {
@@ -267,8 +256,8 @@ impl Runner {
         })
     }
 
-    /// The user id of the alloc in `dir`: its files' owner, or the next one that owns nothing on this machine. The ids
-    /// are taken in turn, so that an id is not used again soon.
+    /// The user id of the alloc in `dir`: the owner of its files, or the next id that owns no files of an alloc. The ids are taken
+    /// in turn, so that an id is not used again soon.
     fn uid_for(&self, dir: &AllocDir, ids: &OwnIds) -> io::Result<u32> {
         let range = ids.job_uids();
         if let Some(owner) = dir.owner()?.filter(|uid| range.contains(*uid)) {
@@ -301,7 +290,7 @@ impl Runner {
         isolation::give(path, 0, free, 0o2770)
     }
 
-    /// The task without a user, which is not run.
+    /// The task without a user. A supervisor refuses to run it.
     fn task(&self, order: &AllocOrder, caches: Vec<(String, PathBuf)>) -> AllocTask {
         AllocTask {
             node_id: self.settings.node_id,
@@ -329,8 +318,8 @@ impl Runner {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map(Some)
     }
 
-    /// Stops this alloc. Its supervisor sends TERM now and KILL after the kill timeout. If the alloc was not started,
-    /// it never will be.
+    /// Orders this alloc to stop: its supervisor gives the notice, asks the command to stop, and kills it in the end (see `stops`).
+    /// If the alloc was not started, it never will be.
     pub fn stop(&mut self, order: &AllocOrder, why: &str) {
         let id = order.alloc_id;
         if self.unwritten.contains_key(&id) {
@@ -360,7 +349,7 @@ impl Runner {
         let dir = self.dir(id);
         let exit = ExitRecord::of(cause);
         let never = StartRecord::never(self.settings.boot_id.clone());
-        // A supervisor may have read the task, and may claim the alloc now: it has its GPUs then.
+        // A supervisor that has read the task may claim the alloc now. So the task keeps the GPUs of the alloc.
         let gpus = dir.holder(&self.settings.boot_id).ok().flatten().map(|holder| holder.uuids).unwrap_or_default();
         let task = AllocTask { gpus, ..self.task(order, Vec::new()) };
         let written = match dir.create(&task).and_then(|()| dir.claim(&never)) {
@@ -422,7 +411,7 @@ impl Runner {
         self.attempts.get(&id).map_or_else(|| ends::supervisor_of(dir).is_some(), |attempts| attempts.started > 0)
     }
 
-    /// Loses an alloc of which nobody can say how it ends.
+    /// Ends an alloc as lost, because its files do not say how it ends.
     async fn end_unknown(&mut self, id: AllocId, dir: &AllocDir, why: String) -> Seen {
         tracing::error!(alloc_id = %id, why, "nobody knows how the alloc ends: it is lost");
         let exit = ends::end_unknown(dir, &self.settings.program, why).await;
@@ -433,10 +422,10 @@ impl Runner {
         ended(dir, exit)
     }
 
-    /// What the end of an alloc says about this node.
+    /// Notes what the end of an alloc says about the fitness of this node.
     fn learn(&mut self, id: AllocId, cause: &EndCause) {
         match cause {
-            // What another node could not start either says nothing about this one.
+            // Other nodes may have failed to start an earlier copy too, so the job may be to blame.
             EndCause::NotStarted { .. } if id.copy > 0 => {}
             EndCause::NotStarted { why } => self.fitness.failed(id, why, Instant::now()),
             EndCause::Exited { .. }
@@ -447,8 +436,8 @@ impl Runner {
         }
     }
 
-    /// Ends everything that runs for the alloc in `dir`, whose supervisor does not, and takes its files away from its
-    /// user.
+    /// Kills the supervisor of the alloc in `dir`, if it still runs, and everything else that runs for the alloc. Then takes the
+    /// files away from the job's user.
     async fn end_processes(&self, dir: &AllocDir, start: &StartRecord) -> io::Result<()> {
         process_table::kill_session(start.pid, start.start_ticks);
         match dir.task()?.and_then(|task| task.isolation) {
@@ -484,7 +473,6 @@ impl Runner {
         }
     }
 
-    /// Forgets all allocs except the known ones.
     pub fn forget_all_but(&mut self, known: impl Fn(AllocId) -> bool) {
         self.unwritten.retain(|id, _| known(*id));
         self.attempts.retain(|id, _| known(*id));
@@ -534,18 +522,17 @@ mod tests {
         }
         runner.start(&order, None);
         assert!(is_not_started(&runner.observe(order.alloc_id).await.unwrap()));
-        // It is still not started when that would be possible, also by another agent.
+        // The alloc is not started later either, when the machine has room, not even by another agent.
         drop(being_written);
         runner.forget_all_but(|_| false);
         runner.start(&order, None);
         assert!(is_not_started(&runner.observe(order.alloc_id).await.unwrap()) && runner.children.is_empty());
     }
 
-    /// What is in the way of a start.
+    /// The path of a stray file that makes a start fail.
     type Place = fn(&Path) -> PathBuf;
 
-    /// The steps from an order to its supervisor, by what a stray file can stand in the way of; and whether that is in the way of
-    /// every alloc.
+    /// The steps of a start: a name, the path where a stray file makes the step fail, and whether every alloc fails then.
     const STEPS: [(&str, Place, bool); 6] = [
         ("the directory of allocs", |root| root.join("allocs"), true),
         ("the directory of the alloc", |root| root.join("allocs").join(testing::alloc_id(0).to_string()), false),

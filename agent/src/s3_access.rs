@@ -1,7 +1,7 @@
 //! The agent's way to S3: region, endpoint and credentials.
 //!
-//! Guarantees: credentials in the agent's environment come before those of the instance's role. What cannot be known now is
-//! asked for again with the next attempt.
+//! Guarantees: credentials in the agent's environment come before those of the instance's role. What is not known yet is asked for
+//! again at the next attempt.
 //! Does not: look for credentials anywhere else.
 
 use crate::client::Clock;
@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::OnceCell;
 
-/// What the environment of the agent says about S3.
 #[derive(Clone, Debug, Default)]
 pub struct S3Environment {
     /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
@@ -39,7 +38,7 @@ pub struct S3Access {
 }
 
 impl S3Access {
-    /// What the environment says, and otherwise the instance's role. `region` is what the options or the node file say.
+    /// Uses the credentials of the environment, or else the instance's role. `region` comes from the options or from the node file.
     pub fn new(
         environment: S3Environment,
         role: Option<Arc<RoleKeys>>,
@@ -52,7 +51,6 @@ impl S3Access {
         Self { keys, region: region.or(of_environment), endpoint, imds, connected: OnceCell::new() }
     }
 
-    /// S3 in the node's region.
     pub async fn s3(&self) -> Result<&S3, S3Error> {
         self.connected
             .get_or_try_init(|| async {
@@ -90,7 +88,6 @@ impl FilesSource {
     }
 }
 
-/// The credentials of this node.
 #[derive(Debug)]
 struct NodeKeys {
     given: Option<Credentials>,

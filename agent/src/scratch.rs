@@ -1,13 +1,13 @@
-//! The scratch space of an alloc: what its own directories take up on the disk.
+//! Measures the scratch space of an alloc: the disk space that its own directories take up.
 //!
-//! A quota of the file system would be exact. Few machines have one switched on, and a container has layers that it does not count.
-//! So the directories are looked at: soon after the start, and then every half a minute, but never for more than a twentieth of
-//! the time.
+//! A quota of the file system would be exact. But few machines have one switched on, and it does not count the layers of a
+//! container. So the directories are looked at: soon after the start, and then every half a minute, but never for more than a
+//! twentieth of the time.
 //!
-//! Guarantees: no more counts than the alloc has: a file with several names counts once, a hole of a file does not count, and
-//! neither does what another file system has; no look takes longer than ten seconds.
-//! Does not: stop a write, so that a fast job is over its limit for up to half a minute; count files that have no name any more, or
-//! the layers of a container; enforce anything if a look does not come to its end and what it found is within the limit.
+//! Guarantees: never counts more than the alloc has: a file with several names counts once, and neither the holes of a file nor
+//! other file systems count; no look takes longer than ten seconds.
+//! Does not: stop a write, so a fast job may be over its limit for up to half a minute; count files that have no name any more, or
+//! the layers of a container; enforce the limit if a look cannot finish and has found less than the limit.
 
 use model::EndCause;
 use std::collections::BTreeSet;
@@ -25,16 +25,16 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// The longest look.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The look after the command has ended: its end is told only then.
+/// The longest look after the command has ended, because the end of the alloc waits for it.
 const LAST_LOOK: Duration = Duration::from_millis(200);
 
-/// How many times as long as a look the wait after it is, at least.
+/// The wait after a look is at least this many times as long as the look.
 const REST: u32 = 20;
 
 /// The unit of `st_blocks`.
 const BLOCK: u64 = 512;
 
-/// The most bytes that a look has found.
+/// The largest number of bytes that a look has found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MostScratch(Arc<AtomicU64>);
 
@@ -43,7 +43,7 @@ impl MostScratch {
         self.0.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// In MiB; `None` if nobody looked.
+    /// In MiB; `None` if no look has found anything.
     pub(crate) fn mib(&self) -> Option<u64> {
         let bytes = self.0.load(Ordering::Relaxed);
         (bytes > 0).then(|| bytes.div_ceil(1 << 20))
@@ -55,8 +55,8 @@ impl MostScratch {
     }
 }
 
-/// Waits until these directories take up more than the scratch space of the alloc. Without an end if they never do, or if it may
-/// use any (0).
+/// Waits until these directories take up more than the scratch space of the alloc. Never ends if they do not, or if the alloc has
+/// no limit (0).
 pub(crate) async fn over(allowed_gib: u64, dirs: Vec<PathBuf>, most: MostScratch) -> EndCause {
     let allowed = if allowed_gib == 0 { u64::MAX } else { allowed_gib.saturating_mul(1 << 30) };
     let mut wait = FIRST_WAIT;
@@ -72,7 +72,7 @@ pub(crate) async fn over(allowed_gib: u64, dirs: Vec<PathBuf>, most: MostScratch
     }
 }
 
-/// How many bytes these directories take up, as far as that is found out by `until`. Ends early above `enough`.
+/// How many bytes these directories take up, as far as a look until `until` finds them. Ends early above `enough`.
 fn used(dirs: &[PathBuf], until: Instant, enough: u64) -> u64 {
     let mut found = Found { bytes: 0, linked: BTreeSet::new() };
     for dir in dirs {
@@ -82,7 +82,7 @@ fn used(dirs: &[PathBuf], until: Instant, enough: u64) -> u64 {
             if found.bytes > enough || Instant::now() > until {
                 return found.bytes;
             }
-            // What vanishes meanwhile, or may not be read, takes up nothing.
+            // A directory that vanishes meanwhile, or that cannot be read, counts as empty.
             let entries = fs::read_dir(&next).into_iter().flatten().flatten();
             left.extend(entries.filter_map(|entry| found.add(&entry.path(), root.dev())));
         }
@@ -136,7 +136,7 @@ mod tests {
         fs::write(&file, vec![b'x'; 1 << 20]).unwrap();
         let with_file = look() - empty;
         assert!((1 << 20..2 << 20).contains(&with_file), "{with_file}");
-        // Another name, a link that leads elsewhere, and a hole take up nothing more to speak of.
+        // Another name, a link that leads elsewhere, and a hole take up almost nothing.
         fs::hard_link(&file, tmp.join("again")).unwrap();
         std::os::unix::fs::symlink("/usr", work.join("usr")).unwrap();
         std::os::unix::fs::symlink("..", work.join("a/up")).unwrap();

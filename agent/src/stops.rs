@@ -1,12 +1,12 @@
-//! When an alloc hears of its stop, is asked to stop, and is killed.
+//! When an alloc gets its notice, is asked to stop, and is killed.
 //!
 //! ```text
 //! a stop is ordered ─▶ notice ─ stop_notice_s ─▶ asked ─ kill_timeout_s ─▶ killed, again and again
 //! a time limit             notice ─ stop_notice_s ─▶ the limit: asked ─ kill_timeout_s ─▶ killed
 //! ```
 //!
-//! Guarantees: each step comes once, in this order, and killing is repeated; an order never makes a step later than the time limit does;
-//! without a notice an alloc is asked at once.
+//! Guarantees: notice and asking come once each, in this order, and killing is repeated; an order never makes a step later than the
+//! time limit does; without a notice an alloc is asked at once.
 //! Does not: send signals, or know why an alloc stops.
 
 use model::FailurePolicy;
@@ -20,24 +20,23 @@ const KILL_AGAIN: Duration = Duration::from_secs(1);
 /// Far more than any alloc runs.
 const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// What is done to an alloc that stops.
+/// A step of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It hears that it will be asked to stop.
+    /// Tell the alloc that it will be asked to stop.
     Notify,
-    /// It is asked to stop.
     Ask,
     Kill,
 }
 
-/// The steps that are ahead.
+/// The steps of one alloc that are still to come.
 #[derive(Debug)]
 pub(crate) struct Stops {
     notice: Duration,
     /// From asking to killing.
     patience: Duration,
     next: Step,
-    /// When it is asked to stop; `None`: nobody knows yet.
+    /// `None` while no stop is known.
     ask_at: Option<Instant>,
     kill_at: Instant,
 }
@@ -57,18 +56,16 @@ impl Stops {
         }
     }
 
-    /// A stop was ordered.
+    /// Notes an order to stop.
     pub(crate) fn order(&mut self, now: Instant) {
         let ask_at = now + self.notice;
         self.ask_at = Some(self.ask_at.map_or(ask_at, |at| at.min(ask_at)));
     }
 
-    /// Whether the alloc was asked to stop.
     pub(crate) fn is_asked(&self) -> bool {
         self.next == Step::Kill
     }
 
-    /// When the next step comes.
     pub(crate) fn next_at(&self) -> Instant {
         let far = self.kill_at;
         match self.next {
@@ -78,7 +75,7 @@ impl Stops {
         }
     }
 
-    /// Takes the next step.
+    /// Returns the next step, for the caller to carry out, and goes on to the one after it.
     pub(crate) fn take(&mut self, now: Instant) -> Step {
         let step = self.next;
         match step {
@@ -90,8 +87,8 @@ impl Stops {
     }
 }
 
-/// The variable that says when a command is asked to stop, in seconds since the epoch by the node's clock: a time limit is known
-/// when it starts.
+/// The variable with the time at which the time limit asks a command to stop, in seconds since the epoch by the node's clock.
+/// `None` without a time limit.
 pub(crate) fn stop_at(timeout_s: u64, now: Time) -> Option<(String, String)> {
     let limit_s = i64::try_from(timeout_s).ok().filter(|s| *s > 0)?;
     Some(("NODEKEEPER_STOP_AT".to_owned(), now.as_epoch_s().saturating_add(limit_s).to_string()))

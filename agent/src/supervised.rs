@@ -1,4 +1,4 @@
-//! An alloc as its supervisor has it: what to run, where, and with what.
+//! The alloc of a supervisor: what to run, where, and with which settings.
 //!
 //! Guarantees: nothing of it changes while the alloc runs.
 //! Does not: do anything (`provision` and `supervisor` do).
@@ -10,7 +10,6 @@ use crate::s3_access::S3Environment;
 use model::time::Time;
 use std::path::PathBuf;
 
-/// What `main` passes to a supervisor.
 #[derive(Debug)]
 pub struct SupervisorContext {
     /// `PATH`, `HOME` and `LANG`, as far as they are set.
@@ -25,7 +24,6 @@ pub struct SupervisorContext {
     pub clock: Clock,
 }
 
-/// An alloc, and its supervisor.
 #[derive(Debug)]
 pub struct Supervised<'a> {
     pub task: AllocTask,

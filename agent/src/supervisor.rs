@@ -1,18 +1,15 @@
 //! The supervisor of one alloc: a process of its own, which survives the agent.
 //!
 //! Flow: leave the agent's session, claim the alloc, fetch its inputs, start the command in a process group of its own, wait, kill
-//! what is left, write the rest of the output, store what is to be kept, take the files away from the job's user, write the exit
-//! record.
-//! Guarantees: only the supervisor that claims the alloc starts its command, so it starts at most once; when the exit
-//! record is written, no process that the command started is running, not even a daemon; the command is ended after
-//! `timeout_s`, hears of that `stop_notice_s` before, is killed `kill_timeout_s` after it was asked to stop, and is killed above
-//! `memory_mib`, and soon after its files take up more than `scratch_gib`; the cause of the end says which of these it was,
-//! whatever the command did; what
-//! the node could not do is never a failure of the command. (The exit
-//! record comes later if a container cannot be removed or the disk is full.)
+//! what is left, write the rest of the output, store the outputs, take the files away from the job's user, write the exit record.
+//! Guarantees: only the supervisor that claims the alloc starts its command, so the command starts at most once. When the exit
+//! record is written, no process that the command started is running, not even a daemon. The command gets a notice `stop_notice_s`
+//! before `timeout_s` is over, is asked to stop then, and is killed `kill_timeout_s` later. It is killed when it uses more than
+//! `memory_mib`, and soon after its files take up more than `scratch_gib`. The cause of the end says which of these it was,
+//! whatever the command did. A fault of the node is never a failure of the command.
+//! The exit record comes later while the disk is full, or while a container cannot be removed. Where the alloc has a control group
+//! with a memory controller, the kernel limits the memory. Elsewhere `over_memory` measures it twice a second.
 //! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
-//! Where the alloc has a control group with a memory controller, the kernel limits the memory. Elsewhere `over_memory` counts what
-//! the processes of the tree use, twice a second.
 
 use crate::alloc_dir::{AllocDir, ExitRecord, StartRecord};
 use crate::atomic_file::Spare;
@@ -62,7 +59,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the removal of a container is retried before the alloc ends without it.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How much of the output is read to find out what a runtime says, in bytes.
+/// How many bytes of the end of the output are read to find the error message of a runtime.
 const SAID_BYTES: usize = 4096;
 
 /// Runs the alloc in `dir` to its end.
@@ -101,12 +98,12 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     let usage = meter.usage();
     if let Some(isolation) = &task.isolation {
         isolation.end(&context.program).await;
-        // What ended just now may have become our child.
+        // Processes that were ended just now may have become our children.
         reap_all();
     }
     if let Some(mut capture) = capture {
         let lost = capture.finish().await.map(|why| EndCause::Lost { why });
-        // Whoever reads the output of a command that ended by itself takes it for whole.
+        // Readers take the output of a command that ended by itself for complete. So lost output changes the cause.
         cause = lost.filter(|_| matches!(cause, EndCause::Exited { .. })).unwrap_or(cause);
         if let (Some(pack), Some(log)) = (&task.order.work.pack, capture.elements()) {
             cause = log.end(cause, &pack.elements);
@@ -116,7 +113,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     if task.isolation.is_some() {
         close(dir).await;
     } else if let Err(error) = dir.forget_rights() {
-        tracing::warn!(%error, "what the job proved itself with is left behind");
+        tracing::warn!(%error, "cannot remove the token and the secrets of the job");
     }
     let exit = ExitRecord { cause, started_at: Some(started_at), finished_at: Some(alloc.now()), usage, kept };
     write_exit_record(dir, &exit, &reserve).await
@@ -132,7 +129,7 @@ fn listen_to_ignored() {
 }
 
 impl Supervised<'_> {
-    /// Runs the command of the alloc to its end. The rest of its output is still to be written.
+    /// Runs the command of the alloc to its end. The caller writes the rest of its output.
     async fn work(
         &self,
         rights: &Environment,
@@ -142,7 +139,7 @@ impl Supervised<'_> {
         match self.start_command(rights) {
             Ok((child, mut capture, process)) => {
                 let is_client = matches!(process, Process::Client(_));
-                // What the client uses is not what the command uses.
+                // The command is no child of the client, so its container is measured instead.
                 let container = is_client.then(|| ContainerMeter::start(self.task.runtime, self.task.order.alloc_id));
                 meter.begin(container, Instant::now());
                 let cause = tokio::select! {
@@ -150,7 +147,7 @@ impl Supervised<'_> {
                     never = self.keep_partial() => never,
                 };
                 if is_client {
-                    // What the client said is judged.
+                    // `judge` reads what the client printed.
                     capture.finish().await;
                 }
                 let cause = self.judge(cause, process).await;
@@ -161,7 +158,7 @@ impl Supervised<'_> {
         }
     }
 
-    /// The cause, if the command ended by itself, as those see it who were between it and us.
+    /// Corrects the cause of a command that ended by itself, by what its helper or its container runtime says.
     async fn judge(&self, cause: EndCause, process: Process) -> EndCause {
         let EndCause::Exited { code } = cause else { return cause };
         let other = match process {
@@ -176,7 +173,6 @@ impl Supervised<'_> {
         other.unwrap_or(cause)
     }
 
-    /// Starts the command. If that fails, returns why.
     fn start_command(&self, rights: &Environment) -> Result<Started, EndCause> {
         let Self { task, dir, context } = self;
         let cannot = |what: &str, e: &io::Error| EndCause::NotStarted { why: format!("cannot {what}: {e}") };
@@ -186,7 +182,7 @@ impl Supervised<'_> {
         let pack = task.order.work.pack.as_ref();
         let group = task.cgroup().map(Path::to_owned);
         let elements = pack.map(|_| ElementsLog::create(dir.elements(), group)).transpose();
-        let elements = elements.map_err(|e| cannot("follow the elements", &e))?;
+        let elements = elements.map_err(|e| cannot("make the file of the elements", &e))?;
         let captured = Capture::start(&dir.output_files(), user.as_ref(), elements);
         let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
         let mut env = self.environment(rights, user.as_ref());
@@ -229,8 +225,8 @@ impl Supervised<'_> {
         }
     }
 
-    /// Makes what the command finds on the machine. The directories of an alloc with a user id of its own were given to that
-    /// user when they were made.
+    /// Writes the files that the command needs, and gives its directories to its user. An alloc with a user id of its own has owned
+    /// its directories since they were made.
     fn prepare(&self, user: Option<&JobUser>) -> io::Result<()> {
         let Self { task, dir, .. } = self;
         let AllocOrder { hosts, needs, .. } = &task.order;
@@ -274,7 +270,7 @@ impl Supervised<'_> {
         let order = &task.order;
         let mut env = task.runtime.base_environment(&context.env, user, &dir.work());
         env.extend(order.env.clone());
-        // The region is only a default.
+        // The job may replace a default, such as the region.
         let is_given = |name: &String| !rights::is_default(name) || !order.env.contains_key(name);
         env.extend(rights.iter().filter(|(name, _)| is_given(name)).map(|(name, value)| (name.clone(), value.clone())));
         for (name, path) in &task.caches {
@@ -310,13 +306,13 @@ impl Supervised<'_> {
         let (task, dir, order) = (&self.task, &self.dir, &self.task.order);
         let own_pid = std::process::id() as i32;
         let group = child.id().map_or(0, |pid| pid as i32);
-        // Of a pack, each element has a time limit of its own.
+        // In a pack, each element has its own time limit.
         let limit_s = if order.work.pack.is_some() { 0 } else { order.work.timeout_s };
         let mut stops = Stops::new(&order.failure_policy, limit_s, task.runtime.stop_grace(), Instant::now());
         // Only the first reason is kept, because a later one is its consequence.
         let mut reason: Option<EndCause> = None;
         let mut is_ordered = false;
-        // A command that has just begun has nothing to look at, and most end soon.
+        // Most commands end soon, so the first check comes after an interval.
         let mut check = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut over_scratch = pin!(scratch::over(order.needs.scratch_gib, dir.of_command(), meter.scratch()));
@@ -335,7 +331,7 @@ impl Supervised<'_> {
                     }
                     None
                 }
-                // A reason stays, and what has come to its end is not asked again.
+                // The first reason stays. And a future that has completed must not be polled again.
                 over = &mut over_scratch, if reason.is_none() => {
                     reason = Some(over);
                     self.kill_all(own_pid, group);
@@ -356,7 +352,7 @@ impl Supervised<'_> {
             };
             if let Some(why) = order_to_stop {
                 is_ordered = true;
-                // What was asked to stop for its time limit is over its time, whoever stops it then.
+                // If the time limit has asked the command to stop already, the limit stays the cause.
                 if !stops.is_asked() {
                     reason.get_or_insert(EndCause::Stopped { why, code: None });
                     stops.order(Instant::now());
@@ -367,7 +363,7 @@ impl Supervised<'_> {
         self.cause(status, reason)
     }
 
-    /// Why the command ended. `reason` is why it was made to end.
+    /// Why the command ended. `reason` is why the supervisor ended it.
     fn cause(&self, status: io::Result<ExitStatus>, reason: Option<EndCause>) -> EndCause {
         let status = match status {
             Ok(status) => status,
@@ -388,8 +384,8 @@ impl Supervised<'_> {
         }
     }
 
-    /// Why the command must be killed, if its processes use too much memory, or if the node cannot write what it prints. Of a
-    /// pack, it may be enough to kill elements here.
+    /// Why the command must be killed: its processes use too much memory, or the node cannot write its output. In a pack, this may
+    /// kill some elements instead.
     fn must_end(&self, capture: &Capture, found: &[ProcessEntry], runner: i32) -> Option<EndCause> {
         let elements = match over_memory(&self.task, found, runner) {
             Some(Over::Alloc(cause)) => return Some(cause),
@@ -413,8 +409,8 @@ impl Supervised<'_> {
     }
 }
 
-/// The variables by which CUDA, and the container runtime of NVIDIA, give a command its GPUs and no others. Without GPUs it
-/// gets none: an image may ask for all, and a program takes all that it sees.
+/// The variables by which CUDA and NVIDIA's container runtime give a command its GPUs and no others. Without GPUs the values name
+/// none: an image may ask for all, and a program takes all that it sees.
 fn gpu_variables(uuids: &[String]) -> [(&'static str, String); 2] {
     let all = uuids.join(",");
     let visible = if uuids.is_empty() { "void".to_owned() } else { all.clone() };
@@ -462,11 +458,9 @@ async fn remove_container(dir: &AllocDir) {
     }
 }
 
-/// A command that was started, what it prints, and what its process is.
 type Started = (Child, Capture, Process);
 
-/// Reaps the adopted children among these processes: they became ours when their parents ended. The command still runs, and tokio
-/// reaps it.
+/// Reaps the adopted children among these processes: they became ours when their parents ended. Tokio reaps the command itself.
 fn reap_adopted_children(found: &[ProcessEntry], own_pid: i32, command_pid: i32) {
     let adopted = |pid: i32, parent: i32| parent == own_pid && pid != command_pid;
     for p in found.iter().filter(|p| p.zombie && adopted(p.pid, p.parent)) {
@@ -474,8 +468,8 @@ fn reap_adopted_children(found: &[ProcessEntry], own_pid: i32, command_pid: i32)
     }
 }
 
-/// Reaps every child that has ended. Tokio must not wait for any child here. Returns whether this process has no child left. Then it
-/// has no descendants either, because a process that loses its parent becomes its child.
+/// Reaps every child that has ended. Call this only when tokio waits for no child. Returns whether this process has no child left.
+/// Then it has no descendants either, because a process that loses its parent becomes its child.
 fn reap_all() -> bool {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -525,7 +519,6 @@ mod tests {
         }
     }
 
-    /// The environment of the command of this task.
     fn environment(task: AllocTask) -> Environment {
         let context = SupervisorContext {
             env: Environment::from([("PATH".to_owned(), "/bin".to_owned())]),

@@ -32,13 +32,12 @@ const PART: usize = 1000;
 /// backup may not know what this node knows.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(3600);
 
-/// After so many parts in a row that were not answered, the rest waits for the next report.
+/// After this many parts in a row without an answer, the rest waits for the next report.
 const MAX_FAILED_PARTS: u32 = 3;
 
 /// The longest wait before the next part, if a refusal asks for one.
 const MAX_PART_WAIT: Duration = Duration::from_secs(10);
 
-/// Reports handles and destroys them.
 #[derive(Debug)]
 pub struct Sweeper {
     handles: HandleStore,
@@ -50,7 +49,6 @@ pub struct Sweeper {
     failed: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
-/// How the last reports went.
 #[derive(Default)]
 struct ReportHistory {
     /// When the next report was due after the last answer; absent before the first answer.
@@ -58,9 +56,8 @@ struct ReportHistory {
     failures: u32,
     /// Whether the log already says that handles wait for an operator.
     held_logged: bool,
-    /// The time between two looks at the handles, from the last answer.
+    /// The wait before the next look at the handles, by the last answer.
     next: Duration,
-    /// When the last report was sent.
     reported_at: Option<Instant>,
 }
 
@@ -101,9 +98,9 @@ impl Sweeper {
         }
     }
 
-    /// Lists the handles, and reports them in parts unless they are settled. What an answer names is destroyed before the
-    /// next part is sent. A part that is not answered keeps no other part from being sent. Returns when to look again, also if
-    /// exactly these handles are settled, or the node is not registered.
+    /// Lists the handles, and reports them in parts unless they are settled. The handles that an answer names are destroyed before
+    /// the next part is sent. A part without an answer does not keep the other parts from being sent. Returns when to look again,
+    /// also if these handles are settled, or the node is not registered.
     async fn report(
         &self,
         state: &Arc<NodeState>,
@@ -158,7 +155,7 @@ impl Sweeper {
         }
     }
 
-    /// The list, with why handles in it could not be destroyed. Forgets the others.
+    /// Adds to the list why handles could not be destroyed. Forgets the reasons of handles that are not listed.
     fn with_failures(&self, mut list: HandleList) -> HandleList {
         let mut failed = lock(&self.failed);
         let listed = list.handles.iter_mut().filter_map(|handle| {

@@ -5,7 +5,7 @@
 //! within about `LOOK_AGAIN`, and more often once EC2 has announced the end of the instance; small outputs come first, so
 //! that one large output does not delay the others; an output that S3 refuses keeps no other one back; one piece of one output
 //! is in memory at a time.
-//! Does not: take back what is stored, or store what the command prints after its end.
+//! Does not: remove anything from S3, or store output that comes after the end of the command.
 
 use crate::backoff::{self, History};
 use crate::blocking::blocking;
@@ -34,7 +34,6 @@ const LOOK_AGAIN_SOON: Duration = Duration::from_secs(2);
 /// The most pieces of one output of a running command in one round: the others come too.
 const PIECES: u32 = 16;
 
-/// The loop as its owner sees it.
 #[derive(Debug)]
 pub struct Uploads {
     task: JoinHandle<()>,
@@ -42,7 +41,6 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    /// Starts the loop.
     pub fn start(state: Arc<NodeState>, outputs: Outputs, access: S3Access) -> Self {
         let (ending, told) = watch::channel(false);
         let uploader = Uploader { outputs, access, stored: BTreeMap::new(), refused: BTreeSet::new() };
@@ -128,7 +126,7 @@ impl Uploader {
         failed.map_or(Ok(()), |error| Err((left, error)))
     }
 
-    /// Stores what an output has more than S3 has.
+    /// Stores the part of an output that S3 does not have yet.
     async fn store(&mut self, output: &Waiting) -> Result<(), S3Error> {
         let (id, began) = (output.alloc_id, Instant::now());
         let mut pieces = 0;
@@ -147,7 +145,7 @@ impl Uploader {
                 false => outputs.files(id).note(progress),
             });
             if let Err(error) = noted.await {
-                tracing::warn!(alloc_id = %id, %error, "the disk does not say how much of an output is stored");
+                tracing::warn!(alloc_id = %id, %error, "cannot note how much of an output is stored");
             }
             if progress.end {
                 let (bytes, ms) = (progress.bytes, began.elapsed().as_millis());
@@ -157,7 +155,7 @@ impl Uploader {
         Ok(())
     }
 
-    /// Stores one piece: first its switches, so that nobody takes it for all standard output.
+    /// Stores one piece. Its switches come first, so that nobody takes the whole piece for standard output.
     async fn put(&self, output: &Waiting, piece: NextPiece) -> Result<(), S3Error> {
         let NextPiece { no, bytes, switches, progress } = piece;
         let s3 = self.access.s3().await?;
@@ -171,7 +169,7 @@ impl Uploader {
     }
 }
 
-/// A piece that is to be stored, and how much S3 has with it.
+/// A piece that is to be stored, and how much of the output is in S3 after that.
 struct NextPiece {
     no: u64,
     bytes: Vec<u8>,
@@ -190,11 +188,11 @@ fn next_piece(
     let files = outputs.files(id);
     let stored = known.unwrap_or_else(|| files.progress());
     let size = match files.size() {
-        // What cannot be read as a file is not an output: S3 is told that there is none.
+        // A link in the place of the output is no output: S3 is told that the output is empty.
         Err(error) if error.raw_os_error() == Some(nix::libc::ELOOP) => 0,
         size => size?,
     };
-    // It was dropped meanwhile. An output that is not there because its command was never started is an empty one.
+    // The output was dropped meanwhile. But an output that is missing because its command was never started counts as empty.
     let is_gone = !files.is_there() || size < stored.bytes;
     if is_gone || stored.end || (stored.bytes == size && !has_ended) {
         return Ok(None);

@@ -54,7 +54,7 @@ async fn the_limits_of_single_resources_are_those_of_the_order() {
     node.with(|p| p.order(vec![limited, impossible]));
     node.start(&[]);
     assert_eq!(node.end_of(0).await.log_tail.as_deref(), Some("64\n128\n0\n"));
-    // The kernel has a highest number of open files.
+    // The kernel has a highest number of open files, so it refuses this limit.
     let end = node.end_of(1).await;
     assert!(matches!(&end.cause, Some(EndCause::Rejected { why }) if why.contains("nofile=-1")), "{end:?}");
 }
@@ -251,7 +251,7 @@ async fn a_job_user_runs_the_command_without_the_agents_rights() {
     assert!(node.alloc_dir(0).join("work/mine").exists());
 }
 
-/// `nohup`, `&` in a script, and some service managers start a program so.
+/// `nohup`, `&` in a script, and some service managers start a program with ignored signals.
 #[tokio::test]
 async fn a_command_ignores_no_signal_that_the_starter_of_the_agent_ignored() {
     let mut node = TestNode::new().await;

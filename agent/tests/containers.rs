@@ -1,4 +1,5 @@
-//! A real agent whose jobs with an image run in real containers, by podman. `runtime::container` has what docker does otherwise.
+//! A real agent whose jobs with an image run in real containers of podman. The tests of `runtime::container` cover what docker does
+//! in another way.
 
 use crate::common::podman::{IMAGE, Podman};
 use crate::common::{NODE_ID, TestNode, alloc_id, cause, code, order};
@@ -17,7 +18,7 @@ fn in_container(order: AllocOrder) -> AllocOrder {
     AllocOrder { work: Work { image: Some(IMAGE.into()), ..order.work }, ..order }
 }
 
-/// The user and group ids of a node, which no other test has at the same time.
+/// The user and group ids of a node. No other test has them at the same time.
 fn ids() -> [String; 4] {
     let first = 1_500_000_000 + std::process::id() * 50;
     let range = |from: u32| format!("{from}-{}", from + 9);
@@ -47,11 +48,11 @@ async fn a_job_with_an_image_runs_in_a_container_and_one_without_beside_it_as_a_
     node.running(1).await;
     let name = alloc_id(1).to_string();
     node.until("its container is the only one", |_| (podman.containers() == [name.clone()]).then_some(())).await;
-    // The others have ended, and are no orders any more.
+    // The other allocs have ended, so they are no orders any more.
     node.with(|p| p.orders[0].desired = model::Desired::Stop);
     node.with(|p| p.order(p.orders.clone()));
     let end = node.end_of(1).await;
-    // The first process of the container passes TERM on, and who is stopped goes on to take it: nothing has to wait for KILL.
+    // The first process of the container passes TERM on, and a stopped process goes on to take it: nothing has to wait for KILL.
     assert_eq!((end.client, code(&end)), (ClientStatus::Failed, Some(143)));
     assert_eq!(podman.containers(), [] as [String; 0], "removed when it ended");
 }
@@ -68,7 +69,7 @@ async fn a_container_has_the_user_the_variables_the_input_and_no_rights_or_files
     asked.needs.memory_mib = 64;
     asked.env.insert("KEY".into(), "one\ntwo".into());
     asked.env.insert("LD_PRELOAD".into(), String::new());
-    // "the input"
+    // The text "the input" in base64.
     asked.env.insert(INPUT_VARIABLE.into(), "dGhlIGlucHV0Cg==".into());
     node.with(|p| p.order(vec![asked]));
     node.env.push(("FTP_PROXY".into(), "http://127.0.0.1:1".into()));
@@ -79,7 +80,7 @@ async fn a_container_has_the_user_the_variables_the_input_and_no_rights_or_files
     let end = node.end_of(0).await;
     let first: u32 = ids[1].split('-').next().unwrap().parse().unwrap();
     let (uid, cache) = (first + 1, first + 20);
-    // Of the open files, one is the list itself.
+    // The list of open files is an open file itself.
     let want = format!(
         "{uid}\n{uid} {cache}\nthe input\none\ntwo\n\nno proxy\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nm2\n4\n/work\n1\n"
     );
@@ -98,7 +99,7 @@ async fn what_a_container_used_is_told_at_its_end_without_what_its_client_used()
     let end = node.end_of(0).await;
     assert_eq!((code(&end), printed(&end).trim_end().ends_with("30000000")), (Some(0), true), "{}", printed(&end));
     let usage = end.usage.unwrap();
-    // At the last look it was half a second from its end.
+    // The last look was half a second before its end.
     assert!((1000..3500).contains(&usage.cpu_ms) && usage.ran_ms >= 2000, "{usage:?}");
     assert!((28..80).contains(&usage.memory_mib.unwrap()), "{usage:?}");
     assert_eq!(node.end_of(1).await.usage, None, "it ended before anybody could look");

@@ -1,11 +1,11 @@
-//! GPUs from a file: who gets which, and when they are free again.
+//! GPUs from a file: which alloc gets which, and when they are free again.
 
 use crate::common::{TestNode, alloc_id, cause, is_alive, order};
 use model::wire::AllocOrder;
 use model::{ClientStatus, Desired};
 use serde_json::{Value, json};
 
-/// Says which GPUs it has, and runs until it is let go.
+/// Prints which GPUs it has, and runs until the file `go` is there.
 const SAYS: &str =
     "echo \"$CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES\" > gpus; while ! [ -e go ]; do sleep 0.05; done";
 
@@ -15,7 +15,7 @@ fn with_gpus(copy: u32, gpus: u32, script: &str) -> AllocOrder {
     order
 }
 
-/// A node with GPUs, of which those that are named are sick.
+/// A node with GPUs, some of them sick.
 struct GpuNode(TestNode);
 
 impl GpuNode {
@@ -31,7 +31,7 @@ impl GpuNode {
             json!({"uuid": uuid, "model": "A10G", "sick": sick.contains(&n), "busy_percent": busy, "memory_mib": 512 + n})
         };
         let all: Vec<Value> = (0..gpus).map(gpu).collect();
-        // In one step: the agent reads it again and again.
+        // Replaces the file in one step, because the agent reads it again and again.
         let new = self.0.dir.path().join("new");
         std::fs::write(&new, Value::from(all).to_string()).unwrap();
         std::fs::rename(new, self.file()).unwrap();
@@ -50,7 +50,7 @@ impl GpuNode {
         self.0.with(|plane| plane.order(orders));
     }
 
-    /// What an alloc sees.
+    /// The GPUs that an alloc sees.
     async fn sees(&self, copy: u32) -> String {
         self.0.line_of(copy, "gpus").await
     }
@@ -59,7 +59,7 @@ impl GpuNode {
         std::fs::write(self.0.alloc_dir(copy).join("work/go"), "").unwrap();
     }
 
-    /// The last heartbeat: how many can be used, and what is said of the others.
+    /// What the last heartbeat says: how many GPUs can be used, and why the others cannot.
     async fn says(&self, usable: u32) -> Option<String> {
         let said = |node: &TestNode| {
             node.with(|plane| {

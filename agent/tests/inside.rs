@@ -1,4 +1,4 @@
-//! A person's command inside of an alloc that runs.
+//! A person's command inside of a running alloc.
 
 use crate::common::podman::{IMAGE, Podman};
 use crate::common::{TestNode, alloc_id, order};
@@ -6,7 +6,7 @@ use model::Work;
 use model::wire::AllocOrder;
 use std::process::{Command, Output, Stdio};
 
-/// How a command inside of this alloc is started.
+/// The command line that runs a script inside of this alloc.
 fn entering(node: &TestNode, copy: u32, script: &str) -> Vec<String> {
     let (agent, data) = (env!("CARGO_BIN_EXE_nodekeeper-agent"), node.data().display().to_string());
     let words = [agent, "enter", "--data-dir", &data, &alloc_id(copy).to_string(), "--", "sh", "-c", script];
@@ -23,13 +23,13 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The ids of a node, which no other test has at the same time.
+/// The ids of a node. No other test has them at the same time.
 fn ids(n: u32) -> String {
     let first = 1_450_000_000 + std::process::id() * 50 + n * 10;
     format!("{first}-{}", first + 9)
 }
 
-/// What tells one alloc from another, and from the machine.
+/// Shows what differs between allocs, and between an alloc and the machine.
 const SHOW: &str =
     "id -u; id -G; pwd; echo $MARK $NODEKEEPER_MEMBER; readlink /proc/self/ns/mnt; readlink /proc/self/ns/ipc
     grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status; cat /proc/self/cgroup; grep processes /proc/self/limits; cat /tmp/mark";

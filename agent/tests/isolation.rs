@@ -1,7 +1,7 @@
 //! What a job can do to its node, to the agent, and to other jobs.
 //!
-//! The attacks are run twice: as allocs with user ids of their own, where each must fail, and unisolated, where each must
-//! succeed. So an attack that does not work for another reason is noticed.
+//! The attacks are run twice: as allocs with user ids of their own, where each must fail, and unisolated, where each must succeed.
+//! So an attack that fails for another reason is noticed.
 
 use crate::common::{TestNode, is_alive, order};
 use model::wire::AllocOrder;
@@ -46,12 +46,11 @@ fn text(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The output of a job that ends.
 async fn output(node: &TestNode, copy: u32) -> String {
     node.end_of(copy).await.log_tail.unwrap_or_default()
 }
 
-/// What a rogue job tries. Each script prints GOT if it succeeds.
+/// The attacks of a rogue job. Each script prints GOT if it succeeds.
 const ATTACKS: [(&str, &str); 25] = [
     ("reads the node's token", "grep -q secret-token $NODE && echo GOT"),
     ("reads the agent's state", "grep -q alloc $DATA/state.json && echo GOT"),
@@ -85,7 +84,7 @@ const ATTACKS: [(&str, &str); 25] = [
     ("becomes root by a set-user-id program", "./../../../../setuid-id -u | grep -qx 0 && echo GOT"),
 ];
 
-/// What needs the namespaces of the kernel.
+/// The attacks that need the namespaces of the kernel.
 const MORE_ATTACKS: [(&str, &str); 3] = [
     ("opens another job's GPU", "cat $GPU && echo GOT"),
     ("becomes root in a user namespace", "unshare -Ur grep -q secret-token $NODE && echo GOT"),
@@ -206,7 +205,7 @@ async fn a_job_has_a_user_id_and_no_other_rights() {
     assert_eq!(lines.len(), want.len(), "{output}");
 }
 
-/// Its pipes belong to the supervisor, who runs as another user.
+/// The pipes of its output belong to the supervisor, which runs as another user.
 #[tokio::test]
 async fn a_job_opens_its_own_output_again_and_loses_nothing() {
     needs_root!();
@@ -276,7 +275,7 @@ async fn a_user_id_is_used_again_only_after_its_files_are_closed() {
 async fn what_a_job_leaves_in_a_shared_place_is_gone_when_it_has_ended() {
     needs_root!();
     let (mut node, ids) = (TestNode::new().await, ids());
-    // Without a namespace the place is shared. A job cannot go there, so the test leaves something in its name.
+    // A job reaches this shared place only without namespaces. So the test leaves something there in the job's name.
     let left = Path::new("/dev/shm").join(format!("nodekeeper-left-{}", ids.first));
     node.with(|p| p.order(vec![order(0, "while ! test -e end; do sleep 0.05; done")]));
     node.start(&ids.args());
@@ -301,7 +300,7 @@ async fn a_job_inherits_no_open_file_of_whoever_starts_the_agent() {
     node.with(|p| p.order(vec![order(0, "cat <&8; echo ran")]));
     node.start(&[]);
     let output = output(&node, 0).await;
-    // The shell's own line goes to the other stream, so it may come before or after.
+    // The shell prints its own message on standard error, so it may come before or after.
     assert!(output.contains("ran\n") && !output.contains("GOT"), "{output}");
 }
 
@@ -405,7 +404,7 @@ async fn the_agents_files_are_closed_to_others() {
     assert_eq!((mode(&data), mode(&data.join("allocs")), mode(&data.join("caches"))), (0o711, 0o711, 0o711));
 }
 
-/// Runs the agent with these options until it ends, and returns what it says.
+/// Runs the agent with these options until it ends, and returns what it prints.
 fn refusal(node: &TestNode, as_nobody: bool, args: &[&str]) -> String {
     let program = env!("CARGO_BIN_EXE_nodekeeper-agent");
     let mut command = Command::new(if as_nobody { "setpriv" } else { program });
@@ -426,7 +425,7 @@ async fn an_ordinary_user_runs_jobs_only_if_told_that_they_are_not_isolated() {
     assert!(said.contains("only root can isolate jobs: start the agent as root, or give --unisolated"), "{said}");
     let said = refusal(&node, true, &["--job-user", "daemon"]);
     assert!(said.contains("only root can run commands as another user"), "{said}");
-    // With the option, such an agent runs jobs as itself.
+    // With `--unisolated`, an agent without root runs jobs as itself.
     std::fs::create_dir(node.data()).unwrap();
     nix::unistd::chown(&node.data(), Some(65_534.into()), None).unwrap();
     nix::unistd::chown(&node.dir.path().join("node.json"), Some(65_534.into()), None).unwrap();

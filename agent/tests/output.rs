@@ -19,7 +19,7 @@ impl TestNode {
     }
 }
 
-/// 5,000 lines of 60 bytes, with bytes that are no text.
+/// 5,000 lines of 60 bytes, each with a byte that is not UTF-8.
 const PRINTS: &str = "i=0; while [ $i -lt 5000 ]; do printf '%058d\\377\\n' $i; i=$((i+1)); done";
 
 fn printed() -> Vec<u8> {

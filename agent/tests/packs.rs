@@ -12,7 +12,7 @@ fn pack(copy: u32, script: &str, elements: &str, at_once: u32) -> AllocOrder {
     order
 }
 
-/// The results as they are in JSON, in one line.
+/// The results in JSON, in one line.
 fn results(end: &AllocUpdate) -> String {
     serde_json::to_string(&end.elements.results).unwrap()
 }
@@ -78,7 +78,7 @@ async fn an_element_that_runs_too_long_is_ended_and_the_others_run() {
         "echo $NODEKEEPER_STOP_AT | grep -q . || exit 9; test $NODEKEEPER_ARRAY_INDEX = 1 && sleep 1000 & wait $!";
     let mut slow = pack(0, script, "0-2", 3);
     (slow.work.timeout_s, slow.failure_policy.kill_timeout_s) = (1, 1);
-    // It leaves the group of its element: it ends with the alloc.
+    // The process leaves the group of its element, so it ends only with the alloc.
     let leaves = pack(1, "setsid sleep 1000 > /dev/null 2>&1 < /dev/null & echo $!", "0-1", 1);
     let missing = AllocOrder {
         work: model::Work { command: vec!["./no-such".into()], ..leaves.work.clone() },
@@ -97,7 +97,7 @@ async fn an_element_that_runs_too_long_is_ended_and_the_others_run() {
 #[tokio::test]
 async fn an_element_that_needs_too_much_memory_is_killed_and_its_neighbours_go_on() {
     let mut node = TestNode::new().await;
-    // What is too much is in a child of the element. The others hold something, and end after it was killed.
+    // A child of element 1 uses too much. The other elements use some memory, and end after element 1 was killed.
     let script = r#"case $NODEKEEPER_ARRAY_INDEX in
         1) perl -e '$x = "x" x (200 << 20); sleep 1000'; true;;
         *) perl -e '$x = "x" x (20 << 20); select undef, undef, undef, 0.1 until -e "go"';;
@@ -125,7 +125,7 @@ async fn what_writes_into_the_stream_of_its_runner_is_lost_and_fails_nobody() {
                   echo hello, world > /proc/$PPID/fd/1; sleep 0.2";
     node.with(|p| p.order(vec![pack(0, script, "0-5", 1)]));
     node.start(&[]);
-    // What writes sooner may come before the end of the first element in the stream.
+    // Without this wait, output of the next element may come before the end of the first one in the stream.
     let (log, go) = (node.alloc_dir(0).join("elements"), node.alloc_dir(0).join("work/go"));
     node.until("element 0 to end", |_| std::fs::read_to_string(&log).ok().filter(|text| text.contains("0 exit:0")))
         .await;

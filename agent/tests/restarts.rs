@@ -32,7 +32,7 @@ async fn a_killed_agent_loses_no_running_alloc_and_its_end_is_reported_once() {
     assert_eq!(node.line_of(0, "runs").await, "run");
 }
 
-/// An upgrade in place: the file has another program now, which understands nothing of what this agent says.
+/// An upgrade in place: the file has another program now, which does not understand the messages of this agent.
 async fn another_program_in_its_place(args: &[&str]) {
     let mut node = TestNode::new().await;
     let program = node.dir.path().join("nodekeeper-agent");
@@ -122,7 +122,7 @@ async fn after_a_reboot_the_node_registers_anew_and_does_not_list_what_ran() {
         .until("a complete report", |w| w.with(|p| p.reports[reports..].iter().find(|r| r.complete).cloned()))
         .await;
     assert_eq!((complete.incarnation.as_str(), complete.allocs.len()), ("inc-2", 0));
-    // The list still has the alloc as running. The alloc is not started again.
+    // The list still has the alloc as running. But the alloc is not started again.
     node.beats(2).await;
     assert!(node.with(|p| p.ends(alloc_id(0)).is_empty()));
 }
@@ -146,7 +146,7 @@ async fn without_its_state_file_the_node_registers_anew_and_keeps_running_allocs
     assert!(is_alive(&pid));
 }
 
-/// The command says each time that it begins, where no file of the alloc is.
+/// A command that notes each of its starts in a file outside of the directories of allocs.
 fn says_its_beginning(begins: &std::path::Path) -> String {
     format!("echo $$ >> {}; exec sleep 1000", begins.display())
 }
@@ -188,12 +188,12 @@ async fn a_file_of_an_alloc_that_is_garbage_starts_nothing_twice_and_ends_in_the
     node.start(&[]);
     node.running(0).await;
     node.kill_agent();
-    // Who runs it is in the file no more. It is found, and goes on.
+    // The file no longer names the supervisor. The agent finds it, and the alloc goes on.
     std::fs::write(node.alloc_dir(0).join("started"), "").unwrap();
     node.start(&[]);
     node.beats(3).await;
     assert!(node.with(|p| p.ends(alloc_id(0)).is_empty()));
-    // How it ended is garbage.
+    // The exit record is garbage.
     node.kill_agent();
     std::fs::write(node.alloc_dir(0).join("exit.json"), "{").unwrap();
     node.start(&[]);
@@ -238,7 +238,7 @@ async fn hb_28_no_other_answer_stops_work() {
         (409, json!({"error": "foreign_instance", "message": "m"})),
         (500, json!({"error": "internal", "message": "m"})),
         (503, json!({"error": "busy", "message": "m"})),
-        // These do not come from the control plane: a proxy's page, and a body that does not fit its status.
+        // The control plane does not answer so: a proxy's page, and a body that does not fit its status.
         (410, json!("<html>")),
         (404, json!({"error": "gone", "message": "m"})),
     ];
@@ -282,7 +282,7 @@ async fn a_node_that_cannot_save_its_orders_is_silent_until_it_can() {
     let mut node = TestNode::new().await;
     node.start(&[]);
     node.beats(2).await;
-    // This has the effect of a full disk: a file cannot replace a directory that is not empty, and the spare file is away.
+    // This has the effect of a full disk: a file cannot replace a directory that is not empty, and there is no spare file.
     let in_the_way = ["state.json", "state.spare"].map(|name| node.data().join(name));
     for file in &in_the_way {
         std::fs::remove_file(file).unwrap();

@@ -15,7 +15,7 @@ fn noticed(script: &str, stop_notice_s: u64, timeout_s: u64) -> AllocOrder {
 #[tokio::test]
 async fn a_stop_comes_with_its_signal_and_the_command_may_save_its_work() {
     let mut node = TestNode::new().await;
-    // TERM would end it with another code, and comes only after a minute.
+    // TERM would end the command with another code, and comes only after a minute.
     let script = "exec 2>/dev/null; trap 'echo saved; exit 75' USR1; trap 'exit 3' TERM; echo ready > ready; while :; do sleep 0.1; done";
     node.with(|p| p.order(vec![noticed(script, 60, 0)]));
     node.start(&[]);
@@ -49,7 +49,7 @@ async fn the_signal_comes_before_the_time_limit_and_the_command_knows_when_that_
     assert_eq!((end.client, &end.cause), (ClientStatus::Failed, &Some(EndCause::OverTime { limit_s: 4 })));
     let tail = end.log_tail.unwrap();
     assert!(["4\nnoticed\nasked\n", "3\nnoticed\nasked\n"].contains(&tail.as_str()), "{tail}");
-    // A command that ends when it hears the signal has not run too long.
+    // A command that ends after the notice is not over its time.
     let mut node = TestNode::new().await;
     node.with(|p| p.order(vec![noticed("trap 'exit 75' USR1; while :; do sleep 0.1; done", 2, 4)]));
     node.start(&[]);
@@ -73,7 +73,7 @@ async fn a_command_that_is_stopped_is_asked_too() {
 #[tokio::test]
 async fn an_end_says_what_the_whole_tree_used() {
     let mut node = TestNode::new().await;
-    // The work is done by a child, whose parent ends before it.
+    // A child does the work, and its parent ends before it.
     let burns = r#"$x = "x" x (80 << 20); 1 while (times)[0] < 1; open F, ">", "done"; print F "1\n""#;
     let script = format!("head -c 5M /dev/zero >file; (perl -e '{burns}' &); until [ -s done ]; do sleep 0.05; done");
     node.with(|p| p.order(vec![order(0, &script)]));

@@ -1,4 +1,4 @@
-//! Storing output in S3: with a real agent, and a stand-in for S3 that keeps what it is sent.
+//! Storing output in S3: with a real agent, and a stand-in for S3 that keeps the objects.
 
 use crate::common::{TestNode, alloc_id, order};
 use axum::Router;
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What S3 has.
+/// The objects and the settings of the stand-in for S3.
 #[derive(Clone, Default)]
 struct Bucket(Arc<Mutex<Inside>>);
 
@@ -27,9 +27,9 @@ struct Inside {
     objects: BTreeMap<String, Object>,
     /// The keys of all calls.
     calls: Vec<String>,
-    /// So many calls are refused for a passing reason.
+    /// This many calls are refused for a passing reason.
     busy: u32,
-    /// What may not be stored.
+    /// Objects whose keys begin with this may not be stored.
     denied: Option<String>,
 }
 
@@ -47,18 +47,17 @@ impl Bucket {
         look(&mut self.0.lock().unwrap())
     }
 
-    /// The pieces that are stored of an output.
     fn pieces(&self, copy: u32) -> Vec<Object> {
         let piece = |no: u32| self.with(|s3| s3.objects.get(&format!("{}/{no:06}.log", key(copy))).cloned());
         (0..).map_while(piece).collect()
     }
 
-    /// What is stored of an output.
+    /// The bytes of an output that are stored.
     fn beginning(&self, copy: u32) -> Vec<u8> {
         self.pieces(copy).into_iter().flat_map(|(bytes, ..)| bytes).collect()
     }
 
-    /// What is stored of what an alloc had made: the bytes of each file, or the form of the content.
+    /// The partial outputs of an alloc that are stored: the bytes of each file, or the form of another content.
     fn partial(&self, copy: u32) -> BTreeMap<String, String> {
         let list = self.with(|s3| s3.objects.get(&format!("{}/partial.json", key(copy))).cloned());
         let list: Vec<StoredOutput> = list.map_or_else(Vec::new, |(list, ..)| serde_json::from_slice(&list).unwrap());
@@ -71,7 +70,7 @@ impl Bucket {
         list.iter().map(|stored| (stored.path.clone(), text(stored))).collect()
     }
 
-    /// An output that is stored whole.
+    /// The bytes of an output; `None` until it is stored completely.
     fn whole(&self, copy: u32) -> Option<Vec<u8>> {
         let is_whole = self.pieces(copy).last().is_some_and(|(_, then, _)| then == END);
         is_whole.then(|| self.beginning(copy))
@@ -161,7 +160,7 @@ async fn an_output_is_stored_whole_and_once_with_its_streams() {
     assert_eq!(bucket.with(|s3| s3.calls.clone()), [format!("{}/000000.log", key(3))]);
 }
 
-/// The end of the instance is announced while the command runs: see `interruption` in the agent's tests of the metadata.
+/// The command still runs when EC2 announces the end of the instance: see `interruption` in the tests of the metadata.
 #[tokio::test]
 async fn what_a_running_command_has_printed_is_stored_before_it_ends_and_the_rest_after() {
     let bucket = Bucket::default();
@@ -170,7 +169,7 @@ async fn what_a_running_command_has_printed_is_stored_before_it_ends_and_the_res
     node.with(|p| p.order(vec![stored(0, script)]));
     node.start(&[]);
     node.until("it has printed", |w| w.alloc_dir(0).join("work/printed").exists().then_some(())).await;
-    // An end of another alloc makes the loop look at once.
+    // The end of another alloc makes the loop look at once.
     node.with(|p| p.order(vec![stored(0, script), stored(1, "true")]));
     node.until("what there is is stored", |_| (bucket.beginning(0) == numbers(1_500_000)).then_some(())).await;
     assert_eq!(bucket.whole(0), None, "more may come");
@@ -199,7 +198,7 @@ async fn an_output_that_s3_refuses_keeps_no_other_one_back() {
 
 #[tokio::test]
 async fn while_s3_is_away_ends_are_reported_and_the_next_agent_stores_what_has_no_directory_any_more() {
-    // Nobody listens here now.
+    // No server listens at this address now.
     let at = std::net::TcpListener::bind(any_port()).unwrap().local_addr().unwrap();
     let mut node = node(at).await;
     node.with(|p| p.order(vec![stored(0, "seq 1 1500000"), stored(1, "echo small")]));
@@ -215,7 +214,7 @@ async fn while_s3_is_away_ends_are_reported_and_the_next_agent_stores_what_has_n
     node.start(&[]);
     node.until("it is stored", |_| bucket.whole(0)).await;
     assert!(bucket.whole(0).unwrap() == numbers(1_500_000));
-    // The large one has two pieces. It does not keep the small one waiting.
+    // The large output has two pieces. It does not keep the small one waiting.
     assert_eq!(bucket.with(|s3| s3.calls[0].clone()), format!("{}/000000.log", key(1)));
     let place = node.data().join("outputs").join(alloc_id(0).to_string()).join("place");
     node.until("it waits no more", |_| (!place.exists()).then_some(())).await;
@@ -255,7 +254,7 @@ fn makes(copy: u32) -> AllocOrder {
     AllocOrder { work: Work { outputs: outputs.into(), ..order.work }, ..order }
 }
 
-/// Stops the alloc that makes something, when it has. Returns its end.
+/// Stops the alloc after it has made something. Returns its end.
 async fn stopped(node: &TestNode, copy: u32) -> AllocUpdate {
     node.until("it has made something", |w| w.alloc_dir(copy).join("work/made").exists().then_some(())).await;
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..makes(copy) }]));

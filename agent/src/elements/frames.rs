@@ -1,46 +1,39 @@
-//! What the process that runs elements says to its supervisor: a stream of frames.
+//! The stream of frames from the process that runs elements to its supervisor.
 //!
 //! ```text
 //! kind (1 byte)  element (4 bytes)  length (4 bytes)  so many bytes
 //! ```
 //!
-//! Guarantees: a reader that gets the stream in any parts finds the same frames; a stream that is not one is found out, and costs
-//! no memory.
-//! Does not: know what the bytes say. They come from the job's own user, who may write whatever it likes.
+//! Guarantees: a reader finds the same frames however the stream is cut into parts; invalid input is detected, and uses little
+//! memory.
+//! Does not: trust the content. It comes from the job's own user, who may write anything.
 
 use model::elements::Outcome;
 
-/// The longest frame. A reader takes no longer one.
+/// The longest content of a frame. A reader refuses a longer one.
 pub const MAX_BYTES: usize = 64 << 10;
 const HEAD: usize = 9;
 
-/// What a frame says of an element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// It was started.
     Begin,
-    /// It printed this on standard output.
     Out(Vec<u8>),
-    /// It printed this on standard error.
     Err(Vec<u8>),
-    /// It ended; `None` if its end counts for nothing, because the alloc was told to stop.
+    /// `None` if the end has no outcome, because the alloc was told to stop.
     End(Option<Outcome>),
 }
 
-/// A part of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub element: u32,
     pub said: Said,
 }
 
-/// The stream is not one of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what runs the elements does not say how they are: a job wrote into its standard output")]
+#[error("the process that runs the elements sent invalid data: a job wrote into its standard output")]
 pub struct BadStream;
 
 impl Frame {
-    /// The frame as bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let outcome = if let Said::End(Some(outcome)) = &self.said { outcome.to_string() } else { String::new() };
         let (kind, content): (u8, &[u8]) = match &self.said {
@@ -59,7 +52,7 @@ impl Frame {
 pub struct FrameReader(Vec<u8>);
 
 impl FrameReader {
-    /// The frames that these bytes complete. An error says that the stream is broken. The frames before the break still count.
+    /// The frames that these bytes complete. An error means that the stream is broken. The frames before the break still count.
     pub fn read(&mut self, bytes: &[u8]) -> (Vec<Frame>, Result<(), BadStream>) {
         self.0.extend_from_slice(bytes);
         let mut frames = Vec::new();

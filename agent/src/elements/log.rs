@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! 17 exit:0 120      element, outcome, bytes that it printed
-//! 18 - 7             it was stopped with its alloc: its end counts for nothing
+//! 18 - 7             it was stopped with its alloc: it has no outcome
 //! 19 memory -        it ran when the alloc ended; what it printed is not known
 //! ```
 //!
 //! Guarantees: the order of the lines is that of the output; a line that a crash cut off is not read.
-//! Does not: keep the order of ends for more than that: the results are a set.
+//! Does not: use the order of the lines for anything else: the results are a set.
 
 use crate::atomic_file::if_there;
 use crate::elements::frames::{BadStream, FrameReader, Said};
@@ -37,8 +37,8 @@ pub struct ElementsLog {
     path: PathBuf,
     /// The elements that run now, each with the number of bytes that it has printed.
     running: BTreeMap<u32, u64>,
-    /// The control group of the alloc, and how many processes the kernel has killed there for their memory, as far as that has
-    /// been told of an element.
+    /// The control group of the alloc, and how many of the kernel's kills for memory in this group were blamed on an element so
+    /// far.
     group: Option<PathBuf>,
     kills: u64,
     /// The number of elements that the supervisor has killed for their memory and that have not ended yet.
@@ -57,7 +57,7 @@ impl ElementsLog {
         Arc::clone(&self.killed)
     }
 
-    /// Reads a part of the stream, and gives `print` what elements printed, in its order.
+    /// Reads a part of the stream. `print` gets the output of the elements, in the order of the stream.
     pub(crate) fn read(&mut self, bytes: &[u8], mut print: impl FnMut(Stream, &[u8])) -> Result<(), BadStream> {
         let (frames, end) = self.frames.read(bytes);
         for frame in frames {
@@ -82,8 +82,9 @@ impl ElementsLog {
         end
     }
 
-    /// What was killed when the kernel or the supervisor killed for memory was killed for that. The kernel kills one process: then the
-    /// shell above it ends with 137, and who ran alone may fail in any way.
+    /// Finds out whether an element was killed for its memory. After a kill by the supervisor, that is the next element that ends
+    /// by KILL. The kernel may kill only one process of an element: then a shell above it ends with 137, and an element that ran
+    /// alone may fail in any way.
     fn judged(&mut self, outcome: Outcome) -> Outcome {
         let was_killed = matches!(outcome, Outcome::Signal(KILL) | Outcome::Exit(SHELL_KILL));
         if was_killed && self.killed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
@@ -98,12 +99,12 @@ impl ElementsLog {
         if is_for_memory { Outcome::Memory } else { outcome }
     }
 
-    /// The alloc has ended for this cause: so have the elements that ran, if the cause is theirs. Returns the cause, which after a run
-    /// of all elements says how they ended.
+    /// Notes the elements that still ran when the alloc ended for this cause. Returns the cause of the alloc: if all elements were
+    /// run, their results decide it.
     pub(crate) fn end(mut self, cause: EndCause, all: &Ranges) -> EndCause {
         let outcome = Outcome::of_end(&cause);
         for (element, bytes) in std::mem::take(&mut self.running) {
-            // Only one element prints into the output at a time, and it is the last one there.
+            // Only one element at a time prints into the output, so these bytes are the last ones there.
             self.note(element, outcome, (bytes > 0).then_some(bytes));
         }
         if cause != (EndCause::Exited { code: 0 }) {
@@ -118,7 +119,7 @@ impl ElementsLog {
         }
     }
 
-    /// A line that cannot be written is an element that runs again.
+    /// If the line cannot be written, the element runs again.
     fn note(&mut self, element: u32, outcome: Option<Outcome>, bytes: Option<u64>) {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let (outcome, bytes) = (or_none(outcome.map(|o| o.to_string())), or_none(bytes.map(|b| b.to_string())));
@@ -128,7 +129,7 @@ impl ElementsLog {
     }
 }
 
-/// What the file says. Nothing, if there is none.
+/// The content of the file; empty if there is no file.
 pub(crate) fn told(path: &Path) -> io::Result<Told> {
     let Some(text) = if_there(fs::read_to_string(path))? else { return Ok(Told::default()) };
     let mut told = Told::default();

@@ -6,8 +6,8 @@
 //! log       the file that says how elements ended, and how much each has printed
 //! ```
 //!
-//! Guarantees: an element is started at most once in an alloc, in the order of the numbers; what one printed stands together in the output of the
-//! alloc; how it ended is on disk before the agent tells it; one that fails stops no other.
+//! Guarantees: an element is started at most once in an alloc, in the order of the numbers; the output of one element stays
+//! together in the output of the alloc; the outcome is on disk before the agent reports it; a failed element stops no other.
 //! Does not: try an element again. A later alloc does.
 
 pub mod frames;

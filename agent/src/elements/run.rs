@@ -35,23 +35,23 @@ use tokio::time::{Instant, sleep_until};
 const STARTS: u32 = 10;
 const START_AGAIN: Duration = Duration::from_millis(500);
 
-/// What an element prints while others do is in memory up to so many bytes, and above in a file.
+/// The held output of an element is in memory up to this many bytes, and in a file above.
 const IN_MEMORY: usize = 256 << 10;
 
 /// How many frames wait for the supervisor.
 const WAITING: usize = 64;
 
-/// What elements are told from outside.
+/// The present order to the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Run,
     /// A stop is near: nothing new is started.
     Notice,
-    /// What ends from now on counts for nothing.
+    /// An element that ends from now on has no outcome.
     Stop,
 }
 
-/// What the elements of a pack have beside the command.
+/// The pack of an order, and the settings for each of its elements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ElementsStart {
     pack: Pack,
@@ -61,7 +61,6 @@ pub struct ElementsStart {
 }
 
 impl ElementsStart {
-    /// The elements of this order; `None` if it is no pack.
     pub fn of(order: &AllocOrder) -> Option<Self> {
         let (timeout_s, policy) = (order.work.timeout_s, order.failure_policy.clone());
         order.work.pack.clone().map(|pack| Self { pack, timeout_s, policy })
@@ -72,12 +71,12 @@ struct Runner {
     command: JobCommand,
     elements: ElementsStart,
     clock: fn() -> Time,
-    /// The frames on their way to the supervisor. Who holds the lock writes what belongs together.
+    /// The frames on their way to the supervisor. Hold the lock while frames that belong together are sent.
     frames: Mutex<mpsc::Sender<Vec<u8>>>,
     order: watch::Receiver<Order>,
 }
 
-/// Runs all elements. An error says why none can be run.
+/// Runs all elements. An error says why none can be run, or why an element is lost.
 pub fn run(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) -> Result<(), EndCause> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let own = |e: &io::Error| program::own_limit(&command.ulimits, e);
@@ -110,7 +109,7 @@ async fn all(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) 
             ended = running.join_next() => match ended {
                 None => break,
                 Some(Ok(ended)) => end = end.and(ended),
-                Some(Err(e)) => end = Err(EndCause::Lost { why: format!("an element was not followed to its end: {e}") }),
+                Some(Err(e)) => end = Err(EndCause::Lost { why: format!("the task of an element failed: {e}") }),
             },
             said = signals.next(now) => {
                 orders.send_replace(said);
@@ -122,10 +121,10 @@ async fn all(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) 
     end
 }
 
-/// The signals by which the supervisor says that a stop is near, and asks for it.
+/// Listens to the signals by which the supervisor gives the notice, and asks to stop.
 struct Signals {
     term: UnixSignal,
-    /// That of the job, if it is another one.
+    /// The stop signal of the job, if it is not TERM.
     own: Option<UnixSignal>,
     has_notice: bool,
 }
@@ -137,7 +136,7 @@ impl Signals {
         Ok(Self { term: signal(SignalKind::terminate())?, own, has_notice: policy.stop_notice_s > 0 })
     }
 
-    /// What the next signal says, after this order.
+    /// The order after the next signal, if the present order is `now`.
     async fn next(&mut self, now: Order) -> Order {
         let own = async {
             match &mut self.own {
@@ -161,7 +160,7 @@ impl Signals {
     }
 }
 
-/// Writes the frames as they come. A supervisor that is gone reads none: then nobody tells how an element ended.
+/// Writes the frames as they come. If the supervisor is gone, the frames are lost.
 fn write(mut frames: mpsc::Receiver<Vec<u8>>) {
     let mut out = io::stdout().lock();
     while let Some(frame) = frames.blocking_recv() {
@@ -171,16 +170,15 @@ fn write(mut frames: mpsc::Receiver<Vec<u8>>) {
     }
 }
 
-/// What an element has printed so far.
+/// What happens with the output of an element.
 enum Printed {
-    /// It is the only one that runs: it is said at once.
+    /// It is sent at once, because no other element runs at the same time.
     Said,
-    /// It is said when the element has ended, so that it stands together.
+    /// It is sent when the element has ended, so that it stays together.
     Held(SpooledTempFile),
 }
 
 impl Runner {
-    /// Runs one element to its end.
     async fn one(&self, element: u32) -> Result<(), EndCause> {
         self.say(&[Frame { element, said: Said::Begin }.bytes()]).await;
         let mut printed = match self.elements.pack.at_once {
@@ -194,7 +192,7 @@ impl Runner {
         self.end(element, printed, outcome).await.map_err(|e| cannot("keep what an element printed", &e))
     }
 
-    /// Starts an element. If there is nothing to run, that is its outcome, as in a shell.
+    /// Starts an element. If its program cannot be executed, the outcome is the exit code that a shell gives.
     async fn start(&self, element: u32) -> Result<Result<Child, Outcome>, EndCause> {
         let mut left = STARTS;
         loop {
@@ -216,7 +214,7 @@ impl Runner {
         }
     }
 
-    /// Waits for an element. `None` if its end counts for nothing.
+    /// Waits for an element. `None` if it has no outcome, because it was asked to stop.
     async fn follow(&self, element: u32, mut child: Child, printed: &mut Printed) -> Result<Option<Outcome>, EndCause> {
         let group = child.id().map_or(0, |pid| pid as i32);
         let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
@@ -281,7 +279,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Says what an element printed, if it was held, and how it ended.
+    /// Sends the held output of an element, and its end.
     async fn end(&self, element: u32, printed: Printed, outcome: Option<Outcome>) -> io::Result<()> {
         let end = Frame { element, said: Said::End(outcome) }.bytes();
         let Printed::Held(mut file) = printed else {
@@ -310,14 +308,14 @@ impl Runner {
     }
 }
 
-/// What comes next out of a pipe; `None` at its end. A pipe that has ended says nothing more.
+/// The next bytes of a pipe; `None` at its end. Waits for ever for a pipe that has ended already.
 async fn read<'a>(pipe: &mut Option<impl tokio::io::AsyncRead + Unpin>, bytes: &'a mut [u8]) -> Option<&'a [u8]> {
     let Some(pipe) = pipe else { return std::future::pending().await };
     let n = pipe.read(bytes).await.unwrap_or(0);
     bytes.get(..n).filter(|bytes| !bytes.is_empty())
 }
 
-/// What is in a pipe now, which does not make its reader wait. Who else has it open is not waited for.
+/// The bytes that are in a pipe now. The pipe does not block, so another process that holds it open is not waited for.
 fn rest(pipe: Option<&impl AsFd>) -> Vec<Vec<u8>> {
     let (mut parts, mut bytes) = (Vec::new(), vec![0; MAX_BYTES]);
     while let Some(pipe) = pipe {

@@ -1,8 +1,7 @@
 //! The process that becomes a command inside of an alloc.
 //!
-//! Guarantees: if a step fails, the command is not run. What is read of the alloc's process is of that process, and not of a later
-//! one with its pid.
-//! Does not: make anything of the alloc: the process that runs has it all.
+//! Guarantees: if a step fails, the command is not run; nothing is read of a later process with the same pid.
+//! Does not: make namespaces or groups. It joins those of the alloc's process.
 
 use super::live::{Live, failed, not_running};
 use crate::isolation::JobUser;
@@ -18,7 +17,8 @@ use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Becomes the command. Returns only if that fails. There must be no other thread: the view of the file system is a process's.
+/// Becomes the command. Returns only if that fails. The process must have only one thread: otherwise it cannot change its view of
+/// the file system.
 pub(super) fn run(live: &Live, command: &[String], term: Option<String>) -> anyhow::Error {
     match prepare(live, command, term) {
         Ok(start) => {
@@ -32,9 +32,8 @@ pub(super) fn run(live: &Live, command: &[String], term: Option<String>) -> anyh
     }
 }
 
-/// Joins what isolates the alloc.
 fn prepare(live: &Live, command: &[String], term: Option<String>) -> anyhow::Result<JobStart> {
-    // A session of its own: what the terminal of the caller is told comes through the process that started this one.
+    // A session of its own, apart from the caller's terminal. The process that started this one passes on what the caller types.
     nix::unistd::setsid().map_err(|e| failed("leave the caller's session")(e.into()))?;
     if io::stdin().is_terminal() {
         // The first terminal that the leader of a session opens becomes its own. One that belongs to another session stays there.
@@ -82,20 +81,22 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> anyhow::Res
         restrict(&start, || view.iter().flatten().try_for_each(|(file, kind)| Ok(setns(file, *kind)?)))
             .map_err(failed("join the alloc"))?;
     }
-    // After the user has changed, which would undo it: without its caller nobody reads what it says.
-    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| failed("follow its caller")(e.into()))?;
+    // This comes after the change of the user, which would undo it. The command must end with its caller, because nobody else reads
+    // its output.
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
+        .map_err(|e| failed("make the command end with its caller")(e.into()))?;
     std::env::set_current_dir(live.dir.work()).map_err(failed("enter the directory of the alloc"))?;
     Ok(start)
 }
 
-/// The process that the supervisor started for the command: the oldest of its children. The others lost their own parents.
-/// The first element of a pack is the same among the children of what runs the elements.
+/// The process that the supervisor started for the command: the oldest of its children. The other children were adopted. In a pack,
+/// the same rule finds the first element among the children of the process that runs the elements.
 fn first_process(supervisor: i32) -> Option<ProcessEntry> {
     let all = process_table::all().into_iter().filter(|p| p.parent == supervisor && !p.zombie);
     all.min_by_key(|p| (p.start_ticks, p.pid))
 }
 
-/// The variables in the environment of a process. What is not text is left out.
+/// The variables in the environment of a process. Those that are not UTF-8 are left out.
 fn variables(environ: &[u8]) -> Environment {
     let texts = environ.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
     texts.filter_map(|entry| entry.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()

@@ -1,4 +1,4 @@
-//! An alloc that runs on this node, as its files say, and why there is none.
+//! Finds an alloc that runs on this node by its files, or says why there is none.
 //!
 //! Guarantees: an alloc counts as running as long as its supervisor does.
 //! Does not: start or join anything.
@@ -19,17 +19,14 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// The alloc does not run.
 pub(super) fn not_running(id: AllocId, why: &str) -> anyhow::Error {
     anyhow!("alloc {id} does not run: it {why}")
 }
 
-/// A step failed.
 pub(super) fn failed(what: impl Display) -> impl FnOnce(io::Error) -> anyhow::Error {
     move |error| anyhow!("cannot {what}: {error}")
 }
 
-/// An alloc that runs.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) task: AllocTask,
@@ -54,7 +51,7 @@ impl Live {
         let start = dir.start_record().map_err(closed)?.ok_or_else(|| not_running(id, "has not started yet"))?;
         let owner = std::fs::metadata(dir.path()).map_err(closed)?.uid();
         if task.isolation.is_none() && owner != nix::unistd::geteuid().as_raw() {
-            // Root would be root there.
+            // The command would be root in the alloc too.
             bail!(
                 "alloc {id} is run by the user with the id {owner}, who alone can look into it: sudo --user=#{owner} \
                  nodekeeper-agent enter …"

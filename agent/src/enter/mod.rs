@@ -1,8 +1,8 @@
-//! A command inside of an alloc that runs, for a person who looks into it.
+//! Runs a command inside of a running alloc, for a person who looks into it.
 //!
-//! Flow: [`run`] finds the alloc, starts this program again, and passes on what the terminal and the command say. The program that
-//! it starts joins what isolates the alloc, gives up the agent's rights, and becomes the command (`join`). An alloc in a
-//! container is entered by the runtime of its container.
+//! Flow: [`run`] finds the alloc, starts this program again, and passes on the input and output of the terminal. The program that
+//! it starts joins what isolates the alloc, gives up the agent's rights, and becomes the command (`join`). An alloc in a container
+//! is entered by the runtime of its container.
 //! Guarantees: the command has the rights of the alloc and no others: its user and groups, control group, view of the files,
 //! limits, environment and directory. It never holds the terminal of its caller, where a process of the alloc could type. It ends
 //! with the alloc.
@@ -28,7 +28,7 @@ use terminal::Terminal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
-/// How often the alloc is looked at.
+/// How often the program checks whether the alloc still runs.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What to run, and where.
@@ -74,11 +74,11 @@ pub fn run(args: &EnterArgs, term: Option<String>) -> anyhow::Result<u8> {
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-/// Starts the command and waits for it. Ends it with the alloc, and passes on what the caller is told to do.
+/// Starts the command and waits for it. Kills it when the alloc ends, and passes on the signals that the caller gets.
 async fn wait(live: &Live, command: Command, terminal: Option<Terminal>) -> io::Result<ExitStatus> {
     let mut command = tokio::process::Command::from(command);
     let mut child = command.spawn()?;
-    // Whoever holds the command's side of the terminal keeps it open.
+    // Otherwise this process would keep the command's side of the terminal open.
     drop(command);
     let group = child.id().map_or(0, |pid| pid as i32);
     let passing = terminal.map(Terminal::pass_on).transpose()?;

@@ -1,6 +1,6 @@
-//! A terminal for a command, and what passes between it and the terminal of the caller.
+//! A terminal for a command, connected with the terminal of the caller.
 //!
-//! Guarantees: the terminal of the caller is afterwards as it was before, however the command ends.
+//! Guarantees: the settings of the caller's terminal are restored, however the command ends.
 //! Does not: look at what passes.
 
 use nix::pty::openpty;
@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long the last words of a command may take to come, if something that it left holds its terminal.
+/// How long to wait for the last output of a command, if a process that it left behind holds its terminal.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// A terminal whose other side a command has.
@@ -38,7 +38,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Begins to pass on what either side says.
+    /// Begins to pass on input and output.
     pub(super) fn pass_on(self) -> io::Result<Passing> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
@@ -47,7 +47,7 @@ impl Terminal {
         tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?;
         let (says_end, ended) = channel();
         let passing = Passing { ours: self.ours, before, ended };
-        // It waits for the caller, so it ends with this process.
+        // This thread waits for input of the caller, so it ends only with this process.
         thread::spawn(move || copy(&mut io::stdin(), &mut from_caller));
         thread::spawn(move || {
             copy(&mut from_command, &mut io::stdout());
@@ -57,7 +57,6 @@ impl Terminal {
     }
 }
 
-/// What passes between the two terminals.
 #[derive(Debug)]
 pub(super) struct Passing {
     ours: File,
@@ -66,12 +65,12 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// The terminal of the caller has another size now.
+    /// Takes over the new size of the caller's terminal.
     pub(super) fn resize(&self) {
         take_size(&self.ours);
     }
 
-    /// The command has ended: waits for its last words.
+    /// Waits for the last output of a command that has ended.
     pub(super) fn end(self) {
         let _late_is_fine = self.ended.recv_timeout(LAST_WORDS);
     }

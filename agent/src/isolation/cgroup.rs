@@ -29,7 +29,7 @@ const STEP: Duration = Duration::from_millis(10);
 /// How long a group may take to become empty after its processes were killed.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What of an alloc the kernel kills if there is no memory left for it.
+/// Which processes of an alloc the kernel kills when the alloc has no memory left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dies {
     All,
@@ -67,7 +67,7 @@ fn make(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the group of an alloc, with its limits: the memory that it needs (0: no limit), and so many processes and threads. The
+/// Makes the group of an alloc, with its limits: the memory that it needs (0: no limit), and `max_tasks` processes and threads. The
 /// vCPUs that it needs become its share when the machine is busy.
 pub fn create(group: &Path, needs: &Needs, max_tasks: u64, dies: Dies) -> io::Result<()> {
     make(group)?;
@@ -88,7 +88,6 @@ pub fn create(group: &Path, needs: &Needs, max_tasks: u64, dies: Dies) -> io::Re
     Ok(())
 }
 
-/// Puts this process into the group.
 pub fn enter(group: &Path) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
@@ -98,7 +97,8 @@ pub fn limits_memory(group: &Path) -> bool {
     group.join("memory.max").exists()
 }
 
-/// How many processes of the group the kernel has killed because the group had no memory left; `None` if nobody counts them.
+/// How many processes of the group the kernel has killed because the group had no memory left; `None` if the kernel does not count
+/// them.
 pub fn memory_kills(group: &Path) -> Option<u64> {
     let events = fs::read_to_string(group.join("memory.events")).ok()?;
     events.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()

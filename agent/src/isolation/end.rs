@@ -36,7 +36,8 @@ pub async fn end_user(program: &Path, uid: u32, reaper: u32) {
             other => {
                 let outcome = other.map_or_else(|e| e.to_string(), |status| status.to_string());
                 tracing::warn!(uid, outcome, "processes of a job do not end: trying again");
-                // The helper may not start, for example without memory. One by one is worse, and better than nothing.
+                // The helper may not start, for example without memory. Killing one process after the other may miss new ones, but
+                // is better than nothing.
                 for pid in process_table::of_user(uid) {
                     process_table::send(pid, Signal::SIGKILL);
                 }

@@ -34,14 +34,13 @@ const OOM_SCORE: &str = "500";
 /// The kernel's number of the file system that shows message queues.
 const MESSAGE_QUEUES: FsType = FsType(0x1980_0202);
 
-/// A command, and who runs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStart {
     pub command: JobCommand,
     pub user: JobUser,
     /// What else restricts the command; `None` for a user that the operator named.
     pub sandbox: Option<Sandbox>,
-    /// The elements for each of which the command runs; `None`: it runs once.
+    /// The elements for each of which the command runs; `None` if it runs once.
     pub elements: Option<ElementsStart>,
 }
 
@@ -56,12 +55,13 @@ pub struct Sandbox {
     pub max_tasks: u64,
 }
 
-/// Tells why a helper did not become the command. The command has no way to it: it gets another standard input.
+/// The file in which a helper says why it did not become the command. The command cannot reach the file, because it gets another
+/// standard input.
 #[derive(Debug)]
 pub struct Verdict(File);
 
 impl Verdict {
-    /// What the helper has said. `None` if it became the command.
+    /// Why the helper did not become the command; `None` if it did.
     pub fn read(mut self) -> Option<EndCause> {
         self.0.rewind().ok()?;
         // Until the helper says something, the file describes the command.
@@ -69,14 +69,14 @@ impl Verdict {
     }
 }
 
-/// The standard input that makes a helper the command, and what it says if it cannot become it.
+/// The standard input that tells a helper which command to become, and the verdict of the helper.
 pub fn start_as(start: &JobStart) -> io::Result<(Stdio, Verdict)> {
     let file = in_memory(&serde_json::to_vec(start)?)?;
     Ok((Stdio::from(file.try_clone()?), Verdict(file)))
 }
 
-/// Becomes the command that `stdin` describes, or runs it once for each element. Returns when all elements have ended, or if there
-/// is nothing to become; the cause of that is in `stdin` then.
+/// Becomes the command that `stdin` describes, or runs it once for each element. Returns `None` when all elements have ended.
+/// Otherwise returns why the command was not run, and writes this cause into `stdin`.
 pub fn run(mut stdin: File, clock: fn() -> Time) -> Option<EndCause> {
     let cause = begin(&stdin, clock).err()?;
     let said = serde_json::to_vec(&cause).map_err(io::Error::from);
@@ -111,8 +111,8 @@ fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
     Err(command.why_not(&error))
 }
 
-/// Applies every restriction of the command to this process. `join` enters a view of the file system that there is already.
-/// `InvalidInput`: a limit that the job asks for cannot be set, here or anywhere.
+/// Applies every restriction of the command to this process. `join` enters an existing view of the file system. The error
+/// `InvalidInput` means that the machine does not allow a limit that the job asks for.
 pub fn restrict(start: &JobStart, join: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // Fails only on a kernel without the file, where the score does not exist.
     let _best_effort = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
@@ -188,7 +188,7 @@ pub(super) fn enter_private_mounts(mounts: &PrivateMounts) -> io::Result<()> {
     if Path::new("/dev/shm").is_dir() {
         mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), plain, Some("mode=1777"))?;
     }
-    // The machine's one shows the queues of the machine.
+    // The machine's own mount shows the queues of others.
     if statfs("/dev/mqueue").is_ok_and(|fs| fs.filesystem_type() == MESSAGE_QUEUES) {
         mount(Some("mqueue"), "/dev/mqueue", Some("mqueue"), plain | MsFlags::MS_NOEXEC, NONE)?;
     }

@@ -28,24 +28,19 @@ const FEWEST: u32 = 3;
 /// Ids from `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
-    /// The lowest id.
     pub first: u32,
-    /// The highest id.
     pub last: u32,
 }
 
 impl IdRange {
-    /// Every id of the range.
     pub fn ids(self) -> impl Iterator<Item = u32> {
         self.first..=self.last
     }
 
-    /// Whether the id is in the range.
     pub const fn contains(self, id: u32) -> bool {
         self.first <= id && id <= self.last
     }
 
-    /// Whether the two ranges share an id.
     pub const fn overlaps(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }

@@ -1,4 +1,4 @@
-//! What a user id leaves outside of the directory of its alloc.
+//! What a user id leaves behind outside of the directory of its alloc.
 //!
 //! Guarantees: an alloc that gets the id later finds no file, shared memory, semaphore or queue of an earlier one, also where
 //! the machine allows no private view of these places.
@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The directories of the machine that an alloc sees its own in place of: the distributions open them to everybody.
+/// The directories that distributions open to everybody. An alloc sees its own ones in their place.
 pub(super) const TEMPORARY: [&str; 4] = ["/tmp", "/var/tmp", "/run/lock", "/var/crash"];
 
 /// Where everybody may leave files, beside the temporary directories.
@@ -19,7 +19,7 @@ const OPEN: [&str; 2] = ["/dev/shm", "/dev/mqueue"];
 /// The lists of System V objects, and the option of `ipcrm` that removes one.
 const SYSTEM_V: [(&str, &str); 3] = [("shm", "-m"), ("sem", "-s"), ("msg", "-q")];
 
-/// Removes what the user has left. Call this when no process of the user runs. What cannot be removed is logged.
+/// Removes everything that the user has left. Call this when no process of the user runs. What cannot be removed is logged.
 pub(super) fn remove_of_user(uid: u32) {
     for dir in OPEN.into_iter().chain(TEMPORARY) {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! What keeps a job apart from the node, from the agent, and from other jobs.
+//! Keeps a job apart from the node, from the agent, and from other jobs.
 //!
 //! | what | how |
 //! | --- | --- |
@@ -9,8 +9,8 @@
 //! | GPUs of other jobs | their device files cannot be opened, where the machine allows a view of the file system |
 //! | keyrings of the kernel | denied: they outlive the alloc |
 //! | descriptors of whoever starts the agent | closed when the agent starts |
-//! | memory, tasks, CPU | a control group for each alloc; without one, the supervisor measures memory, and the kernel counts tasks for each user id |
-//! | what a job leaves behind | everything that runs as its user id is ended with the alloc, and what the id owns in places that are open to everybody is removed |
+//! | memory, tasks, CPU | a control group for each alloc; else the supervisor measures memory, and the kernel counts tasks by user id |
+//! | what a job leaves behind | the processes of its user id are ended, and its files in places that are open to everybody are removed |
 //! | the instance metadata | a rule of the machine, tried with a job's rights |
 //!
 //! Guarantees: `docs/rules.md#isolation`.
@@ -33,7 +33,6 @@ use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Who runs the commands of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobUsers {
     /// A user id of its own for each alloc.
@@ -44,15 +43,14 @@ pub enum JobUsers {
     Agent,
 }
 
-/// The ids that allocs get, and what the machine allows besides.
+/// The ids that allocs get, and the limits of their isolation on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnIds {
-    /// The ids of users. The first and the last one are never a job's: the machine is tried with both, and the last one ends
-    /// jobs.
+    /// The ids of users. No job has the first or the last one: probes run as both, and the helper that ends jobs runs as the last
+    /// one.
     pub uids: IdRange,
-    /// The ids of groups that share a cache.
+    /// The ids of groups, one for each cache.
     pub cache_gids: IdRange,
-    /// How many processes and threads an alloc may have.
     pub max_tasks: u64,
     /// Whether jobs have their own view of the file system.
     pub private_mounts: bool,
@@ -61,7 +59,6 @@ pub struct OwnIds {
 }
 
 impl OwnIds {
-    /// The ids for allocs.
     pub fn job_uids(&self) -> IdRange {
         IdRange { first: self.uids.first.saturating_add(1), last: self.uids.last.saturating_sub(1) }
     }
@@ -72,16 +69,13 @@ impl OwnIds {
 pub struct TaskIsolation {
     /// The user id of the alloc, and its group id.
     pub uid: u32,
-    /// The user id that ends the alloc.
+    /// The user id of the helper that ends the alloc.
     pub reaper: u32,
-    /// How many processes and threads the alloc may have.
     pub max_tasks: u64,
-    /// Whether the alloc has its own view of the file system.
     pub private_mounts: bool,
     /// The device files that the alloc must not open: those of the GPUs that it does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub closed: Vec<PathBuf>,
-    /// The control group of the alloc; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
 }
@@ -106,20 +100,16 @@ impl TaskIsolation {
 /// A view of the file system that only the processes of one alloc have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrivateMounts {
-    /// What the job sees in place of another file or directory, and where.
+    /// Pairs of a path and the place where the job sees it.
     pub binds: Vec<(PathBuf, PathBuf)>,
     /// Whether `/proc` hides the processes of others.
     pub hide_processes: bool,
 }
 
-/// The user who runs a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobUser {
-    /// The user id.
     pub uid: u32,
-    /// The group id.
     pub gid: u32,
-    /// The supplementary groups.
     pub groups: Vec<u32>,
     /// The name. A user id of an alloc has this name only in the alloc's own view of the file system.
     pub name: String,
@@ -136,7 +126,6 @@ impl JobUser {
         Self { uid, gid: uid, groups, name: JOB_NAME.to_owned(), home: None }
     }
 
-    /// The user of this process.
     pub fn of_this_process() -> Self {
         let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         Self { gid, ..Self::own(uid, Vec::new()) }
@@ -156,10 +145,9 @@ impl JobUser {
     }
 }
 
-/// The file of an alloc that nobody but root may open. It stands in the place of what is closed to the alloc.
+/// The file of an alloc that nobody but root may open. It is mounted in the place of each file that is closed to the alloc.
 pub const CLOSED: &str = "closed";
 
-/// Makes [`CLOSED`].
 pub fn write_closed(dir: &Path) -> io::Result<()> {
     std::fs::write(dir.join(CLOSED), "")?;
     std::fs::set_permissions(dir.join(CLOSED), std::os::unix::fs::PermissionsExt::from_mode(0o000))

@@ -4,7 +4,7 @@
 //! the private mounts, becomes a job's user, and tries to enter the data directory and to reach the metadata service. It
 //! writes a [`Found`] to its standard output.
 //! Guarantees: a helper that cannot become the job's user finds nothing, which is an error.
-//! Does not: decide what follows (`agent` does).
+//! Does not: decide what follows (`guard` does).
 
 use crate::isolation::{PrivateMounts, helper, metadata};
 use crate::memory_file::as_stdin_bytes;
@@ -23,9 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// What to try.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// The user and group id to try it with.
     pub uid: u32,
-    /// The group id.
     pub gid: u32,
     /// The private mounts to try; `None` for none.
     pub mounts: Option<PrivateMounts>,

@@ -19,18 +19,17 @@ use tokio::time::sleep;
 
 /// The extension of the lock of a content.
 const LOCK: &str = "lock";
-/// How often a lock is tried that somebody else holds.
+/// The wait before a lock that somebody else holds is tried again.
 const LOCKED: Duration = Duration::from_millis(200);
-/// Between two looks for what nobody uses.
+/// The time between two sweeps.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How long a content stays that nobody uses.
+/// How long an unused content stays.
 const UNUSED: Duration = Duration::from_secs(86_400);
 
-/// The contents on this node.
 #[derive(Clone, Debug)]
 pub struct Cache(PathBuf);
 
-/// A content that is here, for as long as this value is.
+/// A content on this node. It is not removed while this value exists.
 #[derive(Debug)]
 pub struct Held {
     pub path: PathBuf,
@@ -38,7 +37,7 @@ pub struct Held {
 }
 
 impl Drop for Held {
-    /// A program that is being started at this moment has the open file too, so closing it would not release the lock yet.
+    /// Closing the file would not release the lock yet: a program that is being started at this moment may have the open file too.
     fn drop(&mut self) {
         if let Err(error) = self.lock.unlock() {
             tracing::warn!(%error, "a content stays locked");
@@ -51,7 +50,7 @@ impl Cache {
         Self(dir)
     }
 
-    /// The content, fetched by `fetch` into the path that it gets, unless it is here. The file that came must be it.
+    /// The content. If it is not on this node, `fetch` writes it to the path that it gets. A file with another digest is refused.
     pub async fn get(
         &self,
         content: &Content,
@@ -65,7 +64,7 @@ impl Cache {
         if !is_here(&path, content) {
             lock.unlock()?;
             locked(|| lock.try_lock()).await?;
-            // Somebody else may have fetched it meanwhile.
+            // Somebody else may have fetched the content meanwhile.
             if !is_here(&path, content) {
                 self.fetch(content, &path, fetch).await?;
             }
@@ -90,10 +89,11 @@ impl Cache {
         }
         fs::remove_file(&new)?;
         let Digest { sha256, bytes } = found?;
-        Err(S3Error::Refused(format!("what is stored has the digest {sha256} and {bytes} bytes")))
+        Err(S3Error::Refused(format!("the stored content has the digest {sha256} and {bytes} bytes")))
     }
 
-    /// Removes what nobody has used for a day, and what is more than `most` bytes, the longest unused first. Never ends.
+    /// Again and again removes the contents that nobody used for a day, and the longest unused ones while all together have more
+    /// than `most` bytes. Never ends.
     pub async fn sweep(self, most: u64, clock: Clock) {
         loop {
             let (cache, now) = (self.clone(), SystemTime::from(clock()));

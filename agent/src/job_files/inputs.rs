@@ -18,7 +18,7 @@ impl JobFiles<'_> {
     /// Fetches every input and puts it into the work directory. `user` owns what is placed; `None` for the agent's own user.
     pub async fn place(&self, user: Option<&JobUser>) -> Result<(), EndCause> {
         let work = self.alloc.dir.work();
-        // The folder that becomes the work directory comes first: the others are put into it.
+        // The folder that becomes the work directory comes first, because the other inputs are put into it.
         for (name, source) in in_order(&self.order().work.inputs) {
             let what = format!("the input {name} cannot be read");
             let to = if name == WORK_DIRECTORY { Ok(work.clone()) } else { make_way(&work, name) };
@@ -70,7 +70,8 @@ fn in_order(inputs: &Inputs) -> impl Iterator<Item = (&str, &Source)> {
     of(true).chain(of(false))
 }
 
-/// Makes the folders of a name, and returns its path. An input before it may have made a link that leads out: then this fails.
+/// Makes the folders of a name, and returns its path. Fails if an earlier input made a link there that leads out of the work
+/// directory.
 fn make_way(work: &Path, name: &str) -> io::Result<PathBuf> {
     let (root, mut at) = (work.canonicalize()?, work.to_owned());
     let parents = Path::new(name).parent().into_iter().flat_map(Path::components);

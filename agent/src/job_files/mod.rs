@@ -1,12 +1,13 @@
-//! The files of a job: what its work directory has before the command starts, and what is kept of it afterwards.
+//! The files of a job: its inputs, and its outputs.
 //!
-//! The supervisor does both. What is stored by its content comes from the bucket of the cluster, with the rights of the node, and
-//! stays on the node for other jobs that want the same; an object of `s3://` is read and written with the role of the job.
+//! The supervisor puts the inputs into the work directory before the command starts, and stores the outputs afterwards. Contents
+//! come from the bucket of the cluster, with the rights of the node, and stay on the node for other jobs that want the same. An
+//! object of `s3://` is read and written with the role of the job.
 //!
-//! Guarantees: the command starts with all its inputs or not at all; what a job made is never read through a link; a
-//! content is what its digest says; what is certainly not to be had is told apart from a service that does not answer at
-//! present, and neither is a failure of the command.
-//! Does not: keep credentials on disk, or read or write with the node's rights what the job names as `s3://`.
+//! Guarantees: the command starts with all its inputs or not at all; what a job made is never read through a link; a content has
+//! the digest that names it; a file that certainly cannot be had is told apart from a service that does not answer at present, and
+//! neither is a failure of the command.
+//! Does not: keep credentials on disk, or use the node's rights for an `s3://` place that the job names.
 
 pub mod cache;
 mod inputs;
@@ -28,7 +29,6 @@ use tokio::time::{Instant, sleep};
 pub struct JobFiles<'a> {
     pub alloc: &'a Supervised<'a>,
     pub source: &'a FilesSource,
-    /// The role of the job, if it has one.
     pub role: Option<JobRole>,
     /// A path for the archive of an output that is a folder.
     pub archive: PathBuf,
@@ -45,7 +45,7 @@ impl JobFiles<'_> {
         self.source.access(s3.clone(), *clock)
     }
 
-    /// S3 with the rights of the job. `what` is what cannot be done without.
+    /// S3 with the rights of the job. `what` says in an error what cannot be done.
     async fn of_job(&self, what: &str) -> Result<S3, EndCause> {
         let Some(role) = &self.role else {
             return Err(EndCause::Rejected { why: format!("{what}: the job has no role") });
@@ -59,7 +59,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The wait before a call is made again.
 const RETRY: Duration = Duration::from_secs(3);
 
-/// Makes a call of S3 again while it may pass. `what` is what cannot be done then.
+/// Repeats a call of S3 while its failure may pass. `what` says in an error what cannot be done.
 async fn patiently<T>(what: &str, call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, EndCause> {
     let deadline = Instant::now() + PATIENCE;
     loop {

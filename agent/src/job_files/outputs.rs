@@ -1,6 +1,4 @@
-//! Keeps what a job wants kept of its work directory.
-//!
-//! This happens when none of its processes runs any more, and before its end is written down.
+//! Stores the outputs of a job, when no process of the job runs any more, and before the exit record is written.
 
 use super::{JobFiles, patiently};
 use crate::blocking::blocking;
@@ -15,15 +13,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// What is in the place of an output.
+/// An output as it was found in the work directory.
 #[derive(Debug)]
 pub(super) struct Made {
-    /// The path of what is stored.
+    /// The path of the bytes to store: the file itself, its copy, or the archive of a folder.
     pub(super) path: PathBuf,
-    /// The folder that the archive at the path has; `None` for a file.
+    /// The folder that is in the archive; `None` for a file.
     folder: Option<File>,
     pub(super) content: Content,
-    /// What of a folder is not stored.
+    /// The entries of a folder that are not stored.
     left_out: LeftOut,
     _open: File,
 }
@@ -38,8 +36,9 @@ pub(super) enum Reading {
 }
 
 impl JobFiles<'_> {
-    /// Stores the outputs of a command that ended so, if they are to be kept. Returns how the alloc ends then: a command that
-    /// succeeded without what it should make has failed. Each output that is not kept whole is said to `say`.
+    /// Stores the outputs of a command that ended for this cause, if they are to be kept. Returns the cause of the alloc's end, and
+    /// the stored outputs. A command that succeeded without one of its outputs has failed. `say` gets a note for each output that
+    /// is not stored completely.
     pub async fn store(&self, cause: EndCause, mut say: impl FnMut(String)) -> (EndCause, Vec<StoredOutput>) {
         let work = &self.order().work;
         let has_succeeded = cause.client() == ClientStatus::Complete;
@@ -97,7 +96,7 @@ impl JobFiles<'_> {
         }
     }
 
-    /// Into the bucket of the cluster, with the rights of the node.
+    /// Stores the output in the bucket of the cluster, with the rights of the node.
     async fn put_content(&self, output: &Output, made: &Made, what: &str) -> Result<(), EndCause> {
         let lost = |e: S3Error| EndCause::Lost { why: format!("{what}: {e}") };
         let (content, alloc) = (&made.content, self.order().output_s3.as_ref());
@@ -113,7 +112,7 @@ impl JobFiles<'_> {
         })
     }
 
-    /// Each file of a folder as an object of its own.
+    /// Stores each file of a folder as an object of its own.
     async fn put_folder(&self, output: &Output, to: &S3Place, folder: &File, what: &str) -> Result<(), EndCause> {
         let no_output = |why: String| EndCause::NoOutput { path: output.path.clone(), why };
         let mut all = Vec::new();
@@ -140,12 +139,12 @@ async fn put(s3: &S3, to: &S3Place, path: &Path, (bytes, sha256): (u64, &str), w
     patiently(&format!("{what} at {to}"), async || s3.put_file(to, path, bytes, sha256).await).await
 }
 
-/// The path of an open file: what a job may put in its place meanwhile is not read.
+/// The path of an open file. It names this file even if the job has put another one in its place.
 fn in_proc(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// What is at this path in the work directory. A folder is packed.
+/// The output at this path in the work directory; `None` if nothing is there. A folder is packed.
 pub(super) fn made(work: &Path, path: &str, archive: &Path, reading: Reading) -> io::Result<Option<Made>> {
     let Some(mut open) = open_beneath(work, path)? else { return Ok(None) };
     let metadata = open.metadata()?;

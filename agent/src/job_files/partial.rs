@@ -1,13 +1,13 @@
-//! Keeps what a job has made so far of its outputs, when its node is about to go.
+//! Stores the partial outputs of a job, when its node is about to go.
 //!
 //! ```text
 //! allocs/{alloc_id}/leaves         the agent says: the node goes
 //!                   partial.json   what is stored so far
 //! ```
 //!
-//! What is stored is by its content, as every output is. Which contents these are says one object below the place of the alloc's
-//! output: it is in no row, so nobody takes it for an output of the job. What the job wants at an `s3://` place of its own is left
-//! out: others may read the bucket of the cluster, and at its place it would be taken for whole.
+//! Partial outputs are stored as contents, like every output. An object below the place of the alloc's output lists them. They are
+//! in no row, so nobody takes them for outputs of the job. An output with an `s3://` place of its own is left out: others may read
+//! the bucket of the cluster, and at its own place a partial output would be taken for a complete one.
 //!
 //! Guarantees: the outputs come in the order in which the job names them, each whole as it was at one moment or not at all; what
 //! was stored earlier stays until something newer is stored; a failure never changes how the alloc ends.
@@ -28,15 +28,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// How often it is looked whether the node goes.
+/// How often to check whether the node goes.
 const LOOK: Duration = Duration::from_millis(500);
-/// The wait before a running command is looked at again: it may have made more.
+/// The wait before the outputs of a running command are stored again: it may have made more.
 const AGAIN: Duration = Duration::from_secs(30);
-/// The longest that an alloc waits for this at its end: EC2 announces an interruption two minutes ahead.
+/// The longest that the end of an alloc waits for this: EC2 announces an interruption two minutes ahead.
 const MOST: Duration = Duration::from_secs(120);
 
 impl JobFiles<'_> {
-    /// Stores what there is of the outputs from the moment on at which the node goes, again and again. Does not end.
+    /// As soon as the node goes, stores the outputs of the running command as they are, again and again. Does not end.
     pub async fn store_partial_of_running(&self) {
         while !self.alloc.dir.leaves() {
             sleep(LOOK).await;
@@ -47,15 +47,15 @@ impl JobFiles<'_> {
         }
     }
 
-    /// Stores what there is of the outputs of a command that does not run any more, if its node goes.
+    /// Stores the outputs of a command that has ended as they are, if its node goes.
     pub async fn store_partial_of_ended(&self) {
         if !self.alloc.dir.leaves() {
             return;
         }
         if timeout(MOST, self.store_partial()).await.is_err() {
-            tracing::warn!("not all that the job has made is stored: it takes too long");
+            tracing::warn!("not all partial outputs are stored: it takes too long");
         }
-        // It may be that of a step that the end of the command cut short.
+        // The end of the command may have cut a step short, which left its copy behind.
         _ = absent_is_fine(fs::remove_file(self.alloc.dir.copy_of_output()));
     }
 
@@ -67,12 +67,12 @@ impl JobFiles<'_> {
                     tracing::info!(output = output.path, content = %stored.content, "stored as it is now")
                 }
                 Ok(None) => {}
-                Err(error) => tracing::warn!(output = output.path, %error, "what there is of an output is not stored"),
+                Err(error) => tracing::warn!(output = output.path, %error, "a partial output is not stored"),
             }
         }
     }
 
-    /// Stores one output, and says so beside the others. `None` if it is not there, or stored already.
+    /// Stores one output, and adds it to the list of the stored ones. `None` if it is not there, or stored already.
     async fn stored(&self, place: &S3Place, output: &Output) -> Result<Option<StoredOutput>, S3Error> {
         let (work, path, copy) = (self.alloc.dir.work(), output.path.clone(), self.archive.clone());
         let made = blocking(move || made(&work, &path, &copy, Reading::OfCopy)).await?;
@@ -106,7 +106,7 @@ impl JobFiles<'_> {
 }
 
 impl AllocDir {
-    /// Says that the node goes: what the alloc has made so far is to be stored.
+    /// Marks that the node goes: the partial outputs of the alloc are to be stored.
     pub fn leave(&self) -> io::Result<()> {
         let mark = self.path().join("leaves");
         if mark.exists() { Ok(()) } else { fs::write(mark, "") }

@@ -1,36 +1,34 @@
 //! Which GPUs an alloc gets.
 //!
-//! An alloc has its GPUs from the moment its directory names them, and until it has ended in this boot: then no process of it
-//! runs. So an agent that starts again, or that has lost its state file, reads from the directories who has which.
+//! An alloc holds its GPUs from the moment its directory names them until it has ended, or the machine was rebooted. So an agent
+//! that starts again, even without its state file, reads from the directories which alloc holds which GPU.
 //!
 //! Guarantees: no GPU is given to two allocs at once; an alloc keeps the GPUs that it was given, because a supervisor may
 //! have read their names already; a sick GPU is given to nobody.
-//! Does not: find GPUs (`gpus` does), or know how far they are from each other.
+//! Does not: find GPUs (`gpus` does), or know how they are connected.
 
 use model::ids::AllocId;
 use std::collections::BTreeSet;
 
-/// A GPU of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
     /// Its name for programs: CUDA and containers take it.
     pub uuid: String,
     /// Its model, for people.
     pub model: String,
-    /// Its device file, if it is known: it is closed to the allocs that do not have this GPU.
+    /// Its device file, if it is known. Allocs that do not have this GPU cannot open the file.
     pub device: Option<std::path::PathBuf>,
     /// Why it cannot be used; `None` if it can.
     pub sick: Option<String>,
 }
 
 impl Gpu {
-    /// Whether it can be used.
     pub const fn is_usable(&self) -> bool {
         self.sick.is_none()
     }
 }
 
-/// What the directory of an alloc says of its GPUs.
+/// The GPUs that the directory of an alloc names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub alloc_id: AllocId,
@@ -52,11 +50,10 @@ impl Holder {
 pub enum Lacking {
     /// Other allocs have them, and may end.
     Now(String),
-    /// The machine does not have so many that can be used.
+    /// The machine does not have so many usable GPUs.
     Always(String),
 }
 
-/// The GPUs for an alloc that needs so many.
 pub fn assign(alloc_id: AllocId, needs: u32, all: &[Gpu], holders: &[Holder]) -> Result<Vec<String>, Lacking> {
     let needs = needs as usize;
     if needs == 0 {
@@ -119,10 +116,10 @@ mod tests {
         assert_eq!(got(2, &[]), Ok("GPU-0,GPU-1".into()));
         assert_eq!(got(2, &[one.clone(), two.clone()]), Ok("GPU-1,GPU-3".into()));
         assert!(matches!(got(3, &[one.clone(), two.clone()]), Err(Lacking::Now(_))));
-        // What has ended, or ran before a reboot, has none any more.
+        // An alloc that has ended, or ran before a reboot, holds none any more.
         assert_eq!(got(4, &[Holder { has_ended: true, ..one.clone() }]), Ok("GPU-0,GPU-1,GPU-2,GPU-3".into()));
         assert_eq!(got(1, &[Holder { is_of_this_boot: false, ..one }]), Ok("GPU-0".into()));
-        // Its own stay its own, also if others came free meanwhile; those of an earlier boot do not.
+        // An alloc keeps its own GPUs even if others are free now, but not those of an earlier boot.
         assert_eq!(got(1, &[holder(0, &["GPU-3"])]), Ok("GPU-3".into()));
         assert_eq!(got(1, &[Holder { is_of_this_boot: false, ..holder(0, &["GPU-3"]) }]), Ok("GPU-0".into()));
     }

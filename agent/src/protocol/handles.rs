@@ -1,4 +1,4 @@
-//! Reports of handles: when there is something new to say, and in which parts.
+//! Reports of handles: when one is due, and its parts.
 //!
 //! Guarantees: every part is a range of names, and the parts together are all names; a part that failed keeps no other part
 //! from being sent; a node whose handles are settled sends no report until they change or one is asked for.
@@ -9,9 +9,9 @@ use model::wire::{HandleReport, HandleReportAnswer, ReportPart, ReportedHandle};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 
-/// The most bytes of one part, about. The body must stay below [`model::wire::MAX_BODY_BYTES`].
+/// About the most bytes of one part. The body must stay below [`model::wire::MAX_BODY_BYTES`].
 const MAX_PART_BYTES: usize = 256 * 1024;
-/// The bytes of a handle in a report, beside its names.
+/// The bytes of a handle in a report without its names.
 const BYTES_BESIDE: usize = 64;
 
 /// The handles that exist, as far as they could be listed.
@@ -23,12 +23,11 @@ pub struct HandleList {
     pub complete: bool,
 }
 
-/// What the control plane has nothing to do about.
+/// Handles whose report changed nothing, so that the same report need not be sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettledHandles {
     /// The text that the answer gave. The heartbeats carry it.
     pub text: String,
-    /// The digest of the handles.
     digest: String,
 }
 
@@ -41,7 +40,6 @@ pub struct HandleRound {
     /// In the order of their names.
     handles: Vec<ReportedHandle>,
     todo: VecDeque<ReportPart>,
-    /// The part that was sent last.
     sent: Option<ReportPart>,
     settled: Option<String>,
 }
@@ -100,7 +98,7 @@ impl HandleRound {
         self.settled = None;
     }
 
-    /// What is settled after the last part.
+    /// What this report has settled; `None` while parts are left.
     pub(crate) fn settled(&self) -> Option<SettledHandles> {
         let text = self.settled.clone().filter(|_| self.todo.is_empty())?;
         Some(SettledHandles { text, digest: self.digest.clone() })

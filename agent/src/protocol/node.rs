@@ -23,46 +23,40 @@ use std::collections::{BTreeMap, BTreeSet};
 /// and the body must stay well below [`model::wire::MAX_BODY_BYTES`].
 const MAX_REPORT_LOG_BYTES: usize = 256 * 1024;
 
-/// The most packs in one report. What is told of the elements of one has up to some 30 KB.
+/// The most packs in one report. The results of one pack take up to about 30 KB.
 const MAX_REPORT_PACKS: usize = 32;
 
 /// The state of an alloc when the agent last looked at the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Seen {
-    /// Not started.
     #[default]
     Pending,
     /// The supervisor of the alloc runs.
     Running,
-    /// The alloc ended.
     Ended(Box<Ending>),
     /// The alloc is not on this node: it ran before a reboot. A complete report without it tells the control plane that it is
     /// lost.
     Gone,
 }
 
-/// The progress of a running alloc.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// What its elements did, if it is of a pack.
+    /// The results of its elements, if it is a pack.
     pub elements: Told,
-    /// What its processes used, if that is known.
     pub usage: Option<Usage>,
-    /// The digest of its image.
     pub image_digest: Option<ImageDigest>,
 }
 
 /// Why a node takes no work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusals {
-    /// Its jobs could reach the instance metadata, or nobody knows.
+    /// Its jobs could reach the instance metadata, or it is not known whether they can.
     pub metadata: Option<String>,
-    /// It cannot start work.
     pub starts: Option<String>,
 }
 
 impl Refusals {
-    /// The reason that is told; `None` if the node takes work.
+    /// The reason for the heartbeat; `None` if the node takes work.
     pub fn told(&self) -> Option<&str> {
         self.metadata.as_deref().or(self.starts.as_deref())
     }
@@ -91,18 +85,14 @@ pub enum Work {
 /// Which instance this is. It does not change while the agent runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The id of the EC2 instance.
     pub instance_id: String,
     /// The address at which other members of a job reach this node.
     pub address: Option<String>,
 }
 
-/// A node, as its own agent knows it.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Which instance this is.
     pub identity: Identity,
-    /// What survives the agent.
     pub durable: Durable,
     /// Whether other work than allocs keeps the node busy; absent without a busy check.
     pub busy: Option<bool>,
@@ -110,13 +100,11 @@ pub struct Node {
     pub interrupt_at: Option<Time>,
     /// What the operator wants of the node, by the last answer.
     intent: Intent,
-    /// Why the node takes no work.
     pub refuses: Refusals,
-    /// The GPUs of the machine.
     pub gpus: Vec<Gpu>,
     /// The handles as the control plane last settled them; `None` if a report is due.
     settled_handles: Option<SettledHandles>,
-    /// How often a report was due although the handles had not changed.
+    /// How often a report was made due although the handles had not changed.
     handle_turn: u64,
     seen: BTreeMap<AllocId, Seen>,
     /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
@@ -161,7 +149,7 @@ impl Node {
             instance_id: self.identity.instance_id.clone(),
             boot_id: self.durable.boot_id.clone(),
             incarnation: self.durable.incarnation.clone(),
-            // The list of orders is not whole: ask for it again.
+            // Some orders of the last list could not be read: an older number makes the control plane send the list again.
             as_of: self.durable.as_of.saturating_sub(u64::from(!self.durable.unreadable.is_empty())),
             busy: self.busy,
             address: self.identity.address.clone(),
@@ -225,7 +213,6 @@ impl Node {
         self.forget_dropped();
     }
 
-    /// What is to be done on the machine.
     pub fn work(&self) -> Vec<Work> {
         let todo = self.durable.allocs.iter().filter_map(|(id, alloc)| match (self.seen(*id), alloc.stop_reason()) {
             (Seen::Ended(_) | Seen::Gone, _) | (Seen::Running, None) => None,
@@ -235,7 +222,8 @@ impl Node {
         todo.collect()
     }
 
-    /// The allocs that run, make outputs and go with the node: EC2 takes it away, or they are told to stop because it is drained.
+    /// The running allocs with outputs that will end with the node: EC2 interrupts the instance, or the node is drained and they
+    /// must stop.
     pub fn leaving(&self) -> Vec<AllocId> {
         let is_drained = |alloc: &LocalAlloc| self.intent == Intent::Drain && alloc.stop_reason().is_some();
         let goes = |alloc: &LocalAlloc| self.interrupt_at.is_some() || is_drained(alloc);
@@ -244,7 +232,6 @@ impl Node {
         runs.filter(|(_, alloc)| makes(alloc) && goes(alloc)).map(|(id, _)| *id).collect()
     }
 
-    /// The state of an alloc when the agent last looked.
     pub fn seen(&self, id: AllocId) -> &Seen {
         self.seen.get(&id).unwrap_or(&Seen::Pending)
     }
@@ -270,13 +257,12 @@ impl Node {
         true
     }
 
-    /// Whether this progress of an alloc is news.
+    /// Whether this progress of an alloc differs from the last one that was noted.
     pub fn has_news(&self, id: AllocId, progress: &Progress) -> bool {
         let known = self.progress.get(&id);
         self.durable.allocs.contains_key(&id) && *progress != Progress::default() && known != Some(progress)
     }
 
-    /// Notes the progress of a running alloc.
     pub fn observe_progress(&mut self, id: AllocId, progress: Progress) {
         if self.has_news(id, &progress) {
             self.progress.insert(id, progress);
@@ -351,12 +337,12 @@ impl Node {
         listed.map(|(id, _)| *id)
     }
 
-    /// What a report says of an alloc. `packs` counts the packs that there is still room for.
+    /// What a report says of an alloc. `packs` has an entry for each pack for which the report still has room.
     fn update(&self, alloc_id: AllocId, tail_limit: usize, packs: &mut std::ops::Range<usize>) -> AllocUpdate {
         let has_elements = self.durable.allocs.get(&alloc_id).is_some_and(|alloc| alloc.order.work.pack.is_some());
         let has_room = !has_elements || packs.next().is_some();
         let seen = match self.seen(alloc_id) {
-            // The end of a pack that there is no room for is in the next report.
+            // The report has no room for the end of this pack: the next report has it.
             Seen::Ended(_) if !has_room => &Seen::Running,
             seen => seen,
         };
@@ -430,8 +416,8 @@ impl Node {
         }
     }
 
-    /// A report of these handles, which were listed after `as_of` was read, in parts of at most `most` handles. `None` if the
-    /// control plane has nothing to do about exactly these.
+    /// A report of these handles, which were listed after `as_of` was read, in parts of at most `most` handles. `None` if exactly
+    /// these handles are settled.
     pub fn handle_round(&self, as_of: u64, list: HandleList, most: usize) -> Option<HandleRound> {
         HandleRound::new(as_of, list, most, self.handle_turn, self.settled_handles.as_ref())
     }
@@ -450,7 +436,7 @@ impl Node {
         self.settled_handles = round.settled();
     }
 
-    /// Makes a report of handles due, also if they have not changed. The control plane judges it anew.
+    /// Makes a report of handles due, even if they have not changed. The control plane judges them anew.
     pub fn report_handles_again(&mut self) {
         self.settled_handles = None;
         self.handle_turn = self.handle_turn.wrapping_add(1);
@@ -484,7 +470,7 @@ impl Node {
     }
 }
 
-/// Makes a `log_tail` that is longer than `limit` bytes, or has too many switches, its own end, with a mark before it.
+/// Cuts a `log_tail` that is longer than `limit` bytes, or has too many switches, down to its end, after the mark `CUT`.
 fn shorten(end: &mut Ending, limit: usize) {
     let Some(text) = end.log_tail.as_deref() else { return };
     let begin = end.tail_switches.begin_of_last(MAX_TAIL_SWITCHES);

@@ -1,4 +1,4 @@
-//! What a node knows that must survive its agent, and how a list of orders changes it.
+//! The state of a node that survives its agent, and how a list of orders changes it.
 //!
 //! Guarantees: the JSON form of these types is the state file; a field may be added with a default, but not renamed. Lists are
 //! applied in the order of `seq`, and an older list changes nothing; `desired` never changes from stop to run; an alloc that may
@@ -11,7 +11,7 @@ use model::{ClientStatus, Desired};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What survives the agent.
+/// The content of the state file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Durable {
     /// The node that this state belongs to. A cloned disk brings the state of another node.
@@ -57,10 +57,8 @@ impl Durable {
     }
 }
 
-/// An alloc that was ordered on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalAlloc {
-    /// The order of the control plane.
     pub order: AllocOrder,
     /// Why the agent stops the alloc on its own decision; `None` if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,12 +74,10 @@ pub struct LocalAlloc {
 }
 
 impl LocalAlloc {
-    /// An alloc that was just ordered.
     pub const fn new(order: AllocOrder) -> Self {
         Self { order, stop: None, dropped: false, relisted: false }
     }
 
-    /// Why the alloc has to stop; `None` if it does not have to.
     pub fn stop_reason(&self) -> Option<&str> {
         match (&self.stop, self.dropped, self.order.desired) {
             (Some(why), _, _) => Some(why),
@@ -102,10 +98,13 @@ pub struct OrderList<'a> {
     pub unreadable: &'a BTreeSet<AllocId>,
 }
 
-/// Applies a list of orders, and raises `as_of` to its `seq`, or to just below the first alloc whose order is not here yet: the
-/// next heartbeat asks for the order. Until it comes, no report says that the alloc is not on the node. A list that is older
-/// than the last one changes nothing. Returns whether some allocs of the list ran before and are no longer on this node: only a complete report
-/// tells the control plane that they are lost.
+/// Applies a list of orders. A list that is older than the last one changes nothing.
+///
+/// Raises `as_of` to the `seq` of the list. But if the order of a new alloc did not come with the list, `as_of` stays just below
+/// it, so that the next heartbeat asks for the order. Until it comes, no report says that the alloc is not on the node.
+///
+/// Returns whether some allocs of the list ran before and are no longer on this node: only a complete report tells the control
+/// plane that they are lost.
 pub fn apply(known: &mut Durable, list: OrderList<'_>) -> bool {
     let OrderList { seq, orders, others, unreadable } = list;
     if seq < known.as_of {
@@ -171,7 +170,7 @@ mod tests {
         };
         assert_eq!(part(std::slice::from_ref(&first), &[second.status(), third.status()]), (3, 1));
         assert_eq!(part(&[second], &[first.status(), third.status()]), (8, 2));
-        // The row of an alloc could not be read, and was corrected: an order that came before is asked for again.
+        // The unreadable row of an alloc was corrected, and names an order that was placed earlier: the next heartbeat asks for it.
         assert_eq!(
             part(&[], &[first.status(), order(3, 2).status(), third.status()]),
             (1, 1),

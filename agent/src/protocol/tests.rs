@@ -367,7 +367,7 @@ fn an_update_that_is_neither_taken_nor_refused_is_reported_again_after_the_next_
     let mut node = node_with_running_alloc();
     node.observe(alloc_id(0), ended(0));
     node.report().unwrap();
-    // Its row cannot be read now, so the answer says nothing of it.
+    // The row of the alloc cannot be read now, so the answer does not mention the alloc.
     node.on_report(&accepted_answer(5, &[]));
     assert!(!node.has_report(), "not again and again");
     for _ in 0..2 {

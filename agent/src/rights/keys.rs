@@ -1,4 +1,4 @@
-//! The credentials of a job, for what the supervisor does in its name.
+//! The credentials of a job, for the calls that the supervisor makes in its name.
 //!
 //! Guarantees: they are asked for again before they end; a role that the job may not have is told apart from a service that does not
 //! answer at present.
@@ -25,12 +25,11 @@ pub(super) const RETRY: Duration = Duration::from_secs(3);
 /// The longest time that a call may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Why something cannot be had.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// To ask again is of no use.
+    /// Asking again does not help.
     Final(String),
-    /// It may pass.
+    /// The failure may pass.
     Passing(String),
 }
 
@@ -48,7 +47,6 @@ impl Failure {
 #[derive(Clone)]
 pub struct JobRole {
     pub source: CredentialsSource,
-    /// The token of the alloc.
     pub token: String,
 }
 
@@ -86,8 +84,7 @@ impl JobRole {
             return Err(if final_ { Failure::Final(said) } else { Failure::Passing(said) });
         }
         let credentials = credentials_in(&body).map_err(|e| Failure::Passing(e.to_string()))?;
-        let at =
-            date.ok_or_else(|| Failure::Passing("the agent does not say which time it is".to_owned()))?.timestamp();
+        let at = date.ok_or_else(|| Failure::Passing("the answer of the agent has no Date".to_owned()))?.timestamp();
         Ok(Access { credentials, at: SystemTime::from(at) })
     }
 }
@@ -104,14 +101,14 @@ impl Keys for JobRole {
         let said = |failure: Failure| match failure {
             Failure::Final(why) | Failure::Passing(why) => why,
         };
-        // The agent keeps them until they end.
+        // The agent keeps the credentials until they end, so each call asks the agent.
         self.credentials(&client().map_err(said)?).await.map_err(said)
     }
 
     async fn refused(&self, _: &Access, _: Option<&str>) {}
 }
 
-/// What an answer says that refuses: of the agent, or of a service.
+/// The answer of the agent or of a service that refuses a call.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Refusal {

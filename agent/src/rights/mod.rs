@@ -4,8 +4,8 @@
 //! the address in `AWS_CONTAINER_CREDENTIALS_FULL_URI`, and a file with its own token. The supervisor takes them there too, and
 //! reads the secrets of the job with them.
 //!
-//! Guarantees: only who has the token of an alloc gets its credentials; no secret is in a file but those that the job asked for,
-//! on a command line or in a log.
+//! Guarantees: only a caller with the token of an alloc gets its credentials; no secret is on a command line, in a log, or in a
+//! file that the job did not ask for.
 //! Does not: decide who may have which role: grant-credentials does. Nothing here is kept on disk, except the port and the
 //! files of the job.
 
@@ -45,7 +45,6 @@ const PATH: &str = "/v1/credentials/";
 #[derive(Clone, Debug, Default)]
 pub struct CredentialsPort {
     pub port: u16,
-    /// The region of the node, if it is known.
     pub region: Option<String>,
 }
 
@@ -73,7 +72,7 @@ pub fn variables(source: &CredentialsSource, seen_at: &Path) -> Environment {
     let mut env = Environment::from([
         ("AWS_CONTAINER_CREDENTIALS_FULL_URI".to_owned(), source.url.clone()),
         ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE".to_owned(), token),
-        // The metadata of the instance is closed to jobs. Without this, SDKs ask it, and wait.
+        // The metadata of the instance is closed to jobs. Without this variable, SDKs ask the metadata service, and wait.
         ("AWS_EC2_METADATA_DISABLED".to_owned(), "true".to_owned()),
     ]);
     if let Some(region) = &source.region {

@@ -1,7 +1,7 @@
 //! Reads the secrets of a job from Secrets Manager and Parameter Store, with the job's own role.
 //!
-//! Guarantees: a secret that is certainly not to be had is told apart from a service that does not answer at present, and
-//! neither is a failure of the command; a value is in no error.
+//! Guarantees: a secret that certainly cannot be had is told apart from a service that does not answer at present, and neither is a
+//! failure of the command; no error contains a value.
 //! Does not: use the rights of the node.
 //! Source: GetSecretValue (AWS Secrets Manager API Reference), GetParameter (AWS Systems Manager API Reference).
 
@@ -66,7 +66,7 @@ impl Reader<'_> {
         let call = call_for(&place);
         let answer = self.call(region, &call).await?;
         let found = ["/SecretString", "/Parameter/Value"].iter().find_map(|path| answer.pointer(path)?.as_str());
-        let text = found.map(str::to_owned).ok_or_else(|| Failure::Final("it is no text".to_owned()))?;
+        let text = found.map(str::to_owned).ok_or_else(|| Failure::Final("it is not text".to_owned()))?;
         match &place.field {
             None => Ok(text),
             Some(field) => match serde_json::from_str::<Value>(&text) {
@@ -75,7 +75,7 @@ impl Reader<'_> {
                     Some(other) => Ok(other.to_string()),
                     None => Err(Failure::Final(format!("it has no field {field}"))),
                 },
-                _ => Err(Failure::Final(format!("it is no JSON object, so it has no field {field}"))),
+                _ => Err(Failure::Final(format!("it is not a JSON object, so it has no field {field}"))),
             },
         }
     }
@@ -117,7 +117,7 @@ pub(crate) struct Call {
     pub body: Value,
 }
 
-/// A part of the code of each refusal that passes, or that another node does not get.
+/// Parts of the codes of refusals that may pass, or that another node may not get.
 const PASSING: [&str; 7] = [
     "Throttl",
     "TooMany",
@@ -153,7 +153,8 @@ fn suffix(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }
 
-/// What a service refuses for good, and what passes. A signature that it does not accept is the node's fault: its clock's, for instance.
+/// Tells a refusal that may pass from one that is final. A signature that AWS does not accept may pass: the node's clock may be
+/// wrong.
 fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     let said: Refusal = serde_json::from_slice(body).unwrap_or_default();
     let code = said.code.rsplit('#').next().unwrap_or_default().to_owned();
@@ -163,8 +164,8 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     if passes { Failure::Passing(why) } else { Failure::Final(why) }
 }
 
-/// The variables of the job's secrets. What is wanted as a file is written into the directory of the alloc; `seen_at` says where
-/// the command finds this directory.
+/// The variables of the job's secrets. A secret that is wanted as a file is written into the directory of the alloc; `seen_at` says
+/// where the command finds this directory.
 pub fn variables(
     work: &Work,
     values: &BTreeMap<String, String>,
@@ -179,10 +180,10 @@ pub fn variables(
     }
     let files = dir.join(SECRETS_DIR);
     fs::create_dir(&files)?;
-    // The job may read its files, and make none beside them.
+    // The job may read its files, but cannot make others beside them.
     fs::set_permissions(&files, fs::Permissions::from_mode(0o711))?;
     for (n, (name, place)) in work.secret_files.iter().enumerate() {
-        // A name of a variable may be no name of a file.
+        // The name of a variable may not be a valid name of a file.
         let file = n.to_string();
         write_for(&files.join(&file), value(place).as_bytes(), user)?;
         env.insert(name.clone(), seen_at.join(SECRETS_DIR).join(file).display().to_string());

@@ -1,7 +1,8 @@
 //! Gives each job the credentials of its role, on a port of this machine.
 //!
-//! Guarantees: an answer with credentials needs the token of their alloc; the service asks for new ones when two thirds of
-//! their time are over, also if the node's clock is wrong, and says in `Date` which time it is in AWS; it gives nothing after an order to stop, even if it knows credentials that still count.
+//! Guarantees: an answer with credentials needs the token of their alloc. The service asks for new ones when two thirds of their
+//! time are over, even if the node's clock is wrong. `Date` says which time it is in AWS. After an order to stop, the alloc gets no
+//! credentials, even if the service still has valid ones.
 //! Does not: say more to a caller without the token than that it is wrong.
 //! Source: "Container credential provider", AWS SDKs and Tools Reference Guide.
 
@@ -27,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Credentials, and when they are asked for again.
+/// Credentials, and when the agent got them.
 #[derive(Clone, Debug)]
 struct Known {
     credentials: JobCredentials,
@@ -35,7 +36,7 @@ struct Known {
 }
 
 impl Known {
-    /// How much of their time is over, and how long they last. The node's own clock may be wrong.
+    /// How old the credentials are, and how long they last. Both are durations, because the node's own clock may be wrong.
     fn age_and_time(&self) -> (Span, Span) {
         let age = i64::try_from(self.since.elapsed().as_millis()).unwrap_or(i64::MAX);
         (Span::from_ms(age), self.credentials.expires_at.since(self.credentials.given_at))
@@ -57,7 +58,6 @@ impl Known {
     }
 }
 
-/// What the service works with.
 #[derive(Debug)]
 pub struct CredentialsService {
     state: Arc<NodeState>,
@@ -70,7 +70,6 @@ pub struct CredentialsService {
 type Refused = (StatusCode, Json<Value>);
 
 impl CredentialsService {
-    /// The service for the allocs of this directory.
     pub fn new(state: Arc<NodeState>, client: Arc<ControlPlaneClient>, allocs: PathBuf) -> Self {
         Self { state, client, allocs, known: Mutex::default() }
     }
@@ -113,7 +112,7 @@ impl CredentialsService {
                 known.insert(id, new.clone());
                 Ok(new)
             }
-            // What is known counts to its end, unless the control plane says no.
+            // Known credentials are used until they end, unless the control plane denies them.
             Err(error) => match (denial(&error), known.get(&id)) {
                 (None, Some(known)) if known.counts() => Ok(known.clone()),
                 (Some(why), _) => Err(refused(StatusCode::FORBIDDEN, why)),
@@ -123,7 +122,7 @@ impl CredentialsService {
     }
 }
 
-/// What the control plane denies for good.
+/// Why the control plane denies the credentials for good; `None` for another failure.
 fn denial(error: &CallError) -> Option<&str> {
     (error.code == Some(ErrorCode::Denied)).then_some(error.what.as_str())
 }

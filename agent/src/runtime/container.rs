@@ -27,9 +27,9 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// Where a container finds what is made for its command beside its work directory.
+/// The directory in a container with the files that the agent makes for the command.
 const ALLOC_PATH: &str = "/run/nodekeeper";
-/// What that may be.
+/// The names of these files. An alloc need not have all of them.
 const FOR_COMMAND: [&str; 3] = [TOKEN_FILE, SECRETS_DIR, HOSTS_FILE];
 /// The directory of the alloc, in the container.
 const WORK_DIR: &str = "/work";
@@ -47,7 +47,7 @@ const SHARES_PER_VCPU: u64 = 1024;
 /// The longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest time that an image may take to come.
+/// The longest time that a pull may take.
 const PULL_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The client's own exit code when it could not run the container.
@@ -62,16 +62,16 @@ const KILLED: i32 = 137;
 #[derive(Debug)]
 pub(super) struct ContainerRuntime {
     program: &'static str,
-    /// Options of `run` that the others do not have.
+    /// Options of `run` that only this runtime has.
     options: &'static [&'static str],
     /// The options of `run` that give a container these GPUs, and no others.
     gpus: fn(&[String]) -> Vec<String>,
-    /// How a list is asked for the label with the node id.
+    /// The format by which a list shows the label with the node id.
     node_id: &'static str,
-    /// How an image is asked for the digest of its own manifest. It is left out where a registry gave the image another one: that
-    /// is of the list of the image for all architectures.
+    /// The format by which an image shows the digest of its own manifest. `digests` leaves this digest out if a registry gave the
+    /// image another one: that of the list of the image for all architectures.
     own_digest: &'static str,
-    /// The command line that pulls an image, with this directory of a login.
+    /// The command line that pulls an image, with the login in this directory.
     pull: fn(&Path) -> Vec<String>,
 }
 
@@ -89,9 +89,9 @@ pub(super) static DOCKER: ContainerRuntime = ContainerRuntime {
 
 pub(super) static PODMAN: ContainerRuntime = ContainerRuntime {
     program: "podman",
-    // A container would get the proxies of the agent's environment.
+    // Otherwise a container would get the proxies of the agent's environment.
     options: &["--http-proxy=false"],
-    // The names that NVIDIA's container toolkit gives them.
+    // The names that NVIDIA's container toolkit gives to GPUs.
     gpus: |uuids| uuids.iter().flat_map(|uuid| ["--device".to_owned(), format!("nvidia.com/gpu={uuid}")]).collect(),
     node_id: r#"{{index .Labels "nodekeeper.node-id"}}"#,
     own_digest: "{{.Digest}}",
@@ -179,7 +179,7 @@ impl Runtime for ContainerRuntime {
             Some(signal) => self.notify(order, group, signal),
             None => _ = tokio::spawn(stop(self.program, order.alloc_id.to_string(), policy.kill_timeout_s)),
         }
-        // A process that is stopped takes a signal only when it goes on. It is the same in which order both come.
+        // A stopped process takes a signal only when it goes on. The order in which the two signals arrive does not matter.
         self.notify(order, group, Signal::CONT);
     }
 
@@ -210,13 +210,13 @@ impl Runtime for ContainerRuntime {
     async fn remove(&self, name: &str) -> io::Result<()> {
         match call(self.program, &["rm", "--force", "--volumes", name], TIMEOUT).await {
             Err(e) if e.to_string().to_ascii_lowercase().contains("no such container") => Ok(()),
-            // Its program was removed from the machine.
+            // The program of the runtime was removed from the machine.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// The container has the user, the rights and the variables, and its runtime gives them to the command.
+    /// The container has the user, the rights and the variables. Its runtime gives them to the command.
     fn inside(&self, alloc: AllocId, is_terminal: bool, command: &[String]) -> Option<Vec<String>> {
         let options = if is_terminal { &["exec", "--interactive", "--tty"][..] } else { &["exec", "--interactive"] };
         let words = [self.program].into_iter().chain(options.iter().copied()).map(str::to_owned);
@@ -253,17 +253,17 @@ impl ContainerRuntime {
             ("--label", format!("{ALLOCS_LABEL}={}", allocs.display())),
             ("--volume", format!("{}:{WORK_DIR}", spec.work_dir.display())),
             ("--workdir", WORK_DIR.to_owned()),
-            // As a process: it reaches the other members of its job, and the agent for its credentials.
+            // As a process does, the container reaches the other members of its job, and the agent for its credentials.
             ("--network", "host".to_owned()),
-            // Its user ids are the machine's: the rule that keeps jobs from the metadata is about them.
+            // Its user ids are the machine's, because the rule that keeps jobs from the metadata is about them.
             ("--userns", "host".to_owned()),
             ("--env-file", env_file.to_owned()),
-            // It was pulled before, with the login of the job.
+            // The image was pulled before, with the login of the job.
             ("--pull", "never".to_owned()),
         ];
         if order.needs.memory_mib > 0 {
             options.push(("--memory", format!("{}m", order.needs.memory_mib)));
-            // What is there counts as memory. With the 64 MiB that is usual, programs that share memory fail.
+            // Files in `/dev/shm` count as memory. With the usual 64 MiB, programs that share memory fail.
             options.push(("--shm-size", format!("{}m", order.needs.memory_mib)));
         } else if let Some(mib) = half_of_memory_mib() {
             options.push(("--shm-size", format!("{mib}m")));
@@ -323,7 +323,7 @@ impl ContainerRuntime {
         }
         let own = format!("{}:", self.program);
         let said = output.lines().rev().find(|line| line.starts_with(&own) || line.starts_with("Error"));
-        let line = said.or_else(|| output.lines().next_back()).unwrap_or("no word of why").trim();
+        let line = said.or_else(|| output.lines().next_back()).unwrap_or("it gave no reason").trim();
         let why = format!("{} could not run the container: {line}", self.program);
         let lower = line.to_ascii_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
@@ -368,8 +368,8 @@ impl Variables {
     }
 }
 
-/// What the first process of a container says if it cannot become the parent of the command: tini (docker) and catatonit
-/// (podman) are started with every container, so its start says nothing of the program.
+/// The cause, if the first process of a container could not start the command. tini (docker) and catatonit (podman) are started in
+/// every container. So a container that has started does not prove that the program has.
 fn init_failed(program: String, output: &str) -> Option<EndCause> {
     let line = output.lines().next_back()?;
     let says = line.starts_with("[FATAL tini") || line.starts_with("ERROR (catatonit");
@@ -381,7 +381,7 @@ fn init_failed(program: String, output: &str) -> Option<EndCause> {
     })
 }
 
-/// Half of the memory of this machine, as much as its own `/dev/shm` may take up.
+/// Half of the memory of this machine: the kernel's default for the size of `/dev/shm`.
 fn half_of_memory_mib() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

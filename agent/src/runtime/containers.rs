@@ -1,8 +1,8 @@
 //! Which runtimes of containers this machine has, and which of them runs the jobs with an image.
 //!
-//! Guarantees: the runtime that the operator named is used, whether or not it works at the agent's start; otherwise the first
-//! that works then. What another agent of this data directory started by another runtime is still listed and removed, if that
-//! runtime works.
+//! Guarantees: the runtime that the operator named is used, whether or not it works at the agent's start; otherwise the first that
+//! works then. Containers that another agent of this data directory started with another runtime are still listed and removed, if
+//! that runtime works.
 //! Does not: look again while the agent runs.
 
 use crate::runtime::RuntimeKind;
@@ -12,14 +12,11 @@ use std::str::FromStr;
 pub const NO_CONTAINERS: &str = "this node runs no containers: install docker or podman in the image of its instance, or \
                                  let its size say `containers = false`";
 
-/// What the operator says about containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The first runtime that works.
+    /// The first runtime that works when the agent starts.
     Auto,
-    /// No containers.
     None,
-    /// This runtime.
     Only(RuntimeKind),
 }
 
@@ -40,17 +37,15 @@ impl FromStr for Wanted {
     }
 }
 
-/// The runtimes of containers of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Containers {
     /// What runs the jobs with an image; `None` if this node runs no containers.
     pub runs: Option<RuntimeKind>,
-    /// Those whose containers are listed and removed.
+    /// The runtimes whose containers are listed and removed.
     pub known: Vec<RuntimeKind>,
 }
 
 impl Containers {
-    /// Tries which runtimes this machine has.
     pub async fn find(wanted: Wanted) -> Self {
         if wanted == Wanted::None {
             return Self::default();
@@ -92,7 +87,7 @@ mod tests {
             ("auto", &[], None, &[]),
             ("none", &[], None, &[]),
             ("podman", &["docker", "podman"], Some("podman"), &["docker", "podman"]),
-            // Its daemon may start after the agent.
+            // The daemon of docker may start after the agent.
             ("docker", &["podman"], Some("docker"), &["podman", "docker"]),
         ] {
             let found = Containers::of(wanted.parse().unwrap(), kinds(working));

@@ -19,32 +19,24 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Environment variables by name.
 pub type Environment = BTreeMap<String, String>;
 
 /// The file with the members' addresses, in the directory of an alloc: a line for each member, as `mpirun` reads them.
 pub const HOSTS_FILE: &str = "hosts";
 
-/// A command to start.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandSpec<'a> {
     /// The node that runs the command. Containers are labelled with this id.
     pub node_id: NodeId,
-    /// The order of the control plane, with the command and the memory limit.
     pub order: &'a AllocOrder,
-    /// The image of its container.
     pub image: Option<&'a str>,
-    /// Where the command runs.
     pub work_dir: &'a Path,
     /// Name and directory of each cache.
     pub caches: &'a [(String, PathBuf)],
     /// The directory of the alloc, with what is made for its command: its token, its secrets and its hosts.
     pub alloc_dir: &'a Path,
-    /// The GPUs of the alloc.
     pub gpus: &'a [String],
-    /// The environment of the command.
     pub env: &'a Environment,
-    /// The standard input of the command, if it has one.
     pub input: Option<&'a [u8]>,
     /// The user who runs the command; the agent's own user if absent.
     pub user: Option<&'a JobUser>,
@@ -56,29 +48,28 @@ pub struct CommandSpec<'a> {
     pub agent_program: &'a Path,
 }
 
-/// How a command is started.
 #[derive(Debug)]
 pub struct Invocation {
     pub program: PathBuf,
     pub args: Vec<String>,
-    /// The whole environment of the process. A client has the agent's own besides.
+    /// The whole environment of the process. A client has the agent's environment too.
     pub env: Environment,
     pub stdin: Stdio,
     pub process: Process,
 }
 
-/// What the process of an invocation is.
+/// The role of the process of an invocation.
 #[derive(Debug)]
 pub enum Process {
     /// The command itself.
     Command,
-    /// A helper that becomes the command, or says why it cannot.
+    /// A helper that becomes the command, or says in the verdict why it did not.
     Helper(Verdict),
-    /// The client of what runs the command, and a file that it inherits.
+    /// The client of a container runtime, and a file that it inherits.
     Client(File),
 }
 
-/// What an order says can never be started.
+/// The end of an order that can never be started.
 pub(super) fn rejected(why: impl Into<String>) -> EndCause {
     EndCause::Rejected { why: why.into() }
 }
@@ -92,7 +83,6 @@ pub(super) fn not_passed_on(error: io::Error) -> EndCause {
     EndCause::NotStarted { why: format!("cannot pass on the environment: {error}") }
 }
 
-/// A container on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     /// The name of the container: the alloc id, if the agent made the container.
@@ -101,12 +91,10 @@ pub struct Container {
     pub label: String,
 }
 
-/// The first process of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstProcess {
-    /// Its pid, as whoever runs the container sees it.
+    /// Its pid, as the container runtime sees it.
     pub pid: i32,
-    /// The id of the container.
     pub container: String,
 }
 
@@ -132,7 +120,8 @@ pub trait Runtime: Debug + Send + Sync {
         on_node.to_owned()
     }
 
-    /// What registries call this image (`NAME@DIGEST`), which may be none. An error if the machine does not have the image.
+    /// The names of this image in registries, with digests (`NAME@DIGEST`); there may be none. An error if the machine does not
+    /// have the image.
     async fn digests(&self, _image: &str) -> io::Result<Vec<String>> {
         Ok(Vec::new())
     }

@@ -30,7 +30,6 @@ impl RuntimeKind {
     /// What runs commands in containers, in the order in which an agent looks for them.
     pub const OF_CONTAINERS: &'static [Self] = &[Self(&container::DOCKER), Self(&container::PODMAN)];
 
-    /// The runtime with this name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::PROCESS].iter().chain(Self::OF_CONTAINERS).copied().find(|kind| kind.name() == name)
     }

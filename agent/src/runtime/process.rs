@@ -18,7 +18,6 @@ use model::{EndCause, Signal};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Runs a command directly on the node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProcessRuntime;
 

@@ -1,20 +1,19 @@
 //! Whose fault it is that an image could not be pulled, by what docker and podman say.
 //!
-//! Guarantees: what is not known counts as the registry's fault, so no node loses its trust for it.
+//! Guarantees: an unknown message counts as the registry's fault, so that the node is not blamed for it.
 //! Does not: pull.
 
-/// Whose fault it is that an image could not be pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PullFault {
-    /// The registry has no such image, or does not give it.
+    /// The registry has no such image, or does not give it to this caller.
     Refused,
-    /// The machine lacks room, or what pulls.
+    /// The machine has no disk space or memory, or its runtime does not work.
     Machine,
     /// The registry cannot be reached, or does not answer as it should.
     Registry,
 }
 
-/// What registries and the clients say if there is no such image, or if it may not be had.
+/// Messages of registries and clients if there is no such image, or if the caller may not have it.
 const IMAGE_REFUSED: &[&str] = &[
     "manifest unknown",
     "manifest for",
@@ -30,7 +29,7 @@ const IMAGE_REFUSED: &[&str] = &[
     "name unknown",
 ];
 
-/// What the clients say if the machine is to blame.
+/// Messages of clients if the machine is to blame.
 const MACHINE_FAILED: &[&str] = &[
     "cannot connect to the docker daemon",
     "no space left on device",
@@ -41,7 +40,6 @@ const MACHINE_FAILED: &[&str] = &[
     "cannot allocate memory",
 ];
 
-/// Whose fault it is that a pull failed with these words.
 pub(crate) fn fault(words: &str) -> PullFault {
     let lower = words.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));

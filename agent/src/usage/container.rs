@@ -1,11 +1,13 @@
-//! What a container uses. The daemon of docker runs it, or podman beside it: it is no child of the supervisor.
+//! Measures a container. The daemon of docker runs it, or podman beside it: it is no child of the supervisor.
 //!
-//! Its runtime is asked once which process is its first one. From then on each look reads the kernel's own files: those of the
-//! control group of version 2 that has the container and nothing else, and of its processes in `/proc` where there is no such group.
+//! The runtime is asked once for the first process of the container. From then on each look reads the kernel's own files: those of
+//! the control group of version 2 that has the container and nothing else, or those of its processes in `/proc` where there is no
+//! such group.
 //!
-//! Guarantees: what another container or the agent uses never counts; a pid that belongs to another process by now, or is one of
-//! another machine's, is not looked at; what was counted once never gets less.
-//! Does not: see a container that ended before it was found, or what one used after the last look, half a second before its end.
+//! Guarantees: what another container or the agent uses never counts; a pid that belongs to a later process, or to another machine,
+//! is not looked at; no count ever gets smaller.
+//! Does not: see a container that ended before it was found, or its use after the last look, which is up to half a second before
+//! its end.
 
 use super::{group, processes};
 use crate::isolation::cgroup;
@@ -21,20 +23,18 @@ use tokio::time::sleep;
 
 /// The wait before the runtime is asked for the first time. Until then, most containers have started.
 const FIRST: Duration = Duration::from_millis(300);
-/// The most between two questions to a runtime that has not started the container yet.
+/// The longest wait between two questions to a runtime that has not started the container yet.
 const MOST: Duration = Duration::from_secs(10);
 
-/// What was counted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) cpu_ms: Option<u64>,
-    /// The most memory.
+    /// The most memory so far.
     pub(super) memory_kib: Option<u64>,
     /// Read and written bytes.
     pub(super) io: Option<(u64, u64)>,
 }
 
-/// Measures the container of one alloc.
 #[derive(Debug)]
 pub(crate) struct ContainerMeter {
     asked: Arc<OnceLock<FirstProcess>>,
@@ -43,7 +43,6 @@ pub(crate) struct ContainerMeter {
     counts: Counts,
 }
 
-/// A container that runs.
 #[derive(Debug)]
 struct Found {
     pid: i32,
@@ -71,7 +70,6 @@ impl ContainerMeter {
         Self { asked, asks, found: None, counts: Counts::default() }
     }
 
-    /// Looks at what the container uses now.
     pub(super) fn look(&mut self) {
         if self.found.is_none() {
             self.found = self.asked.get().and_then(Found::of);
@@ -87,12 +85,10 @@ impl ContainerMeter {
         }
     }
 
-    /// What was counted so far.
     pub(super) const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The container has ended.
     pub(super) fn end(&self) {
         self.asks.abort();
     }
@@ -117,7 +113,7 @@ impl Found {
         Some(Self { pid, start_ticks, group })
     }
 
-    /// `None` if it has ended.
+    /// `None` if the container has ended.
     fn counts(&self) -> Option<Counts> {
         let mut pids = vec![self.pid];
         pids.extend(descendants_now(self.pid).iter().map(|p| p.pid));
@@ -127,7 +123,7 @@ impl Found {
             memory_kib: group.and_then(group::memory_kib).or_else(|| processes::memory_kib(&pids)),
             io: group.and_then(group::io).or_else(|| processes::io(&pids)),
         };
-        // Looked at last: what was read until then is not of another process.
+        // This check comes last, so that nothing that was read is of a later process with the same pid.
         process_table::is_alive(self.pid, self.start_ticks).then_some(counts)
     }
 }
@@ -190,7 +186,7 @@ mod tests {
             is(&format!("/{group}"), Some(group));
             is(&format!("/{group}/init.scope"), Some(group));
         }
-        // Those of the machine, of the agent, and what is seen from within another group.
+        // The groups of the machine and of the agent, and a path as seen from within another group.
         for path in ["/", "/system.slice/nodekeeper-agent.service", &format!("/../docker/{ID}")] {
             is(path, None);
         }

@@ -4,7 +4,7 @@
 //! of them asks the driver, which may take seconds.
 //!
 //! Guarantees: only the GPUs of the alloc count, and only looks while its command runs; each look counts once.
-//! Does not: see what happens between two looks; each is about the last second.
+//! Does not: see what happens between two looks; each look is about the last second.
 
 use crate::alloc_dir::AllocDir;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What a look found of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GpuLook {
     pub(crate) busy_percent: Option<u64>,
@@ -36,7 +35,7 @@ pub(crate) fn write_gpu_looks(looks: &GpuLooks, file: &Path) -> io::Result<()> {
 pub(crate) struct GpuMeter {
     uuids: Vec<String>,
     file: PathBuf,
-    /// When the look was written that counted last.
+    /// When the last counted look was written.
     counted: Option<SystemTime>,
     percents: u64,
     looks: u64,
@@ -44,12 +43,12 @@ pub(crate) struct GpuMeter {
 }
 
 impl GpuMeter {
-    /// Of these GPUs, which the alloc in `dir` has.
+    /// Measures these GPUs, which the alloc in `dir` has.
     pub(crate) fn new(uuids: &[String], dir: &AllocDir) -> Self {
         Self { uuids: uuids.to_owned(), file: dir.gpu_looks(), ..Self::default() }
     }
 
-    /// The command begins: what was seen before does not count.
+    /// Looks from before the begin of the command do not count.
     pub(crate) fn begin(&mut self) {
         self.counted = self.written_at();
     }

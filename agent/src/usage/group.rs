@@ -1,7 +1,7 @@
 //! What a control group of version 2 counts.
 //!
-//! Guarantees: what a controller that is not there would count is absent, and not 0; the memory is without the files that the
-//! kernel keeps only as long as nobody needs the room.
+//! Guarantees: if a controller is missing, its counts are absent, and not 0; the memory does not include files that the kernel
+//! keeps only as long as nobody needs the room.
 //! Does not: make groups (`isolation::cgroup` does).
 
 use super::text::{behind, number};
@@ -19,7 +19,7 @@ pub(super) fn memory_kib(group: &Path) -> Option<u64> {
     Some(current.saturating_sub(idle.unwrap_or(0)) / 1024)
 }
 
-/// The most that they held, files and all.
+/// The most memory that they held, with all files.
 pub(super) fn peak_kib(group: &Path) -> Option<u64> {
     number(&text(group, "memory.peak")?).map(|bytes| bytes / 1024)
 }

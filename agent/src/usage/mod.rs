@@ -1,11 +1,11 @@
-//! What an alloc uses: CPU time, memory, bytes from and to storage, scratch space, and GPUs.
+//! Measures what an alloc uses: CPU time, memory, bytes from and to storage, scratch space, and GPUs.
 //!
-//! Where the alloc has a control group of version 2, the group says it. Elsewhere the kernel adds up in the supervisor what
-//! its ended children used, and the memory is looked at while they run. A container is looked at from outside (`container`).
+//! Where the alloc has a control group of version 2, the group counts it. Elsewhere the kernel adds up in the supervisor what its
+//! ended children used, and the memory is measured while they run. A container is measured from outside (`container`).
 //!
-//! Guarantees: a look costs a few small files of `/proc`; what a machine does not count is absent, and not 0; the memory of a
-//! group is without the files that the kernel keeps only as long as nobody needs the room; the time begins with the command, and
-//! not with what is fetched for it.
+//! Guarantees: a look reads a few small files of `/proc`; what a machine does not count is absent, and not 0; the memory of a group
+//! does not include files that the kernel keeps only as long as nobody needs the room; the time begins with the command, and not
+//! with the fetch of its inputs and its image.
 //! Does not: see a process that ended without being waited for, or memory between two looks. Shared pages count once for each
 //! process where there is no group, so the memory is never too low.
 
@@ -25,32 +25,28 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often it is said what a command used so far.
+/// How often the usage so far is written down.
 const NEWS: Duration = Duration::from_secs(30);
 
-/// A command that has just begun is still the program that starts it.
+/// Before this, the process may still be the program that starts the command.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
 
-/// Measures one alloc.
 #[derive(Debug)]
 pub(crate) struct Meter {
     of: Measured,
     began: Instant,
-    /// How long the command ran; `None` while it runs.
     ran: Option<Duration>,
-    /// The most memory so far.
     memory_kib: Option<u64>,
     news_at: Instant,
     scratch: MostScratch,
     gpus: GpuMeter,
 }
 
-/// What says what an alloc uses.
+/// What counts the usage of an alloc.
 #[derive(Debug)]
 enum Measured {
-    /// Its control group, if it has one, and otherwise the kernel, of the children of the supervisor.
+    /// Its control group, if it has one. Otherwise the kernel counts for the children of the supervisor.
     Own(Option<PathBuf>),
-    /// What is seen of its container.
     Container(ContainerMeter),
 }
 
@@ -62,7 +58,7 @@ impl Meter {
         Self { of, began: now, ran: None, memory_kib: None, news_at: now + NEWS, scratch, gpus }
     }
 
-    /// The command has just begun, in a container if there is one.
+    /// Notes that the command has just begun, in a container if there is one.
     pub(crate) fn begin(&mut self, container: Option<ContainerMeter>, now: Instant) {
         (self.began, self.news_at) = (now, now + NEWS);
         self.gpus.begin();
@@ -71,13 +67,13 @@ impl Meter {
         }
     }
 
-    /// What the looks at its scratch space have found.
+    /// The scratch space that the looks have found.
     pub(crate) fn scratch(&self) -> MostScratch {
         self.scratch.clone()
     }
 
-    /// Looks at what the alloc in `dir` uses now. `pids` are the processes below the supervisor. Now and then what was used is
-    /// written down, for the agent to tell.
+    /// Measures the alloc in `dir` now. `pids` are the processes below the supervisor. Every `NEWS`, writes the usage down for the
+    /// agent.
     pub(crate) fn look(&mut self, pids: &[i32], dir: &AllocDir, now: Instant) {
         self.sample(pids, now);
         self.gpus.look();
@@ -88,7 +84,7 @@ impl Meter {
         }
     }
 
-    /// Looks at the memory now.
+    /// Measures the memory now.
     fn sample(&mut self, pids: &[i32], now: Instant) {
         if now.duration_since(self.began) < FIRST_LOOK {
             return;
@@ -105,7 +101,7 @@ impl Meter {
         self.memory_kib = self.memory_kib.max(kib);
     }
 
-    /// What was used so far, each half a minute.
+    /// The usage so far, once every `NEWS`.
     fn news(&mut self, pids: &[i32], now: Instant) -> Option<Usage> {
         if now < self.news_at {
             return None;
@@ -118,7 +114,7 @@ impl Meter {
         Some(usage)
     }
 
-    /// The command has ended.
+    /// Notes that the command has ended.
     pub(crate) fn end(&mut self, now: Instant) {
         self.ran = Some(now.duration_since(self.began));
         self.gpus.look();
@@ -127,7 +123,7 @@ impl Meter {
         }
     }
 
-    /// What was used, when nothing of the alloc runs any more and its group is still there. `None` if nobody can tell.
+    /// The usage of the alloc. Call this when nothing of it runs any more and its group still exists. `None` if it cannot be known.
     pub(crate) fn usage(&self) -> Option<Usage> {
         self.usage_in(Path::new("/proc/self"), self.ran?)
     }
@@ -138,7 +134,7 @@ impl Meter {
                 let group = group.as_deref();
                 let cpu_ms = group.and_then(group::cpu_ms).or_else(|| processes::children_cpu_ms(own));
                 let io = group.and_then(group::io).or_else(|| processes::children_io(own));
-                // A command that ended before the first look has at least the peak.
+                // For a command that ended before the first look, only the peak is known.
                 (cpu_ms, group.and_then(group::peak_kib), io)
             }
             Measured::Container(container) => (container.counts().cpu_ms, None, container.counts().io),

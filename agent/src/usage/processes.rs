@@ -11,7 +11,7 @@ use std::path::Path;
 /// The clock ticks of `/proc` in a second are 100 on Linux.
 const MS_PER_TICK: u64 = 10;
 
-/// The memory of all these processes now. If one of them alone held more at some time, that.
+/// The memory of all these processes now. If one of them alone once held more, the larger number.
 pub(super) fn memory_kib(pids: &[i32]) -> Option<u64> {
     let all: Vec<[u64; 2]> = pids.iter().map(|pid| kib_of(*pid, "status", ["VmRSS", "VmHWM"])).collect();
     let together = all.iter().map(|[now, _]| *now).fold(0, u64::saturating_add);
@@ -19,8 +19,8 @@ pub(super) fn memory_kib(pids: &[i32]) -> Option<u64> {
     Some(together.max(once)).filter(|kib| *kib > 0)
 }
 
-/// The CPU time of these processes, and of the children that they have waited for, and of theirs. Parents come first: otherwise a
-/// child that ends meanwhile would count twice.
+/// The CPU time of these processes, and of their descendants that were waited for. Parents must come first: otherwise a child that
+/// ends meanwhile would count twice.
 pub(super) fn cpu_ms(pids: &[i32]) -> u64 {
     let of_each = pids.iter().filter_map(|pid| ticks_ms(&text(&of(*pid), "stat")?, 11, 4));
     of_each.fold(0, u64::saturating_add)
@@ -43,7 +43,7 @@ pub(super) fn children_io(own: &Path) -> Option<(u64, u64)> {
     Some((behind(&io, "read_bytes: ")?, behind(&io, "write_bytes: ")?))
 }
 
-/// The sum of so many fields behind the name of the process.
+/// The sum of `count` fields after the name of the process.
 fn ticks_ms(stat: &str, first: usize, count: usize) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let times: Vec<u64> = fields.split_ascii_whitespace().skip(first).take(count).map(number).collect::<Option<_>>()?;

@@ -43,17 +43,16 @@ pub struct ControlPlane {
     /// Answer every call with this status and body.
     pub refuse: Option<(u16, Value)>,
     pub next_heartbeat_s: f64,
-    /// Whether the operator drains the node.
     pub drains: bool,
-    /// When a node that has room asks for work, in seconds.
+    /// When a node that has room is to ask for work, in seconds.
     pub soon_s: Option<f64>,
     pub beats: Vec<Heartbeat>,
     pub reports: Vec<AllocReport>,
     pub handle_reports: Vec<HandleReport>,
     pub destroy: Vec<String>,
-    /// Who reads output.
+    /// The readers of output.
     pub follows: Vec<WantedOutput>,
-    /// Every call with output, and every question where it begins.
+    /// Every call with output, and every question about where to begin.
     pub outputs: Vec<OutputReport>,
     pub calls: usize,
 }
@@ -191,7 +190,7 @@ impl ControlPlane {
         pieces
     }
 
-    /// What a reader has.
+    /// The bytes that a reader has.
     pub fn output(&self, follow_id: &str) -> Vec<u8> {
         self.pieces(follow_id).iter().flat_map(|p| BASE64_STANDARD.decode(&p.data).unwrap()).collect()
     }
@@ -224,8 +223,8 @@ impl ControlPlane {
     }
 }
 
-/// A directory that users of jobs may enter, and in whose place they see no other one, as they do in that of /tmp. The
-/// project itself may be in /tmp, or in a home directory that is closed to others.
+/// A directory that users of jobs may enter. It is not below /tmp or the like, where jobs see a directory of their own. The project
+/// itself may be in /tmp, or in a home directory that is closed to others.
 fn open_dir() -> &'static std::path::Path {
     let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let is_temporary = target.starts_with("/tmp") || target.starts_with("/var/tmp");
@@ -394,12 +393,10 @@ pub fn is_alive(pid: &str) -> bool {
     process_table::read(pid.parse().unwrap()).is_some_and(|p| !p.zombie)
 }
 
-/// The exit code of an end.
 pub fn code(end: &AllocUpdate) -> Option<i32> {
     end.cause.as_ref().and_then(model::EndCause::exit_code)
 }
 
-/// The cause of an end in words.
 pub fn cause(end: &AllocUpdate) -> String {
     end.cause.as_ref().map(ToString::to_string).unwrap_or_default()
 }

@@ -1,11 +1,10 @@
 //! The machine's podman, with a storage of its own and an image that has only busybox.
 //!
-//! It is configured as an operator does it: by two files that the environment names. The agent knows nothing of them.
+//! It is configured as by an operator: by two files that the environment names. The agent knows nothing of them.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The image.
 pub const IMAGE: &str = "localhost/nodekeeper-test:1";
 
 /// A program that needs no library.
@@ -17,7 +16,7 @@ pub struct Podman {
 }
 
 impl Podman {
-    /// `None`, and a word about it, if this machine cannot run containers.
+    /// `None`, after a message, if this machine cannot run containers.
     pub fn new() -> Option<Self> {
         let there =
             |program: &str| Command::new(program).arg("--version").output().is_ok_and(|out| out.status.success());
@@ -76,7 +75,6 @@ impl Podman {
         self.run(&["import", &tar.display().to_string(), IMAGE]);
     }
 
-    /// What this podman says.
     pub fn run(&self, args: &[&str]) -> String {
         let out = Command::new("podman").args(args).envs(self.env()).output().unwrap();
         assert!(out.status.success(), "podman {args:?}: {}", String::from_utf8_lossy(&out.stderr));
@@ -91,7 +89,7 @@ impl Podman {
         names
     }
 
-    /// A `podman` in this directory that is this one, except that `rm` of a container named `hang…` does not end.
+    /// Makes a `podman` in a directory of its own that calls this one, except that `rm` of a container named `hang…` does not end.
     pub fn that_hangs(&self) -> PathBuf {
         let bin = self.dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
