@@ -10,6 +10,7 @@
 //! s3_access ─ role_keys       region and credentials for S3
 //! sweep ─ handles             the loop of handle reports; destroys the handles that an answer names
 //! reconcile ─ runner          the loop that compares orders with the machine; starts and stops supervisors
+//! end_tasks                   ends what is left of an alloc
 //! ends                        how an alloc ended, even if files of its directory are missing or garbage
 //! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
 //! fitness                     whether the node can start work; if not, it takes none
@@ -59,6 +60,7 @@ pub mod config;
 pub mod control;
 pub mod data_dir;
 pub mod elements;
+mod end_tasks;
 mod ends;
 pub mod enter;
 pub mod fitness;

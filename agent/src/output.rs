@@ -22,8 +22,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// The most calls in one look, for all readers together. The control plane takes about 20 calls a second of a node.
 const CALLS: u32 = 4;
 
-/// The wait after a call that failed.
+/// The wait after a call that failed, and the longest that the control plane may ask for.
 const FAILED_WAIT: Duration = Duration::from_secs(5);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// Which piece a reader needs next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,13 +49,18 @@ struct Sender<'a> {
 pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str, outputs: &Outputs) {
     let sender = Sender { state, client, url, outputs };
     let mut readers: BTreeMap<String, Position> = BTreeMap::new();
+    let mut look: usize = 0;
     loop {
-        let wanted = state.wanted();
+        let mut wanted = state.wanted();
         readers.retain(|id, _| wanted.iter().any(|w| w.follow_id == *id));
         if wanted.is_empty() {
             state.wanted_changed.notified().await;
             continue;
         }
+        // Each look begins with another reader, so that one who is far behind does not take the calls of all.
+        look = look.wrapping_add(1);
+        let first = look.checked_rem(wanted.len()).unwrap_or_default();
+        wanted.rotate_left(first);
         let mut calls = CALLS;
         let mut wait = INTERVAL;
         for reader in &wanted {
@@ -66,7 +72,7 @@ pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str, outp
                     tracing::warn!(alloc_id = %reader.alloc_id, %error, "output was not sent: trying again");
                     // A piece may have arrived although its answer did not.
                     *position = Position::Unknown;
-                    wait = error.retry_after.unwrap_or(FAILED_WAIT).max(FAILED_WAIT);
+                    wait = error.retry_after.unwrap_or(FAILED_WAIT).clamp(FAILED_WAIT, LONGEST_WAIT);
                     break;
                 }
             }

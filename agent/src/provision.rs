@@ -28,13 +28,16 @@ impl Supervised<'_> {
     /// Gives the command its rights, its image and its inputs.
     pub(crate) async fn provide(&self) -> Result<Provided, EndCause> {
         let provided = self.rights().await?;
+        if let Some(files) = self.files(provided.role.clone()).filter(|_| !self.task.order.work.inputs.is_empty()) {
+            let cannot =
+                |e: io::Error| EndCause::NotStarted { why: format!("cannot find out who runs the command: {e}") };
+            let user = self.task.user().map_err(cannot)?;
+            self.or_stopped(files.place(user.as_ref())).await?;
+        }
+        // The image comes last: until a container uses it, another alloc that needs disk space may remove it.
         let reader = provided.role.as_ref().map(|role| secrets::Reader { role, endpoints: &self.context.endpoints });
         self.or_stopped(image::provide(&self.task, &self.dir, reader)).await?;
-        let files = self.files(provided.role.clone()).filter(|_| !self.task.order.work.inputs.is_empty());
-        let Some(files) = files else { return Ok(provided) };
-        let cannot = |e: io::Error| EndCause::NotStarted { why: format!("cannot find out who runs the command: {e}") };
-        let user = self.task.user().map_err(cannot)?;
-        self.or_stopped(files.place(user.as_ref())).await.map(|()| provided)
+        Ok(provided)
     }
 
     /// Carries out this step. An order to stop ends it early.

@@ -9,6 +9,7 @@
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
 use crate::data_dir::DataDir;
+use crate::end_tasks::{EndTasks, end_processes};
 use crate::ends::{self, ended};
 use crate::fitness::{Fitness, is_lack_of_room, no_room, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
@@ -75,6 +76,7 @@ pub struct Runner {
     attempts: BTreeMap<AllocId, StartAttempts>,
     /// Exit records that could not be written.
     unwritten: BTreeMap<AllocId, ExitRecord>,
+    ending: EndTasks,
     /// The user id that the last alloc got. The next alloc gets a later one.
     last_uid: Option<u32>,
     gpus: Vec<Gpu>,
@@ -108,6 +110,7 @@ impl Runner {
             children: BTreeMap::new(),
             attempts: BTreeMap::new(),
             unwritten: BTreeMap::new(),
+            ending: EndTasks::default(),
             last_uid: None,
             gpus: Vec::new(),
             fitness: Fitness::default(),
@@ -392,17 +395,16 @@ impl Runner {
             return Ok(Seen::Pending);
         };
         let same_boot = start.boot_id == self.settings.boot_id;
-        if !same_boot && !start.is_never() {
-            dir.remove_container().await?;
-            return Ok(Seen::Gone);
-        }
         if same_boot && process_table::is_alive(start.pid, start.start_ticks) {
             return Ok(Seen::Running);
         }
-        if same_boot {
-            self.end_processes(&dir, &start).await?;
+        let now = (self.settings.program.as_path(), self.settings.boot_id.as_str());
+        if !self.ending.have_ended(id, &dir, &start, now).await? {
+            return Ok(Seen::Running);
         }
-        dir.remove_container().await?;
+        if !same_boot && !start.is_never() {
+            return Ok(Seen::Gone);
+        }
         self.end_without_supervisor(id, &dir, &start)
     }
 
@@ -436,19 +438,6 @@ impl Runner {
         }
     }
 
-    /// Kills the supervisor of the alloc in `dir`, if it still runs, and everything else that runs for the alloc. Then takes the
-    /// files away from the job's user.
-    async fn end_processes(&self, dir: &AllocDir, start: &StartRecord) -> io::Result<()> {
-        process_table::kill_session(start.pid, start.start_ticks);
-        match dir.task()?.and_then(|task| task.isolation) {
-            None => Ok(()),
-            Some(isolation) => {
-                isolation.end(&self.settings.program).await;
-                dir.close()
-            }
-        }
-    }
-
     /// Writes the exit record of an alloc whose supervisor did not write one.
     fn end_without_supervisor(&mut self, id: AllocId, dir: &AllocDir, start: &StartRecord) -> io::Result<Seen> {
         let exit = ends::without_supervisor(start);
@@ -467,7 +456,7 @@ impl Runner {
     pub async fn kill(&self, id: AllocId) {
         let dir = self.dir(id);
         if let Ok(Some(start)) = dir.start_record()
-            && let Err(error) = self.end_processes(&dir, &start).await
+            && let Err(error) = end_processes(&self.settings.program, &dir, &start).await
         {
             tracing::warn!(alloc_id = %id, %error, "cannot end everything that the alloc ran");
         }

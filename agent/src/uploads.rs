@@ -31,7 +31,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// The same when EC2 has announced that it takes the instance away.
 const LOOK_AGAIN_SOON: Duration = Duration::from_secs(2);
 
-/// The most pieces of one output of a running command in one round: the others come too.
+/// The most pieces of one output in one round, so that the others get their turn.
 const PIECES: u32 = 16;
 
 #[derive(Debug)]
@@ -58,6 +58,15 @@ impl Uploads {
     }
 }
 
+/// What a round leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// S3 has all that the disk had.
+    Whole,
+    /// At least one output has more than its share of a round.
+    Cut,
+}
+
 struct Uploader {
     outputs: Outputs,
     access: S3Access,
@@ -73,7 +82,8 @@ impl Uploader {
         loop {
             let is_last = *ending.borrow_and_update();
             let wait = match self.round().await {
-                Ok(()) => {
+                Ok(Round::Cut) => continue,
+                Ok(Round::Whole) => {
                     failures = 0;
                     if state.read(|node| node.interrupt_at.is_some()) { LOOK_AGAIN_SOON } else { LOOK_AGAIN }
                 }
@@ -97,47 +107,49 @@ impl Uploader {
         }
     }
 
-    /// Stores what there is now. If S3 does not answer or there are no credentials, the rest for the same bucket waits for the
+    /// Stores what there is now, and of each output at most [`PIECES`] pieces. If S3 does not answer or there are no credentials, the rest for the same bucket waits for the
     /// next round. A refusal counts for one output only: the role may write at other places of the bucket. The error says how
     /// many outputs are left.
-    async fn round(&mut self) -> Result<(), (usize, S3Error)> {
+    async fn round(&mut self) -> Result<Round, (usize, S3Error)> {
         let outputs = self.outputs.clone();
         let waiting = blocking(move || outputs.waiting()).await;
         let mut waiting = waiting.map_err(|error| (0_usize, S3Error::from(error)))?;
         self.stored.retain(|id, _| waiting.iter().any(|w| w.alloc_id == *id));
         let refused = std::mem::take(&mut self.refused);
         waiting.sort_by_key(|w| (refused.contains(&w.alloc_id), w.left));
-        let (mut closed, mut left, mut failed) = (BTreeSet::new(), 0, None);
+        let (mut closed, mut left, mut failed, mut round) = (BTreeSet::new(), 0, None, Round::Whole);
         for output in waiting {
             let bucket = output.place.bucket().to_owned();
             if closed.contains(&bucket) {
                 left += 1;
                 continue;
             }
-            if let Err(error) = self.store(&output).await {
-                left += 1;
-                match error {
-                    S3Error::Failed(_) | S3Error::NoKeys(_) => _ = closed.insert(bucket),
-                    _ => _ = self.refused.insert(output.alloc_id),
+            match self.store(&output).await {
+                Ok(Round::Whole) => {}
+                Ok(Round::Cut) => round = Round::Cut,
+                Err(error) => {
+                    left += 1;
+                    match error {
+                        S3Error::Failed(_) | S3Error::NoKeys(_) => _ = closed.insert(bucket),
+                        _ => _ = self.refused.insert(output.alloc_id),
+                    }
+                    failed = Some(error);
                 }
-                failed = Some(error);
             }
         }
-        failed.map_or(Ok(()), |error| Err((left, error)))
+        failed.map_or(Ok(round), |error| Err((left, error)))
     }
 
-    /// Stores the part of an output that S3 does not have yet.
-    async fn store(&mut self, output: &Waiting) -> Result<(), S3Error> {
+    /// Stores the part of an output that S3 does not have yet, at most [`PIECES`] pieces of it.
+    async fn store(&mut self, output: &Waiting) -> Result<Round, S3Error> {
         let (id, began) = (output.alloc_id, Instant::now());
-        let mut pieces = 0;
-        while output.ended || pieces < PIECES {
+        for _ in 0..PIECES {
             let (outputs, known, ended) = (self.outputs.clone(), self.stored.get(&id).copied(), output.ended);
             let Some(piece) = blocking(move || next_piece(&outputs, id, known, ended)).await? else {
-                return Ok(());
+                return Ok(Round::Whole);
             };
             let progress = piece.progress;
             self.put(output, piece).await?;
-            pieces = pieces.saturating_add(1);
             self.stored.insert(id, progress);
             let outputs = self.outputs.clone();
             let noted = blocking(move || match progress.end {
@@ -152,7 +164,7 @@ impl Uploader {
                 tracing::info!(alloc_id = %id, bytes, ms, place = %output.place, "the output is stored");
             }
         }
-        Ok(())
+        Ok(Round::Cut)
     }
 
     /// Stores one piece. Its switches come first, so that nobody takes the whole piece for standard output.

@@ -2,10 +2,12 @@
 
 use super::{JobFiles, patiently};
 use crate::blocking::blocking;
+use crate::fitness::is_lack_of_room;
 use files::{Digest, Found, LeftOut, digest_of, open_beneath, pack_folder, walk};
 use model::files::{Content, Form, MAX_CONTENT_BYTES, Output, StoredOutput};
 use model::stored::S3Place;
 use model::{ClientStatus, EndCause};
+use nix::libc::EIO;
 use s3::{S3, S3Error};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
@@ -30,9 +32,11 @@ pub(super) struct Made {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
     /// From the file: nobody writes it any more.
-    OfFile,
+    File,
     /// From a copy of it as it is now.
-    OfCopy,
+    Copy,
+    /// From the file. A folder is only read for its digest, because each of its files is stored by itself.
+    EachFile,
 }
 
 impl JobFiles<'_> {
@@ -65,11 +69,11 @@ impl JobFiles<'_> {
     async fn one(&self, output: &Output) -> Result<(Content, LeftOut), EndCause> {
         let no_output = |why: String| EndCause::NoOutput { path: output.path.clone(), why };
         let (work, path, archive) = (self.alloc.dir.work(), output.path.clone(), self.archive.clone());
-        let made = match blocking(move || made(&work, &path, &archive, Reading::OfFile)).await {
+        let reading = if output.to.is_some() { Reading::EachFile } else { Reading::File };
+        let made = match blocking(move || made(&work, &path, &archive, reading)).await {
             Ok(Some(made)) => made,
             Ok(None) => return Err(no_output("it is not there".to_owned())),
-            Err(e) if e.kind() == io::ErrorKind::StorageFull => return Err(EndCause::Lost { why: e.to_string() }),
-            Err(e) => return Err(no_output(e.to_string())),
+            Err(error) => return Err(unreadable(output, &error)),
         };
         let most = MAX_CONTENT_BYTES >> 40;
         if made.content.bytes > MAX_CONTENT_BYTES {
@@ -78,6 +82,7 @@ impl JobFiles<'_> {
         let what = format!("the command has ended, but its output {} cannot be stored", output.path);
         let is_stored = self.put(output, &made, &what).await;
         if made.folder.is_some()
+            && reading == Reading::File
             && let Err(error) = fs::remove_file(&made.path)
         {
             tracing::warn!(%error, "the archive of an output is left behind");
@@ -122,17 +127,26 @@ impl JobFiles<'_> {
             }
             Ok(())
         });
-        listed.map_err(|e| no_output(e.to_string()))?;
+        listed.map_err(|e| unreadable(output, &e))?;
         let s3 = self.of_job(what).await?;
         for (path, digest) in all {
             let bad = || no_output(format!("{:?} can be no key of S3", path.display()));
             let name = path.to_str().ok_or_else(bad)?;
             let place: S3Place = format!("{to}/{name}").parse().map_err(|_| bad())?;
-            let file = open_beneath(&in_proc(folder), name).map_err(|e| no_output(e.to_string()))?.ok_or_else(bad)?;
+            let file = open_beneath(&in_proc(folder), name).map_err(|e| unreadable(output, &e))?.ok_or_else(bad)?;
             put(&s3, &place, &in_proc(&file), (digest.bytes, &digest.sha256), what).await?;
         }
         Ok(())
     }
+}
+
+/// The cause of the end if an output cannot be read or packed: a fault of the machine, or what the command left there.
+fn unreadable(output: &Output, error: &io::Error) -> EndCause {
+    let why = error.to_string();
+    if is_lack_of_room(error) || error.raw_os_error() == Some(EIO) {
+        return EndCause::Lost { why: format!("the output {} cannot be read or packed: {why}", output.path) };
+    }
+    EndCause::NoOutput { path: output.path.clone(), why }
 }
 
 async fn put(s3: &S3, to: &S3Place, path: &Path, (bytes, sha256): (u64, &str), what: &str) -> Result<(), EndCause> {
@@ -151,13 +165,14 @@ pub(super) fn made(work: &Path, path: &str, archive: &Path, reading: Reading) ->
     let is_folder = metadata.is_dir();
     let mut left_out = LeftOut::default();
     let digest = match (is_folder, reading) {
-        (true, _) => {
-            let packed = pack_folder(&open, File::create(archive)?)?;
+        (true, reading) => {
+            let to = if reading == Reading::EachFile { Path::new("/dev/null") } else { archive };
+            let packed = pack_folder(&open, File::options().write(true).create(true).truncate(true).open(to)?)?;
             left_out = packed.left_out;
             packed.digest
         }
-        (false, Reading::OfFile) => digest_of(&mut open)?,
-        (false, Reading::OfCopy) => {
+        (false, Reading::File | Reading::EachFile) => digest_of(&mut open)?,
+        (false, Reading::Copy) => {
             let mut copy = File::options().read(true).write(true).create(true).truncate(true).open(archive)?;
             io::copy(&mut (&open).take(metadata.len()), &mut copy)?;
             copy.rewind()?;
@@ -171,7 +186,7 @@ pub(super) fn made(work: &Path, path: &str, archive: &Path, reading: Reading) ->
     };
     let Digest { sha256, bytes } = digest;
     let content = Content::new(form, &sha256, bytes).ok_or_else(|| io::Error::other("it has no digest"))?;
-    let is_copied = is_folder || reading == Reading::OfCopy;
+    let is_copied = is_folder && reading == Reading::File || reading == Reading::Copy;
     let path = if is_copied { archive.to_owned() } else { in_proc(&open) };
     let folder = is_folder.then(|| open.try_clone()).transpose()?;
     Ok(Some(Made { path, folder, content, left_out, _open: open }))

@@ -75,7 +75,7 @@ impl JobFiles<'_> {
     /// Stores one output, and adds it to the list of the stored ones. `None` if it is not there, or stored already.
     async fn stored(&self, place: &S3Place, output: &Output) -> Result<Option<StoredOutput>, S3Error> {
         let (work, path, copy) = (self.alloc.dir.work(), output.path.clone(), self.archive.clone());
-        let made = blocking(move || made(&work, &path, &copy, Reading::OfCopy)).await?;
+        let made = blocking(move || made(&work, &path, &copy, Reading::Copy)).await?;
         let Some(made) = made else { return Ok(None) };
         let kept = self.store_made(place, output, &made).await;
         if let Err(error) = fs::remove_file(&made.path) {

@@ -22,10 +22,9 @@ use model::wire::{CredentialsRequest, ErrorCode, JobCredentials};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// Credentials, and when the agent got them.
@@ -63,8 +62,11 @@ pub struct CredentialsService {
     state: Arc<NodeState>,
     client: Arc<ControlPlaneClient>,
     allocs: PathBuf,
-    known: Mutex<BTreeMap<AllocId, Known>>,
+    known: Mutex<BTreeMap<AllocId, Arc<OfAlloc>>>,
 }
+
+/// The credentials of one alloc. It is locked while they are asked for, so that an alloc asks once at a time.
+type OfAlloc = tokio::sync::Mutex<Option<Known>>;
 
 /// Why a job gets no credentials: the status and the text of the answer.
 type Refused = (StatusCode, Json<Value>);
@@ -100,25 +102,34 @@ impl CredentialsService {
         let url = order.grant_url.ok_or_else(|| {
             refused(StatusCode::FORBIDDEN, "the cluster gives no credentials: its stack has no grant-credentials")
         })?;
-        let mut known = self.known.lock().await;
-        known.retain(|other, _| *other == id || self.state.read(|node| node.durable.allocs.contains_key(other)));
-        if let Some(known) = known.get(&id).filter(|known| known.is_young()) {
+        let of_alloc = self.of_alloc(id);
+        let mut known = of_alloc.lock().await;
+        if let Some(known) = known.as_ref().filter(|known| known.is_young()) {
             return Ok(known.clone());
         }
         let request = CredentialsRequest { incarnation: incarnation.unwrap_or_default(), alloc_id: id };
         match self.client.post::<JobCredentials>(&url, "credentials", &request).await {
             Ok(credentials) => {
                 let new = Known { credentials, since: Instant::now() };
-                known.insert(id, new.clone());
+                *known = Some(new.clone());
                 Ok(new)
             }
             // Known credentials are used until they end, unless the control plane denies them.
-            Err(error) => match (denial(&error), known.get(&id)) {
+            Err(error) => match (denial(&error), known.as_ref()) {
                 (None, Some(known)) if known.counts() => Ok(known.clone()),
                 (Some(why), _) => Err(refused(StatusCode::FORBIDDEN, why)),
                 (None, _) => Err(refused(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())),
             },
         }
+    }
+}
+
+impl CredentialsService {
+    /// What is known of this alloc. Forgets the allocs that are over.
+    fn of_alloc(&self, id: AllocId) -> Arc<OfAlloc> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|other, _| *other == id || self.state.read(|node| node.durable.allocs.contains_key(other)));
+        Arc::clone(known.entry(id).or_default())
     }
 }
 

@@ -82,6 +82,11 @@ impl Tries {
         self.not_before_at = (pause > Span::ZERO).then(|| now + pause);
     }
 
+    /// Notes what an alloc of this try used: the most of each.
+    pub(crate) fn note_usage(&mut self, usage: Option<Usage>) {
+        self.usage = usage.map(|used| self.usage.map_or(used, |other| other.most(used))).or(self.usage);
+    }
+
     /// Notes a node that the next try keeps away from.
     pub(crate) fn avoid(&mut self, node_id: NodeId) {
         self.avoids.retain(|known| *known != node_id);

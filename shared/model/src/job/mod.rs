@@ -245,8 +245,12 @@ impl Job {
         }
         let news = new.take_elements(ending, set);
         if new.end_with_its_elements(now) {
+            new.summary.tries.note_usage(ending.usage);
             new.expire_if_empty(times.keep, now);
             return new;
+        }
+        if let Some(retries) = &news {
+            new.change_for_elements(retries, alloc.node_id);
         }
         // The end of an alloc that was told to stop does not count. Its member was counted when the alloc was told to
         // stop, or another copy takes its place.
@@ -278,10 +282,13 @@ impl Job {
         let tries = &mut self.summary.tries;
         tries.cause = Some(cause.clone());
         tries.last_line = ending.log_tail.as_deref().and_then(last_line).filter(|_| cause.is_of_the_command());
-        tries.usage = ending.usage.map(|used| tries.usage.map_or(used, |other| other.most(used))).or(tries.usage);
+        tries.note_usage(ending.usage);
         // The tries are bounded: at least one element has ended, or has one more failure.
         if let Some(retries) = news.filter(|_| client != ClientStatus::Lost) {
-            self.run_what_is_left(alloc.node_id, cause, retries, times, now);
+            let pause_s = retries.iter().filter_map(|retry| retry.pause_s).max();
+            self.summary.tries.pause(pause_s, times, now);
+            let left = self.work_left().pack.map_or(0, |pack| pack.elements.count());
+            self.queue(&format!("{cause}; {left} of its elements are left to run"));
             return;
         }
         // Only a success is named by no rule.
@@ -307,7 +314,7 @@ impl Job {
         match verdict.follows {
             Follows::Again(retry) => {
                 self.summary.tries.count_use(verdict.rule, retry.used);
-                self.change_for(retry, alloc.node_id);
+                self.change_for(&retry, alloc.node_id);
                 self.summary.tries.pause(retry.pause_s, times, now);
                 self.wait_again(&reason);
             }
@@ -326,7 +333,7 @@ impl Job {
     }
 
     /// Changes what the job needs for its next try. The change also holds for all later tries.
-    fn change_for(&mut self, retry: Retry, node_id: NodeId) {
+    fn change_for(&mut self, retry: &Retry, node_id: NodeId) {
         let JobSummary { tries, needs, .. } = &mut self.summary;
         if retry.elsewhere {
             tries.elsewhere = true;
@@ -334,6 +341,13 @@ impl Job {
         }
         needs.memory_mib = retry.memory_mib.unwrap_or(needs.memory_mib);
         needs.machine.market = retry.market.or(needs.machine.market);
+    }
+
+    /// The same for elements that are tried again, however their alloc ended. The rule that gives the most memory counts last.
+    fn change_for_elements(&mut self, retries: &[Retry], node_id: NodeId) {
+        let mut retries: Vec<&Retry> = retries.iter().collect();
+        retries.sort_by_key(|retry| retry.memory_mib);
+        retries.into_iter().for_each(|retry| self.change_for(retry, node_id));
     }
 
     /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
@@ -417,15 +431,6 @@ impl Job {
         self.summary.tries.not_before_at = None;
         self.finished_at = Some(now);
         true
-    }
-
-    /// Queues a pack again for the elements that are left, after an alloc ran to its end or ended because of an element.
-    fn run_what_is_left(&mut self, node_id: NodeId, cause: &EndCause, retries: Vec<Retry>, times: JobTimes, now: Time) {
-        let pause_s = retries.iter().filter_map(|retry| retry.pause_s).max();
-        retries.into_iter().for_each(|retry| self.change_for(retry, node_id));
-        self.summary.tries.pause(pause_s, times, now);
-        let left = self.work_left().pack.map_or(0, |pack| pack.elements.count());
-        self.queue(&format!("{cause}; {left} of its elements are left to run"));
     }
 }
 

@@ -338,6 +338,41 @@ fn a_pack_goes_on_with_what_is_left_and_ends_with_its_last_element() {
 }
 
 #[test]
+fn the_rules_of_elements_change_what_a_pack_needs_however_its_alloc_ended() {
+    let mut spec = JobSpec::running(["true"]);
+    spec.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 1 });
+    spec.needs.memory_mib = 1000;
+    let rules = ["memory=again*2,memory*4", "exit:75=again*2,memory*1.5", "lost=again*3"];
+    spec.failure_policy.retry = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+    let results = [("memory", "3"), ("exit:75", "5")];
+    let with = |results: &[(&str, &str)], cause: EndCause, desired: Desired| {
+        let (placed, mut alloc) = placed_pack(&job, 0);
+        alloc.desired = desired;
+        placed.after_end(&alloc, &told(cause, results), &[], JobSet::Leaves, KEEP.into(), at(5))
+    };
+    let over = EndCause::ElementsFailed { failed: 2, elements: 10 };
+    let gone = EndCause::Lost { why: "its node is gone".into() };
+    let stopped = EndCause::Stopped { why: "drained".into(), code: None };
+    for (cause, desired) in [(over, Desired::Run), (gone, Desired::Run), (stopped, Desired::Stop)] {
+        let next = with(&results, cause.clone(), desired);
+        assert_eq!(next.summary.needs.memory_mib, 4000, "{cause}: the most of both rules");
+    }
+}
+
+#[test]
+fn a_pack_that_is_complete_says_what_it_used() {
+    let mut spec = JobSpec::running(["true"]);
+    spec.work.pack = Some(Pack { elements: Ranges::of(0, 1), at_once: 1 });
+    let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+    let (placed, alloc) = placed_pack(&job, 0);
+    let mut ending = told(EndCause::Exited { code: 0 }, &[("exit:0", "0-1")]);
+    ending.usage = serde_json::from_value(serde_json::json!({"ran_ms": 90, "cpu_ms": 70})).unwrap();
+    let ended = placed.after_end(&alloc, &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
+    assert_eq!((ended.summary.state, ended.summary.tries.usage), (JobState::Complete, ending.usage));
+}
+
+#[test]
 fn a_pack_is_the_same_after_it_was_a_row() {
     let mut job = fixtures::job(0);
     job.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 2 });

@@ -5,7 +5,7 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
-use model::ids::AllocId;
+use model::ids::{AllocId, NodeId};
 use model::time::Span;
 use store::{Item, Row, Table, alloc_key, node_key};
 
