@@ -340,8 +340,8 @@ fn part(reach: Reach, offering: &Offering) -> String {
     match (reach, &offering.subnet_id) {
         (Reach::Account, _) => "account".to_owned(),
         (Reach::Market, _) => format!("market#{market}"),
-        // The families of the simulated types have no numbers, and each has a quota of its own.
-        (Reach::Family, _) => format!("family#{market}#{}", instance_type.trim_end_matches(".type")),
+        // Each family of the simulated types has a quota of its own. The family is the letters: `w` of `w1.type`.
+        (Reach::Family, _) => format!("family#{market}#{}", family(instance_type)),
         (Reach::Type, _) => format!("type#{market}#{instance_type}"),
         (Reach::Subnet, Some(subnet)) => format!("subnet#{subnet}"),
         (Reach::Subnet, None) | (Reach::Template, _) => match offering.template_version {
@@ -351,6 +351,10 @@ fn part(reach: Reach, offering: &Offering) -> String {
         (Reach::Offering, _) => format!("offering#{market}#{instance_type}#{}", zone.as_deref().unwrap_or(subnet)),
         (Reach::Request, _) => format!("request#{market}#{size}#{subnet}"),
     }
+}
+
+fn family(instance_type: &str) -> &str {
+    instance_type.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default()
 }
 
 /// Whether the limit with this control key is about this offering.
@@ -369,8 +373,8 @@ pub fn may_be_about(key: &str, size: &Size) -> bool {
     let Some(scope) = key.strip_prefix("limit#").and_then(|rest| rest.split_once('#')).map(|(_, scope)| scope) else {
         return false;
     };
-    let family = size.instance_type.trim_end_matches(".type");
-    let names = |part: &str| part == size.instance_type || part == family || part == size.name;
+    let names =
+        |part: &str| [size.instance_type.as_str(), family(&size.instance_type), size.name.as_str()].contains(&part);
     // Every size shares the subnets, the template and the markets.
     let is_shared = ["account", "market#", "subnet#", "template#"].iter().any(|reach| scope.starts_with(reach));
     is_shared || scope.split('#').any(names)

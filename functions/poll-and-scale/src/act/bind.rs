@@ -10,11 +10,13 @@
 use super::acting::Acting;
 use super::launch::{Change, Results, every};
 use crate::plan::{Action, Planned};
-use model::NodeRecord;
 use model::batch::Batch;
 use model::cloud::{LaunchError, NewInstance};
+use model::events::Subject;
 use model::ids::{Slot, Ulid};
 use model::node::NotPossible;
+use model::reason::Reason;
+use model::{ActionName, NodeRecord};
 use runtime::answer::{ActError, ActionResult};
 use std::collections::BTreeSet;
 use store::WriteError;
@@ -68,7 +70,10 @@ impl Acting<'_> {
                 Err(error) => return every(of_launch.iter().map(|r| r.slot), &error.into()),
             };
             match self.write_nodes(&changes, &[]).await {
-                Ok(_) => return results,
+                Ok(_) => {
+                    self.note_others(slots, &changes).await;
+                    return results;
+                }
                 Err(WriteError::Conflict(_) | WriteError::Contended) => {}
                 Err(error) => return every(results.into_keys(), &error.into()),
             }
@@ -78,6 +83,16 @@ impl Acting<'_> {
             }
         }
         every(slots.iter().copied(), &failed)
+    }
+
+    /// Writes an event for each bound node that no action of this call is about: the list of the run does not show it yet.
+    async fn note_others(&self, slots: &[Slot], changes: &[Change]) {
+        let others = changes.iter().map(|(_, after)| after).filter(|after| !slots.contains(&after.slot));
+        for (slot, life) in others.filter_map(|after| Some((after.slot, after.life()?))) {
+            let Some(instance_id) = life.instance_id.clone() else { continue };
+            let reason = Reason::CarriesNodeId { instance_id };
+            self.run.record_event(&Subject::Slot(slot), ActionName::BindInstance, &reason).await;
+        }
     }
 
     /// The changes that bind these instances, the lowest slots first.

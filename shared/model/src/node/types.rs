@@ -170,6 +170,12 @@ impl Life {
         std::iter::once(&self.offering).chain(&self.others).cloned().collect()
     }
 
+    /// What the node costs at most: until it has an instance, the price of the dearest way.
+    pub fn most_per_hour(&self) -> Usd {
+        let others = self.others.iter().map(|way| way.price_per_hour).max();
+        self.offering.price_per_hour.max(others.unwrap_or_default())
+    }
+
     /// The way of the launch call by which this instance was launched; the first way if none matches.
     pub fn way_of(&self, instance: &NewInstance) -> &Offering {
         let is = |known: Option<&String>, wanted: &str| known.is_none_or(|known| known == wanted);

@@ -25,7 +25,7 @@ impl<'a> Count<'a> {
         let mut count = Self::default();
         count.by_size = by_size(lives.map(|life| {
             count.nodes += 1;
-            count.price = count.price + life.offering.price_per_hour;
+            count.price = count.price + life.most_per_hour();
             life.offering.size.as_str()
         }));
         count
