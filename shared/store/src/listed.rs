@@ -13,7 +13,6 @@ use std::fmt;
 /// A row that cannot be read as the model's type.
 #[derive(Clone, PartialEq)]
 pub struct Unreadable {
-    /// The table of the row.
     pub table: Table,
     /// What is wrong with the row.
     pub detail: String,
@@ -81,12 +80,10 @@ impl Unreadable {
     }
 }
 
-/// A list: the rows that can be read, and the others.
+/// A list whose unreadable rows do not hide the others.
 #[derive(Clone, Debug)]
 pub struct Listed<R> {
-    /// The rows that can be read.
     pub rows: Vec<R>,
-    /// The rows that cannot be read.
     pub unreadable: Vec<Unreadable>,
 }
 
