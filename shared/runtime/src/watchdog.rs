@@ -20,7 +20,7 @@ use std::fmt::Display;
 use std::future::Future;
 use store::Store;
 
-/// A warning about a function is one event in this time.
+/// A warning about a function is at most one event in this time.
 pub const ONCE: Span = Span::from_s(3600);
 
 /// heartbeat-ingest notes accepted heartbeats about this often.
@@ -65,7 +65,7 @@ pub fn overdue(
     found
 }
 
-/// Carries out a run, and notes why it failed if it does.
+/// Carries out a run. If it fails, notes why in the row of the function.
 pub async fn recorded<T, E: Display>(
     function: Function,
     store: &Store,

@@ -1,4 +1,4 @@
-//! Each sign as a row: what raises it, what is so just before, its words, and what ends it.
+//! Each sign as a row: the state that raises it, the state just before, its words, and the state after its end.
 
 mod rows;
 mod state;
