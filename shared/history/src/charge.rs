@@ -1,4 +1,4 @@
-//! What nodes cost over time, exactly: a price times a time is summed before it is divided.
+//! What nodes cost over time, exactly: products of price and time are summed before they are divided.
 
 use model::money::Usd;
 use model::time::Span;

@@ -1,10 +1,10 @@
 //! The past of a cluster, rebuilt from events and records: which node was there when, in which phase, at which price,
 //! who used it, and how many jobs waited.
 //!
-//! Flow: `event_digest` keeps of each event what matters, `timeline` makes the lives of the nodes of it, `series` counts over time,
-//! `cost` reckons who used the nodes for how much.
-//! Guarantees: memory is bounded (`MOST`), whatever the table holds, and what was left out is counted. What is still
-//! going on comes from the records, so a lost event is mended as far as a record knows better.
+//! Flow: `event_digest` keeps the needed parts of each event, `timeline` makes the lives of the nodes from them,
+//! `series` counts over time, and `cost` computes who used the nodes for how much.
+//! Guarantees: memory is bounded (`MOST`), whatever the table holds, and what was left out is counted. The present
+//! state comes from the records, so a record makes up for a lost event where it can.
 //! Does not: go back further than events are kept (`history.events_days`), or know a bill: prices are those of the
 //! policy at the launch.
 
@@ -117,7 +117,7 @@ impl History {
             by_node.entry(used.node_id).or_default().push(used);
         }
         for uses in by_node.values_mut() {
-            // An end may be told twice: by the event, and by an index that is behind.
+            // An alloc that has ended may be here twice: from its event, and from an index that is behind.
             uses.sort_by_key(|u| (u.alloc_id, u.to));
             uses.dedup_by_key(|u| u.alloc_id);
         }
@@ -126,12 +126,12 @@ impl History {
         Self { from, to: now, lives, uses: by_node, waits, names, latest: latest.newest_first(), left_out }
     }
 
-    /// What an alloc's node was used for.
+    /// The uses of the node of this life.
     pub fn uses_of(&self, life: &NodeLifetime) -> &[Use] {
         life.node_id.and_then(|id| self.uses.get(&id)).map_or(&[], Vec::as_slice)
     }
 
-    /// The same past, of the last `span` only.
+    /// When the last `span` of this past begins.
     pub fn since(&self, span: Span) -> Time {
         (self.to - span).max(self.from)
     }

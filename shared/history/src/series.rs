@@ -57,7 +57,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// So many parts of the time between two moments.
+    /// The time between two moments, in this many parts.
     pub(crate) fn over(from: Time, to: Time, parts: usize) -> Self {
         let part_ms = (to.since(from).as_ms() / i64::try_from(parts).unwrap_or(1).max(1)).max(1);
         Self { from, part_ms, parts }

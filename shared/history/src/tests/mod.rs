@@ -106,7 +106,7 @@ fn a_life_has_its_phases() {
 
 #[test]
 fn a_lost_event_is_mended_by_the_record_or_by_the_next_life() {
-    // Nothing is told of the present node but its launch.
+    // Only the launch of the present node is told.
     let mut log = Log::since(0);
     log.slot(1, 0, ActionName::Launch);
     let past = log.past(Present { nodes: vec![fixtures::ready(0)], ..Present::default() }, 100);
