@@ -52,7 +52,7 @@ struct Args {
     /// One call launches a batch of nodes, in every world
     #[arg(long)]
     batches: bool,
-    /// Run the reference's chaos instead (see `Scenario::chaos`)
+    /// Run Arvados' chaos instead (see `Scenario::chaos`)
     #[arg(long)]
     chaos: bool,
     /// Run worlds with small fleets, of 3 to 8 nodes (see `Scenario::small`)
