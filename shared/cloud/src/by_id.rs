@@ -14,7 +14,6 @@ use futures::future::BoxFuture;
 use model::cloud::{CloudError, Instance};
 use std::collections::BTreeSet;
 
-/// The calls of EC2 that name instances.
 #[async_trait]
 pub trait ById: Sync {
     /// One call of DescribeInstances with these ids, at least one.

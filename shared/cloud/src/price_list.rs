@@ -69,7 +69,6 @@ impl PriceList {
     }
 }
 
-/// A product of the price list, as far as it is read.
 #[derive(Deserialize)]
 struct Product {
     product: Described,

@@ -44,7 +44,6 @@ impl<W: Write> TreeWriter<W> {
         self.0.append_link(&mut header(EntryType::Symlink, 0o777, 0), name, target)
     }
 
-    /// Ends the archive.
     pub fn finish(self) -> io::Result<W> {
         self.0.into_inner()
     }

@@ -5,7 +5,6 @@ use model::time::Span;
 use std::iter::Sum;
 use std::ops::AddAssign;
 
-/// An hour in milliseconds.
 const HOUR_MS: u128 = 3_600_000;
 
 /// Millionths of a dollar an hour, times milliseconds.

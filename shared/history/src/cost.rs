@@ -31,12 +31,10 @@ pub enum By {
     Size,
 }
 
-/// One line of a report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
     /// The id of a job, the name of jobs, or the size of nodes.
     pub what: String,
-    /// The name of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +76,6 @@ pub struct Report {
 /// What every report says of itself.
 const ESTIMATE: &str = "an estimate from the list prices in the policy, not a bill";
 
-/// The sums of a line.
 #[derive(Clone, Debug, Default)]
 struct Sum {
     members: BTreeSet<String>,

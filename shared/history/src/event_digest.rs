@@ -31,7 +31,6 @@ pub(super) enum Step {
     Clean(Option<Box<PastLife>>),
 }
 
-/// The changes of the queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     /// By job: whether the job waits from then on.
@@ -48,7 +47,6 @@ pub(super) struct Latest(BTreeMap<(Time, String, String), Event>);
 pub(super) struct EventDigest {
     pub(super) from: Time,
     pub(super) slots: BTreeMap<Slot, Vec<(Time, Step)>>,
-    /// How many steps there are.
     steps: usize,
     pub(super) uses: Vec<Use>,
     pub(super) names: BTreeMap<JobId, String>,

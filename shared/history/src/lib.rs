@@ -36,7 +36,6 @@ use uses::MOST;
 /// The longest past that can be asked for. Events are rarely kept longer.
 pub const LONGEST: Span = Span::from_s(90 * 86_400);
 
-/// What happened in a span of time.
 #[derive(Clone, Debug)]
 pub struct History {
     pub from: Time,
@@ -46,7 +45,6 @@ pub struct History {
     pub uses: BTreeMap<NodeId, Vec<Use>>,
     /// When jobs waited in the queue.
     pub waits: Vec<(Time, Time)>,
-    /// The names of the jobs that used nodes.
     pub names: BTreeMap<JobId, String>,
     /// The newest events, the newest first.
     pub latest: Vec<Event>,

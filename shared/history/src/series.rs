@@ -14,7 +14,6 @@ const MOST_PARTS: usize = 500;
 pub struct Series {
     pub from: Time,
     pub to: Time,
-    /// The length of a part.
     pub part_ms: i64,
     /// The mean number of nodes in each phase, in the order of [`Phase::ALL`]; then by part.
     pub nodes: Vec<(Phase, Vec<f64>)>,

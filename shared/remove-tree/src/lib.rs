@@ -59,7 +59,6 @@ fn explained(errno: Errno) -> &'static str {
     }
 }
 
-/// One open directory of the tree.
 struct Level {
     fd: OwnedFd,
     entries: OwningIter,

@@ -63,12 +63,10 @@ impl ActionResult {
     pub const CONFLICT: Self = Self::of(Outcome::Conflict);
     pub const LEFT: Self = Self::of(Outcome::Left);
 
-    /// This outcome without an error.
     pub const fn of(outcome: Outcome) -> Self {
         Self { outcome, error: None }
     }
 
-    /// The action was deliberately not done.
     pub const fn kept_back(why: String) -> Self {
         Self { outcome: Outcome::Said, error: Some(why) }
     }
@@ -97,7 +95,6 @@ pub struct ActionAnswer {
     pub reason: String,
     pub done: bool,
     pub outcome: Outcome,
-    /// What went wrong; `None` if nothing did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -128,7 +125,6 @@ pub enum Ran {
 #[derive(Clone, Debug, Serialize)]
 pub struct RunAnswer {
     pub function: &'static str,
-    /// When the run began to observe.
     pub observed_at: Time,
     pub observed: Observed,
     pub actions: Vec<ActionAnswer>,

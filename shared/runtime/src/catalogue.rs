@@ -111,7 +111,6 @@ fn keep_wanted(
 pub struct Fault {
     /// Whether a size cannot be bought at all.
     pub is_wrong: bool,
-    /// The fault, in words for people.
     pub says: String,
 }
 

@@ -36,7 +36,6 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }

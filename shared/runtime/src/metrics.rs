@@ -14,7 +14,6 @@ use model::ids::ClusterName;
 use model::time::Time;
 use serde_json::{Map, Value, json};
 
-/// The namespace of all metrics.
 const NAMESPACE: &str = "nodekeeper";
 
 /// A metric: its name, and its value of a run.
@@ -116,7 +115,6 @@ mod tests {
         of_run(answer, &"c".parse().unwrap(), Time::from_ms(9))
     }
 
-    /// The metrics that the directive of a line names.
     fn named(line: &Value) -> Vec<&str> {
         let metrics = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array().unwrap();
         metrics.iter().map(|m| m["Name"].as_str().unwrap()).collect()

@@ -428,7 +428,6 @@ impl Observation {
         !self.is_large || is_in_question(record, &self.policy, self.observed_at)
     }
 
-    /// A live alloc.
     pub fn alloc(&self, id: AllocId) -> Option<&AllocSummary> {
         let at = self.allocs.binary_search_by_key(&id, |a| a.alloc_id).ok()?;
         self.allocs.get(at)

@@ -14,7 +14,6 @@ use store::{DbError, Store, Unreadable};
 /// How much of the queue a run has read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueRead {
-    /// How many waiting jobs were read.
     pub read: usize,
     /// How many jobs wait at least. It is more than `read` if some were not read.
     pub least: usize,

@@ -19,7 +19,6 @@ const AT_ONCE: u32 = 200;
 /// enough, all.
 const MOST_NODES: usize = 20_000;
 
-/// The calls of each node.
 #[derive(Debug, Default)]
 pub struct RateLimit(Mutex<BTreeMap<NodeId, Bucket>>);
 

@@ -37,7 +37,6 @@ const EVENTS_TOGETHER: usize = 25;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Decides, and carries the plan out.
     Act,
     /// Only says what would be done: the input has `"dry_run": true`.
     DryRun,
@@ -57,12 +56,10 @@ pub trait Perform<A>: Sync {
     async fn perform(&self, call: &[&Planned<A>], now: Time) -> Vec<ActionResult>;
 }
 
-/// One run of a scheduled function.
 #[derive(Debug)]
 pub struct Run<'a> {
     pub function: Function,
     pub store: &'a Store,
-    /// What the run has read.
     pub seen: &'a Observation,
     pub clock: RunClock,
     pub locks: RecordLocks,

@@ -17,7 +17,6 @@ use store::{Table, Unreadable};
 #[derive(Clone, Debug, PartialEq)]
 pub struct InvalidRow {
     pub table: Table,
-    /// What the row is about.
     pub subject: Subject,
     pub what: String,
 }
@@ -25,7 +24,7 @@ pub struct InvalidRow {
 /// The quarantined rows, and what they are about.
 #[derive(Clone, Debug, Default)]
 pub struct Quarantined {
-    /// Each row, in no particular order.
+    /// In no particular order.
     pub rows: Vec<InvalidRow>,
     /// The slots of quarantined node records. They stay taken.
     pub slots: BTreeSet<Slot>,

@@ -14,7 +14,6 @@ use tokio::io::AsyncWriteExt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// How many bytes it has.
     pub bytes: u64,
     /// Its metadata [`THEN_HEADER`], as its writer gave it.
     pub then: Option<String>,

@@ -24,7 +24,6 @@ pub struct Signed<'a> {
     pub body: &'a [u8],
 }
 
-/// The headers that sign this call.
 pub fn signature(access: &Access, call: &Signed<'_>) -> Result<Vec<(String, String)>, String> {
     let mut settings = SigningSettings::default();
     if call.service == S3 {

@@ -107,7 +107,6 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// The list of all rows.
     pub const fn all(table: Table, index: Option<Index>) -> Self {
         Self { table, index, segment: None }
     }
@@ -189,9 +188,7 @@ pub trait Db: Send + Sync {
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError>;
     /// One page of a query. An index may be behind its table.
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError>;
-    /// One page of a list.
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError>;
-    /// One conditional write.
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError>;
     /// All of these writes, or none.
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError>;

@@ -45,7 +45,6 @@ macro_rules! conditional {
     };
 }
 
-/// The tables of one cluster.
 #[derive(Clone)]
 pub struct Dynamo {
     client: Client,

@@ -14,7 +14,6 @@ use std::fmt;
 #[derive(Clone, PartialEq)]
 pub struct Unreadable {
     pub table: Table,
-    /// What is wrong with the row.
     pub detail: String,
     row: Row,
 }
@@ -69,7 +68,6 @@ impl Unreadable {
         self.id("node_id").or_else(|| self.id("live_node"))
     }
 
-    /// The name of a handle.
     pub fn handle(&self) -> Option<&str> {
         self.text("handle").filter(|_| self.table == Table::Handles)
     }

@@ -160,7 +160,6 @@ pub(crate) fn key_text(table: Table, item: &Item) -> String {
 pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
     const TABLE: Table;
     fn key(&self) -> Key;
-    /// The version as read.
     fn version(&self) -> Version;
     /// Sets the version that a write gives.
     fn set_version(&mut self, version: Version);

@@ -213,7 +213,6 @@ pub async fn stop_and_count_lost(
 struct Counted {
     /// The change of the job, and checks that the other live copies of the member are unchanged.
     writes: Vec<Write>,
-    /// The name of the job.
     name: Option<String>,
     /// The event of the job, if its state changes.
     told: Option<Event>,

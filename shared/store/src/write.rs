@@ -40,7 +40,6 @@ impl Key {
 pub enum Cond {
     /// The row does not have the attribute. For a key attribute: there is no row.
     Absent(&'static str),
-    /// The attribute has this value.
     Eq(&'static str, AttributeValue),
     /// The row has the attribute, and its value is less than this.
     Lt(&'static str, AttributeValue),
@@ -52,7 +51,6 @@ pub enum Cond {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Puts the whole row.
     Put(Item),
     /// Sets some attributes and removes others.
     Update {

@@ -9,7 +9,6 @@ use model::rng::Rng;
 
 const HOUR: Span = Span::from_s(3600);
 
-/// Events, as functions write them.
 struct Log {
     told: EventDigest,
     n: u64,

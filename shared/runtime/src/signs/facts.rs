@@ -17,7 +17,6 @@ use store::{Ended, Table};
 /// How many lines one sign may have about single jobs, nodes or sets.
 pub(super) const LINES: usize = 10;
 
-/// How bad a sign is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {

@@ -37,7 +37,6 @@ use store::Table;
 /// One sign. What raises it and when it ends, in words for people, is the table in `docs/operate.md`.
 #[derive(Clone, Copy)]
 pub struct Sign {
-    /// The word of the sign.
     pub name: &'static str,
     /// What the sign finds. A finding at [`Level::Well`] is a line that says that something works.
     pub raise: Raise,
