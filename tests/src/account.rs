@@ -256,7 +256,6 @@ impl Account {
 /// One permission that a call needs: the action, the resource, and the values of condition keys.
 type Check = (String, String, Value);
 
-/// A call of EC2 as it arrives: a form.
 struct Form(Vec<(String, String)>);
 
 impl Form {

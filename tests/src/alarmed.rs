@@ -35,7 +35,6 @@ impl Cloud for Odd<'_> {
 }
 
 impl World {
-    /// The value of a metric of this run.
     fn metric(&self, run: &RunAnswer, name: &str) -> Option<u64> {
         metrics::of_run(run, &self.cluster, self.now())?[name].as_u64()
     }

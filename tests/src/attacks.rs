@@ -25,7 +25,6 @@ use store::Table;
 const SECRET: &str = "s3cret-of-the-victim";
 const NODE_ROLE: &str = "arn:aws:iam::123456789012:role/node";
 
-/// Where a request arrives.
 #[derive(Clone, Copy, Debug)]
 enum Door {
     Ingest,
@@ -161,7 +160,6 @@ impl Scene {
         }
     }
 
-    /// All rows of the victim, and the machines.
     async fn victims(&self) -> Value {
         let look = &self.world.look;
         let record: Option<NodeRecord> = look.node(self.victim.node.slot()).await.unwrap();
@@ -329,7 +327,6 @@ enum Try {
 use Table::{Allocs, Control, Handles, Jobs, Nodes};
 use Try::{Change, Delete, Get, Launch, Run, Scan, Select, Terminate};
 
-/// Who tries what.
 const OF_PEOPLE: [(&str, Try); 29] = [
     ("ReaderPolicy", Scan(Jobs)),
     ("ReaderPolicy", Scan(Allocs)),

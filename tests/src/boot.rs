@@ -73,7 +73,6 @@ impl Drop for Network {
 /// A request of the node to heartbeat-ingest, and the channel for its answer.
 type Asked = (Value, oneshot::Sender<Value>);
 
-/// Passes a request of the agent on, and gives its answer.
 async fn pass_on(
     ask: &mpsc::UnboundedSender<Asked>,
     path: &str,

@@ -20,7 +20,6 @@ async fn want(world: &World, count: &str) {
     world.operate(&["demand", "set", "ci", "--size", "small", "--count", count]).await;
 }
 
-/// The slots of the nodes that are up.
 async fn slots(world: &World) -> Vec<u32> {
     let nodes = world.look.nodes().await.unwrap();
     nodes.iter().filter(|node| !node.is_cleaned()).map(|node| node.slot.number()).collect()

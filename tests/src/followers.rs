@@ -14,7 +14,6 @@ async fn world() -> World {
     World::with(policy, ec2_stand_in::Ec2Settings::default()).await
 }
 
-/// Submits with the command, and returns the ids.
 async fn submit(world: &World, args: &[&str]) -> Vec<JobId> {
     let line: Vec<&str> = ["submit"].iter().chain(args).copied().collect();
     world.operate(&line).await.lines().map(|id| id.parse().unwrap()).collect()

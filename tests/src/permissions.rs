@@ -151,7 +151,6 @@ async fn working() -> World {
     world
 }
 
-/// Deletes every row of a table.
 async fn lose(world: &World, table: &str, key: &[&str]) {
     let raw = Raw::of(world);
     for row in raw.rows(table).await {

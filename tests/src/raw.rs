@@ -16,12 +16,10 @@ pub fn n(number: impl ToString) -> AttributeValue {
     AttributeValue::N(number.to_string())
 }
 
-/// A map of these values.
 pub fn m(pairs: &[(&str, AttributeValue)]) -> AttributeValue {
     AttributeValue::M(item(pairs))
 }
 
-/// An item of these attributes.
 pub fn item(pairs: &[(&str, AttributeValue)]) -> Item {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
 }

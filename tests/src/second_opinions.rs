@@ -42,7 +42,6 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Waits until something listens on the port.
 pub fn wait_for_port(port: u16, what: &str) {
     let until = Instant::now() + Duration::from_secs(60);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -83,7 +82,6 @@ impl Emulator {
         Self::moto_at(free_port())
     }
 
-    /// A moto server at this port.
     pub fn moto_at(port: u16) -> Self {
         Self::start_at(port, "moto_server", |c, port| _ = c.args(["-H", "127.0.0.1", "-p", &port.to_string()]))
     }

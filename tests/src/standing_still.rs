@@ -10,7 +10,6 @@ use model::{Class, ClientStatus};
 use serde_json::json;
 use std::sync::Arc;
 
-/// An EC2 that does not answer.
 struct Dead;
 
 fn unreachable(operation: &'static str) -> CloudError {
@@ -361,7 +360,6 @@ async fn each_way_to_stand_still_is_noticed_and_ends() {
     }
 }
 
-/// Whether the schedule starts the function in this minute.
 fn is_due(function: &Function, minute: u32) -> bool {
     function.period.is_some_and(|period| i64::from(minute) % (period.as_ms() / 60_000).max(1) == 0)
 }

@@ -9,7 +9,6 @@ use model::{ActionName, Class, JobSpec};
 use runtime::answer::{Outcome, RunAnswer};
 use serde_json::json;
 
-/// A job that needs a node for itself.
 fn alone() -> JobSpec {
     let mut spec = job(&["forever"]);
     spec.needs.exclusive = true;

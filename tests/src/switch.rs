@@ -71,7 +71,6 @@ impl Switch {
 pub struct Switched<T: ?Sized> {
     pub inner: Arc<T>,
     pub switch: Arc<Switch>,
-    /// The function that makes the calls.
     pub function: &'static str,
 }
 

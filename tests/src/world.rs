@@ -92,7 +92,6 @@ pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb:
     nodekeeper_cli::aws::s3(&config, None, std::time::SystemTime::now).unwrap()
 }
 
-/// The key of every world's node tokens.
 pub const NODE_KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
 
 /// A cluster name that no other test of this process has.

@@ -142,7 +142,6 @@ impl Caller {
         }
     }
 
-    /// The caller's name in the story.
     pub fn name(&self) -> String {
         match &self.kind {
             Kind::Run(function) => format!("{function} {}", self.number),

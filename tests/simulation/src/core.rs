@@ -49,7 +49,6 @@ pub struct How {
     pub real_store: bool,
 }
 
-/// One line of the story.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub at: Time,
@@ -125,7 +124,6 @@ impl Core {
         self.now().as_ms()
     }
 
-    /// Ends all faults.
     pub fn heal(&self) {
         let _ = self.healed_at.set(self.now());
     }
@@ -162,7 +160,6 @@ impl Core {
         lock(&self.state).streams.get_mut(fault.index()).is_some_and(|stream| stream.random_bool(chance))
     }
 
-    /// Counts a fault that happens now.
     pub fn happened_now(&self, fault: Fault) {
         let mut state = lock(&self.state);
         if let Some(count) = state.faults.get_mut(fault.index()) {
@@ -230,7 +227,6 @@ impl Core {
         }
     }
 
-    /// Whether this world tells its story.
     pub const fn is_telling(&self) -> bool {
         self.how.telling
     }
@@ -269,7 +265,6 @@ impl Core {
         lock(&self.broken).clone()
     }
 
-    /// The counts of what happened.
     pub fn happened(&self) -> Happened {
         let state = lock(&self.state);
         let calls = state.calls.clone();

@@ -14,7 +14,6 @@ pub struct Broken {
 /// name and the chance of a fault.
 macro_rules! faults {
     ($($(#[doc = $doc:literal])* $name:ident = $p:literal,)*) => {
-        /// What can go wrong.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Fault { $($(#[doc = $doc])* $name),* }
         impl Fault {

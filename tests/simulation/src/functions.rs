@@ -163,7 +163,6 @@ impl Functions {
         *lock(&self.network) = Network::default();
     }
 
-    /// Cuts a node off until `until`.
     pub fn cut_off(&self, node: NodeId, until: Time) {
         self.core.tell(|| "network".into(), || format!("{node} is cut off until {until}"));
         lock(&self.network).cut.insert(node, until);
@@ -351,7 +350,6 @@ impl Functions {
         }
     }
 
-    /// One run of a scheduled function.
     pub async fn run(&self, function: &'static str, input: &Value) {
         let core = &self.core;
         let caller = self.caller(Kind::Run(function));

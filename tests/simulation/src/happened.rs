@@ -113,7 +113,6 @@ pub const SITUATIONS: &[&str] = &[
 /// The situations in which something was killed.
 pub const KILLS: [&str; 3] = ["a request's function was killed", "a run was killed", "an agent was killed"];
 
-/// The actions of the scheduled functions.
 pub const ACTIONS: &[(&str, ActionName)] = &[
     ("poll-and-scale", ActionName::Abandon),
     ("poll-and-scale", ActionName::BindInstance),

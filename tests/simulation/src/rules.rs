@@ -12,7 +12,6 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 use store::{Cond, Effect, Item, Key, KeyAttribute, KeySchema, KeyType, Query, Table, Write};
 
-/// The reason why a request is refused.
 pub type Refusal = &'static str;
 
 /// The most values of an IN (DynamoDB developer guide, condition expressions).

@@ -326,7 +326,6 @@ impl Scenario {
         self.set_chance(Fault::BatchCutShort, 0.2);
     }
 
-    /// Sets the chance of a fault at each of its occasions.
     pub fn set_chance(&mut self, fault: Fault, chance: f64) {
         if let Some(c) = self.chances.get_mut(fault as usize) {
             *c = chance;

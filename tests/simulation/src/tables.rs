@@ -58,7 +58,6 @@ impl Tables {
         }
     }
 
-    /// Restores the tables from a backup.
     pub fn restore(&self, backup: &Backup) {
         let mut model = lock(&self.model);
         // Each table has its own backup, so one table may stay as it is. (The others must be restored together,

@@ -23,9 +23,7 @@ pub use Fate::{Quarantine, Right, Unreadable};
 pub enum Edit {
     /// Sets or removes attributes. `needs.vcpus` is a part of `needs`.
     Set(&'static str, Item, Vec<(&'static str, Option<AttributeValue>)>),
-    /// Adds this row.
     Put(&'static str, Item),
-    /// Removes this row.
     Delete(&'static str, Item),
 }
 pub use Edit::{Delete, Put, Set};

@@ -7,7 +7,6 @@ use aws_sdk_dynamodb::types::AttributeValue;
 
 /// An attribute and its nonsense value.
 type Nonsense = (&'static str, Option<AttributeValue>);
-/// A row that appears.
 type Row = Vec<(&'static str, AttributeValue)>;
 
 /// The damaged attributes, by table.

@@ -81,16 +81,12 @@ const EXCUSED: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
-/// One request to a database.
 #[derive(Clone, Debug)]
 pub enum Op {
     Get(Key),
     GetMany(Vec<Key>),
-    /// All pages of a query.
     Query(Query),
-    /// One page of a query.
     Page(Query, Option<PageKey>),
-    /// All pages of a scan.
     Scan(Table, Option<Index>),
     Write(Write, Answer),
     Transact(Vec<Write>),
@@ -99,7 +95,6 @@ pub enum Op {
 /// A row in a form that can be compared.
 pub type Seen = BTreeMap<String, String>;
 
-/// The answer of a database.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Got {
     Rows(Vec<Seen>),

@@ -10,7 +10,6 @@ pub async fn all(bench: &Bench) {
     wrong_keys(bench).await;
 }
 
-/// The result of a condition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Is {
     True,

@@ -23,7 +23,6 @@ async fn done(bench: &Bench, write: Write) {
     assert_eq!(got, Got::Row(None));
 }
 
-/// The values of one attribute in these rows.
 fn named(rows: &Got, name: &str) -> Vec<String> {
     let rows: &[Seen] = match rows {
         Got::Rows(rows) | Got::Page(rows, _) => rows,

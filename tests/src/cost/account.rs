@@ -32,7 +32,6 @@ impl Account {
         std::mem::take(&mut self.stopped.lock().unwrap())
     }
 
-    /// How many instances run.
     pub fn running(&self) -> usize {
         self.instances.lock().unwrap().values().filter(|(_, ended)| ended.is_none()).count()
     }

@@ -61,7 +61,6 @@ const LINE_OVERHEAD_BYTES: f64 = 26.0;
 /// Mails of alarms in a month.
 pub const MAILS: f64 = 10.0;
 
-/// The load of a fleet.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub policy: Policy,
@@ -87,7 +86,6 @@ impl Template {
         Self { text: text.split("\n\n").filter(always).collect::<Vec<_>>().join("\n\n") }
     }
 
-    /// How many resources of this type the stack has.
     pub fn resources(&self, kind: &str) -> usize {
         self.text.lines().filter(|l| l.trim_end() == format!("    Type: {kind}")).count()
     }
@@ -175,7 +173,6 @@ impl Load {
         self.nodes * self.lives_per_node_day * HOURS / 24.0
     }
 
-    /// The bill of a month.
     pub fn bill(&self, seen: &Measured, template: &Template) -> Bill {
         // Without nodes there is nothing to measure, and nothing is billed.
         let (metric_names, metric_bytes) =

@@ -34,7 +34,6 @@ use tokio::task::JoinSet;
 
 /// The time from the launch of an instance to its first heartbeat.
 const BOOT_S: i64 = 60;
-/// How long a job runs.
 const JOB_S: i64 = 600;
 /// The agent's wait before a handle report that follows a change (`agent/src/sweep.rs`).
 const CHANGE_MS: i64 = 500;
@@ -198,7 +197,6 @@ impl Fleet {
         self.nodes.len()
     }
 
-    /// Lets this much time pass.
     pub async fn pass(&mut self, s: i64) {
         let end = self.ms() + s * 1000;
         while let Some((at, due)) = self.due.first().cloned().filter(|(at, _)| *at <= end) {
@@ -336,7 +334,6 @@ impl Fleet {
         self.report(id, node).await;
     }
 
-    /// Starts the work of the orders.
     fn work(&mut self, id: &str, node: &mut Node) {
         for work in node.protocol.work() {
             let Work::Run(order) = work else { continue };

@@ -44,7 +44,6 @@ impl Line {
     }
 }
 
-/// A whole life of a job or of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lifetime {
     /// All units, except those of invocations that happen anyway.
@@ -59,7 +58,6 @@ pub struct Lifetime {
     pub event_bytes: f64,
 }
 
-/// Everything that was measured.
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub idle: BTreeMap<Kind, Line>,

@@ -25,7 +25,6 @@ const BATCH_ROWS: usize = 25;
 /// A list is one page here, because a fleet in a test is small.
 const ROWS: usize = 1_000_000;
 
-/// The use of an invocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Use {
     /// Read request units.

@@ -55,7 +55,6 @@ fn a_teardown_leaves_no_instance() {
     assert_eq!(local.stop(), Some(0));
 }
 
-/// The rows of each table.
 type Backup = Vec<(&'static str, Vec<std::collections::HashMap<String, aws_sdk_dynamodb::types::AttributeValue>>)>;
 
 const TABLES: [(&str, &[&str]); 6] = [
@@ -97,7 +96,6 @@ async fn stop_the_clock(client: &aws_sdk_dynamodb::Client) {
     client.put_item().table_name("local-control").set_item(Some(row)).send().await.unwrap();
 }
 
-/// Puts the tables back to the moment of the backup.
 async fn restore(client: &aws_sdk_dynamodb::Client, backup: &Backup) {
     let now = self::backup(client).await;
     for ((table, key), (_, rows)) in TABLES.iter().zip(now) {

@@ -107,7 +107,6 @@ pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The JSON output of a command.
 fn json(local: &Local, args: &[&str]) -> Value {
     let output = local.nodekeeper(args);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", text(&output)))

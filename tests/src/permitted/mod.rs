@@ -472,7 +472,7 @@ async fn nightly_commands_are_allowed_what_their_policy_says() {
         let words: Vec<String> = line.iter().map(word).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let result = fleet.operate(&fleet.account.role(policy), &words).await;
-        // After a refusal, calls that were already on the way may be refused too.
+        // Calls of an earlier command that was refused may arrive only now. So only this policy's refusals count.
         let refused: Vec<_> = fleet.account.refused().into_iter().filter(|(role, _)| role == policy).collect();
         assert_eq!(
             (result.is_ok(), refused.is_empty()),

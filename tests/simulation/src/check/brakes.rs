@@ -31,9 +31,7 @@ struct Brake {
 /// How long the brake `leases` has held.
 struct Blackout {
     since: Option<Time>,
-    /// Whether an operator released the node.
     released: bool,
-    /// Whether `heartbeat.blackout_s` has passed.
     waited: bool,
 }
 

@@ -16,7 +16,6 @@ const ANSWER: Span = Span::from_s(60);
 /// so the order of the turns changes.)
 const ROUNDS: usize = 12;
 
-/// Whether an alloc uses a cache.
 fn uses(alloc: &Item, cache: &str) -> bool {
     let caches = to_json(alloc);
     let caches = caches.pointer("/caches").and_then(|c| c.as_array());

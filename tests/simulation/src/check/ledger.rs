@@ -14,7 +14,6 @@ use model::time::{Span, Time};
 use std::collections::{BTreeMap, HashMap};
 use store::{Item, Table};
 
-/// The counts so far.
 #[derive(Default)]
 pub(super) struct Ledger {
     counted: Measured,

@@ -83,7 +83,6 @@ pub struct Ground {
     pub gpus: BTreeMap<AllocId, Vec<String>>,
     /// The caches that the running allocs name.
     pub caches: BTreeSet<String>,
-    /// Containers and volumes.
     pub handles: BTreeSet<String>,
     /// The time at which the last answer told the agent to call again.
     pub next_call_at: Option<Time>,
@@ -240,7 +239,6 @@ impl Check {
         lock(&self.seen).jobs
     }
 
-    /// Remembers a stored policy, which holds from now on.
     fn policy(&self, row: &Item) {
         let policy = text(row, "document").and_then(|d| serde_json::from_str(d).ok());
         let Some(Ok(policy)) = policy.map(|p: serde_json::Value| Policy::from_json(&p)) else { return };

@@ -20,7 +20,6 @@ fn all_rules(row: &Item) -> Vec<String> {
     all
 }
 
-/// How often each rule was used.
 fn uses(row: &Item) -> Vec<u64> {
     let uses = within(row, "tries", "rule_uses");
     uses.as_array().into_iter().flatten().map(|uses| uses.as_u64().unwrap_or(0)).collect()

@@ -82,7 +82,6 @@ pub(super) fn time(row: &Item, name: &str) -> Option<Time> {
     number(row, name).map(Time::from_ms)
 }
 
-/// Whether a job has ended.
 pub(super) fn is_ended(row: &Item) -> bool {
     matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
 }
@@ -95,7 +94,6 @@ pub(super) fn done(job: &Item) -> BTreeSet<u32> {
     }
 }
 
-/// Whether an alloc is final.
 pub(super) fn is_final(row: &Item) -> bool {
     matches!(text(row, "client"), Some("complete" | "failed" | "lost"))
 }

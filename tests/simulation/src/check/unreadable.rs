@@ -22,7 +22,6 @@ const BEHIND: Span = Span::from_s(100);
 const PULSE: [&str; 6] =
     ["last_ping_at", "lease_expires_at", "uptime_ms", "alloc_report_no", "handle_report_no", "settled"];
 
-/// A row that cannot be read.
 pub(super) struct Spoiled {
     key: Key,
     row: Item,

@@ -61,7 +61,6 @@ impl Refused {
 }
 
 impl Ec2 {
-    /// One launch call.
     pub(super) async fn launch(
         self: &Arc<Self>,
         request: &LaunchRequest,

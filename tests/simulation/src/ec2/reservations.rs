@@ -36,7 +36,6 @@ impl Ec2 {
         })
     }
 
-    /// How many instances can be launched in this reservation.
     pub(super) fn room_in(&self, region: &Region, id: &str, zone: &str, now: Time) -> usize {
         let known = self.reservation(region, id);
         let open = known.filter(|it| it.zone == zone && it.until().is_none_or(|until| now < until));

@@ -53,7 +53,6 @@ struct Process {
     elements: Vec<(Time, u32)>,
 }
 
-/// One simulated node.
 pub struct Machine {
     core: Arc<Core>,
     check: Arc<Watch>,

@@ -7,7 +7,6 @@ use super::measured::Measured;
 use model::time::Span;
 use serde_json::{Map, Value, json};
 
-/// A row of the comparison.
 struct Row {
     /// The key of the row in JSON, with the unit.
     key: &'static str,

@@ -53,7 +53,6 @@ pub const FLEET: usize = 20;
 pub struct Outcome {
     pub broken: Option<Broken>,
     pub happened: Happened,
-    /// How many hours the world lasted.
     pub hours: f64,
     /// What was simulated while faults could happen.
     pub with_faults: Simulated,
@@ -92,7 +91,6 @@ pub const STANDS_STILL: &str = "invariant_a_world_goes_on";
 /// How long a world's time may stand still, in real time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a world from its beginning to its end.
 pub fn simulate(scenario: Scenario, how: How) -> Outcome {
     simulate_beside(scenario, how, std::future::ready(()))
 }
