@@ -1,4 +1,4 @@
-//! Who used the nodes for how much.
+//! What nodes cost, divided among the jobs, names or sizes that used them.
 //!
 //! A node's price at a moment is divided among the allocs on it by their vCPUs. The time of a node without an alloc
 //! (booting, idle, silent, going) belongs to nobody, and is a line of its own.

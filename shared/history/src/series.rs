@@ -24,7 +24,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// The last `span` of a past, in so many parts.
+    /// The last `span` of a past, in this many parts.
     pub fn of(past: &History, span: Span, parts: usize) -> Self {
         let parts = parts.clamp(1, MOST_PARTS);
         let from = past.since(span);

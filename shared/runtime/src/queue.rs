@@ -43,7 +43,7 @@ pub(crate) struct Held {
     pub(crate) unreadable: Vec<Unreadable>,
     /// The place after this run, if it changes.
     pub(crate) place: Option<AfterPlace>,
-    /// Whether these are all that there are.
+    /// Whether `jobs` are all jobs that follow others.
     pub(crate) is_whole: bool,
 }
 

@@ -22,7 +22,6 @@ pub enum End {
 
 impl End {
     pub const ALL: [Self; 3] = [Self::Complete, Self::Failed, Self::Cancelled];
-    /// Every end that nobody asked for.
     pub const NOT_CANCELLED: [Self; 2] = [Self::Complete, Self::Failed];
 
     /// The end of a job in this state; `None` if it has not ended.

@@ -78,8 +78,7 @@ pub const SIGNS: &[Sign] = &[
     Sign {
         name: "function",
         raise: functions::scheduled,
-        // sweep-dispatch needs DynamoDB alone. So it still tells of the functions that need EC2 when EC2 does not
-        // answer.
+        // sweep-dispatch needs only DynamoDB. So it can still report the other functions when EC2 does not answer.
         told_by: &[Teller::Run(SWEEP_DISPATCH, functions::scheduled)],
     },
     Sign {
@@ -106,7 +105,7 @@ pub const SIGNS: &[Sign] = &[
     Sign {
         name: "row",
         raise: held::rows,
-        // poll-and-scale tells of all rows that it reads, the others of a table that it does not read.
+        // poll-and-scale reports all rows that it reads. The others each report a table that it does not read.
         told_by: &[
             Teller::Run(POLL_AND_SCALE, held::rows),
             Teller::Run(CLEAN_STALE_RECORDS, |facts| held::rows_of(facts, Table::Jobs)),

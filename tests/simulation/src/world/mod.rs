@@ -36,8 +36,8 @@ use store::Store;
 use tokio::time::sleep;
 
 /// The most ticks of poll-and-scale from one end of a job, or from the end of the faults, to the next end of a job.
-/// Also the most ticks until every instance is gone after the last job. (The number covers the longest waits of a
-/// policy: a stale record, a paused launch, a brake.)
+/// The same number of ticks is the most until every instance is gone after the last job. It covers the longest waits of
+/// a policy: a stale record, a paused launch, a brake.
 pub const TICKS_TO_END: u32 = 720;
 /// The most ticks after the faults stopped until every earlier drain has ended.
 pub const TICKS_TO_DRAIN: u32 = 30;
@@ -328,7 +328,7 @@ impl World {
             self.check.invariant_the_first_job_is_served(&tables, Span::from_s(i64::from(TICKS_TO_END) * 60));
             self.check.invariant_a_follower_goes_on(&tables);
         }
-        // Not in the minutes in which operators drain nodes.
+        // Operators drain nodes in other minutes.
         if healthy % 10 == 5 {
             self.check.invariant_a_demand_set_is_satisfied(&tables);
             self.check.invariant_the_limit_of_an_array_is_used(&tables);

@@ -432,7 +432,7 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.allocs = vec![told_to_stop(301)],
         &["on slot 0 was told to stop 5 min ago and still runs", "drain 0"],
         (|s| s.allocs = vec![told_to_stop(300)], Well),
-        // Then the sign of silent nodes tells of it.
+        // Then the sign of silent nodes reports the node.
         |s| (s.nodes, s.allocs) = (vec![heard(0, 121)], vec![told_to_stop(301)]),
     ),
     row(
