@@ -1,9 +1,9 @@
-//! An AWS account in which permissions count: roles with the policies of the template, and a door that every call passes.
+//! An AWS account that checks permissions: roles with the policies of the template, and a door that every call passes.
 //!
-//! Guarantees: a call that its role does not allow is refused as AWS refuses it, and the door notes every call. MiniStack
-//! checks the calls of DynamoDB, S3 and Secrets Manager itself, signatures included: each item of a transaction, each table of
-//! a batch, each index. Moto is EC2, and the door checks EC2's calls: it knows what each call asks for (from AWS's "Service
-//! Authorization Reference"), and MiniStack's evaluator decides.
+//! Guarantees: a call that its role does not allow is refused as AWS refuses it, and the door notes every call.
+//! MiniStack itself checks the calls of DynamoDB, S3 and Secrets Manager, signatures included: each item of a
+//! transaction, each table of a batch, each index. Moto is EC2, and the door checks EC2's calls: it knows which
+//! permissions each call needs (from AWS's "Service Authorization Reference"), and MiniStack's evaluator decides.
 //! Does not: check the signatures of EC2's calls; know resource policies, or what Lambda itself does with a role.
 //!
 //! Why moto does not check permissions here (5.2.5, `moto/iam/access_control.py`): for these services it compares the
@@ -38,7 +38,7 @@ pub struct Call {
     pub refused: bool,
 }
 
-/// The program `tests/account.py`: it makes roles, and decides.
+/// The program `tests/account.py`: it makes roles, and decides on permissions.
 struct Helper {
     process: Child,
     input: ChildStdin,
@@ -79,7 +79,6 @@ impl Drop for Helper {
     }
 }
 
-/// A role that exists, and its policy documents.
 #[derive(Clone)]
 struct Role {
     name: String,
@@ -91,24 +90,23 @@ struct Inside {
     moto: Emulator,
     helper: Mutex<Helper>,
     stack: Value,
-    /// By access key.
+    /// The roles by access key.
     roles: Mutex<BTreeMap<String, Role>>,
     calls: Mutex<Vec<Call>>,
     cluster: ClusterName,
     http: reqwest::Client,
 }
 
-/// The account. It ends with the test.
 pub struct Account {
     pub url: String,
     inside: Arc<Inside>,
-    /// What the template allows, by logical id.
+    /// The policy documents of the template, by logical id.
     policies: BTreeMap<String, Vec<Value>>,
     /// The credentials of each role that exists, by its name.
     made: Mutex<BTreeMap<String, Credentials>>,
 }
 
-/// What the roles and managed policies of `infra/template.yaml` allow in this account.
+/// The policy documents of the roles and managed policies of `infra/template.yaml` for this account.
 fn policies(stack: &Value) -> BTreeMap<String, Vec<Value>> {
     static PRINTED: OnceLock<String> = OnceLock::new();
     let mut text = PRINTED
@@ -123,7 +121,7 @@ fn policies(stack: &Value) -> BTreeMap<String, Vec<Value>> {
             String::from_utf8(printed.stdout).unwrap()
         })
         .clone();
-    // AWS chooses this name. check.py has another in its place.
+    // AWS chooses this name. The output of check.py has a placeholder.
     let template = format!("launch-template/{}", stack["template"].as_str().unwrap());
     let name = "launch-template/NodeTemplate";
     assert!(text.contains(name), "{name} is in no policy");
@@ -155,12 +153,12 @@ impl Account {
         Self { url, inside, policies, made: Mutex::default() }
     }
 
-    /// What the stack made: `template`, `secret`, `subnet`, …
+    /// An id that the stack made: `template`, `secret`, `subnet`, …
     pub fn made(&self, what: &str) -> &str {
         self.inside.stack[what].as_str().unwrap()
     }
 
-    /// The account itself, which may do everything.
+    /// The credentials of the account itself, which may do everything.
     pub fn owner() -> Credentials {
         Credentials::new(ACCOUNT, "test", None, None, "tests")
     }
@@ -170,7 +168,7 @@ impl Account {
         self.make_role(logical_id, self.policies(logical_id))
     }
 
-    /// The same without one action of one statement. The name of that role says so.
+    /// As [`Account::role`], without one action of one statement. The name of that role says so.
     pub fn role_without(&self, logical_id: &str, sid: &str, action: &str) -> (String, Credentials) {
         let mut documents = self.policies(logical_id);
         let mut taken = 0;
@@ -182,7 +180,7 @@ impl Account {
                 };
                 let kept: Vec<Value> = actions.iter().filter(|a| *a != action).cloned().collect();
                 taken += actions.len() - kept.len();
-                // A statement needs an action. This one allows nothing that anybody here does.
+                // A statement needs an action. Nobody here uses this one.
                 statement["Action"] = if kept.is_empty() { json!("sts:TagSession") } else { json!(kept) };
             }
         }
@@ -255,10 +253,9 @@ impl Account {
     }
 }
 
-/// One permission that a call asks for: the action, the resource, and the keys that conditions may ask for.
+/// One permission that a call needs: the action, the resource, and the values of condition keys.
 type Check = (String, String, Value);
 
-/// A call of EC2 as it arrives: a form.
 struct Form(Vec<(String, String)>);
 
 impl Form {
@@ -283,7 +280,8 @@ impl Form {
 }
 
 impl Form {
-    /// The calls of RunInstances that a fleet stands for, one for each way: EC2 makes them with the caller's rights.
+    /// The calls of RunInstances that a fleet stands for, one for each way. EC2 makes them with the caller's
+    /// permissions.
     fn launches_of_fleet(&self) -> Vec<Self> {
         let config = "LaunchTemplateConfigs.1";
         let way = |n: usize| {
@@ -305,7 +303,7 @@ impl Form {
 }
 
 fn resource(kind: &str, id: &str) -> String {
-    // Images are of any account, so their ARNs name none.
+    // An image may belong to any account, so its ARN names none.
     let account = if kind == "image" { "" } else { ACCOUNT };
     format!("arn:aws:ec2:{REGION}:{account}:{kind}/{id}")
 }
@@ -321,13 +319,13 @@ impl Inside {
         aws_sdk_ec2::Client::from_conf(config)
     }
 
-    /// What a call of EC2 asks for, by AWS's "Service Authorization Reference" (Actions, resources, and condition keys
-    /// for Amazon EC2).
+    /// The permissions that a call of EC2 needs, by AWS's "Service Authorization Reference" (Actions, resources, and
+    /// condition keys for Amazon EC2).
     async fn checks(&self, form: &Form) -> Vec<Check> {
         let action = form.get("Action").unwrap();
         let name = format!("ec2:{action}");
         match action {
-            // Calls that list have no resource.
+            // A call that lists has no resource.
             "DescribeInstances"
             | "DescribeInstanceTypes"
             | "DescribeInstanceTypeOfferings"
@@ -365,7 +363,7 @@ impl Inside {
         tags.map(|t| (format!("aws:ResourceTag/{}", t.key().unwrap()), json!(t.value().unwrap()))).collect()
     }
 
-    /// RunInstances asks for every resource that it uses or makes, for the tags, and for the right to pass the role.
+    /// RunInstances needs permissions for every resource that it uses or makes, for the tags, and for passing the role.
     async fn launch_checks(&self, form: &Form) -> Vec<Check> {
         let templates = self.owners_ec2().describe_launch_templates();
         let templates =
@@ -421,7 +419,7 @@ impl Inside {
         checks
     }
 
-    /// The first thing that the role is not allowed.
+    /// The first permission that the role lacks.
     fn decide(&self, role: &Role, checks: &[Check]) -> Option<String> {
         let answer = self.helper.lock().unwrap().ask(&json!({"documents": role.documents, "checks": checks}));
         answer.as_str().map(str::to_owned)
@@ -477,7 +475,7 @@ impl Inside {
     }
 }
 
-/// What a call of S3 asks for, by AWS's "Service Authorization Reference".
+/// The permission that a call of S3 needs, by AWS's "Service Authorization Reference".
 fn s3_words(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" | "HEAD" => "s3:GetObject",

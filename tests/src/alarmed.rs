@@ -1,4 +1,4 @@
-//! What the runs find unusual is in their metrics, which the alarms look at: whole runs of the three scheduled functions.
+//! Whole runs of the three scheduled functions: the metrics that the alarms look at show what the runs find unusual.
 
 use crate::world::{World, job};
 use async_trait::async_trait;
@@ -9,7 +9,7 @@ use runtime::answer::RunAnswer;
 use runtime::metrics;
 use serde_json::json;
 
-/// EC2 that lists nothing, or that takes every termination and carries out none.
+/// An EC2 that lists nothing, or that accepts every termination and carries out none.
 struct Odd<'a> {
     world: &'a World,
     lists: bool,
@@ -35,7 +35,6 @@ impl Cloud for Odd<'_> {
 }
 
 impl World {
-    /// The value of a metric of this run.
     fn metric(&self, run: &RunAnswer, name: &str) -> Option<u64> {
         metrics::of_run(run, &self.cluster, self.now())?[name].as_u64()
     }

@@ -1,11 +1,11 @@
-//! Arrays: of their jobs, never more are placed at the same time than their limit allows.
+//! Arrays: never are more of their jobs placed at the same time than their limit allows.
 
 use crate::world::{World, quick_policy};
 use model::{Job, JobState};
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// The jobs of the table, and how many of them are placed, or have allocs that have not ended.
+/// The jobs of the table, and how many of them are placed or have live allocs.
 async fn placed(world: &World) -> (Vec<Job>, usize) {
     let jobs = world.look.jobs().await.unwrap();
     let is_there = |job: &&Job| job.summary.state == JobState::Placed || !job.summary.allocs.is_empty();
@@ -38,7 +38,8 @@ async fn an_array_never_has_more_jobs_placed_than_its_limit_and_all_of_them_run(
     panic!("not all ended: {:?}", placed(&world).await);
 }
 
-/// The jobs of the array run until the test ends them. Beside them other jobs run, and they are told why they wait.
+/// The jobs of the array run until the test ends them. Other jobs run beside them, and the waiting jobs say why they
+/// wait.
 #[tokio::test]
 async fn an_array_that_is_full_waits_and_lets_others_pass() {
     let mut policy = quick_policy();
@@ -60,7 +61,7 @@ async fn an_array_that_is_full_waits_and_lets_others_pass() {
     let why: Vec<&str> = listed.as_array().unwrap().iter().map(|job| job["waits_because"].as_str().unwrap()).collect();
     assert_eq!(why.len(), 4);
     assert!(why.iter().all(|why| why.starts_with("its array may have 2 jobs placed at once")), "{why:?}");
-    // The end of one lets the next one in.
+    // When one job ends, the next job is placed.
     let first = running.iter().find(|id| *id != other.trim()).unwrap().clone();
     world.operate(&["cancel", &first]).await;
     for _ in 0..30 {

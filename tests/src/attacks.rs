@@ -1,7 +1,8 @@
-//! What a rogue node, a stranger, a submitter, and a reader can try on the cluster.
+//! Attacks on the cluster by a rogue node, a stranger, a submitter, and a reader.
 //!
-//! Each attack is a request that its owner may make. After the attacks, each owner makes this request, and it succeeds. So
-//! an attack that fails for another reason is noticed. What a rogue job can try on its node is in `agent/tests/isolation.rs`.
+//! Each attack is a request that its owner may make. After the attacks, each owner makes this request, and it succeeds.
+//! So a test notices an attack that fails for another reason. Attacks of a rogue job on its node are in
+//! `agent/tests/isolation.rs`.
 
 use crate::account::{Account, CLUSTER};
 use crate::node::{answer, http};
@@ -20,11 +21,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
 use store::Table;
 
-/// In the environment of the victim's job.
+/// A secret in the environment of the victim's job.
 const SECRET: &str = "s3cret-of-the-victim";
 const NODE_ROLE: &str = "arn:aws:iam::123456789012:role/node";
 
-/// Where a request arrives.
 #[derive(Clone, Copy, Debug)]
 enum Door {
     Ingest,
@@ -38,12 +38,12 @@ use Door::{Ingest, SignedIngest, Sweep};
 /// A request, and where it arrives.
 type Sent = (Door, Value);
 
-/// An attack: who tries what; the answer; and the owner's request, which succeeds.
+/// An attack: who tries what, the expected answer, and the owner's request, which succeeds.
 struct Attack {
     who: &'static str,
     tries: &'static str,
     sent: Sent,
-    /// The status, and the error code, or why an update was refused.
+    /// The status, and the error code or the reason why an update was refused.
     answer: (u64, String),
     owners: Sent,
 }
@@ -54,7 +54,7 @@ impl Attack {
     }
 }
 
-/// A node with its credential, and what it must say in its reports.
+/// A node with its credential, and the values that its reports must have.
 struct Party {
     node: NodeId,
     instance: String,
@@ -79,13 +79,13 @@ impl Party {
             "allocs": allocs})
     }
 
-    /// A complete report of no handles: every handle of the node is gone.
+    /// A complete report of no handles. It says that every handle of the node is gone.
     fn no_handles(&self, report_no: u64) -> Value {
         json!({"incarnation": self.incarnation, "report_no": report_no, "as_of": self.as_of, "complete": true,
             "handles": []})
     }
 
-    /// A heartbeat that AWS has found to be signed by this caller.
+    /// A heartbeat whose signature AWS has checked: this caller made it.
     fn signed_by(&self, arn: &str) -> Value {
         let mut event = http(&self.path("heartbeat"), None, &self.heartbeat());
         event["requestContext"]["authorizer"] = json!({"iam": {"userArn": arn}});
@@ -160,7 +160,6 @@ impl Scene {
         }
     }
 
-    /// Everything that is the victim's, and the machines.
     async fn victims(&self) -> Value {
         let look = &self.world.look;
         let record: Option<NodeRecord> = look.node(self.victim.node.slot()).await.unwrap();
@@ -171,7 +170,7 @@ impl Scene {
         json!([record, jobs, alloc, handles, format!("{machines:?}")])
     }
 
-    /// What a node with a valid credential tries on another one.
+    /// The attacks of a node with a valid credential on another node.
     fn of_a_node(&self) -> Vec<Attack> {
         let (victim, rogue) = (&self.victim, &self.rogue);
         let by = |token: &str, path: String, body: Value| http(&path, Some(token), &body);
@@ -183,7 +182,7 @@ impl Scene {
             |token: &str| (Ingest, by(token, victim.path("allocs"), victim.report(1000, victim.alloc, "running")));
         let empties = |token: &str| (Sweep, by(token, victim.path("handles"), victim.no_handles(1000)));
         let other_instance = json!({"instance_id": victim.instance, "boot_id": "boot-1", "as_of": 0});
-        // The same handle names, in a report of the rogue.
+        // The rogue reports the same handle names as the victim.
         let handles = json!([{"handle": victim.alloc, "kind": "container", "label": rogue.node}]);
         let mut same_names = rogue.no_handles(1000);
         same_names["handles"] = handles;
@@ -226,7 +225,7 @@ impl Scene {
         ]
     }
 
-    /// What somebody without a credential of this cluster tries.
+    /// The attacks of somebody without a credential of this cluster.
     fn of_a_stranger(&self) -> Vec<Attack> {
         let victim = &self.victim;
         let attack = |tries, sent, answer, owners| Attack::by("stranger", tries, sent, answer, owners);
@@ -236,7 +235,7 @@ impl Scene {
         let made_up = "a5".repeat(32).parse::<NodeKey>().unwrap().token(&self.world.cluster, victim.node);
         let key = self.world.settings.key.as_ref().unwrap();
         let elsewhere = key.token(&"another".parse().unwrap(), victim.node);
-        // What the schedule sends, with what a function URL adds to every request.
+        // The input of the schedule, with the fields that a function URL adds to every request.
         let mut scheduled = http("/", None, &json!({}));
         scheduled["source"] = json!("aws.events");
         let mut claims = http(&victim.path("heartbeat"), None, &victim.heartbeat());
@@ -281,7 +280,7 @@ impl Scene {
     }
 }
 
-/// The kinds of outcome that a request can have: an error code, or why an update was refused.
+/// The outcome of a request: an error code, or the reason why an update was refused.
 fn outcome(body: &Value) -> String {
     let refused = body.pointer("/refused/0/reason");
     body.get("error").or(refused).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -306,10 +305,10 @@ async fn no_attack_of_a_node_or_a_stranger_succeeds() {
     }
 }
 
-/// What a person may try with the credentials that a policy gives.
+/// The attempts of a person with the credentials that a policy gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Try {
-    /// Runs a command. SLOT and JOB stand for what the account has.
+    /// Runs a command. SLOT and JOB stand for the slot and the job of the account.
     Run(&'static [&'static str]),
     /// Changes a row of this table.
     Change(Table),
@@ -328,7 +327,6 @@ enum Try {
 use Table::{Allocs, Control, Handles, Jobs, Nodes};
 use Try::{Change, Delete, Get, Launch, Run, Scan, Select, Terminate};
 
-/// Who tries what.
 const OF_PEOPLE: [(&str, Try); 29] = [
     ("ReaderPolicy", Scan(Jobs)),
     ("ReaderPolicy", Scan(Allocs)),
@@ -386,7 +384,7 @@ impl Stage {
         panic!("the job does not run");
     }
 
-    /// The name of a table, and the key of a row that it has.
+    /// The name of a table, and the key of an existing row in it.
     fn row(&self, table: Table) -> (String, HashMap<String, AttributeValue>) {
         let text = |name: &str, value: String| (name.to_owned(), AttributeValue::S(value));
         let alloc = AllocId { job_id: self.job, member: 0, copy: 0 };
@@ -400,7 +398,7 @@ impl Stage {
         (format!("{CLUSTER}-{}", table.suffix()), key.into_iter().collect())
     }
 
-    /// Tries it with these credentials. Returns what was read, or why it failed.
+    /// Makes the attempt with these credentials. Returns what was read, or why it failed.
     async fn attempt(&self, what: Try, keys: &Keys) -> Result<String, String> {
         let (fleet, dynamo) = (&self.fleet, self.fleet.account.dynamo_client(keys));
         match what {
@@ -446,7 +444,7 @@ fn told<T: Debug, E: Debug>(result: Result<T, E>) -> Result<String, String> {
     result.map(|read| format!("{read:?}")).map_err(|e| format!("{e:?}"))
 }
 
-/// What is in the tables of this account, with every attribute, and its machines.
+/// All rows of this account's tables, with every attribute, and its machines.
 async fn everything(fleet: &Fleet) -> (BTreeMap<String, Vec<HashMap<String, AttributeValue>>>, Vec<Instance>) {
     let owner = fleet.account.dynamo_client(&Account::owner());
     let mut all = BTreeMap::new();
@@ -468,7 +466,7 @@ async fn nightly_no_attack_of_a_person_succeeds_and_without_the_policies_all_do(
         assert_ne!(account.refused(), BTreeSet::new(), "{policy}: {what:?}: nothing was refused: {result:?}");
         assert_eq!(everything(&stage.fleet).await, before, "{policy}: {what:?}");
     }
-    // Somebody who may do everything, as everybody could who had credentials before there were policies for people.
+    // The owner may do everything, like everybody with credentials if there were no policies for people.
     let owner = Account::owner();
     let last = |what: &Try| matches!(what, Delete(_) | Terminate);
     let (destroy, rest): (Vec<Try>, Vec<Try>) = OF_PEOPLE.into_iter().map(|(_, what)| what).partition(last);

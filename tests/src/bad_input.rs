@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{Dynamo, Store};
 
-/// A world with one working node; the node's id and token.
+/// A world with one working node, and the node's id and token.
 async fn working() -> (World, NodeId, String) {
     let mut world = World::new().await;
     world.submit(job(&["forever"])).await;
@@ -37,7 +37,7 @@ async fn tables(world: &World) -> Value {
     json!([nodes, jobs, allocs])
 }
 
-/// A report that made room says when to ask for work; another one does not.
+/// The answer to a report that made room says when to ask for work. The answer to another report does not.
 #[tokio::test]
 async fn a_node_that_has_room_is_told_to_ask_for_work_soon() {
     let (world, node, token) = working().await;
@@ -342,7 +342,8 @@ async fn a_heartbeat_that_comes_late_changes_nothing() {
     assert_eq!((status, says(&free)), (200, (false, Some(6000))));
 }
 
-/// Each instance of a batch knows the ids of all its nodes. The run that launched them was killed before it bound them.
+/// Each instance of a batch knows the ids of all nodes of the batch. The run that launched them was killed before it
+/// bound them.
 #[tokio::test]
 async fn a_node_of_a_batch_is_claimed_by_no_caller() {
     let launching = || async {
@@ -378,7 +379,7 @@ async fn a_node_of_a_batch_is_claimed_by_no_caller() {
         assert_eq!(register(instance_id).await, 503, "{instance_id}");
     }
     assert_eq!(records().await, before);
-    // The next run sees which instance is which.
+    // The next run learns which instance belongs to which node.
     world.pass(5);
     world.poll().await;
     let bound: Vec<_> = records().await.iter().map(|n| n.life().unwrap().instance_id.clone().unwrap()).collect();
@@ -395,7 +396,7 @@ async fn an_interruption_replaces_a_later_deadline() {
     world.look.write(Some(&record), &drained, Vec::new()).await.unwrap();
     let by = async || world.look.node(node.slot()).await.unwrap().unwrap().life().unwrap().drain_by_at;
     let instance = drained.life().unwrap().instance_id.clone().unwrap();
-    // The run is 26 seconds late. A time that cannot be counts as the nearest possible one.
+    // The run is 26 seconds late. An impossible time counts as the nearest possible one.
     let told = world.now() + Span::from_s(120 - 26);
     let late = world.now() - Span::from_s(26);
     for (time, expected) in [("2057-01-07T08:00:35Z".to_owned(), 120), ("soon".to_owned(), 120), (late.to_string(), 94)]
@@ -419,7 +420,8 @@ async fn an_interruption_replaces_a_later_deadline() {
     }
 }
 
-/// EC2 recommends to leave an instance. It may never take it: only a policy that says so drains the node, without a deadline.
+/// EC2 recommends to leave an instance, but it may never take it. Only if the policy says so, the node is drained,
+/// without a deadline.
 #[tokio::test]
 async fn a_node_at_risk_is_drained_if_the_policy_says_so() {
     for drains in [false, true] {
@@ -505,7 +507,7 @@ async fn a_node_that_calls_too_often_or_reports_too_much_costs_a_bounded_amount(
     );
 }
 
-/// One entry of a report that is not possible does not refuse the others, and does not make its handle missing.
+/// One impossible entry of a report does not refuse the others, and does not make its handle missing.
 #[tokio::test]
 async fn a_bad_entry_of_a_report_is_left_out() {
     let (mut world, node, token) = working().await;
@@ -545,7 +547,7 @@ async fn a_bad_entry_of_a_report_is_left_out() {
             .collect::<Vec<_>>(),
         [("new", Some("old"))]
     );
-    // The parent of a known handle changes: a clone was made anew from another one.
+    // The parent of a known handle changes: a clone was made again from another parent.
     let mut all: Vec<Value> =
         after.iter().map(|row| json!({"handle": row.handle, "kind": row.kind, "label": label})).collect();
     all.iter_mut().for_each(|handle| handle["parent"] = json!("other"));

@@ -1,4 +1,4 @@
-//! Work beside a row that cannot be read: on the same node, in the same queue, of the same job.
+//! Work goes on beside a row that cannot be read: on the same node, in the same queue, of the same job.
 
 use crate::raw::{Item, Raw, item, m, s as text};
 use crate::world::{World, quick_policy};
@@ -28,7 +28,7 @@ fn alloc_key(id: AllocId) -> Item {
 }
 
 impl Raw {
-    /// Gives an attribute of a row another value, or takes it away. Returns the row as it was and as it is.
+    /// Changes an attribute of a row, or removes it. Returns the row before and after.
     async fn spoil(&self, table: &str, key: &Item, name: &str, value: Option<AttributeValue>) -> (Item, Item) {
         let sound = self.get(table, key).await.unwrap();
         let mut broken = sound.clone();
@@ -102,7 +102,7 @@ async fn a_node_gets_its_other_orders_while_the_rows_of_some_allocs_cannot_be_re
     let runs = world.add("forever").await;
     world.takes(16).await;
     let running = world.look.live_allocs().await.unwrap()[0].alloc_id;
-    // The index of live allocs does not show these attributes, so the node seems to be sound.
+    // The index of live allocs does not show this attribute, so the row seems to be readable.
     let (sound, broken) = raw.spoil("allocs", &alloc_key(running), "work", Some(text("x"))).await;
     let other = world.add("1").await;
     world.takes(8).await;
@@ -115,7 +115,7 @@ async fn a_node_gets_its_other_orders_while_the_rows_of_some_allocs_cannot_be_re
     let live = world.look.live_allocs().await.unwrap();
     let pending = live.iter().find(|a| a.alloc_id.job_id == waits).unwrap().alloc_id;
     let (also_sound, _) = raw.spoil("allocs", &alloc_key(pending), "work", Some(text("x"))).await;
-    // A pending alloc that does not start is looked at.
+    // A run also reads the whole row of a pending alloc that does not start.
     world.takes(16).await;
     assert_eq!(protocol(&world), [running], "what nobody can read is not started");
     let status = world.operate(&["status"]).await;

@@ -1,7 +1,7 @@
-//! The boot script, run as an instance would run it: in a root and a network of its own, from the user data to a job.
+//! The boot script, run as on an instance: in its own root and network, from the user data to a job.
 //!
-//! The user data are those that poll-and-scale renders. The instance metadata, the agent's file and heartbeat-ingest are in
-//! another network namespace, at the addresses that an instance sees. Needs root.
+//! The user data come from poll-and-scale. The instance metadata, the agent's file and heartbeat-ingest are in another
+//! network namespace, at the addresses that an instance sees. Needs root.
 
 use crate::node::http;
 use crate::second_opinions::root;
@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
-/// The address of the services, as the node sees it, and that of the node.
+/// The addresses of the services and of the node, as the node sees them.
 const SERVICES: &str = "10.213.0.2";
 const NODE: &str = "10.213.0.1";
 
-/// Stands for systemd: starts what the unit says.
+/// Stands for systemd: starts the commands of the unit.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 [ "$1" = enable ] || exit 0
 unit=/etc/systemd/system/$3
@@ -36,7 +36,7 @@ fn sh(script: &str) {
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Two network namespaces that see each other: of the node, and of the services.
+/// Two connected network namespaces: one of the node, and one of the services.
 struct Network {
     node: String,
     services: String,
@@ -61,7 +61,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Everything that runs in the node's network is of this test.
+        // Every process in the node's network belongs to this test.
         let end = format!("ip netns pids {} | xargs -r kill -9", self.node);
         let _ended = Command::new("sh").args(["-c", &end]).status();
         for name in [&self.node, &self.services] {
@@ -70,10 +70,9 @@ impl Drop for Network {
     }
 }
 
-/// A request of the node for heartbeat-ingest, and where its answer goes.
+/// A request of the node to heartbeat-ingest, and the channel for its answer.
 type Asked = (Value, oneshot::Sender<Value>);
 
-/// Passes a request of the agent on, and gives its answer.
 async fn pass_on(
     ask: &mpsc::UnboundedSender<Asked>,
     path: &str,
@@ -91,7 +90,7 @@ async fn pass_on(
     (status, Bytes::from(answer["body"].as_str().unwrap().to_owned()))
 }
 
-/// Serves the metadata, the agent and the control plane in this network namespace, from a thread of its own.
+/// Serves the metadata, the agent and the control plane in this network namespace, on a thread of its own.
 fn serve(network: &str, instance_id: Arc<Mutex<String>>, agent: Vec<u8>) -> mpsc::UnboundedReceiver<Asked> {
     let (ask, asked) = mpsc::unbounded_channel();
     let namespace = std::fs::File::open(format!("/run/netns/{network}")).unwrap();
@@ -209,7 +208,7 @@ async fn the_boot_script_makes_a_node_whose_jobs_are_isolated_and_reach_no_metad
     let launched = world.ec2.instances().remove(0);
     let instance_id = Arc::new(Mutex::new(launched.instance_id.clone()));
     let mut asked = serve(&network.services, Arc::clone(&instance_id), std::fs::read(&agent).unwrap());
-    // Another file than the operator chose is never run.
+    // A file other than the one that the operator chose is never run.
     let node_file = launched.user_data.replace(&digest(&agent), &"0".repeat(64));
     let (booted, said) = boot(dir.path(), &network, &node_file);
     assert!(!booted && said.contains("does not have the digest AGENT_SHA256"), "{said}");

@@ -1,4 +1,4 @@
-//! Answers stay below Lambda's limit however large the rows are, and what does not fit comes with the next answer.
+//! Answers stay below Lambda's limit, however large the rows are. The rest comes with the next answer.
 
 use crate::node::{answer, http};
 use crate::raw::{Item, Raw, item, n, s};
@@ -72,7 +72,7 @@ async fn the_orders_of_a_node_with_many_large_allocs_come_in_parts() {
         );
         assert!(durable.allocs.values().all(|a| !a.dropped && a.order.env["INPUT"] == text));
         assert_eq!(answer.next_heartbeat_s < 1.0, durable.as_of < seq + 150, "the rest comes at once");
-        // No report in between says that what is not here yet is lost.
+        // No report in between says that an alloc that has not arrived yet is lost.
         assert_eq!(durable.as_of, seq + u64::try_from(durable.allocs.len()).unwrap() - 1);
         rounds += 1;
     }
@@ -81,10 +81,10 @@ async fn the_orders_of_a_node_with_many_large_allocs_come_in_parts() {
     assert!((5..60).contains(&rounds), "{rounds} answers");
 }
 
-/// The answers with everything in them that rows and requests have room for.
+/// The largest possible answers: rows and requests are full.
 #[test]
 fn no_answer_to_a_node_exceeds_the_limit() {
-    // A set of so many ids fills the record of a node.
+    // A set of this many ids fills the record of a node.
     let id_bytes = alloc_id(0).to_string().len();
     let others: Vec<AllocStatus> = (0..ROW / id_bytes)
         .map(|n| AllocStatus {
@@ -95,7 +95,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         })
         .collect();
     let unreadable: BTreeSet<AllocId> = (0..5000).map(alloc_id).collect();
-    // A job that somebody put without a check is quarantined above this size.
+    // Above this size, a job that somebody put without a check is quarantined.
     let mut order = model::fixtures::job(1).work;
     order.command = vec!["\u{1b}".repeat(MAX_COMMAND_BYTES)];
     let alloc =
@@ -132,7 +132,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         others,
         unreadable,
     };
-    // The names in a request of 2 MiB.
+    // A request of 2 MiB has this many names.
     let names =
         |many: usize| runtime::http::first_part((0..many).map(|_| "\"\u{1b}".repeat(512)).collect::<Vec<String>>());
     let handles = HandleReportAnswer {
@@ -153,7 +153,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
     ] {
         assert!(bytes(&response) < LIMIT, "{what}: {} bytes", bytes(&response));
     }
-    // What an entry is reckoned to take is what it takes.
+    // The computed size of an entry is its real size.
     let body = |entries: Vec<model::wire::AllocOrder>| bytes(&runtime::http::answer(Ok(entries)));
     let (one, two) = (body(vec![order.clone()]), body(vec![order.clone(), order.clone()]));
     assert_eq!(two - one, runtime::http::bytes_in_answer(&order) + 1, "and a comma");

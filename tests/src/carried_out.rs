@@ -1,8 +1,8 @@
-//! A plan that was carried out is empty afterwards: random states, the real run, and then the plan of the next run.
+//! After a plan was carried out, the next plan is empty. This is checked on random states with real runs.
 //!
-//! Only what a run repeats on purpose may be in the second plan: warnings, hold-backs, terminations that EC2 has not
+//! The second plan may only have what a run repeats on purpose: warnings, hold-backs, terminations that EC2 has not
 //! confirmed, and the count of runs that see a node idle. If the first run freed something (a node was lost, an alloc
-//! ended), the second run may use it, and the third one is judged.
+//! ended), the second run may use it, and the third run is judged.
 
 use async_trait::async_trait;
 use model::auth::NodeKey;
@@ -31,12 +31,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::{Store, change};
 
-/// The time of the first run. The next ones follow at once, in the same second.
+/// The time of the first run. The next runs follow in the same second.
 const NOW_S: i64 = 1000;
 /// The most runs of one state until it must be settled.
 const RUNS: usize = 12;
 
-/// EC2 that launches and terminates whatever it is asked for.
+/// An EC2 that launches and terminates everything it is asked for.
 #[derive(Default)]
 struct Ec2(Mutex<BTreeMap<String, Instance>>);
 
@@ -87,7 +87,7 @@ fn settings() -> LaunchSettings {
     }
 }
 
-/// Draws of one seed.
+/// Random choices of one seed.
 struct Draw(Rng);
 
 impl Draw {
@@ -210,7 +210,7 @@ impl Draw {
     }
 }
 
-/// A random state in tables of its own.
+/// Makes a random state in its own tables.
 async fn state(seed: u64) -> (Store, Ec2) {
     let draw = Draw(Rng::seeded(seed));
     let store = Store::with_rng(Arc::new(Plain::new()), Rng::seeded(seed));
@@ -272,18 +272,18 @@ async fn state(seed: u64) -> (Store, Ec2) {
     (store, ec2)
 }
 
-/// What a run may repeat.
+/// Whether a run may repeat this action.
 fn is_repeated(action: ActionName) -> bool {
     matches!(action, ActionName::Warn | ActionName::HoldBack | ActionName::Terminate | ActionName::SetIdle)
 }
 
-/// Whether this plan frees something that the next run may use: then the next plan need not be empty.
+/// Whether the plan frees something that the next run may use. Then the next plan need not be empty.
 fn frees(plan: &Plan, answers: &[ActionAnswer]) -> bool {
     let only_uses = |a: &ActionAnswer| {
         is_repeated(a.action)
             || matches!(a.action, ActionName::Launch | ActionName::Place | ActionName::Replace | ActionName::Reject)
     };
-    // A run that notes on a record since when its instance is unlisted decides nothing else about that node.
+    // A run that notes since when the instance of a record is unlisted decides nothing else about that node.
     let noted = |p: &poll_and_scale::Planned| {
         let listing = matches!(
             p.reason,
@@ -297,13 +297,13 @@ fn frees(plan: &Plan, answers: &[ActionAnswer]) -> bool {
     let limited = |r: &Reason| matches!(r, Reason::MaxPerRun { .. } | Reason::AttemptsSpent { .. });
     !answers.iter().all(only_uses)
         || answers.iter().any(|a| matches!(a.outcome, Outcome::Failed | Outcome::Conflict | Outcome::Left))
-        // A few attempts at a time, or a few launches in a run: the next run makes the next ones.
+        // A run makes only some attempts or launches, and the next run makes the next ones.
         || plan.explained.limits.iter().any(limited)
         || plan.actions.iter().any(noted)
 }
 
-/// Carries out plans on a random state until nothing is left to do. Returns what the next run would do although the
-/// run before freed nothing; `None` if that is nothing.
+/// Carries out plans on a random state until nothing is left to do. Returns what the next run would do although the run
+/// before freed nothing; `None` if that is nothing.
 async fn asks_again(seed: u64) -> Option<String> {
     let (store, ec2) = state(seed).await;
     let settings = settings();
@@ -314,7 +314,7 @@ async fn asks_again(seed: u64) -> Option<String> {
         let next = plan(&seen, now);
         let acts = |p: &poll_and_scale::Planned| {
             let row = p.row();
-            // The count of runs that see a node idle may reach its number.
+            // The count of runs that see a node idle may reach its limit.
             let idle = matches!(p.reason, Reason::IdleTooLong { .. });
             !is_repeated(row.action) && !idle
         };
@@ -340,9 +340,9 @@ async fn asks_again(seed: u64) -> Option<String> {
     Some(format!("seed {seed}: {RUNS} runs did not settle it: {:#?}", before.map(|(_, answers)| answers)))
 }
 
-/// A state in which the next run does ask again. The first job of the queue waits for three nodes, and room is reserved
-/// for them. A later job gets a node in the meantime. The next run counts that node for the first job, and launches the
-/// node that was reserved for the first job for the later one. Both jobs get as many nodes as they need.
+/// In this state, the next run does act again. The first job of the queue waits for three nodes, and room is reserved
+/// for them. Meanwhile a later job gets a node. The next run counts that node for the first job, and launches the node
+/// that was reserved for the first job for the later one. Both jobs get as many nodes as they need.
 const SWAPPED: u64 = 33_296;
 
 fn judge(seeds: std::ops::Range<u64>) {

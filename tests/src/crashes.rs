@@ -1,4 +1,4 @@
-//! Crashes: every function is killed after every single write and EC2 call of a whole life, one by one. Each time the
+//! Crashes: every function is killed after every single write and EC2 call of a whole life, one by one. Each time, the
 //! next runs repair everything.
 
 use crate::raw::{Item, Raw};
@@ -66,7 +66,7 @@ async fn a_run_killed_after_any_write_or_call_is_repaired_by_the_next_runs() {
     }
 }
 
-/// Every point of death of the run that places the three members of a job, each by a transaction of its own.
+/// Kills the run that places the three members of a job at every point. A transaction places each member.
 #[tokio::test]
 async fn a_run_killed_between_members_starts_none_of_them() {
     let placing = async |point: Option<usize>| {
@@ -104,7 +104,7 @@ async fn a_run_killed_between_members_starts_none_of_them() {
     }
 }
 
-/// A world with four jobs that need a node each, in which EC2 has `most` instances and then no more.
+/// A world with four jobs that need a node each, in which EC2 launches `most` instances and then no more.
 async fn batch_of_four(most: u32) -> World {
     four_jobs(most, 99).await
 }
@@ -132,13 +132,13 @@ async fn one_call_asks_for_at_most_as_many_nodes_as_the_policy_allows() {
         assert_eq!(log.iter().filter(|call| *call == "CreateFleet").count(), calls, "{max_per_call}: {log:?}");
         let nodes = world.look.nodes().await.unwrap();
         assert!(nodes.iter().all(|n| n.life().is_some_and(|l| l.instance_id.is_some())), "{nodes:?}");
-        // A node that is launched alone is named by its own tag, which agents of every version understand.
+        // A node that is launched alone has a tag of its own, which agents of every version understand.
         let alone = world.ec2.instances().iter().filter(|i| i.tags.contains_key("nodekeeper:node-id")).count();
         assert_eq!(alone, launched_alone);
     }
 }
 
-/// Every job ran, every instance was another node's, and none was an orphan.
+/// Every job ran, each instance belongs to another node, and none was an orphan.
 async fn launched_once(world: &World, case: &str) {
     let jobs = world.look.jobs().await.unwrap();
     assert!(jobs.iter().all(|j| j.summary.state == JobState::Complete), "{case}: {jobs:?}");
@@ -155,7 +155,7 @@ async fn launched_once(world: &World, case: &str) {
     assert!(orphans.is_empty(), "{case}: {orphans:?}");
 }
 
-/// Every point of death of the run that launches, with every number of instances that EC2 may launch for a batch of four.
+/// Kills the run that launches at every point, for every number of instances that EC2 may launch for a batch of four.
 #[tokio::test]
 async fn nightly_a_batch_killed_after_any_write_or_call_is_one_launch() {
     for most in 1..=4 {
@@ -174,7 +174,7 @@ async fn nightly_a_batch_killed_after_any_write_or_call_is_one_launch() {
     }
 }
 
-/// The batch is launched, and its answer does not arrive. The repeated call gets the same instances.
+/// The batch is launched, but its answer is lost. The repeated call gets the same instances.
 #[tokio::test]
 async fn a_batch_whose_answer_is_lost_is_one_launch() {
     for (most, lost_as) in [(4, "disconnect"), (2, "internal_error")] {
@@ -187,7 +187,7 @@ async fn a_batch_whose_answer_is_lost_is_one_launch() {
     }
 }
 
-/// EC2, and an operator who drains slot 1 while a launch call is under way.
+/// An EC2 in front of which an operator drains slot 1 while a launch call is under way.
 struct Draining(Arc<dyn Cloud>, Store);
 
 #[async_trait]
@@ -212,7 +212,8 @@ impl Cloud for Draining {
     }
 }
 
-/// Somebody changes a record of the batch while it is launched. The run reads the records again and binds all of them.
+/// Somebody changes a record of the batch while the batch is launched. The run reads the records again and binds all of
+/// them.
 #[tokio::test]
 async fn a_batch_of_which_one_record_changes_meanwhile_is_bound() {
     let mut world = batch_of_four(4).await;
@@ -373,7 +374,7 @@ async fn a_job_whose_allocs_a_restored_table_forgot_is_queued_again_and_ends() {
     );
 }
 
-/// Restores one table and leaves the others.
+/// Restores one table, and leaves the others as they are.
 async fn restore_only(world: &World, table: Table, then: Tables) {
     let mut tables = saved(world).await;
     for ((name, rows), (_, then)) in tables.iter_mut().zip(then) {
@@ -384,7 +385,7 @@ async fn restore_only(world: &World, table: Table, then: Tables) {
     restore(world, &tables).await;
 }
 
-/// Steps until the fleet is quiet. Does not call [`World::check`], because tables of different moments break the
+/// Steps until the fleet is quiet. Does not call [`World::check`], because tables from different moments break the
 /// invariants.
 async fn until_quiet_unchecked(world: &mut World) {
     for _ in 0..120 {

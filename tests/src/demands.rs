@@ -10,17 +10,16 @@ fn up(world: &World) -> usize {
     world.ec2.instances().iter().filter(|i| i.state != ec2_stand_in::State::Terminated).count()
 }
 
-/// The ids of the instances that EC2 lists. It forgets those that ended a while ago.
+/// The ids of the instances that EC2 lists. EC2 forgets instances that ended a while ago.
 fn ids(world: &World) -> Vec<String> {
     world.ec2.instances().into_iter().map(|i| i.instance_id).collect()
 }
 
-/// Says how many whole nodes the controller wants.
+/// Sets how many whole nodes the controller wants.
 async fn want(world: &World, count: &str) {
     world.operate(&["demand", "set", "ci", "--size", "small", "--count", count]).await;
 }
 
-/// The slots of the nodes that are up.
 async fn slots(world: &World) -> Vec<u32> {
     let nodes = world.look.nodes().await.unwrap();
     nodes.iter().filter(|node| !node.is_cleaned()).map(|node| node.slot.number()).collect()
@@ -31,7 +30,7 @@ async fn a_set_has_its_nodes_while_it_is_renewed_and_none_afterwards() {
     let mut world = World::new().await;
     for _ in 0..10 {
         want(&world, "3").await;
-        // Two and a half minutes.
+        // Two and a half minutes pass.
         for _ in 0..30 {
             world.step().await;
             world.check().await;

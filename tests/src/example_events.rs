@@ -1,4 +1,4 @@
-//! The example events in `infra/events`: each is accepted by the function whose directory it is in.
+//! The example events in `infra/events`: the function of their directory accepts each.
 
 use crate::second_opinions::root;
 use crate::turns::NoEc2;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 
-/// What the events say of their node. The README names the cluster and the key.
+/// The values that the events have for their node. The README names the cluster and the key.
 const CLUSTER: &str = "local";
 pub const KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 const NODE: &str = "0-01JD0000000000000000000000";
@@ -42,7 +42,7 @@ pub fn of(function: &Function) -> BTreeMap<PathBuf, Value> {
     files.map(|file| read(file.unwrap().path())).collect()
 }
 
-/// A cluster with the node of the events, which is in use and has reported.
+/// A cluster with the node of the events. The node is in use and has reported.
 struct Bench {
     store: Store,
     cluster: ClusterName,
@@ -132,7 +132,7 @@ async fn each_example_event_is_accepted_by_its_function() {
                     assert_eq!(answer.ran, wanted, "{path}");
                 }
             }
-            // Drained two minutes after the warning: the event names the instance of the node.
+            // The node is drained two minutes after the warning, because the event names its instance.
             let record = bench.store.node(slot(0)).await.unwrap().unwrap();
             let drains = record.life().unwrap().drain_by_at.is_some();
             let kind = event["detail-type"].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Jobs that follow other jobs: they run after those have ended as they must, and cost nothing meanwhile.
+//! Jobs that follow other jobs: they run after those have ended in the wanted way, and cost nothing before.
 
 use crate::raw::{Raw, item, s};
 use crate::world::{World, quick_policy};
@@ -14,7 +14,6 @@ async fn world() -> World {
     World::with(policy, ec2_stand_in::Ec2Settings::default()).await
 }
 
-/// Submits by the command and gives the ids.
 async fn submit(world: &World, args: &[&str]) -> Vec<JobId> {
     let line: Vec<&str> = ["submit"].iter().chain(args).copied().collect();
     world.operate(&line).await.lines().map(|id| id.parse().unwrap()).collect()
@@ -64,7 +63,7 @@ async fn no_node_is_there_for_a_job_that_follows_others() {
     assert_eq!(world.ec2.instances().len(), 1);
     let story = world.operate(&["history", &first.to_string()]).await;
     assert!(story.contains("place"), "{story}");
-    // A job that follows one that does not complete is rejected, and says why.
+    // If the followed job does not complete, the following job is rejected, and its reason says why.
     world.operate(&["cancel", "first"]).await;
     for _ in 0..4 {
         world.step().await;
@@ -91,7 +90,7 @@ async fn a_job_waits_while_the_row_of_one_that_it_follows_cannot_be_read_and_goe
     let mut row = raw.get("jobs", &key).await.unwrap();
     row.insert("failed_count".into(), s("many"));
     raw.put("jobs", &row).await;
-    // Longer than a run waits for a job without a row.
+    // This is longer than a run waits for a followed job without a row.
     for _ in 0..140 {
         world.step().await;
     }
@@ -115,7 +114,7 @@ async fn a_job_without_a_row_is_waited_for_and_then_counts_as_ended() {
     let any = submit(&world, &["--after-any", &first.to_string(), "--", "forever"]).await[0];
     let success = submit(&world, &["--after", &first.to_string(), "--", "forever"]).await[0];
     Raw::of(&world).delete("jobs", &item(&[("job_id", s(first))])).await;
-    // The time of ten minutes counts from the submission.
+    // The ten minutes count from the submission.
     for _ in 0..100 {
         world.step().await;
         assert!(jobs(&world).await.values().all(|job| job.summary.state == JobState::Queued));
@@ -129,7 +128,7 @@ async fn a_job_without_a_row_is_waited_for_and_then_counts_as_ended() {
     assert!(all[&success].reason.as_ref().is_some_and(|why| why.contains("nobody knows how it ended")));
 }
 
-/// More jobs follow others than one run looks at.
+/// More jobs follow others than one run reads.
 #[tokio::test]
 async fn a_long_list_of_jobs_that_follow_others_is_looked_at_part_by_part() {
     let mut world = world().await;
@@ -151,7 +150,7 @@ async fn a_long_list_of_jobs_that_follow_others_is_looked_at_part_by_part() {
     panic!("the last job was not looked at");
 }
 
-/// The rows of followed jobs are read too, and a job may follow a hundred others.
+/// A run also reads the rows of followed jobs, and a job may follow a hundred others.
 #[tokio::test]
 async fn a_run_reads_a_bounded_number_of_followed_jobs() {
     let world = world().await;
@@ -166,7 +165,7 @@ async fn a_run_reads_a_bounded_number_of_followed_jobs() {
         let seen = Observation::read(&world.look, &*world.cloud, world.now()).await.unwrap();
         assert!(seen.ends.len() <= 2000, "run {run} read {} rows", seen.ends.len());
         unread.retain(|id| !seen.ends.contains_key(id));
-        // The run reads the same, and moves the place on.
+        // The run reads the same jobs, and moves the place on.
         world.poll().await.unwrap();
     }
     assert_eq!(unread.len(), 0, "the next run reads what the first one left");

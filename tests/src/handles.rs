@@ -1,4 +1,4 @@
-//! Reports of handles: in parts, quiet when nothing is new; and what brakes and releases let go.
+//! Reports of handles: in parts, and without calls when nothing is new. Also brakes and releases of handles.
 
 use crate::node::Node;
 use crate::raw::{Raw, item, s as text};
@@ -81,7 +81,7 @@ async fn a_release_of_handles_lets_go_what_one_node_had_and_nothing_of_another()
     assert!(shown.contains("a-00000") && shown.contains("a-00449"), "{shown}");
     assert_eq!(world.held(BrakeKind::Handles).await, 450, "a look releases nothing");
     world.operate(&["release", "handles"]).await;
-    // Meanwhile another node has 40 of its own, and this one has 50 more.
+    // Meanwhile another node gets 40 such handles, and this one 50 more.
     world.node_of(&nodes[1]).handles.extend(strays("b", 40));
     world.node_of(&nodes[0]).handles.extend(strays("c", 50));
     world.steps(6).await;
@@ -101,7 +101,7 @@ async fn the_brake_of_missing_handles_ends_when_they_are_back() {
         world.node_of(&nodes[0]).handles.insert(name.clone());
     }
     world.steps(3).await;
-    // Their disk is away.
+    // The disk with the handles is away.
     world.node_of(&nodes[0]).handles.clear();
     world.steps(20).await;
     assert_eq!(world.held(BrakeKind::Handles).await, 30);
@@ -126,7 +126,7 @@ async fn a_node_whose_handles_are_settled_reports_only_what_is_new() {
     world.steps(10).await;
     let sent = world.node_of(&nodes[0]).handle_reports - sent;
     assert!((1..=2).contains(&sent), "{sent}");
-    // An order that the node cannot know of: the heartbeat is answered so that it reports.
+    // The node cannot know that the handle is to be destroyed. The answer to its heartbeat makes it report.
     world.pass(600);
     world.steps(10).await;
     assert!(world.node_of(&nodes[0]).handles.is_empty());
@@ -184,7 +184,7 @@ async fn an_operator_keeps_what_a_running_alloc_will_leave() {
 async fn a_cache_that_its_node_cannot_destroy_is_taken_back_by_a_job() {
     let (mut world, nodes) = ready(1, json!({})).await;
     let name = cache_handle("data");
-    // The node lists it, and a person has taken its label away: nobody destroys it.
+    // The node lists the cache, but a person has taken its label away. So nobody destroys it.
     let node = world.node_of(&nodes[0]);
     node.handles.insert(name.clone());
     node.relabelled.insert(name.clone(), None);
@@ -203,7 +203,7 @@ async fn a_cache_that_its_node_cannot_destroy_is_taken_back_by_a_job() {
     assert_eq!(world.row(&nodes[0], &name).await.unwrap().state, HandleState::Live);
 }
 
-/// A job has just completed on the only node. Returns this node, and the container that the job left.
+/// One job has just completed on the only node. Returns the node, and the container that the job left.
 async fn complete(sticks: bool) -> (World, NodeRecord, String) {
     let (mut world, nodes) = ready(1, json!({})).await;
     let id = world.submit(job(&["true"])).await.summary.job_id;
@@ -266,7 +266,8 @@ async fn a_handle_that_its_node_does_not_destroy_is_told_of_once_a_day_with_the_
 async fn in_each_part_of_a_report_every_handle_gets_its_turn() {
     let (mut world, nodes) = ready(1, json!({"max_in_flight": 2})).await;
     let name = |n: usize| format!("h{n:05}");
-    // Three parts. In the middle of each are six handles to destroy, and the node can destroy the last four of them.
+    // There are three parts. In the middle of each are six handles to destroy, and the node can destroy the last four
+    // of them.
     let middle = |n: usize| (40..46).contains(&(n % 100));
     let (now, look_at) = (world.now(), world.now() + Span::from_s(80_000));
     for n in 0..300 {
@@ -325,7 +326,7 @@ async fn the_brake_ends_for_the_parts_that_a_report_no_longer_has() {
     world.node_of(&nodes[0]).handles.extend((0..450).map(|n| format!("stray-{n:05}")));
     world.steps(3).await;
     assert_eq!(world.held(BrakeKind::Handles).await, 450, "in five parts");
-    // A person removes them by hand. The next report has one part.
+    // A person removes the handles. The next report has one part.
     world.node_of(&nodes[0]).handles.clear();
     world.steps(3).await;
     assert_eq!(world.held(BrakeKind::Handles).await, 0);

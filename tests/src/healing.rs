@@ -1,4 +1,5 @@
-//! States that no run of ours makes, and that the next runs put right: tables that were restored to different moments.
+//! States that no run of nodekeeper makes, and that the next runs put right: tables that were restored to different
+//! moments.
 
 use crate::world::{World, job, quick_policy};
 use model::events::Subject;
@@ -48,7 +49,7 @@ async fn an_alloc_that_only_a_node_record_lists_is_taken_off_it() {
         if let Some(client) = row {
             alloc.summary.client = client;
             if client == ClientStatus::Running {
-                // The row is of another life: the tables are of different moments.
+                // The row is of another life, because the tables are of different moments.
                 alloc.summary.node_id = NodeId::new(node_id.slot(), model::ids::Ulid::from_parts(5, 5));
             }
             world.look.write(None, &alloc, Vec::new()).await.unwrap();
@@ -83,8 +84,8 @@ impl World {
     }
 }
 
-/// A lease in the far future would keep a dead node for ever. A heartbeat of the node puts it right; until then, the record
-/// is quarantined and named.
+/// A lease in the far future would keep a dead node for ever. A heartbeat of the node puts it right. Until then, the
+/// record is quarantined and named.
 #[tokio::test]
 async fn a_lease_in_the_far_future_is_put_right_by_the_next_heartbeat() {
     let (mut world, node_id) = idle().await;

@@ -1,5 +1,5 @@
-//! Whose instance is whose: a record may name the instance of another node, because a row was copied or because a node
-//! claimed it. The tag of the instance decides.
+//! A record may name the instance of another node, because a row was copied or because a node claimed the instance. The
+//! tag of the instance decides to which node it belongs.
 
 use crate::world::{World, job};
 use model::ids::{NodeId, Slot};
@@ -34,7 +34,7 @@ async fn two_at_work() -> (World, NodeRecord, NodeRecord) {
     panic!("no two nodes at work: {:#?}", world.look.nodes().await.unwrap());
 }
 
-/// Ten minutes of all functions: longer than every time after which something is cleaned or terminated. Then the victim
+/// All functions run for ten minutes, which is longer than every time-out for cleaning and terminating. Then the victim
 /// must still work, and no machine may be gone.
 async fn nothing_ends(mut world: World, victim: &NodeRecord) {
     let before = live(&world);
@@ -81,7 +81,7 @@ async fn the_handles_of_a_record_that_contradicts_the_contract_stay_as_they_are(
     let handles = async || world.look.handles_of(node_id).await.unwrap().rows;
     let before = handles().await;
     assert!(!before.is_empty());
-    // Someone has put the record of another slot in its place.
+    // Somebody has put the record of another slot in its place.
     let mut wrong = victim.clone();
     if let NodeState::InUse(node) = &mut wrong.state {
         node.life.node_id = NodeId::new(Slot::new(9).unwrap(), node_id.ulid());
@@ -93,7 +93,7 @@ async fn the_handles_of_a_record_that_contradicts_the_contract_stay_as_they_are(
     let done: Vec<_> = sweep().await.actions.iter().map(|a| (a.action, a.subject.clone())).collect();
     assert!(done.iter().all(|(_, subject)| *subject != slot), "{done:?}");
     assert_eq!(handles().await, before, "none is destroyed, and none expires");
-    // The row is corrected: the handles are looked at again.
+    // After the row is corrected, the handles are looked at again.
     let right = NodeRecord { state: victim.state, ..wrong.clone() };
     world.look.write(Some(&wrong), &right, Vec::new()).await.unwrap();
     sweep().await;

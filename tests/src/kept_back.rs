@@ -1,4 +1,5 @@
-//! What a run keeps back: a termination of an instance that is not the node's, and an operator's release that nothing used.
+//! A run does not terminate an instance that is not the node's, and does not end an operator's release that nothing
+//! used.
 
 use async_trait::async_trait;
 use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError, NODE_TAG};
@@ -20,7 +21,7 @@ use store::Store;
 
 const NOW_S: i64 = 10_000;
 
-/// EC2 whose list may lack instances that it knows by id, and which may refuse to terminate.
+/// An EC2 whose list may lack instances that it knows by id, and which may refuse to terminate.
 #[derive(Default)]
 struct Ec2 {
     listed: Vec<Instance>,

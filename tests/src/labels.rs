@@ -1,4 +1,4 @@
-//! The label of a handle decides who may destroy it, also where there is a row.
+//! The label of a handle decides who may destroy it, even if the handle has a row.
 
 use crate::world::{World, job, quick_policy};
 use model::cloud::InstanceState;

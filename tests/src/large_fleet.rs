@@ -1,5 +1,5 @@
-//! A fleet so large that poll-and-scale asks EC2 by id, and only for the instances in question: here, any fleet with a node in
-//! use.
+//! A fleet so large that poll-and-scale asks EC2 by id, and only for the instances in question. Here every fleet with a
+//! node in use counts as large.
 
 use crate::world::{World, job, lonely_job, quick_policy};
 use async_trait::async_trait;
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// EC2, with a count of the calls that list all instances, of the ids that are asked for together, and of the calls for one.
+/// An EC2 that counts the calls that list all instances, the ids that are asked for together, and the calls for one id.
 struct Counted {
     ec2: Arc<dyn Cloud>,
     lists: AtomicUsize,
@@ -84,7 +84,8 @@ async fn a_large_fleet_lives_without_ec2s_list() {
     panic!("not quiet, after EC2 was asked for {by_id} ids");
 }
 
-/// EC2 is not asked about a node whose heartbeats are on time. The first late heartbeat shows that its instance is gone.
+/// EC2 is not asked about a node whose heartbeats are on time. After the first late heartbeat it is asked: the instance
+/// is gone.
 #[tokio::test]
 async fn only_a_late_heartbeat_is_a_question() {
     let (mut world, counted) = world().await;
@@ -109,7 +110,7 @@ async fn only_a_late_heartbeat_is_a_question() {
     panic!("35 s after its instance has ended, the node still counts as there");
 }
 
-/// A node runs, so EC2 is asked by id. A record whose launch was not answered has no id: its instance is found by its tag.
+/// A node runs, so EC2 is asked by id. A record whose launch got no answer has no id: its instance is found by its tag.
 #[tokio::test]
 async fn an_instance_without_a_known_id_is_found_by_its_tag() {
     let (mut world, counted) = world().await;
@@ -136,7 +137,7 @@ async fn an_instance_without_a_known_id_is_found_by_its_tag() {
     assert_eq!((bound.len(), &bound), (2, &live));
 }
 
-/// EC2 refuses a whole call if it does not know one of its ids. The others are found all the same.
+/// EC2 refuses a whole call if it does not know one of its ids. The other instances must be found nevertheless.
 #[tokio::test]
 async fn unknown_ids_do_not_hide_the_others() {
     let world = World::new().await;

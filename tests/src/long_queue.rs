@@ -43,7 +43,7 @@ async fn a_job_behind_many_that_cannot_be_placed_is_found_within_the_stated_runs
     let mut runs = 0;
     while world.state(small).await == JobState::Queued {
         let run = world.poll().await.unwrap();
-        // 41 wait, and 8 + 2 were read.
+        // 41 jobs wait, and the run read 8 + 2 of them.
         assert!(run.observed.jobs <= 2 + 8 + 2, "{:?}", run.observed);
         let limits = &run.explained.limits;
         assert!(limits.iter().any(|limit| limit.word == "queue_not_read"), "{limits:?}");

@@ -23,20 +23,20 @@ const PART: usize = 100;
 
 pub struct Node {
     pub file: NodeFile,
-    /// The batch of which the node does not know yet which node it is.
+    /// The batch of the node, until the node knows its own id.
     unbound: Option<BindingRequest>,
-    /// What makes its token, if it was launched in a batch.
+    /// The key that makes its token, if the node was launched in a batch.
     pub key: Option<NodeKey>,
     pub protocol: Protocol,
     /// The handles on the node's disk.
     pub handles: BTreeSet<String>,
     /// The handles that do not have the node's own label, with what they have instead.
     pub relabelled: BTreeMap<String, Option<String>>,
-    /// The handles that the last answer to a report named as another node's.
+    /// The handles that belong to another node, as the answer to the last report says.
     pub conflicts: Vec<String>,
     /// How many reports of handles, or parts of them, the node has sent.
     pub handle_reports: usize,
-    /// The handles that it cannot destroy.
+    /// The handles that the node cannot destroy.
     pub stuck: BTreeSet<String>,
     /// How often each alloc was started here.
     pub started: BTreeMap<AllocId, u32>,
@@ -109,7 +109,7 @@ impl Node {
         self.file.token.clone().or_else(made)
     }
 
-    /// Asks which node of its batch it is, if it does not know.
+    /// Asks for the node's id in its batch, if the node does not know it yet.
     async fn knows_itself(&mut self, ingest: &heartbeat_ingest::Ingest, switch: &Switch, now: Time) -> bool {
         let Some(request) = &self.unbound else { return true };
         let event = http(&self.path("binding"), self.token().as_deref(), request);

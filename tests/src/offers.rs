@@ -1,4 +1,4 @@
-//! What EC2 offers, as the crate `cloud` reads it from the stand-in.
+//! The crate `cloud` reads what EC2 offers, here from the stand-in.
 
 use crate::second_opinions::free_url;
 use crate::world::aws;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// A stand-in with these settings, and what reads its offers.
+/// A stand-in with these settings, and a client of it.
 async fn region(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2>, Ec2) {
     let stand_in =
         ec2_stand_in::Ec2::new(settings, Arc::new(|| Time::from_ms(1_700_000_000_000)), Arc::new(NoMachines));
@@ -33,7 +33,7 @@ fn two_zones() -> Ec2Settings {
     }
 }
 
-/// A type with two vCPUs and 8 GiB that costs a dime.
+/// A type with two vCPUs and 8 GiB that costs 0.10 USD an hour.
 fn dime(name: &str) -> InstanceType {
     let price = Some("0.1000000000".into());
     InstanceType { name: name.into(), vcpus: 2, memory_mib: 8192, on_demand: price, ..InstanceType::default() }
@@ -165,7 +165,8 @@ async fn an_unknown_subnet_is_left_out() {
     assert_eq!(ec2.subnets(&set(["subnet-a", "subnet-b"])).await.unwrap(), both, "each half is asked for alone");
 }
 
-/// What EC2 says of a reservation × what is known of it. One that is over, or unknown, is left out.
+/// Each row: the answer of EC2 about a reservation, and what is read from it. A reservation that is over or unknown is
+/// left out.
 #[tokio::test]
 async fn capacity_reservations_are_read_with_what_is_free() {
     let (stand_in, ec2) = region(Ec2Settings { page_size: 1, ..two_zones() }).await;
@@ -187,7 +188,7 @@ async fn capacity_reservations_are_read_with_what_is_free() {
     assert_eq!(ec2.reservations(&BTreeSet::new()).await.unwrap(), BTreeMap::new(), "a call without ids would list all");
 }
 
-/// Every call that is refused is an error: nothing is shown as if EC2 did not offer it.
+/// Every refused call is an error. Without the error, a type would look as if EC2 did not offer it.
 #[tokio::test]
 async fn a_refused_call_is_an_error() {
     let (stand_in, ec2) = region(Ec2Settings { page_size: 5, ..two_zones() }).await;
@@ -201,7 +202,7 @@ async fn a_refused_call_is_an_error() {
         "DescribeCapacityReservations",
         "ListServiceQuotas",
     ] {
-        // The second page, if there is one.
+        // Refuses the second page, if there is one.
         let has_one_page = ["DescribeSubnets", "DescribeCapacityReservations"].contains(&action);
         let on_call = if has_one_page { 1 } else { 2 };
         let fail = json!({"action": action, "on_call": on_call, "code": "UnauthorizedOperation", "status": 403, "message": "no"});
@@ -222,7 +223,7 @@ async fn a_refused_call_is_an_error() {
     }
 }
 
-/// An answer that is neither XML nor JSON.
+/// Every call is answered with text that is neither XML nor JSON.
 #[tokio::test]
 async fn garbage_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -244,7 +245,7 @@ async fn garbage_is_an_error() {
     }
 }
 
-/// No request is made: nothing listens there.
+/// Nothing listens at the address, so a request would fail with another error.
 #[tokio::test]
 async fn other_partitions_have_no_prices() {
     for region in ["cn-north-1", "us-gov-west-1", "us-iso-east-1", "eusc-de-east-1"] {

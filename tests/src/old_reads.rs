@@ -1,4 +1,4 @@
-//! Old reads: a decision from rows that have changed since is not carried out.
+//! Old reads: a decision is not carried out if the rows that it was made from have changed since.
 
 use crate::world::{World, job, quick_policy, set_policy};
 use model::ActionName;
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use store::placing::{Placing, place};
 use store::transactions::Retention;
 
-/// The actions of a plan that is only shown, made from `seen`.
+/// The actions that a plan shows if it is made from `seen` and only shown.
 async fn shown(world: &World, seen: &Observation) -> Vec<ActionName> {
     let plan = plan(seen, world.now());
     let confirmed = act::confirm(&world.look, &*world.cloud, seen, plan, world.now()).await.unwrap();
@@ -53,14 +53,14 @@ impl World {
         Observation::read(&self.look, &*self.cloud, self.now()).await.unwrap()
     }
 
-    /// Runs the plan of a run that has read `seen`. Returns the outcome of each action.
+    /// Acts on `seen`, as a run that read it would. Returns the outcome of each action.
     async fn act_on(&self, seen: &Observation) -> Vec<ActionAnswer> {
         let plan = plan(seen, self.now());
         let run = Run::new(POLL_AND_SCALE, &self.look, seen, self.clock());
         act::act(run, &*self.cloud, &self.settings, &plan).await
     }
 
-    /// The jobs, allocs and nodes, which a run may change.
+    /// The jobs, allocs and nodes: the rows that a run may change.
     async fn rows(&self) -> (Vec<model::Job>, Vec<Alloc>, Vec<NodeRecord>) {
         let jobs = self.look.jobs().await.unwrap();
         let mut allocs = Vec::new();
@@ -132,7 +132,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Conflict);
     assert_eq!(world.rows().await, rows);
 
-    // A run that reads everything as it is tells one of the copies to stop.
+    // A run that reads all rows as they are tells one of the copies to stop.
     let seen = world.observe().await;
     assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Done);
     let wanted = |a: &&Alloc| a.summary.desired == model::Desired::Run;
@@ -142,7 +142,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
 #[tokio::test]
 async fn a_plan_that_is_shown_announces_only_what_a_run_would_do() {
     let (world, alloc) = running().await;
-    // The index of the jobs is behind: it shows the job as queued, and its alloc as unwanted.
+    // The index of the jobs lags: it shows the job as queued, and its alloc as unwanted.
     let mut behind = world.observe().await;
     for job in &mut behind.jobs {
         (job.state, job.version) = (model::JobState::Queued, model::Version::UNWRITTEN);
@@ -154,13 +154,13 @@ async fn a_plan_that_is_shown_announces_only_what_a_run_would_do() {
     assert!(planned.actions.iter().any(|p| matches!(p.action, Action::Place { .. })), "{planned:?}");
     let said = shown(&world, &behind).await;
     assert!(!said.contains(&ActionName::StopAlloc) && !said.contains(&ActionName::Place), "{said:?}");
-    // A run that has read the same does the same: nothing.
+    // A run that has read the same also changes nothing.
     let rows = world.rows().await;
     let answers = world.act_on(&behind).await;
     assert_eq!(outcome(&answers, ActionName::StopAlloc), Outcome::Conflict);
     assert_eq!(world.rows().await.1, rows.1);
 
-    // The list of the instances is behind in the same way: EC2 knows by id what it does not list.
+    // The list of the instances lags too: EC2 knows an instance by its id that it does not list.
     let mut unlisted = world.observe().await;
     unlisted.instances.clear();
     for node in &mut unlisted.nodes {
@@ -207,7 +207,7 @@ async fn a_plan_of_clean_stale_records_that_is_shown_announces_only_what_a_run_w
     world.pass(1000);
     let shown = async |seen: &Observation| {
         let plan = clean_stale_records::plan(seen, world.now());
-        // The other rows are about functions, which have not run for a while.
+        // The other rows are about functions, which have not run for some time.
         let of_slots = |plan: &clean_stale_records::Plan| -> Vec<String> {
             plan.actions.iter().map(|p| p.row().subject).filter(|s| s.starts_with("slot#")).collect()
         };
@@ -216,17 +216,17 @@ async fn a_plan_of_clean_stale_records_that_is_shown_announces_only_what_a_run_w
         (planned, of_slots(&confirmed))
     };
     let subject = format!("slot#{}", node_id.slot());
-    // The scan of the records is behind: it does not show the record of the node, so the instance looks orphaned.
+    // The scan of the records lags: it does not show the record of the node, so the instance looks orphaned.
     let mut behind = world.observe().await;
     behind.nodes.retain(|n| n.node_id() != Some(node_id));
     assert_eq!(shown(&behind).await, (vec![subject.clone()], vec![]));
-    // EC2's list is behind: it does not show the instance, which EC2 knows by its id.
+    // EC2's list lags: it does not show the instance, which EC2 knows by its id.
     let mut unlisted = world.observe().await;
     unlisted.instances.retain(|i| i.node_id() != Some(node_id));
     assert_eq!(shown(&unlisted).await, (vec![subject], vec![]));
 }
 
-/// Many instances that belong to nobody, and one that only looks so because the scan of the records is behind.
+/// Many instances belong to nobody. One only looks orphaned, because the scan of the records lags.
 #[tokio::test]
 async fn many_orphans_are_terminated_in_one_call_and_an_instance_that_has_a_record_is_not() {
     let (mut world, alloc) = running().await;

@@ -1,4 +1,4 @@
-//! The credentials and the region of an operator: what `nodekeeper` says if something is missing, in one line.
+//! An operator's credentials and region. If one is missing, `nodekeeper` says in one line what to do.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ credential_process = sh -c 'echo the vault is sealed >&2; exit 1'
 region = eu-west-1
 ";
 
-/// Gives credentials, as version 2 of the AWS CLI does.
+/// A stand-in for version 2 of the AWS CLI that gives credentials.
 const SIGNED_IN: &str = r#"#!/bin/sh
 [ "$*" = "configure export-credentials --format process" ] || exit 9
 echo '{"Version":1,"AccessKeyId":"AKIA","SecretAccessKey":"s","Expiration":"2099-01-01T00:00:00Z"}'
@@ -33,7 +33,7 @@ echo '{"Version":1,"AccessKeyId":"AKIA","SecretAccessKey":"s","Expiration":"2099
 const SIGNED_OUT: &str = "#!/bin/sh\necho 'The SSO session has expired' >&2\nexit 255\n";
 const VERSION_1: &str = "#!/bin/sh\necho 'usage: aws [options]' >&2\nexit 2\n";
 
-/// The address of a port that takes connections and ends them: a database that does not answer.
+/// The address of a port that accepts connections and closes them, as a database that does not answer.
 fn nobody() -> &'static str {
     static URL: OnceLock<String> = OnceLock::new();
     URL.get_or_init(|| {
@@ -44,13 +44,13 @@ fn nobody() -> &'static str {
     })
 }
 
-/// What the command says, with these variables. `aws` is the AWS CLI of this machine.
+/// The error that the command prints with these variables. `aws` is the script that stands in for the AWS CLI.
 fn said(dir: &Path, aws: Option<&str>, variables: &[(&str, &str)]) -> String {
     let config = dir.join("config");
     std::fs::write(&config, CONFIG).unwrap();
     let path = dir.join("bin");
     std::fs::create_dir_all(&path).unwrap();
-    // The shell that runs the AWS CLI is found, and nothing else is.
+    // Only the shell is found on the path. It runs the script of the AWS CLI.
     let _ = std::os::unix::fs::symlink("/bin/sh", path.join("sh"));
     let cli = path.join("aws");
     let _ = std::fs::remove_file(&cli);
@@ -96,7 +96,7 @@ fn a_profile_that_signs_in_through_a_browser_gets_its_credentials_from_the_aws_c
     let dir = tempfile::tempdir().unwrap();
     for profile in ["sso", "login"] {
         let said = |aws| said(dir.path(), aws, &[("AWS_PROFILE", profile)]);
-        // The call is made, so there were credentials. No table is there.
+        // The call was made, so there were credentials. It fails because no database answers.
         let signed_in = said(Some(SIGNED_IN));
         assert!(signed_in.contains("DynamoDB did not answer (Scan)"), "{signed_in}");
         let signed_out = said(Some(SIGNED_OUT));
@@ -107,8 +107,8 @@ fn a_profile_that_signs_in_through_a_browser_gets_its_credentials_from_the_aws_c
     }
 }
 
-/// Whether the policy of readers allows this call: a read of a row with an environment names its attributes, and `env` is
-/// not one of them (`ReaderPolicy` of the template).
+/// Whether the policy of readers (`ReaderPolicy` of the template) allows this call. A read of rows with an environment
+/// must name its attributes, and `env` must not be one of them.
 fn allowed(operation: &str, body: &serde_json::Value) -> bool {
     let request = match body["RequestItems"].as_object().and_then(|tables| tables.iter().next()) {
         Some((table, request)) => (table.clone(), request.clone()),
@@ -123,7 +123,7 @@ fn allowed(operation: &str, body: &serde_json::Value) -> bool {
     request.1["ProjectionExpression"].is_string() && names.is_some_and(|names| names.values().all(|name| name != "env"))
 }
 
-/// DynamoDB behind the policy of readers.
+/// A proxy of DynamoDB that enforces the policy of readers.
 async fn behind_the_policy(database: String) -> String {
     use axum::http::{HeaderMap, StatusCode};
     use axum::response::IntoResponse;
@@ -167,7 +167,7 @@ async fn a_reader_whose_policy_hides_environments_sees_the_rest_and_is_told() {
         let seen = run(&behind, args);
         let (said, told) = (out(&seen), String::from_utf8(seen.stderr.clone()).unwrap());
         assert!(seen.status.success() && said.contains("seen") && !said.contains("hidden"), "{args:?}: {said}{told}");
-        // The list of waiting jobs comes from an index, which never has environments.
+        // The list of waiting jobs comes from an index, which has no environments.
         let expected = usize::from(args != ["jobs"]);
         assert_eq!(told.matches("your permissions hide the environments of jobs").count(), expected, "{told}");
     }

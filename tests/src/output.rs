@@ -1,4 +1,4 @@
-//! The output of jobs on its way to readers: what a node may write, for whom, and for how long.
+//! The output of jobs on its way to readers: what a node may write, for which reader, and for how long.
 
 use crate::node::{answer, http};
 use crate::raw::{Raw, item, s};
@@ -11,7 +11,6 @@ use model::output::{FOLLOW_LASTS, Follow, MAX_FOLLOW_ID_BYTES, MAX_PIECE_BYTES, 
 use model::time::{Span, Time};
 use serde_json::{Value, json};
 
-/// A node that works.
 struct Working {
     node: NodeId,
     instance: String,
@@ -42,7 +41,7 @@ async fn working(nodes: usize) -> (World, Vec<Working>) {
 }
 
 impl World {
-    /// Writes a reader of the alloc of this node.
+    /// Writes the row of a reader who follows the alloc of this node.
     async fn follow(&self, of: &Working, follow_id: &str, until_at: Time) {
         let record = self.look.node(of.node.slot()).await.unwrap().unwrap();
         let follow = Follow { follow_id: follow_id.into(), alloc_id: of.alloc, last_bytes: None, until_at };
@@ -55,7 +54,7 @@ impl World {
         answer(&self.ingest.handle(&http(&path, Some(&from.token), body), self.now()).await)
     }
 
-    /// Sends a piece, or asks which one comes next. Returns whether more is wanted, and the next piece.
+    /// Sends a piece, or asks for the number of the next one. Returns whether more is wanted, and the next number.
     async fn piece(&self, from: &Working, follow_id: &str, alloc: AllocId, piece: Option<Value>) -> (bool, Value) {
         let mut body = json!({"follow_id": follow_id, "alloc_id": alloc});
         if let Some(piece) = piece {
@@ -66,7 +65,6 @@ impl World {
         (answer["wanted"].as_bool().unwrap(), answer["next"].clone())
     }
 
-    /// Sends the next heartbeat of this node.
     async fn beat(&mut self, from: &Working) -> Value {
         self.pass(5);
         let beat = self.nodes[&from.instance].protocol.heartbeat();
@@ -108,7 +106,7 @@ async fn a_node_writes_pieces_only_for_readers_on_its_own_record() {
     let stored = world.look.piece("f1", 0).await.unwrap().unwrap();
     assert_eq!((stored.data.as_str(), stored.bytes, stored.size), (BASE64_STANDARD.encode("one").as_str(), 3, 3));
     assert_eq!(stored.expires_at, (world.now() + Span::from_s(3600)).as_epoch_s());
-    // The answer was lost, or the agent is a new one.
+    // The same piece again: its answer was lost, or a new agent sends it.
     assert_eq!(world.piece(own, "f1", own.alloc, piece(0, 0, b"other", "more")).await, second);
     assert_eq!(world.piece(own, "f1", own.alloc, None).await, second);
     assert_eq!(world.look.piece("f1", 0).await.unwrap().unwrap(), stored, "it is written once");
@@ -192,11 +190,11 @@ async fn readers_are_told_to_the_node_and_leave_its_record_when_their_time_is_ov
     assert_eq!(world.follows(own).await, 1);
     world.pass(20);
     assert_eq!((ids(&world.beat(own).await).len(), world.follows(own).await), (0, 0));
-    // From now on heartbeats are what they were: one write of the pulse.
+    // After that, a heartbeat makes one write again: the pulse.
     let version = async |world: &World| world.look.node(own.node.slot()).await.unwrap().unwrap().version;
     let (before, calls) = (version(&world).await, world.switch.log().len());
     world.beat(own).await;
-    // Once a minute, each process also notes that heartbeats are accepted.
+    // Once a minute, each process also writes that heartbeats are accepted. This write is not counted.
     let mut writes = world.switch.log().split_off(calls);
     writes.retain(|write| !write.starts_with("write Control"));
     assert_eq!((version(&world).await, writes.len()), (before, 1), "{writes:?}");
@@ -207,7 +205,7 @@ async fn a_node_does_not_send_the_output_of_an_alloc_that_it_was_not_told_of() {
     let (mut world, nodes) = working(1).await;
     let own = &nodes[0];
     world.follow(own, "f1", world.now() + FOLLOW_LASTS).await;
-    // A new agent does not know the alloc, and the row of the alloc cannot be read now.
+    // A new agent does not know the alloc, and the alloc's row is unreadable now.
     world.nodes.get_mut(&own.instance).unwrap().protocol.durable.as_of = 0;
     let (raw, key) = (Raw::of(&world), item(&[("alloc_id", s(own.alloc))]));
     let sound = raw.get("allocs", &key).await.unwrap();

@@ -1,10 +1,11 @@
-//! Which calls of AWS each function makes: the permissions that it needs, and no others.
+//! The AWS calls of each function. A function needs the permissions for these calls and no others.
 //!
-//! The simulation runs the real functions, and records every call at the boundaries of the store and of EC2. The list of
-//! these calls is `infra/calls.json`. `infra/check.py` compares the template's policies with it, in both directions.
+//! The simulation runs the real functions, and records every call at the boundaries of the store and of EC2.
+//! `infra/calls.json` lists these calls. `infra/check.py` compares the template's policies with the list, in both
+//! directions.
 //!
-//! No simulated world loses single rows. So a table of cases takes each kind of row away before each thing that can happen to
-//! work, in worlds that record calls too.
+//! No simulated world loses single rows. So a table of cases deletes each kind of row before each event that can happen
+//! to work. These worlds record calls too.
 
 use crate::raw::{Item, Raw, item};
 use crate::second_opinions::root;
@@ -15,8 +16,8 @@ use model::{FailurePolicy, Intent, JobSpec, Needs};
 use nodekeeper_simulation::world::{How, simulate};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Worlds in which every call is made that the simulation knows, each several times: the options, and the seeds. When
-/// the simulation changes, a seed gives another world, and other seeds may be needed.
+/// The options and the seeds of worlds in which every call that the simulation knows is made several times. When the
+/// simulation changes, a seed gives another world, and other seeds may be needed.
 const WORLDS: &[(&str, &[u64])] = &[
     ("--small --hours 1", &[14, 84, 92, 106]),
     (
@@ -31,7 +32,7 @@ const WORLDS: &[(&str, &[u64])] = &[
     ("--batches --small --hours 1 --fault RunsOverlap=0.3 --fault LaunchAnswerLost=0.4", &[1, 2, 3]),
 ];
 
-/// Calls that are too rare for a world: the function, the call, and the test that makes it.
+/// Calls that are too rare for these worlds: the function, the call, and the test that makes it.
 const RARE: &[(&str, &str, &str)] = &[
     (
         "clean-stale-records",
@@ -43,7 +44,7 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:ConditionCheckItem jobs",
         "permissions::a_lost_row_needs_only_what_the_roles_allow",
     ),
-    // A handle that an operator keeps, or whose alloc failed, and that was due before the alloc ended.
+    // A handle that was due before its alloc ended, and that an operator keeps or whose alloc failed.
     ("clean-stale-records", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
     ("clean-stale-records", "ec2:DescribeInstanceTypeOfferings", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeInstanceTypes", "offers::what_ec2_offers_is_read_in_pages"),
@@ -91,7 +92,7 @@ fn the_functions_make_no_call_that_the_policies_do_not_allow() {
     }
 }
 
-/// Many worlds, so that each call that a policy allows is made in one of them.
+/// Each call that a policy allows is made in one of the worlds.
 #[test]
 fn nightly_the_calls_of_the_functions_are_those_that_the_policies_allow() {
     let mut made = made(WORLDS);
@@ -116,7 +117,7 @@ fn listed() -> (std::path::PathBuf, BTreeMap<String, BTreeSet<String>>) {
     (file, listed)
 }
 
-/// What happens to work whose row is lost.
+/// What happens to the work after its row is lost.
 #[derive(Clone, Copy, Debug)]
 enum Happens {
     Ends,
@@ -129,7 +130,8 @@ enum Happens {
 const TABLES: [(&str, &[&str]); 4] =
     [("jobs", &["job_id"]), ("allocs", &["alloc_id"]), ("handles", &["node_id", "handle"]), ("nodes", &["slot"])];
 
-/// A world with running work of every kind: alone on its node with a cache, in two members, and with a copy if it must wait.
+/// A world with running work of every kind: a job alone on its node with a cache, a job of two members, and a job that
+/// gets a copy if its node is silent.
 async fn working() -> World {
     let mut policy = patient_policy();
     policy["nodes"] = serde_json::json!({"max": 6});
@@ -149,7 +151,6 @@ async fn working() -> World {
     world
 }
 
-/// Takes every row of a table away.
 async fn lose(world: &World, table: &str, key: &[&str]) {
     let raw = Raw::of(world);
     for row in raw.rows(table).await {
@@ -212,7 +213,7 @@ async fn a_lost_row_needs_only_what_the_roles_allow() {
         let missing: Vec<_> = calls.difference(&listed[*function]).collect();
         assert!(missing.is_empty(), "{function} makes calls that are not in {}: {missing:?}", file.display());
     }
-    // Whoever ends an alloc also makes sure that a job without a row has none.
+    // Each function that ends an alloc also checks that a job without a row really has none.
     for function in [HEARTBEAT_INGEST, CLEAN_STALE_RECORDS, POLL_AND_SCALE] {
         assert!(made[function.name].contains("dynamodb:ConditionCheckItem jobs"), "{}", function.name);
     }

@@ -19,7 +19,7 @@ pub(crate) async fn is_all_or_nothing(db: Place<'_>) {
             },
         )
         .await;
-    // One of the two nodes changes in between. Nothing is placed.
+    // One of the two nodes changes before the transaction, so nothing is placed.
     let held = b.with_intent(model::Intent::Hold, None, at(70)).unwrap();
     let held = tables.store.write(Some(&b), &held, Vec::new()).await.unwrap();
     let before = tables.all().await;
@@ -66,7 +66,6 @@ pub(crate) async fn of_many_members_is_all_or_nothing(db: Place<'_>) {
     assert_eq!((jobs[0].summary.state, allocs.len(), jobs[0].lost_count), (JobState::Regrouping, 49, 0));
     assert_eq!(jobs[0].reason.as_deref(), Some("only 49 of its 60 members could be placed"));
     assert!(!allocs.iter().any(|id| jobs[0].lets_start(*id)));
-    // Nothing changes meanwhile.
     let tables = Tables::new(db).await;
     let nodes = ready_nodes(&tables, 60).await;
     let job = tables.job(0, spec_of()).await;
@@ -91,7 +90,7 @@ pub(crate) async fn skips_an_id_that_a_restore_left_traces_of(db: Place<'_>) {
     let tables = Tables::new(db).await;
     let node = tables.ready(0).await;
     let job = tables.job(0, spec()).await;
-    // Before a restore, the same id ran.
+    // An alloc with the same id ran before a restore, and its row is still there.
     let id = fixtures::alloc_id(0);
     let trace = Alloc::place(id, &job, &node, at(70)).unwrap();
     tables.store.write(None, &trace, Vec::new()).await.unwrap();

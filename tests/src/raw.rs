@@ -16,17 +16,16 @@ pub fn n(number: impl ToString) -> AttributeValue {
     AttributeValue::N(number.to_string())
 }
 
-/// A map of these values.
 pub fn m(pairs: &[(&str, AttributeValue)]) -> AttributeValue {
     AttributeValue::M(item(pairs))
 }
 
-/// An item of these attributes.
 pub fn item(pairs: &[(&str, AttributeValue)]) -> Item {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
 }
 
-/// A row without what a steady heartbeat and a report write. They do not read the row before, and touch nothing else.
+/// A row without the attributes that a steady heartbeat and a report write. These writes do not read the row, and touch
+/// no other attribute.
 pub fn without_pulse(mut row: Item) -> Item {
     for name in ["last_ping_at", "lease_expires_at", "uptime_ms", "alloc_report_no", "handle_report_no", "settled"] {
         row.remove(name);
@@ -34,7 +33,6 @@ pub fn without_pulse(mut row: Item) -> Item {
     row
 }
 
-/// The tables of one world.
 pub struct Raw {
     tables: Embedded,
 }

@@ -1,6 +1,6 @@
-//! Who gets the credentials of a job's role: the node that runs the job, while it is wanted there, and nobody else.
+//! The credentials of a job's role. Only the node that runs the job gets them, and only while the job is wanted there.
 //!
-//! The whole way, from the agent on the node to a program in the job, is in `tests/rights.py`.
+//! The whole path, from the agent to a program in the job, is tested in `tests/rights.py`.
 
 use crate::node::{answer, http};
 use crate::second_opinions::Emulator;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 const ROLE: &str = "arn:aws:iam::123456789012:role/jobs/reader";
 
-/// A node that runs jobs, and what it says of itself.
+/// A node that runs jobs, with its token and incarnation.
 struct Party {
     node: String,
     token: String,
@@ -24,7 +24,7 @@ struct Party {
 
 struct Scene {
     world: World,
-    /// Two nodes with a job each that has a role, and the allocs.
+    /// Two nodes, each with a job that has a role, and the allocs.
     parties: Vec<(Party, AllocId)>,
 }
 
@@ -75,7 +75,7 @@ async fn credentials_go_to_the_node_that_runs_the_job_and_to_nobody_else() {
     let forged = Party { token: other.token.clone(), node: own.node.clone(), incarnation: own.incarnation.clone() };
     let mut tried = 0;
     for (who, incarnation, alloc, expected) in [
-        // Of another node, in each combination of what one may know of it.
+        // The alloc of another node, with each combination of what a node may know of the other.
         (other, &other.incarnation, first.to_string(), "denied"),
         (other, &own.incarnation, first.to_string(), "wrong_incarnation"),
         (own, &own.incarnation, second.to_string(), "denied"),
@@ -84,10 +84,10 @@ async fn credentials_go_to_the_node_that_runs_the_job_and_to_nobody_else() {
         (fourth, &fourth.incarnation, second.to_string(), "denied"),
         (&forged, &own.incarnation, first.to_string(), "unauthorized"),
         (&forged, &own.incarnation, second.to_string(), "unauthorized"),
-        // Without a role, or with one that the policy does not list.
+        // A job without a role, or with a role that the policy does not list.
         (third, &third.incarnation, unlisted.to_string(), "denied"),
         (fourth, &fourth.incarnation, without.to_string(), "denied"),
-        // What does not exist, or is no alloc.
+        // An alloc that does not exist, or text that is no alloc id.
         (own, &own.incarnation, absent, "denied"),
         (own, &own.incarnation, String::new(), "bad_request"),
         (own, &own.incarnation, "../../nodes/0".to_owned(), "bad_request"),
@@ -101,7 +101,7 @@ async fn credentials_go_to_the_node_that_runs_the_job_and_to_nobody_else() {
         scene.world.pass(1);
         tried += 1;
     }
-    // The order to stop, and the end.
+    // After the order to stop and after the end, the node gets no credentials.
     let (job_id, node) = (first.job_id, own.node.clone());
     let stored = scene.world.look.job(job_id).await.unwrap().unwrap();
     store::transactions::cancel_job(&scene.world.look, &stored, "test", keep(), scene.world.now()).await.unwrap();
@@ -130,7 +130,7 @@ fn keep() -> store::transactions::Retention {
     store::transactions::Retention::of(&model::policy::Policy::from_json(&quick_policy()).unwrap())
 }
 
-/// The calls of STS are in the list too: moto takes them.
+/// calls.json also lists the calls to STS. They are tested below, with moto.
 #[tokio::test]
 async fn the_function_makes_the_calls_that_its_role_allows() {
     let scene = Scene::new().await;
@@ -143,7 +143,7 @@ async fn the_function_makes_the_calls_that_its_role_allows() {
     assert_eq!(made, of_tables);
 }
 
-/// moto's STS takes the call as the SDK makes it.
+/// moto's STS accepts the call as the SDK makes it.
 #[tokio::test]
 async fn a_role_is_assumed_as_sts_expects() {
     let moto = Emulator::moto();

@@ -1,8 +1,9 @@
-//! Emulators from other projects, as a second opinion. The test command installs them from PyPI.
+//! Emulators from other projects. They find mistakes that our own stand-ins share with the product.
+//! The test command installs them from PyPI.
 //!
 //! Guarantees: the suite of `store` also runs on `ministack`; `moto_server` accepts the EC2 calls.
-//! Does not: test the things that moto does not emulate: client tokens (it starts an instance for each call), the time
-//! from pending to running, capacity.
+//! Does not: test what moto does not emulate: client tokens (it starts an instance for each call), the time from
+//! pending to running, and capacity.
 
 use crate::world::{World, aws, dynamo_client, dynamo_url, ec2_client, fresh_cluster, job};
 use cloud::Ec2;
@@ -22,12 +23,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::{Dynamo, Store};
 
-/// The workspace's root.
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// A program of the Python environment that the test command creates.
+/// A program in the Python environment that the test command creates.
 pub fn python_tool(name: &str) -> PathBuf {
     let program = root().join("target/venv/bin").join(name);
     assert!(
@@ -38,12 +38,10 @@ pub fn python_tool(name: &str) -> PathBuf {
     program
 }
 
-/// A free port of this machine.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Waits until something listens on the port.
 pub fn wait_for_port(port: u16, what: &str) {
     let until = Instant::now() + Duration::from_secs(60);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -52,7 +50,7 @@ pub fn wait_for_port(port: u16, what: &str) {
     }
 }
 
-/// An emulator process. It ends with the test.
+/// An emulator process. It is ended when the value is dropped.
 pub struct Emulator {
     pub url: String,
     process: Child,
@@ -75,7 +73,7 @@ impl Emulator {
         Self::start("ministack", |c, port| _ = c.env("GATEWAY_PORT", port.to_string()))
     }
 
-    /// MiniStack checks who calls, and what the caller's role allows.
+    /// A MiniStack that checks the caller's identity, and the permissions of the caller's role.
     pub fn ministack_with_permissions() -> Self {
         Self::start("ministack", |c, port| _ = c.env("GATEWAY_PORT", port.to_string()).env("AUTH", "true"))
     }
@@ -84,7 +82,6 @@ impl Emulator {
         Self::moto_at(free_port())
     }
 
-    /// The same, at this port.
     pub fn moto_at(port: u16) -> Self {
         Self::start_at(port, "moto_server", |c, port| _ = c.args(["-H", "127.0.0.1", "-p", &port.to_string()]))
     }
@@ -153,7 +150,8 @@ async fn nightly_the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
     );
 }
 
-/// What moto offers is read as EC2's: it knows all real types, and makes up spot prices. Of prices on demand it knows nothing.
+/// The offers of moto are read like those of EC2. moto knows all real types, makes up spot prices, and has no on-demand
+/// prices.
 #[tokio::test]
 async fn nightly_what_moto_offers_is_understood() {
     let emulator = Emulator::moto();
@@ -175,12 +173,12 @@ async fn nightly_what_moto_offers_is_understood() {
     let subnets = ec2.subnets(&set(&[id])).await.unwrap();
     assert_eq!(subnets[id].zone, known.availability_zone().unwrap());
     assert!(subnets.len() == 1 && subnets[id].free > 0, "{subnets:?}");
-    // One call with both ids would show nothing: moto then names any of the two as unknown.
+    // One call with both ids would show nothing: moto then names either of the two as unknown.
     assert!(ec2.subnets(&set(&["subnet-0123456789abcdef0"])).await.unwrap().is_empty());
 }
 
-/// A whole life by the real function, with moto as EC2: the node is launched and bound, given up after the boot time,
-/// terminated and cleaned.
+/// The real function takes a node through its life with moto as EC2: the node is launched and bound, given up after the
+/// boot time, terminated and cleaned.
 #[tokio::test]
 async fn nightly_poll_and_scale_passes_with_moto_for_ec2() {
     let emulator = Emulator::moto();
@@ -229,7 +227,7 @@ async fn the_tables_are_as_defined() {
     }
 }
 
-/// A URL where nothing listens.
+/// A URL at which nothing listens.
 pub fn free_url() -> String {
     format!("http://127.0.0.1:{}", free_port())
 }

@@ -1,7 +1,7 @@
-//! Signed requests: what botocore signs, the local function URLs accept, and nothing else.
+//! Signed requests. The local function URLs accept what botocore and the agent sign, and nothing else.
 //!
-//! The tests compare three implementations. botocore signs. The agent signs with the signer of the AWS SDK for Rust. The
-//! local function URLs check them by code of their own, which follows AWS's documentation.
+//! Three implementations are compared: botocore, the signer of the AWS SDK for Rust (in the agent), and the check of
+//! the local function URLs, which is our own code after AWS's documentation.
 
 use crate::second_opinions::python_tool;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -19,7 +19,7 @@ const REGION: &str = "eu-west-1";
 const SCOPE: Scope<'static> = Scope { region: REGION, service: "lambda" };
 const KEY_ID: &str = "ASIAEXAMPLE";
 
-/// Signs each request of a JSON list with botocore, and writes the headers as a list.
+/// Signs each request of a JSON list with botocore, and prints the headers as a list.
 const BOTOCORE: &str = r#"
 import json, sys
 from botocore.auth import SigV4Auth
@@ -84,7 +84,7 @@ fn check(request: &Received, auth: &OneRole, now: Time) -> Result<String, &'stat
     caller(Signed { method, path, query, headers, body }, SCOPE, auth, now).map(|issued| issued.arn)
 }
 
-/// Requests with paths, queries, headers and bodies of many kinds.
+/// Requests with many kinds of paths, queries, headers and bodies.
 fn requests(rng: &Rng) -> Vec<Plain> {
     let auth = role(Time::from_ms(0)).issued;
     let pick = |from: &[&str]| from[rng.between(0.0, from.len() as f64) as usize % from.len()].to_owned();
@@ -152,7 +152,7 @@ fn what_botocore_signs_is_accepted_and_with_any_change_it_is_refused() {
         let now = signed_at(request);
         let auth = role(now);
         assert_eq!(check(request, &auth, now).as_deref(), Ok(auth.issued.arn.as_str()), "{request:?}");
-        // AWS accepts the same request again within five minutes: the functions must bear a repeat.
+        // AWS accepts a request again within five minutes, so the functions must tolerate repeats.
         for skew in [Span::from_s(-300), Span::from_s(300)] {
             assert!(check(request, &auth, now + skew).is_ok());
         }
@@ -181,7 +181,7 @@ fn what_botocore_signs_is_accepted_and_with_any_change_it_is_refused() {
         for (attack, outcome) in attacks {
             assert!(outcome.is_err(), "{attack}: {request:?}");
         }
-        // Credentials that ended, another secret, another region.
+        // Credentials that have expired, another secret, and another region.
         let ended = OneRole { issued: Issued { expires_at: now - Span::from_ms(1), ..auth.issued.clone() } };
         let other = OneRole { issued: Issued { secret_access_key: "other".into(), ..auth.issued.clone() } };
         assert!(check(request, &ended, now).is_err() && check(request, &other, now).is_err());
@@ -194,7 +194,7 @@ fn what_botocore_signs_is_accepted_and_with_any_change_it_is_refused() {
     assert_eq!(all.len(), 200);
 }
 
-/// The agent signs; the check accepts it. A clock that is wrong is found by the first refusal.
+/// The check accepts what the agent signs. After the first refusal, the agent corrects a wrong clock.
 #[tokio::test]
 async fn what_the_agent_signs_is_accepted_also_after_a_wrong_clock() {
     let now = Time::from_ms(1_800_000_000_000);

@@ -1,5 +1,5 @@
-//! A short simulation: a few seeds of every kind, seeds that found a bug before, and the reference's chaos. Long runs:
-//! `cargo run --profile simulation --bin simulate`.
+//! A short simulation: a few seeds of every kind, seeds that found a mistake before, and Arvados' chaos
+//! (`Scenario::chaos`). Long runs: `cargo run --profile simulation --bin simulate`.
 
 use model::ActionName;
 use nodekeeper_simulation::compare::compare;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Seeds whose worlds find a known mistake. `tests/mutants.toml` has the mistake under the same name, with the options
 /// of its worlds. When the simulation changes, a seed gives another world. Then `tests/mutants` tells which seed finds
-/// the mistake now.
+/// the mistake.
 const KEPT: &[(&str, u64)] = &[
     ("reserved_node_shut_down", 4),
     ("node_being_terminated_wanted_back", 2),
@@ -29,7 +29,7 @@ const KEPT: &[(&str, u64)] = &[
     ("what_cannot_end_runs_for_ever", 9103),
 ];
 
-/// Kept too, but these worlds take long.
+/// More such seeds, whose worlds take long.
 const LONG: &[(&str, u64)] = &[
     ("acknowledged_end_without_seq", 13),
     ("stale_brake_dropped", 104),
@@ -52,7 +52,7 @@ const LONG: &[(&str, u64)] = &[
     ("bound_by_a_part_of_the_launch", 21064),
 ];
 
-/// The world of this seed. `options` are those of `simulate`, as `tests/mutants.toml` has them for a mistake.
+/// The world of this seed. `options` are those of `simulate`, as in `tests/mutants.toml`.
 pub fn world(seed: u64, options: &str) -> Scenario {
     let flag = |name: &str| options.split_whitespace().any(|word| word == name);
     let words: Vec<&str> = options.split_whitespace().filter(|w| !["--small", "--batches"].contains(w)).collect();
@@ -85,8 +85,8 @@ fn hold(scenario: &Scenario, how: How) -> WorldOutcome {
     outcome
 }
 
-/// Worlds of one kind: a few seeds in each run, more at night. Each of `happens` is a count, a fault or an action that their
-/// worlds exist for.
+/// Tests of worlds of one kind: a few seeds in each run, more at night. Each item of `happens` is a count, a fault or
+/// an action that must occur in these worlds.
 macro_rules! worlds {
     ($($(#[$doc:meta])* $kind:ident: $seeds:expr, $options:expr, $happens:expr;)*) => {$(
         $(#[$doc])*
@@ -125,7 +125,7 @@ worlds! {
     roles: [1, 2, 15], "--small --hours 1 --fault RoleWanted=0.6", ["credentials were given", "credentials were refused"];
     one_handle_at_a_time: [1, 2, 3], "--small --hours 1 --knob sweep.max_in_flight=1 --fault StrayHandle=0.3 --fault HandleSticks=0.3",
         ["a node had more to destroy than it may at once"];
-    /// The excuses of a restore end an hour after it: then every invariant holds again for what began before.
+    /// What a restore excuses ends an hour after it. Then every invariant holds again for earlier work too.
     restores: [1, 2, 3], "--small --hours 2 --fault Restored=0.03", ["Restored"];
     batches: [1, 2, 3], "--hours 1 --batches", [];
     small_batches: [1, 2, 3], "--small --hours 1 --batches", [];
@@ -157,7 +157,7 @@ fn a_panic_in_any_task_of_a_world_fails_this_world() {
     assert_eq!(broken.rule, "invariant_nothing_panics");
     assert!(broken.what.starts_with("seed 3: ") && broken.what.contains("nobody waits for this task"), "{broken:?}");
     assert!(broken.what.contains("simulation.rs"), "it names the place: {broken:?}");
-    // The next world on the same thread knows nothing of it.
+    // The panic does not carry over to the next world on the same thread.
     hold(&scenario, How::default());
 }
 
@@ -189,7 +189,7 @@ fn nightly_every_invariant_holds_in_a_large_fleet() {
     }
 }
 
-/// From no node to 1,000: how long it takes and how many calls it needs, under the limits that EC2 publishes.
+/// The fleet grows from no node to 1,000 under the limits that EC2 publishes. Measured are the time and the calls.
 #[test]
 fn nightly_a_thousand_nodes_are_asked_for_within_seconds() {
     for (case, batches, changes, least, most_s, most_calls) in [
@@ -212,7 +212,7 @@ fn nightly_a_thousand_nodes_are_asked_for_within_seconds() {
         let (first, last) = (at[0], at[at.len().min(1000) - 1]);
         let calls = outcome.happened.counts.get("a launch call was made").copied().unwrap_or(0);
         println!("{case}: {} instances, the first 1,000 within {:.1} s, {calls} calls", at.len(), last - first);
-        // If the launches take long, some nodes are free again before the last one is asked for.
+        // If the launches take long, some nodes are free again before the last one is launched, so fewer are needed.
         assert!(at.len() >= least && last - first <= most_s, "{case}: {} in {} s", at.len(), last - first);
         assert!(calls <= most_calls, "{case}: {calls}");
     }
@@ -225,9 +225,9 @@ fn every_invariant_holds_on_the_real_store() {
     }
 }
 
-/// Usual worlds of 24 hours in which an invariant broke that did not know a limit: the price of the size while others are tried
-/// only by few, and rows of handles that are changed while their record is cleaned; an
-/// alloc whose first placement a restore forgot.
+/// Worlds of 24 hours with the usual settings. In each, an invariant once broke because it was too strict. It did not
+/// allow for a price of a size when only a few launches try the other sizes, for handle rows that change while their
+/// record is cleaned, or for an alloc whose first placement a restore forgot.
 const WORLDS_OF_A_DAY: &[u64] =
     &[9700000007, 9700000026, 9700000144, 9700000158, 9700000159, 9700000172, 9800000134, 9800000162];
 
@@ -236,7 +236,7 @@ fn nightly_worlds_of_a_day_that_broke_an_invariant_hold_now() {
     for seed in WORLDS_OF_A_DAY {
         hold(&world(*seed, "--hours 24"), How::default());
     }
-    // It stood still for ever.
+    // This world once stood still for ever.
     hold(&world(9600000060, "--small --hours 24 --fault JobFollows=0.2 --fault ArrayArrives=0.2"), How::default());
 }
 
@@ -276,7 +276,7 @@ fn one_seed_gives_one_history() {
     assert_ne!(first, other);
 }
 
-/// What came of these policies, with these arrivals.
+/// The results of these policies with these arrivals.
 fn compared(policies: &[(&str, &str)], arrivals: &str) -> Vec<Measured> {
     let policies: Vec<_> = policies.iter().map(|(name, toml)| ((*name).to_owned(), (*toml).to_owned())).collect();
     let replay = Replay { arrivals: arrivals::read(arrivals).unwrap() };
@@ -288,7 +288,7 @@ fn compared(policies: &[(&str, &str)], arrivals: &str) -> Vec<Measured> {
     measured.into_iter().map(|(_, measured)| measured).collect()
 }
 
-/// Both types have the same room, so nothing but the price differs.
+/// Both types have the same room. Only the price differs.
 #[test]
 fn the_policy_with_the_cheaper_types_is_cheaper_and_the_same_arrivals_give_the_same_numbers() {
     let policy = |types: &str| {
@@ -328,7 +328,7 @@ fn the_policies_of_the_examples_run_jobs_and_those_with_spot_fall_back() {
     }
     let usd: Vec<f64> = measured.iter().map(|m| m.usd).collect();
     assert!(usd[2] < usd[1] && usd[1] < usd[0], "{usd:?}");
-    // A world begins on Friday at 8:00 UTC, and keeps four nodes then.
+    // The world begins on Friday at 8:00 UTC. At that time the policy keeps four nodes.
     let [.., spot, kept] = &measured[..] else { panic!("{measured:?}") };
     assert!(kept.most_nodes > spot.most_nodes && kept.waited(1.0) < spot.waited(0.5), "{spot:?} {kept:?}");
 }

@@ -1,4 +1,4 @@
-//! Functions that stand still: who notices, and until when `status` says it.
+//! Functions that stand still: which other function notices, and until when `status` shows it.
 
 use crate::world::{World, job, quick_policy};
 use async_trait::async_trait;
@@ -10,7 +10,6 @@ use model::{Class, ClientStatus};
 use serde_json::json;
 use std::sync::Arc;
 
-/// EC2 that does not answer.
 struct Dead;
 
 fn unreachable(operation: &'static str) -> CloudError {
@@ -51,7 +50,7 @@ async fn at_work() -> World {
 }
 
 impl World {
-    /// One run of a function, or one round of the nodes, which call heartbeat-ingest.
+    /// Runs a function once. For heartbeat-ingest, the nodes do a round.
     async fn run(&mut self, function: Function) -> Result<(), String> {
         let (input, clock, now) = (json!({}), self.clock(), self.now());
         let outcome = match function {
@@ -77,7 +76,7 @@ impl World {
         outcome
     }
 
-    /// What was told of a function, the oldest first.
+    /// The events about a function, oldest first.
     async fn told(&self, function: Function) -> Vec<String> {
         let mut events = self.look.history(&format!("function#{}", function.name), 100).await.unwrap();
         events.reverse();
@@ -94,7 +93,7 @@ impl World {
 
 const ALL: [Function; 4] = [POLL_AND_SCALE, CLEAN_STALE_RECORDS, SWEEP_DISPATCH, HEARTBEAT_INGEST];
 
-/// Only one function still runs. It tells of each of the three others, once in an hour.
+/// Only one function still runs. It writes an event about each of the three others, once in an hour.
 #[tokio::test]
 async fn every_function_tells_of_the_silence_of_every_other() {
     for watcher in ALL {
@@ -109,9 +108,9 @@ async fn every_function_tells_of_the_silence_of_every_other() {
         }
         for silent in ALL.into_iter().filter(|f| *f != watcher) {
             let told = world.told(silent).await;
-            // An hour of the clock may end in between.
+            // The test may cross the end of an hour, and then there are two events.
             assert!((1..=2).contains(&told.len()), "{} of {}: {told:?}", watcher.name, silent.name);
-            // poll-and-scale has shut the silent node down meanwhile, and then nobody misses its heartbeats.
+            // poll-and-scale has shut down the silent node meanwhile, so its heartbeats are not missed any more.
             let is_missed = watcher != POLL_AND_SCALE || silent != HEARTBEAT_INGEST;
             assert_eq!(world.status_of(silent).await.starts_with("WRONG"), is_missed, "{}", silent.name);
         }
@@ -126,7 +125,7 @@ async fn every_function_tells_of_the_silence_of_every_other() {
     }
 }
 
-/// EC2 is away: the functions that need it fail, and say so until it is back.
+/// EC2 does not answer. The functions that need it fail, and say so until it answers again.
 #[tokio::test]
 async fn a_function_that_fails_says_why_until_it_succeeds_again() {
     for function in [POLL_AND_SCALE, CLEAN_STALE_RECORDS] {
@@ -162,7 +161,7 @@ async fn a_function_that_fails_says_why_until_it_succeeds_again() {
     }
 }
 
-/// EC2 as it is, but for what it lists.
+/// The real EC2, except for its list of instances.
 struct Lists {
     real: Arc<dyn Cloud>,
     /// `None`: the list is empty, and so is every answer about several instances.
@@ -206,17 +205,16 @@ impl Cloud for Lists {
     }
 }
 
-/// A way in which the machinery stands still.
 struct Way {
     name: &'static str,
-    /// The functions that run no more: their schedule is off, they were deleted, or every run hangs until Lambda ends it.
+    /// The functions that do not run: their schedule is off, they were deleted, or Lambda ends every run at its time
+    /// limit.
     stopped: &'static [Function],
     cloud: fn(Arc<dyn Cloud>) -> Arc<dyn Cloud>,
-    /// DynamoDB answers no call of the functions.
     tables_away: bool,
-    /// The most minutes until an event tells of it; `None` if no function is left to tell.
+    /// The most minutes until an event says so. `None` if no function is left to write one.
     told_within: Option<u32>,
-    /// The most minutes until `status` says that not all is well.
+    /// The most minutes until `status` says that something is wrong.
     wrong_within: Option<u32>,
 }
 
@@ -303,7 +301,7 @@ const WAYS: &[Way] = &[
     },
 ];
 
-/// Who notices, after how long, and when it ends.
+/// For each way: who notices, after how many minutes, and when the warning ends.
 #[tokio::test]
 async fn each_way_to_stand_still_is_noticed_and_ends() {
     for way in WAYS {
@@ -320,7 +318,7 @@ async fn each_way_to_stand_still_is_noticed_and_ends() {
         {
             minute += 1;
             let failed = world.minute(minute, way.stopped).await;
-            // Lambda counts these failures, and an alarm looks at the count.
+            // Lambda counts these failures, and an alarm watches the count.
             let scheduled = ALL.iter().filter(|function| is_due(function, minute)).count();
             assert!(!way.tables_away || failed == scheduled, "{}: {failed} of {scheduled} runs failed", way.name);
             let events = world.look.events().await.unwrap();
@@ -362,13 +360,13 @@ async fn each_way_to_stand_still_is_noticed_and_ends() {
     }
 }
 
-/// Whether the schedule starts the function in this minute.
 fn is_due(function: &Function, minute: u32) -> bool {
     function.period.is_some_and(|period| i64::from(minute) % (period.as_ms() / 60_000).max(1) == 0)
 }
 
 impl World {
-    /// One minute: every function on its schedule but these, and the nodes. Returns how many runs failed.
+    /// Passes one minute: every function but `stopped` runs on its schedule, and the nodes do a round. Returns the
+    /// number of failed runs.
     async fn minute(&mut self, minute: u32, stopped: &[Function]) -> usize {
         self.pass(60);
         self.machines();

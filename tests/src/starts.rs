@@ -1,4 +1,4 @@
-//! Failed starts, and launches that must not last longer than their run.
+//! Failed starts, and launches that must end with their run.
 
 use crate::world::{World, job, quick_policy};
 use model::cloud::Refusal;
@@ -9,7 +9,6 @@ use model::{ActionName, Class, JobSpec};
 use runtime::answer::{Outcome, RunAnswer};
 use serde_json::json;
 
-/// A job that needs a node for itself.
 fn alone() -> JobSpec {
     let mut spec = job(&["forever"]);
     spec.needs.exclusive = true;
@@ -85,7 +84,7 @@ async fn a_launch_without_time_left_is_left_to_the_next_run() {
 async fn after_a_shortage_launches_double_with_each_success() {
     let mut policy = quick_policy();
     policy["nodes"]["max"] = json!(20);
-    // One launch after the other, so that each result is noted before the next one.
+    // One launch after the other, so that each result is recorded before the next launch.
     policy["launch"]["calls_per_second"] = json!(50);
     policy["size"] = json!([policy["size"][0]]);
     let world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
@@ -128,7 +127,7 @@ async fn after_a_shortage_launches_double_with_each_success() {
     }
 }
 
-/// EC2 has two instances of each type, and then enough.
+/// EC2 has two instances of each type at first, and enough later.
 #[tokio::test]
 async fn the_members_of_a_job_are_bought_together_or_not_at_all() {
     let mut policy = quick_policy();
@@ -174,13 +173,14 @@ async fn a_limit_by_a_quota_ends_when_clean_stale_records_sees_that_an_instance_
         world.ec2.advance();
     }
     world.clean().await.unwrap();
-    // The limit ended at the time of the action, which is a little later than the start of the run.
+    // The limit ended at the time of the action, shortly after the start of the run.
     world.pass(1);
     assert!(!refused().await);
 }
 
-/// Sizes that differ in market, family and template, and two subnets. The first ways are refused, and the same run launches by
-/// the first way that the refusal does not speak of. A call asks for all its ways, so it meets a refusal of both subnets twice.
+/// The sizes differ in market, family and template, and there are two subnets. The first ways are refused. The same run
+/// then launches by the first way that the refusal does not concern. A call asks for all its ways, so it meets a
+/// refusal of both subnets twice.
 #[tokio::test]
 async fn after_a_refusal_the_same_run_tries_what_it_does_not_speak_of() {
     let template = |name: &str| json!({"id": format!("lt-{name}"), "name": name, "versions": [{"version": 1}]});
@@ -229,7 +229,7 @@ async fn after_a_refusal_the_same_run_tries_what_it_does_not_speak_of() {
         assert_eq!(launched, [expected], "{code} {of}: {answer:?}");
         let refused = 100 - world.ec2.faults().fail[0].times;
         assert_eq!(refused, refusals, "{code} {of}");
-        // What was refused is not tried by the next run either.
+        // The next run does not try the refused way either.
         world.submit(alone()).await;
         world.poll().await.unwrap();
         assert_eq!(world.ec2.instances().len(), 2, "{code} {of}");

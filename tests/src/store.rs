@@ -1,8 +1,7 @@
-//! The store on a real database: every kind of write that it makes, with its conditions and with proof of which rows
-//! changed.
+//! Every kind of write of the store on a real database, with its conditions and with proof of which rows changed.
 //!
 //! Guarantees: the same suite passes on the embedded DynamoDB (through the SDK and in process), on an emulator from
-//! another project, and on the model that the simulation runs on.
+//! another project, and on the model of the simulation.
 
 use crate::placing;
 use crate::second_opinions::Emulator;
@@ -97,7 +96,7 @@ async fn a_version_is_written_once(place: Place<'_>) {
     assert!(tables.store.write(None, &fixtures::assigned(0), Vec::new()).await.unwrap_err().is_conflict());
 }
 
-/// The pulse of the node in slot 0 that says this.
+/// The pulse that this heartbeat writes for the node in slot 0.
 fn pulse(heartbeat: &Heartbeat, now: Time) -> Pulse<'_> {
     let lease_expires_at = now + Span::from_s(90);
     Pulse { node_id: fixtures::node_id(0), heartbeat, incarnation: "inc-1", now, lease_expires_at }
@@ -111,7 +110,8 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
     assert_eq!(after.version, record.version);
     let contact = after.contact().unwrap();
     assert_eq!((contact.last_ping_at, contact.lease_expires_at), (at(100), at(190)));
-    // An older heartbeat, another `busy` or `refuses`, another caller: the row does not change, and the current row is returned.
+    // An older heartbeat, another `busy` or `refuses`, and another caller change nothing. The answer is the current
+    // row.
     let next = said(at(101));
     let others = [
         Heartbeat { busy: Some(true), ..next.clone() },
@@ -149,7 +149,7 @@ async fn the_node_that_just_spoke_wins(place: Place<'_>) {
     let lost = tables.store.write(Some(&record), &missed, vec![silent_since(&record)]).await;
     assert!(lost.unwrap_err().is_conflict());
     assert_eq!(tables.all().await.0, std::slice::from_ref(&spoke));
-    // After reading the last heartbeat, the same write succeeds.
+    // After a read of the last heartbeat, the same write succeeds.
     tables.store.write(Some(&spoke), &missed, vec![silent_since(&spoke)]).await.unwrap();
     assert_eq!(tables.all().await.0[0].status(), Some(NodeStatus::Down));
 }
@@ -167,7 +167,7 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, job, alloc) = placed(&tables).await;
     let ending = Ending { log_tail: Some("x".into()), ..Ending::exited(0) };
-    // A node record that is not current any more: nothing changes.
+    // Nothing changes if the caller's node record is not current.
     let old = fixtures::ready(0);
     let before = tables.all().await;
     let stale = transactions::end_alloc(&tables.store, Some(&old), &alloc, &ending, KEEP, at(90)).await;
@@ -214,7 +214,7 @@ async fn cleaning_leaves_nothing_behind(place: Place<'_>) {
     let lost = tables.store.alloc(alloc.id()).await.unwrap().unwrap();
     assert_eq!((lost.summary.client, lost.summary.desired), (ClientStatus::Lost, Desired::Stop));
     assert_eq!((jobs[0].summary.state, jobs[0].lost_count), (JobState::Queued, 1), "it is queued again");
-    // The whole row is replaced, so it keeps no attribute of the life.
+    // The write replaces the whole row, so no attribute of the life is left.
     let row = store::row(&cleaned);
     let mut names: Vec<_> = row.keys().cloned().collect();
     names.sort_unstable();
@@ -311,7 +311,7 @@ async fn many_events_are_written_together(place: Place<'_>) {
     }
 }
 
-/// Two functions notice the same, each in every minute.
+/// Two functions notice the same problem, each once a minute.
 async fn what_is_told_once_has_its_time_and_comes_again_after_its_span(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (hour, subject) = (Span::from_s(3600), Subject::Cluster);
@@ -321,7 +321,7 @@ async fn what_is_told_once_has_its_time_and_comes_again_after_its_span(place: Pl
         tables.store.record_events(&[once("a", s), once("a", s + 1), once("b", s)]).await;
     }
     let told: Vec<Time> = tables.store.history("cluster", 100).await.unwrap().iter().map(Event::at).collect();
-    // Of two at the same moment, either is told.
+    // If both notice it at the same moment, the event of either may be written.
     let near = |told: &Time, s: i64| told.since(at(s)).as_ms().unsigned_abs() <= 61_000;
     assert_eq!(told.len(), 4, "{told:?}");
     assert!(near(&told[0], 4600) && near(&told[1], 4600) && near(&told[2], 1000) && near(&told[3], 1000), "{told:?}");
@@ -345,7 +345,7 @@ async fn the_jobs_that_ended_last_are_read_newest_first(place: Place<'_>) {
     };
     assert_eq!(ended(30, 100).await, [39, 38, 37, 35, 34, 33, 31, 30]);
     assert_eq!(ended(0, 3).await, [39, 38, 37]);
-    // Ids that somebody else gives may all be in one part of the index.
+    // Ids that a client chooses may all be in one part of the index.
     for n in 0..50_u32 {
         let id = JobId::new(model::ids::Ulid::from_parts(1_800_000_000_000, u128::from(n + 1) << 8));
         let job = tables.store.write(None, &Job::submit(id, spec(), at(0)).unwrap(), Vec::new()).await.unwrap();
@@ -362,7 +362,7 @@ async fn jobs_are_found_by_their_ids_and_names(place: Place<'_>) {
         let time = u64::try_from(at(i64::from(n)).as_ms()).unwrap();
         JobId::new(model::ids::Ulid::from_parts(time, u128::from(n) * 0x9E37_79B9_7F4A_7C15_F39C))
     };
-    // The name of some begins with that of others and `#`.
+    // One of the names begins with another name and `#`.
     let name =
         |n: u32| ["train", "train#x", "eval"].get(usize::try_from(n % 4).unwrap()).map(|name| (*name).to_owned());
     for n in 0..400 {
@@ -373,7 +373,7 @@ async fn jobs_are_found_by_their_ids_and_names(place: Place<'_>) {
     let store = &tables.store;
     let newest_first = |wanted: &dyn Fn(u32) -> bool| (0..400).rev().filter(|n| wanted(*n)).map(id).collect::<Vec<_>>();
     let all = newest_first(&|_| true);
-    // Each part begins behind the one before.
+    // Each part begins after the end of the previous part.
     let (mut read, mut below, mut parts) = (Vec::new(), None, 0);
     loop {
         let found = store.newest(below, at(0), 20).await.unwrap();
@@ -384,7 +384,7 @@ async fn jobs_are_found_by_their_ids_and_names(place: Place<'_>) {
         }
     }
     assert_eq!((read, parts > 1), (all.clone(), true), "in several parts");
-    // A list is without a gap, and it is whole unless it says that there is more: pages may be short.
+    // A list has no gaps. It is complete unless `more` is set: pages may be short.
     let check = |found: store::Found, wanted: Vec<JobId>| {
         assert!(wanted.starts_with(&found.ids), "{found:?}");
         assert!(found.ids.len() == wanted.len() || (found.more && !found.ids.is_empty()), "{found:?}");

@@ -1,4 +1,4 @@
-//! Tables for the suite of the store, on each database that it is run on.
+//! Tables for the suite of the store, on each of its databases.
 
 use crate::world::{START, dynamo_client, fresh_cluster};
 use model::fixtures::{self, at};
@@ -29,7 +29,7 @@ pub(crate) enum Place<'a> {
 }
 
 impl Place<'_> {
-    /// Empty tables.
+    /// The database, with new empty tables.
     async fn db(self) -> Arc<dyn Db> {
         match self {
             Self::Url(url) => {
@@ -70,7 +70,6 @@ impl Tables {
         self.store.write(None, &job, Vec::new()).await.unwrap()
     }
 
-    /// All rows, to compare.
     pub(crate) async fn all(&self) -> (Vec<NodeRecord>, Vec<Job>, Vec<Handle>) {
         let mut nodes = self.store.nodes().await.unwrap();
         nodes.sort_by_key(|n| n.slot);
@@ -80,7 +79,7 @@ impl Tables {
         (nodes, jobs, handles)
     }
 
-    /// The allocs and jobs whose end has an event.
+    /// The subjects of the allocs and jobs that have an event about their end.
     pub(crate) async fn ends(&self) -> Vec<String> {
         let events = self.store.events().await.unwrap();
         let ended = events.into_iter().filter(|e| e.action.starts_with("end_"));

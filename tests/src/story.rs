@@ -1,4 +1,4 @@
-//! What an operator sees: the whole story of a job, told by one command.
+//! An operator sees the whole story of a job with one command.
 
 use crate::world::{World, credentials, dynamo_client, quick_policy, s3_client};
 use clap::Parser;
@@ -18,7 +18,7 @@ struct Line {
     command: Command,
 }
 
-/// Runs a command as an operator does. Returns what it printed, or why it failed.
+/// Runs a command as an operator would. Returns the output, or the error.
 pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<String, String> {
     let command = Line::try_parse_from(std::iter::once(&"nodekeeper").chain(line)).unwrap().command;
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -42,13 +42,13 @@ pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<Strin
 impl World {
     pub async fn operate(&self, line: &[&str]) -> String {
         let (store, cloud) = (self.look.clone(), Arc::clone(&self.cloud));
-        // No command of a story makes tables.
+        // The commands of these tests create no tables, so this client is not used.
         let dynamo = Dynamo::new(dynamo_client("http://127.0.0.1:9"), self.cluster.clone());
         let outputs = s3_client("http://127.0.0.1:9", "us-east-1", credentials());
         operate(Cluster { store, dynamo, cloud, outputs, reach: Reach::default() }, self.now(), line).await.unwrap()
     }
 
-    /// Steps until the alloc is in this state and as many nodes are ready.
+    /// Steps until the alloc is in this state and exactly `ready` nodes are ready.
     async fn until(&mut self, alloc: AllocId, client: ClientStatus, ready: usize) {
         for _ in 0..100 {
             self.step().await;
@@ -73,7 +73,7 @@ impl World {
     }
 }
 
-/// The happenings of a story: what happened to what, without ids, and with its reason.
+/// The events of a story, each with its subject (without ids), action and reason.
 fn told(story: &Value, id: JobId) -> Vec<String> {
     let text = |row: &Value, name: &str| row[name].as_str().unwrap().replace(&id.to_string(), "J");
     let rows = story.as_array().unwrap();
@@ -101,7 +101,7 @@ async fn history_of_a_job_is_its_whole_story() {
     world.until(copy(1), ClientStatus::Running, 1).await;
     cut_off(&mut world, false);
     world.until(copy(1), ClientStatus::Failed, 2).await;
-    // It fails once, is tried again, and completes.
+    // The copy fails once, is tried again, and completes.
     world.end_process(copy(0), 3);
     world.until(copy(2), ClientStatus::Running, 2).await;
     world.end_process(copy(2), 0);
@@ -132,7 +132,7 @@ async fn history_of_a_job_is_its_whole_story() {
     }
     assert_eq!(rest.next(), None, "{story:#?}");
 
-    // The table has exact times, times since the submission, and times before now.
+    // The table shows exact times, times since the submission, and times before now.
     let table = world.operate(&["history", &id.to_string()]).await;
     println!("{table}");
     let first = table.lines().nth(1).unwrap();

@@ -1,4 +1,5 @@
-//! What stands between a world's functions and their database and EC2: it counts, kills and refuses.
+//! The switch between the functions of a world and their database and EC2. It counts calls, kills callers and refuses
+//! calls.
 
 use async_trait::async_trait;
 use model::catalogue::Offers;
@@ -17,7 +18,6 @@ pub struct Switch {
     calls: AtomicUsize,
     kill_after: AtomicUsize,
     killed: tokio::sync::Notify,
-    /// DynamoDB answers no call.
     tables_away: AtomicBool,
     log: Mutex<Vec<String>>,
     /// The calls of DynamoDB that each function made, as in `infra/calls.json`.
@@ -51,7 +51,6 @@ impl Switch {
         self.kill_after.store(n, Ordering::SeqCst);
     }
 
-    /// The calls of DynamoDB that each function made.
     pub fn made(&self) -> BTreeMap<&'static str, BTreeSet<String>> {
         self.made.lock().unwrap().clone()
     }
@@ -60,7 +59,7 @@ impl Switch {
         self.log.lock().unwrap().clone()
     }
 
-    /// Runs `work` to its end. Returns `None` if the switch kills it.
+    /// Awaits `run`. Returns `None` if the switch kills it.
     pub async fn guard<T>(&self, run: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             result = run => Some(result),
@@ -72,7 +71,6 @@ impl Switch {
 pub struct Switched<T: ?Sized> {
     pub inner: Arc<T>,
     pub switch: Arc<Switch>,
-    /// The function that calls.
     pub function: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Events that come shortly after a run: none is lost, and few runs are made.
+//! Events that come shortly after a run: none is lost, and the functions make few runs for them.
 
 use async_trait::async_trait;
 use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 
-/// An account without instances, in which nothing can be launched.
+/// An account without instances that can launch nothing.
 pub struct NoEc2;
 
 #[async_trait]
@@ -42,7 +42,7 @@ fn event() -> Value {
     json!({"Records": [{"eventName": "INSERT"}]})
 }
 
-/// A store with this policy, and a clock that goes with tokio's.
+/// A store with this policy. Its clock follows tokio's.
 struct Bench {
     store: Store,
     began: tokio::time::Instant,
@@ -66,7 +66,7 @@ impl Bench {
         tokio::time::sleep_until(self.began + Duration::from_secs(s as u64)).await;
     }
 
-    /// Runs poll-and-scale. Returns when it observed, in seconds; `None` if it was not its turn.
+    /// Runs poll-and-scale. Returns the second at which it observed, or `None` if it was not its turn.
     async fn run(&self, input: Value) -> Option<f64> {
         let settings = LaunchSettings {
             cluster: "c".parse().unwrap(),

@@ -1,4 +1,4 @@
-//! Launches by several ways: types and zones, in one call.
+//! Launches by several ways (types and zones) in one call.
 
 use crate::world::{World, job, quick_policy};
 use ec2_stand_in::{Ec2Settings, InstanceType, Subnet};
@@ -20,12 +20,12 @@ const TYPES: [&str; 10] = [
 ];
 const ZONES: [&str; 3] = ["z1", "z2", "z3"];
 
-/// A cluster that may take these types on the spot market, in three zones; EC2 has so many of each and no more.
+/// A cluster that may buy these types on the spot market in three zones. EC2 has exactly so many of each.
 async fn world(types: &[&str], pools: &[(&str, &str, u32)]) -> World {
     world_with(types, pools, &[]).await
 }
 
-/// The same, with these capacity reservations in the policy.
+/// The same cluster, with these capacity reservations in the policy.
 async fn world_with(types: &[&str], pools: &[(&str, &str, u32)], reservations: &[&str]) -> World {
     let subnet = |zone: &&str| Subnet { subnet_id: format!("subnet-{zone}"), zone: (*zone).into(), addresses: None };
     let mut policy = quick_policy();
@@ -63,7 +63,7 @@ fn calls(world: &World) -> usize {
     world.switch.log().iter().filter(|call| *call == "CreateFleet").count()
 }
 
-/// The type and the place of each instance, and what its record says of them.
+/// For each instance, its real type and zone, and those in its record.
 async fn launched(world: &World) -> Vec<((String, String), (String, String))> {
     let instances: BTreeMap<String, (String, String)> = world
         .ec2
@@ -102,20 +102,20 @@ async fn one_call_goes_on_with_the_next_way_and_each_record_says_by_which_it_was
     assert!(launched.iter().all(|(is, said)| is == said), "{launched:?}");
     let kinds: Vec<&str> = launched.iter().map(|((kind, _), _)| kind.as_str()).collect();
     assert_eq!(kinds.iter().filter(|kind| **kind == two).count(), 3, "{kinds:?}");
-    // The event of each launch says what was bought.
+    // The event of each launch names the type, the zone and the price.
     let events = world.look.events().await.unwrap();
     let bought: Vec<String> =
         events.iter().filter_map(|e| e.detail.get("launched")?.as_str().map(str::to_owned)).collect();
     assert_eq!(bought.iter().filter(|what| what.starts_with("spot m7i.large in z3 $")).count(), 3, "{bought:?}");
-    // What EC2 had too few of is limited, and what it gave is not.
+    // A way that ran short is limited. A way that gave instances is not.
     let control = world.look.control().await.unwrap();
     let limits: Vec<String> = control.limits(world.now()).iter().map(|limit| limit.key().to_string()).collect();
     assert!(limits.contains(&format!("limit#short#offering#spot#{two}#z1")), "{limits:?}");
     assert!(!limits.contains(&format!("limit#short#offering#spot#{two}#z3")), "{limits:?}");
 }
 
-/// The fleet of a burst: a thousand nodes in one run, of which no pool has more than a few dozen. Each instance is a node, and no
-/// call is refused.
+/// A burst: one run launches a thousand nodes, though no pool has more than a few dozen. Each instance becomes a node,
+/// and no call is refused.
 #[tokio::test]
 async fn a_thousand_nodes_come_from_ten_types_in_three_zones() {
     let of_type = |(n, kind): (usize, &'static str)| {
@@ -133,8 +133,7 @@ async fn a_thousand_nodes_come_from_ten_types_in_three_zones() {
     assert_eq!((launched.len(), world.ec2.instances().len(), calls(&world)), (1000, 1000, 11));
 }
 
-/// The reserved machine is launched in the reservation, what does not fit there is bought, and the nodes are drained when the
-/// reservation ends.
+/// The reservation is filled first, and the rest is bought. When the reservation ends, its nodes are drained.
 #[tokio::test]
 async fn a_reservation_is_used_up_before_anything_is_bought() {
     let world = world_with(&["m7a.large"], &[], &["cr-1"]).await;

@@ -1,7 +1,8 @@
-//! A whole cluster for tests: the embedded DynamoDB in process, the EC2 stand-in over HTTP, the real functions, and nodes
-//! with the agent's real protocol. `contract` proves that the database answers through the SDK as it does in process.
+//! A whole cluster for tests: the embedded DynamoDB in process, the EC2 stand-in over HTTP, the real functions, and
+//! nodes with the agent's real protocol. The module `contract` shows that the database answers in process as it does
+//! through the SDK.
 //!
-//! Guarantees: time is an argument; calls are counted, and a run can be killed after any one of them.
+//! Guarantees: time is an argument. Calls are counted, and a run can be killed after any of them.
 
 use crate::node::Node;
 use crate::switch::{Switch, Switched};
@@ -73,7 +74,6 @@ pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
     aws_sdk_ec2::Client::from_conf(config)
 }
 
-/// The configuration for a region whose services are all at this URL.
 pub fn aws(url: &str, region: &'static str) -> aws_config::SdkConfig {
     aws_config::SdkConfig::builder()
         .behavior_version(aws_config::BehaviorVersion::latest())
@@ -83,7 +83,6 @@ pub fn aws(url: &str, region: &'static str) -> aws_config::SdkConfig {
         .build()
 }
 
-/// A client of the S3 at this URL.
 pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb::config::Credentials) -> s3::S3 {
     let config = aws_config::SdkConfig::builder()
         .region(aws_config::Region::new(region))
@@ -93,7 +92,6 @@ pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb:
     nodekeeper_cli::aws::s3(&config, None, std::time::SystemTime::now).unwrap()
 }
 
-/// The key of every world's node tokens.
 pub const NODE_KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
 
 /// A cluster name that no other test of this process has.
@@ -102,7 +100,7 @@ pub fn fresh_cluster() -> ClusterName {
     format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
 }
 
-/// The machines that came up and went down. The world puts nodes on them.
+/// The machines that booted, and those that stopped. The world puts nodes on them.
 #[derive(Default)]
 struct Hooks {
     started: Mutex<Vec<ec2_stand_in::MachineStart>>,
@@ -118,7 +116,7 @@ impl ec2_stand_in::Machines for Hooks {
     }
 }
 
-/// Assumes every role.
+/// An STS that grants every role.
 #[derive(Debug)]
 pub struct EveryRole;
 
@@ -136,13 +134,11 @@ impl Sts for EveryRole {
     }
 }
 
-/// One cluster.
 pub struct World {
     pub cluster: ClusterName,
     pub tables: Embedded,
     /// The store of poll-and-scale, through the switch.
     pub store: Store,
-    /// The store of clean-stale-records.
     cleaner: Store,
     /// The store for the test's own reads and writes, without the switch.
     pub look: Store,
@@ -161,7 +157,6 @@ pub struct World {
 }
 
 /// A policy with short times: a whole life takes minutes of the world's time.
-///
 /// The silence of all nodes is believed at once: these fleets have one or two nodes, and heartbeat-ingest always works.
 pub fn quick_policy() -> Value {
     let mut policy = model::policy::example_json();
@@ -176,7 +171,7 @@ pub fn quick_policy() -> Value {
     policy
 }
 
-/// The quick policy, but an idle node stays for ten minutes.
+/// The quick policy, but with ten minutes until an idle node is shut down.
 pub fn patient_policy() -> Value {
     let mut policy = quick_policy();
     policy["idle"] = json!({"timeout_s": 600, "confirmations": 2});
@@ -275,7 +270,7 @@ impl World {
         self.now.fetch_add(s * 1000, Ordering::SeqCst);
     }
 
-    /// A run takes real milliseconds and stamps rows with them: the next run must not begin before their end.
+    /// A run takes real milliseconds and writes them into rows. So the next run must not begin before its end.
     pub fn not_before(&self, run: RunClock) {
         self.now.fetch_max(run.now().as_ms(), Ordering::SeqCst);
     }
@@ -290,7 +285,7 @@ impl World {
         self.look.write(None, &job, Vec::new()).await.unwrap()
     }
 
-    /// Gives the handle of a live alloc the row that it has when an operator once kept it.
+    /// Writes the row of a live alloc's handle, as if an operator had once kept it.
     pub async fn make_row(&self, alloc: AllocId) {
         let alloc = self.look.alloc(alloc).await.unwrap().unwrap();
         let due_at = self.now() + Span::from_s(80_000);
@@ -316,7 +311,7 @@ impl World {
         answer.map(|r| r.unwrap())
     }
 
-    /// Puts nodes on machines that came up, and removes nodes whose machines went down.
+    /// Puts nodes on machines that booted, and removes nodes whose machines stopped.
     pub fn machines(&mut self) {
         self.ec2.advance();
         for machine in self.hooks.started.lock().unwrap().drain(..) {
@@ -329,7 +324,7 @@ impl World {
         }
     }
 
-    /// Five seconds of the world: the functions on their schedules, and every node.
+    /// Passes five seconds: the functions run on their schedules, and every node does a round.
     pub async fn step(&mut self) {
         self.pass(5);
         self.steps += 1;

@@ -14,7 +14,6 @@ use futures::future::BoxFuture;
 use model::cloud::{CloudError, Instance};
 use std::collections::BTreeSet;
 
-/// The calls of EC2 that name instances.
 #[async_trait]
 pub trait ById: Sync {
     /// One call of DescribeInstances with these ids, at least one.
@@ -23,13 +22,13 @@ pub trait ById: Sync {
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError>;
 }
 
-/// Those of these instances that EC2 knows. The ids must fit into one call.
+/// The instances with these ids that EC2 knows. The ids must fit into one call.
 pub async fn known(calls: &impl ById, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
     let describe = move |ids: Vec<String>| async move { calls.describe(&ids).await }.boxed();
     those_known(instance_ids, |code| is_unknown_instance(Some(code)), &describe).await
 }
 
-/// Those of these things that EC2 knows, by a call that describes some by their ids, at least one. `is_unknown` says whether
+/// The things with these ids that EC2 knows. `describe` makes one call with at least one id. `is_unknown` says whether
 /// an error code means that EC2 does not know one of the ids.
 pub(crate) async fn those_known<'a, T>(
     ids: &[String],
@@ -60,7 +59,7 @@ pub(crate) async fn those_known<'a, T>(
         let named: BTreeSet<&str> = message.split(|c| !is_id(c)).collect();
         ids.retain(|id| !named.contains(id.as_str()));
         match ids.len() {
-            // EC2 named none of the ids. Half of them are asked for at a time, until the unknown ones stand alone.
+            // EC2 named none of the ids. Each half is asked for separately, until the unknown ids stand alone.
             left if left == asked && asked > 1 => {
                 parts.push(ids.split_off(asked / 2));
                 parts.push(ids);

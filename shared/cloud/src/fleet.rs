@@ -1,7 +1,7 @@
 //! The launch call: CreateFleet of the type `instant`.
 //!
-//! Guarantees: one call, which the SDK does not retry; each way of the request is one override, so EC2 may launch by any of
-//! them; what EC2 says of a way is told with that way.
+//! Guarantees: one call, which the SDK does not retry; each way of the request is one override, so EC2 may launch by
+//! any of them; each refusal comes with the way that it is about.
 //! Does not: ask for capacity of both markets, or for weights: a node is one instance.
 //! Source: EC2 API reference, "CreateFleet"; EC2 User Guide, "Allocation strategies".
 
@@ -32,10 +32,9 @@ use std::time::Duration;
 /// How long one launch call may take, in seconds. The launch claim lasts longer: 60 seconds.
 const LAUNCH_CALL_S: u64 = 25;
 
-/// The HTTP status of an error of one way: the call itself was answered.
+/// The HTTP status for an error about one way: the call itself was answered.
 const ANSWERED: u16 = 400;
 
-/// Makes one launch call.
 pub(crate) async fn launch(
     client: &Client,
     request: &LaunchRequest,
@@ -81,7 +80,7 @@ fn configuration(request: &LaunchRequest, first: &Offering) -> FleetLaunchTempla
         FleetLaunchTemplateOverridesRequest::builder()
             .instance_type(InstanceType::from(way.instance_type.as_str()))
             .set_subnet_id(way.subnet_id.clone())
-            // On the spot market the strategy counts no priorities.
+            // The strategy of the spot market ignores priorities.
             .set_priority((way.market != Market::Spot).then(|| f64::from(n)))
             .build()
     });
@@ -96,8 +95,8 @@ fn tags(request: &LaunchRequest) -> TagSpecification {
     TagSpecification::builder().resource_type(ResourceType::Instance).set_tags(Some(tags.collect())).build()
 }
 
-/// How many instances, of which market, and in which order of the ways. EC2 gives all or none only within one zone, and never
-/// in a reservation.
+/// Sets how many instances, of which market, and in which order of the ways. EC2 can give all or none only within one
+/// zone, and never in a reservation.
 fn asking(call: CreateFleetFluentBuilder, request: &LaunchRequest, market: Market) -> CreateFleetFluentBuilder {
     let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let least = (request.least > 1).then(|| number(request.least));
@@ -126,7 +125,7 @@ fn asking(call: CreateFleetFluentBuilder, request: &LaunchRequest, market: Marke
             .on_demand_options(
                 OnDemandOptionsRequest::builder()
                     .allocation_strategy(FleetOnDemandAllocationStrategy::Prioritized)
-                    // A reservation costs the same whether it is used or not.
+                    // Open reservations come first: they cost the same whether they are used or not.
                     .capacity_reservation_options(
                         CapacityReservationOptionsRequest::builder()
                             .usage_strategy(FleetCapacityReservationUsageStrategy::UseCapacityReservationsFirst)
@@ -139,7 +138,7 @@ fn asking(call: CreateFleetFluentBuilder, request: &LaunchRequest, market: Marke
     }
 }
 
-/// Launches in this reservation, of whichever kind it is, and nowhere else: what else may be launched is the next call's.
+/// Launches in this reservation, whatever its kind, and nowhere else. The next call may launch elsewhere.
 fn in_reservation(reservation: &Reserved) -> ReservedCapacityOptionsRequest {
     let target = FleetCapacityReservationTargetRequest::builder().capacity_reservation_ids(&reservation.id);
     ReservedCapacityOptionsRequest::builder()
@@ -149,7 +148,8 @@ fn in_reservation(reservation: &Reserved) -> ReservedCapacityOptionsRequest {
         .build()
 }
 
-/// What an error is about. One about the reservation of the call says nothing of other launches by the same template.
+/// The error about a way. If it is about the reservation of the call, it says nothing of other launches by the same
+/// template.
 fn error_of(way: &Offering, code: &str, message: &str, status: u16) -> LaunchError {
     if way.reservation.is_some() && code.contains("Reservation") {
         let (reach, class) = (Reach::Offering, Class::Short);
@@ -168,7 +168,6 @@ fn read(answer: &CreateFleetOutput, ways: &[Offering]) -> LaunchAnswer {
     LaunchAnswer { instances, refused: refused.collect() }
 }
 
-/// What EC2 launched by one way.
 fn launched(some: &CreateFleetInstance) -> Vec<NewInstance> {
     let overrides = some.launch_template_and_overrides().and_then(|way| way.overrides());
     let subnet_id = some.subnet_id().or_else(|| overrides?.subnet_id()).map(str::to_owned);

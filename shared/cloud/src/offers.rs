@@ -1,6 +1,7 @@
-//! What EC2 offers: types, zones, spot prices, subnets and capacity reservations. Prices on demand are in the price list, and quotas in Service Quotas.
+//! What EC2 offers: types, zones, spot prices, subnets and capacity reservations. On-demand prices come from the price
+//! list, and quotas from Service Quotas.
 //!
-//! Guarantees: a list has all pages, or is an error; what EC2 does not say in a form that can be read is left out.
+//! Guarantees: a list has all pages, or is an error; what cannot be read in an answer is left out.
 //! Does not: choose types, or keep what it reads.
 //! Source: EC2 API reference, the actions of these names.
 
@@ -23,7 +24,7 @@ use model::reservation::CapacityReservation;
 use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most types on a page of DescribeInstanceTypes, and rows on one of the other lists.
+/// The most types on a page of DescribeInstanceTypes, and the most rows on a page of the other lists.
 const TYPES_PAGE: i32 = 100;
 const PAGE: i32 = 1000;
 /// How many types one call of DescribeSpotPriceHistory names. EC2 documents no limit.
@@ -48,7 +49,7 @@ fn facts(kind: &InstanceTypeInfo) -> Option<(String, TypeFacts)> {
         gpus: gpus.iter().filter_map(|gpu| u64::try_from(gpu.count()?).ok()).sum(),
         gpu_type: gpus.first().and_then(GpuDeviceInfo::name).map(gpu_type),
         gpu_memory_gib: u64::try_from(gpu_mib).unwrap_or(0) / 1024,
-        // Disks are sold by powers of ten.
+        // EC2 tells sizes of disks in powers of ten.
         local_disk_gib: u64::try_from(disk_gb).unwrap_or(0).saturating_mul(1_000_000_000) >> 30,
         is_current: kind.current_generation().unwrap_or(false),
         is_burstable: kind.burstable_performance_supported().unwrap_or(false),
@@ -219,12 +220,12 @@ fn no_region(operation: &'static str) -> CloudError {
     CloudError::Unreachable { operation, detail: "no region is configured, so nothing can be asked".into() }
 }
 
-/// Whether EC2 does not know a capacity reservation of the call, or what it is called cannot be an id.
+/// Whether EC2 does not know a capacity reservation of the call, or its id has a wrong form.
 fn is_unknown_reservation(code: &str) -> bool {
     code.to_ascii_lowercase().starts_with("invalidcapacityreservationid.")
 }
 
-/// Whether EC2 does not know a subnet of the call, or what it is called cannot be an id.
+/// Whether EC2 does not know a subnet of the call, or its id has a wrong form.
 fn is_unknown_subnet(code: &str) -> bool {
     code.to_ascii_lowercase().starts_with("invalidsubnetid.")
 }

@@ -1,8 +1,8 @@
 //! The public price list: what machines on demand cost.
 //!
 //! Guarantees: all pages are read, or it is an error; a price that is not a positive number is left out.
-//! Does not: know spot prices. Know prices outside of AWS's commercial regions: the price list has no endpoint elsewhere that
-//! the same credentials could use.
+//! Does not: know spot prices, or prices outside of AWS's commercial regions. Elsewhere, the price list has no endpoint
+//! that the same credentials could use.
 //! Source: AWS Billing user guide, "Using the AWS Price List Query API" and "Reading the service price list files".
 
 use crate::calls::cloud_error;
@@ -29,14 +29,14 @@ pub(crate) struct PriceList {
 }
 
 impl PriceList {
-    /// The prices of the configured region.
+    /// `None` if no region is configured.
     pub(crate) fn connect(aws: &SdkConfig) -> Option<Self> {
         let region = aws.region()?.to_string();
         let config = aws_sdk_pricing::config::Builder::from(aws).region(Region::new(PRICES_REGION)).build();
         Some(Self { client: aws_sdk_pricing::Client::from_conf(config), region })
     }
 
-    /// All pages of the region's list, because a call for each type would be more calls.
+    /// Reads all pages of the region's list, because one call for each type would be more calls.
     pub(crate) async fn prices(&self, types: &BTreeSet<String>) -> Result<BTreeMap<String, Usd>, CloudError> {
         if OTHER_PARTITIONS.iter().any(|begin| self.region.starts_with(begin)) {
             let message = format!("the price list has no prices for the account's partition, that of {}", self.region);
@@ -60,7 +60,7 @@ impl PriceList {
         while let Some(product) = products.next().await {
             let product = product.map_err(|e| cloud_error(GET_PRODUCTS, &e))?;
             if let Some((name, price)) = price_on_demand(&product).filter(|(name, _)| types.contains(name)) {
-                // With two prices, the higher one: what is planned with it costs no more.
+                // Of two prices the higher one counts, so that nothing costs more than planned.
                 let highest = found.entry(name).or_insert(price);
                 *highest = price.max(*highest);
             }
@@ -69,7 +69,6 @@ impl PriceList {
     }
 }
 
-/// A product of the price list, as far as it is read.
 #[derive(Deserialize)]
 struct Product {
     product: Described,

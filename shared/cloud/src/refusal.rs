@@ -14,13 +14,12 @@ use model::enums::Reach::{self, Account, Family, Market, Offering, Request, Subn
 /// What a code means for a launch: the class of the limit, which says for how long it holds, and what it is about.
 type Meaning = (Class, Reach);
 
-/// Too many calls.
 const TOO_MANY: Meaning = (Throttled, Account);
 
 /// It is not known whether an instance was launched.
 const LOST: Meaning = (Unanswered, Offering);
 
-/// The codes whose message says more. The first row whose code and part of the message fit applies.
+/// Codes whose message narrows the meaning. The first row whose code and part of the message fit applies.
 const BY_MESSAGE: &[(&str, &str, Meaning)] = &[
     // The message names the resource that the caller may not use.
     ("UnauthorizedOperation", ":subnet/", (Refused, Subnet)),
@@ -51,7 +50,7 @@ const BY_MESSAGE: &[(&str, &str, Meaning)] = &[
     ("InvalidParameterValue", "volume", (Refused, Template)),
 ];
 
-/// The codes whose message says no more, with a space between two of them.
+/// The meaning of each code if no row of [`BY_MESSAGE`] applies. A space separates two codes.
 const CODES: &[(Meaning, &str)] = &[
     // EC2 has not got this type in this market and place, or does not offer it there: another offering may work.
     (
@@ -148,7 +147,7 @@ const CODES: &[(Meaning, &str)] = &[
     ),
 ];
 
-/// EC2 does not know an instance with this id.
+/// The codes for an instance that EC2 does not know.
 const UNKNOWN_INSTANCE: &[&str] = &["InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"];
 
 /// Refusals that a single instance of a call can cause: permission to terminate may depend on an instance's
@@ -187,7 +186,6 @@ pub(crate) fn launch_error(code: &str, message: &str, status: u16) -> LaunchErro
     }
 }
 
-/// Whether EC2 does not know the instance.
 pub(crate) fn is_unknown_instance(code: Option<&str>) -> bool {
     code.is_some_and(|code| UNKNOWN_INSTANCE.contains(&code))
 }

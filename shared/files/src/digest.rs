@@ -27,7 +27,7 @@ impl<W: Write> Digesting<W> {
         Self { to, sha256: Sha256::new(), bytes: 0 }
     }
 
-    /// What was written, and where to.
+    /// Ends the writing. Returns the target, and the digest of everything that was written.
     pub fn finish(mut self) -> io::Result<(W, Digest)> {
         self.to.flush()?;
         Ok((self.to, Digest { sha256: model::auth::hex(&self.sha256.finalize()), bytes: self.bytes }))

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 /// The most folders within each other.
 const MAX_DEPTH: usize = 100;
 
-/// What is at a place in a folder.
 #[derive(Debug)]
 pub enum Found {
     File(File),
@@ -92,11 +91,11 @@ pub fn walk(folder: &File, each: &mut impl FnMut(&Path, u32, Found) -> io::Resul
     Ok(())
 }
 
-/// An open folder, and what is still to be seen of it.
+/// An open folder, and the names in it that were not visited yet.
 struct Level {
     folder: OwnedFd,
     path: PathBuf,
-    /// The last one comes first.
+    /// In reverse order: the last name is visited first.
     names: Vec<CString>,
 }
 
@@ -115,7 +114,7 @@ impl Level {
     }
 }
 
-/// What of a folder is in no archive: pipes, sockets and devices.
+/// The pipes, sockets and devices of a folder, which get into no archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     first: Vec<PathBuf>,
@@ -123,7 +122,7 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// So many are named.
+    /// How many are named.
     const NAMED: usize = 3;
 
     pub fn add(&mut self, path: &Path) {
@@ -148,7 +147,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// A folder as an archive, which is left at its beginning.
+/// A packed folder. The archive file is at its beginning.
 #[derive(Debug)]
 pub struct Packed {
     pub archive: File,
@@ -156,7 +155,6 @@ pub struct Packed {
     pub left_out: LeftOut,
 }
 
-/// Packs a folder into an archive.
 pub fn pack_folder(folder: &File, to: File) -> io::Result<Packed> {
     let mut tree = TreeWriter::new(Digesting::new(BufWriter::new(to)));
     let mut left_out = LeftOut::default();

@@ -11,7 +11,7 @@ use tar::{Archive, Builder, EntryType, Header};
 /// The time of all that is packed: 2000-01-01. Some programs take no time before 1980.
 const MTIME: u64 = 946_684_800;
 
-/// Writes an archive. The caller adds what there is, in the order of its names.
+/// Writes an archive. The caller adds the entries in the order of their names.
 pub struct TreeWriter<W: Write>(Builder<W>);
 
 impl<W: Write> fmt::Debug for TreeWriter<W> {
@@ -29,11 +29,11 @@ impl<W: Write> TreeWriter<W> {
         self.0.append_data(&mut header(EntryType::Directory, mode, 0), name, io::empty())
     }
 
-    /// A file of so many bytes. One that has fewer by now is an error.
+    /// Adds a file of this many bytes. A file that is shorter by now is an error.
     pub fn file(&mut self, name: &Path, mode: u32, bytes: u64, content: impl Read) -> io::Result<()> {
         let mut content = content.take(bytes);
         self.0.append_data(&mut header(EntryType::Regular, mode, bytes), name, &mut content)?;
-        // What the limit still allows did not come.
+        // If the limit is not used up, the content was shorter.
         if content.limit() == 0 {
             return Ok(());
         }
@@ -44,7 +44,6 @@ impl<W: Write> TreeWriter<W> {
         self.0.append_link(&mut header(EntryType::Symlink, 0o777, 0), name, target)
     }
 
-    /// Ends the archive.
     pub fn finish(self) -> io::Result<W> {
         self.0.into_inner()
     }
@@ -61,7 +60,7 @@ fn header(entry_type: EntryType, mode: u32, bytes: u64) -> Header {
     header
 }
 
-/// Unpacks an archive into a folder that exists. What it replaces is replaced; what it does not name stays.
+/// Unpacks an archive into a folder that exists. Its entries replace what has their names, and everything else stays.
 pub fn unpack(archive: &mut File, into: &Path) -> io::Result<()> {
     let mut archive = Archive::new(archive);
     for entry in archive.entries()? {
@@ -71,7 +70,7 @@ pub fn unpack(archive: &mut File, into: &Path) -> io::Result<()> {
             let name = entry.path()?.display().to_string();
             return Err(io::Error::other(format!("{name} is neither a file nor a folder nor a link")));
         }
-        // It does not go through a link that leads out of the folder.
+        // `unpack_in` does not go through a link that leads out of the folder.
         if !entry.unpack_in(into)? {
             let name = entry.path()?.display().to_string();
             return Err(io::Error::other(format!("{name} leads out of the folder")));

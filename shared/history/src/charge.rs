@@ -1,11 +1,10 @@
-//! What nodes cost over time, exactly: a price times a time is summed before it is divided.
+//! What nodes cost over time, exactly: products of price and time are summed before they are divided.
 
 use model::money::Usd;
 use model::time::Span;
 use std::iter::Sum;
 use std::ops::AddAssign;
 
-/// An hour in milliseconds.
 const HOUR_MS: u128 = 3_600_000;
 
 /// Millionths of a dollar an hour, times milliseconds.

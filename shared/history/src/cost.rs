@@ -1,10 +1,10 @@
-//! Who used the nodes for how much.
+//! What nodes cost, divided among the jobs, names or sizes that used them.
 //!
 //! A node's price at a moment is divided among the allocs on it by their vCPUs. The time of a node without an alloc
 //! (booting, idle, silent, going) belongs to nobody, and is a line of its own.
 //!
-//! Guarantees: the lines and the line of nobody add up to the total.
-//! Does not: know a bill. It reckons with the prices of the policy at the launch, from the launch to the end in the table.
+//! Guarantees: the lines of jobs or names and the line of nobody add up to the total. The lines of sizes do so alone.
+//! Does not: know a bill. It takes the prices of the policy at the launch, from the launch to the end in the table.
 
 use super::series::total;
 use super::{Charge, History, NodeLifetime, Use};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The name of all jobs without a name.
 const NAMELESS: &str = "(no name)";
 
-/// What the lines of a report are.
+/// How a report is divided into lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
@@ -31,12 +31,10 @@ pub enum By {
     Size,
 }
 
-/// One line of a report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
     /// The id of a job, the name of jobs, or the size of nodes.
     pub what: String,
-    /// The name of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,11 +43,11 @@ pub struct Line {
     pub price_per_hour: Option<Usd>,
     /// How many jobs, or nodes.
     pub count: usize,
-    /// When the first of it began, as far as it lies in the time of the report.
+    /// When the first of these jobs or nodes began, within the time of the report.
     pub from: Time,
-    /// When the last of it ended, or now.
+    /// When the last of them ended, or now.
     pub to: Time,
-    /// The node time that counts for it, in seconds.
+    /// The node time that counts for this line, in seconds.
     pub node_s: i64,
     pub usd: Usd,
 }
@@ -78,7 +76,6 @@ pub struct Report {
 /// What every report says of itself.
 const ESTIMATE: &str = "an estimate from the list prices in the policy, not a bill";
 
-/// The sums of a line.
 #[derive(Clone, Debug, Default)]
 struct Sum {
     members: BTreeSet<String>,

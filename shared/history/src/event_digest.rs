@@ -1,7 +1,7 @@
-//! What events tell of the past: kept in a short form while the table is read.
+//! A short form of the events, made while their table is read.
 //!
-//! Guarantees: at most [`MOST`] of each kind are kept; of the time before `from` only what is needed to know how things
-//! stood then. Events of a subject may come in any order; in the order of time, less of them is kept.
+//! Guarantees: at most [`MOST`] of each kind are kept; of the time before `from` only what is needed to know the state
+//! at `from`. Events of a subject may come in any order; in the order of time, less of them is kept.
 
 use super::uses::{MOST, Use};
 use model::events::{ENDED_ALLOC, Event, PastLife};
@@ -31,7 +31,6 @@ pub(super) enum Step {
     Clean(Option<Box<PastLife>>),
 }
 
-/// The changes of the queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     /// By job: whether the job waits from then on.
@@ -43,12 +42,11 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 pub(super) struct Latest(BTreeMap<(Time, String, String), Event>);
 
-/// Everything that was told since a time.
+/// The short form of all events since a time.
 #[derive(Debug, Default)]
 pub(super) struct EventDigest {
     pub(super) from: Time,
     pub(super) slots: BTreeMap<Slot, Vec<(Time, Step)>>,
-    /// How many steps there are.
     steps: usize,
     pub(super) uses: Vec<Use>,
     pub(super) names: BTreeMap<JobId, String>,
@@ -62,7 +60,7 @@ impl EventDigest {
         Self { from, ..Self::default() }
     }
 
-    /// Keeps of an event what matters.
+    /// Keeps the needed parts of an event.
     pub(super) fn take(&mut self, event: Event) {
         let at = event.at();
         if let Ok(action) = event.action.parse::<ActionName>() {
@@ -70,7 +68,7 @@ impl EventDigest {
             let fits = match kind {
                 "slot" => self.step(name, action, &event, at),
                 "alloc" if action == ActionName::EndAlloc => self.used(name, &event, at),
-                // Where the end of an alloc changed the state of its job, this event tells both.
+                // If the end of an alloc changed the state of its job, the event of the job tells both.
                 "job" => {
                     let alloc = text(&event, ENDED_ALLOC);
                     alloc.is_none_or(|alloc| self.used(alloc, &event, at)) & self.queued(name, action, &event, at)
@@ -193,7 +191,7 @@ impl Queue {
                     _ => {}
                 }
             }
-            // Whether it still waits, the record says.
+            // The record says whether the job still waits.
             if let Some(begin) = since.filter(|_| waiting.contains_key(&job)) {
                 add(begin, now);
             }

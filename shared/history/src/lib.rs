@@ -1,10 +1,10 @@
 //! The past of a cluster, rebuilt from events and records: which node was there when, in which phase, at which price,
 //! who used it, and how many jobs waited.
 //!
-//! Flow: `event_digest` keeps of each event what matters, `timeline` makes the lives of the nodes of it, `series` counts over time,
-//! `cost` reckons who used the nodes for how much.
-//! Guarantees: memory is bounded (`MOST`), whatever the table holds, and what was left out is counted. What is still
-//! going on comes from the records, so a lost event is mended as far as a record knows better.
+//! Flow: `event_digest` keeps the needed parts of each event, `timeline` makes the lives of the nodes from them,
+//! `series` counts over time, and `cost` computes who used the nodes for how much.
+//! Guarantees: memory is bounded (`MOST`), whatever the table holds, and what was left out is counted. The present
+//! state comes from the records, so a record makes up for a lost event where it can.
 //! Does not: go back further than events are kept (`history.events_days`), or know a bill: prices are those of the
 //! policy at the launch.
 
@@ -36,7 +36,6 @@ use uses::MOST;
 /// The longest past that can be asked for. Events are rarely kept longer.
 pub const LONGEST: Span = Span::from_s(90 * 86_400);
 
-/// What happened in a span of time.
 #[derive(Clone, Debug)]
 pub struct History {
     pub from: Time,
@@ -46,7 +45,6 @@ pub struct History {
     pub uses: BTreeMap<NodeId, Vec<Use>>,
     /// When jobs waited in the queue.
     pub waits: Vec<(Time, Time)>,
-    /// The names of the jobs that used nodes.
     pub names: BTreeMap<JobId, String>,
     /// The newest events, the newest first.
     pub latest: Vec<Event>,
@@ -117,7 +115,7 @@ impl History {
             by_node.entry(used.node_id).or_default().push(used);
         }
         for uses in by_node.values_mut() {
-            // An end may be told twice: by the event, and by an index that is behind.
+            // An alloc that has ended may be here twice: from its event, and from an index that is behind.
             uses.sort_by_key(|u| (u.alloc_id, u.to));
             uses.dedup_by_key(|u| u.alloc_id);
         }
@@ -126,12 +124,12 @@ impl History {
         Self { from, to: now, lives, uses: by_node, waits, names, latest: latest.newest_first(), left_out }
     }
 
-    /// What an alloc's node was used for.
+    /// The uses of the node of this life.
     pub fn uses_of(&self, life: &NodeLifetime) -> &[Use] {
         life.node_id.and_then(|id| self.uses.get(&id)).map_or(&[], Vec::as_slice)
     }
 
-    /// The same past, of the last `span` only.
+    /// When the last `span` of this past begins.
     pub fn since(&self, span: Span) -> Time {
         (self.to - span).max(self.from)
     }

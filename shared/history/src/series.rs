@@ -14,7 +14,6 @@ const MOST_PARTS: usize = 500;
 pub struct Series {
     pub from: Time,
     pub to: Time,
-    /// The length of a part.
     pub part_ms: i64,
     /// The mean number of nodes in each phase, in the order of [`Phase::ALL`]; then by part.
     pub nodes: Vec<(Phase, Vec<f64>)>,
@@ -25,7 +24,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// The last `span` of a past, in so many parts.
+    /// The last `span` of a past, in this many parts.
     pub fn of(past: &History, span: Span, parts: usize) -> Self {
         let parts = parts.clamp(1, MOST_PARTS);
         let from = past.since(span);
@@ -57,7 +56,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// So many parts of the time between two moments.
+    /// The time between two moments, in this many parts.
     pub(crate) fn over(from: Time, to: Time, parts: usize) -> Self {
         let part_ms = (to.since(from).as_ms() / i64::try_from(parts).unwrap_or(1).max(1)).max(1);
         Self { from, part_ms, parts }

@@ -53,7 +53,6 @@ pub struct NodeLifetime {
     phases: Vec<(Time, Phase)>,
 }
 
-/// A phase with its begin and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Segment {
     pub phase: Phase,

@@ -2,9 +2,10 @@
 //!
 //! Flow: depth first, with an open directory for each level. A directory that lies `MAX_LEVELS` deep is moved to the top of
 //! the tree, and removed from there.
-//! Guarantees: stack, memory and open files are bounded, however deep or wide the tree is; every step is relative to an open
-//! directory, so no symbolic link is followed, also if one takes the place of a directory meanwhile; no mount is entered;
-//! what one entry refuses does not keep the others; a directory that its owner closed is opened again.
+//! Guarantees: stack, memory and open files are bounded, however deep or wide the tree is; every step is relative to an
+//! open directory, so no symbolic link is followed, even if one takes the place of a directory meanwhile; no mount is
+//! entered; an entry that cannot be removed does not keep the others; a directory that its owner closed is opened
+//! again.
 //! Does not: guard the path to the tree itself, which must be in a directory that only trusted users write to; or remove what
 //! is written while it works: the writers must have ended.
 
@@ -58,7 +59,6 @@ fn explained(errno: Errno) -> &'static str {
     }
 }
 
-/// One open directory of the tree.
 struct Level {
     fd: OwnedFd,
     entries: OwningIter,
@@ -140,7 +140,8 @@ impl Removal {
                 Err(errno) => return self.keep(name, errno),
             }
         }
-        // Also what is only moved is opened first: without the rights of root, a closed directory cannot be moved.
+        // A directory that is only moved is opened first too: without the rights of root, a closed directory cannot be
+        // moved.
         match open_directory(&level.fd, name) {
             Ok(_) if is_deep => self.move_to_top(name),
             Ok(fd) => match Level::new(fd, name.to_owned()) {
@@ -210,7 +211,7 @@ fn open_directory(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let fd = match open_below(parent, name, LIST) {
         Err(Errno::EACCES) => {
             let closed = open_below(parent, name, LIST | OFlag::O_PATH)?;
-            // A descriptor of this kind is good for nothing but its path.
+            // An `O_PATH` descriptor cannot change the mode itself, but its path can.
             let path = format!("/proc/self/fd/{}", closed.as_raw_fd());
             fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(|_| Errno::EACCES)?;
             open_below(parent, name, LIST)?

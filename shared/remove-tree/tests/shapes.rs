@@ -25,7 +25,7 @@ fn chain(top: &Path, levels: usize) {
     }
 }
 
-/// Directories in directories, each with as many.
+/// Directories in directories: `width` of them in each, on this many levels.
 fn bush(top: &Path, width: usize, levels: usize) {
     for n in 0..width {
         let below = top.join(n.to_string());
@@ -40,7 +40,7 @@ fn close(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// Removes it with little of everything.
+/// Removes the tree with few open files and a small stack.
 fn removed(path: &Path) -> std::io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 128, hard).unwrap();
@@ -87,7 +87,7 @@ fn a_tree_of_any_shape_is_removed() {
         }),
     ];
     for (shape, make) in shapes {
-        // In memory: a disk takes seconds for the deep ones.
+        // In memory: a disk takes seconds for the deep trees.
         let memory = Some(Path::new("/dev/shm")).filter(|dir| dir.is_dir());
         let dir = memory.map_or_else(tempfile::tempdir, tempfile::tempdir_in).unwrap();
         let top = dir.path().join("tree");
@@ -127,7 +127,7 @@ fn a_mount_is_not_entered_is_named_and_keeps_nothing_else() {
     fs::create_dir_all(kept.join("below")).unwrap();
     fs::create_dir_all(top.join("a/mounted")).unwrap();
     fs::create_dir_all(top.join("b/c")).unwrap();
-    // For this thread alone.
+    // Only this thread sees the mount.
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
     mount(Some(&kept), &top.join("a/mounted"), NONE, MsFlags::MS_BIND, NONE).unwrap();

@@ -15,32 +15,25 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use store::{DbError, WriteError};
 
-/// The result of one action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The action was carried out.
     Done,
     /// Someone else was first. The next run decides again.
     Conflict,
-    /// The action failed.
     Failed,
     /// The action was not started: not enough time was left, the observation was too old, or launches stopped.
     Left,
-    /// There was nothing to do: a dry run, a warning, or something that is deliberately not done.
+    /// The action was only announced: a dry run, a warning, or something that is deliberately not done.
     Said,
 }
 
-/// Why an action was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
-    /// The write to DynamoDB failed.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// EC2 did not carry out the call.
     #[error(transparent)]
     Cloud(#[from] CloudError),
-    /// EC2 did not launch an instance.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The record has changed, and the transition no longer applies.
@@ -52,35 +45,28 @@ impl ActError {
     /// Someone else changed the record first.
     pub const CONFLICT: Self = Self::Write(WriteError::CONFLICT);
 
-    /// Whether a row of this table cannot be read.
+    /// Whether the error is an unreadable row of the table with this name.
     pub fn is_unreadable(&self, name: &str) -> bool {
         matches!(self, Self::Write(WriteError::Db(DbError::Corrupt { table, .. })) if *table == name)
     }
 }
 
-/// What became of one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionResult {
-    /// Whether the action was carried out.
     pub outcome: Outcome,
-    /// What went wrong, or why it was deliberately not done; `None` if nothing did.
+    /// What went wrong, or why the action was deliberately not done.
     pub error: Option<String>,
 }
 
 impl ActionResult {
-    /// The action was carried out.
     pub const DONE: Self = Self::of(Outcome::Done);
-    /// Someone else was first.
     pub const CONFLICT: Self = Self::of(Outcome::Conflict);
-    /// The action was not started.
     pub const LEFT: Self = Self::of(Outcome::Left);
 
-    /// This outcome, and nothing went wrong.
     pub const fn of(outcome: Outcome) -> Self {
         Self { outcome, error: None }
     }
 
-    /// The action was deliberately not done.
     pub const fn kept_back(why: String) -> Self {
         Self { outcome: Outcome::Said, error: Some(why) }
     }
@@ -102,28 +88,24 @@ impl From<DbError> for ActError {
     }
 }
 
-/// One action of a run's answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct ActionAnswer {
     pub action: ActionName,
     pub subject: String,
     pub reason: String,
-    /// Whether the action was carried out.
     pub done: bool,
     pub outcome: Outcome,
-    /// What went wrong; `None` if nothing did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl ActionAnswer {
-    /// What became of a planned action.
     pub fn new(row: PlanRow, ActionResult { outcome, error }: ActionResult) -> Self {
         let done = outcome == Outcome::Done;
         Self { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
     }
 
-    /// The answers of a dry run.
+    /// One answer for each action that a dry run has planned.
     pub fn said<A: Describe>(plan: &Plan<A>) -> Vec<Self> {
         plan.actions.iter().map(|p| Self::new(p.row(), ActionResult::of(Outcome::Said))).collect()
     }
@@ -140,23 +122,18 @@ pub enum Ran {
     NotItsTurn,
 }
 
-/// The answer of a scheduled run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunAnswer {
     pub function: &'static str,
-    /// When the run began to observe.
     pub observed_at: Time,
     pub observed: Observed,
-    /// The planned actions, each with its outcome.
     pub actions: Vec<ActionAnswer>,
     /// How many actions had each outcome, also those that [`RunAnswer::bounded`] left out.
     pub outcomes: BTreeMap<Outcome, usize>,
     /// How many rows of all lists [`RunAnswer::bounded`] left out.
     #[serde(skip_serializing_if = "model::left_out::is_default")]
     pub left_out: usize,
-    /// How many actions were not started.
     pub left_for_next_run: usize,
-    /// How long the run took, in milliseconds.
     pub duration_ms: i64,
     /// What the run did not do, and why. Only poll-and-scale says this.
     #[serde(flatten)]
@@ -166,24 +143,21 @@ pub struct RunAnswer {
     /// How many nodes are wanted and not ready. Only poll-and-scale says this.
     #[serde(skip)]
     pub unready: u32,
-    /// The signs that the run tells, because they are wrong.
+    /// The signs that this function tells and that are wrong.
     #[serde(skip)]
     pub wrong: Vec<&'static str>,
 }
 
-/// How many actions have this outcome.
 pub fn count(actions: &[ActionAnswer], outcome: Outcome) -> usize {
     actions.iter().filter(|a| a.outcome == outcome).count()
 }
 
-/// How many actions were carried out, and how many were left.
 pub fn tally(actions: &[ActionAnswer]) -> Tally {
     let many = |outcome| count(actions, outcome) as u64;
     Tally { done: many(Outcome::Done), left: many(Outcome::Left), failed: many(Outcome::Failed) }
 }
 
 impl RunAnswer {
-    /// The answer of a run.
     pub fn new(
         function: &'static str,
         observed_at: Time,
@@ -219,7 +193,7 @@ impl RunAnswer {
         Self { explained, unready, ..self }
     }
 
-    /// The answer with the signs that the run tells.
+    /// The answer with the wrong signs that the run tells.
     #[must_use]
     pub fn telling(self, wrong: Vec<&'static str>) -> Self {
         Self { wrong, ..self }
@@ -244,7 +218,8 @@ impl RunAnswer {
 /// How many bytes each list of an answer may have.
 const MOST_BYTES: usize = 1 << 20;
 
-/// What a row takes in the answer. Texts of other programs may have characters that JSON writes as six.
+/// How many bytes a row takes in the answer. Texts of other programs may have characters for which JSON needs six
+/// bytes.
 fn bytes(row: &impl Serialize) -> usize {
     serde_json::to_string(row).map_or(MOST_BYTES, |json| json.len() + 1)
 }

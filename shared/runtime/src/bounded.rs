@@ -1,11 +1,11 @@
-//! Calls of the database end before the run must end.
+//! Ends calls of the database before the run must end.
 //!
 //! The SDK gives a call up to 20 s. A run that has less time left would be cut off by Lambda while it waits, and could
 //! neither answer nor say what went wrong.
 //!
-//! Guarantees: within [`until`], a call of [`Bounded`] lasts at most half of the time that is left. So the run always has time
-//! to say what went wrong. Without [`until`], calls are not bounded. A call that is given up is an error that says so, and it
-//! is not known whether a write happened.
+//! Guarantees: within [`until`], a call of [`Bounded`] lasts at most half of the time that is left. So the run always
+//! has time to say what went wrong. A call that is given up is an error that says so, and it is not known whether a
+//! write happened. Without [`until`], calls are not bounded.
 //! Does not: end anything else that waits.
 
 use async_trait::async_trait;

@@ -1,8 +1,8 @@
-//! Reading the catalogue: what EC2 offers for the sizes of several instance types, and what the account may have.
+//! Reads the catalogue: what EC2 offers for the sizes of several instance types, and what the account may have.
 //!
-//! Guarantees: a part that cannot be read stays as it was, with the error; the catalogue has only types that a size of the
-//! policy takes, at most [`MAX_TYPES`], the smallest first.
-//! Does not: decide when it is read ([`Catalogue::due`] does), or choose what is bought (the plan does).
+//! Guarantees: a part that cannot be read stays as it was, with the error; the catalogue has only types that a size of
+//! the policy takes, at most [`MAX_TYPES`], the smallest first.
+//! Does not: decide when a part is read ([`Catalogue::due`] does), or what is bought (the plan does).
 
 use model::Market;
 use model::catalogue::{Catalogue, CatalogueRow, MAX_TYPES, Offered, Offers, Part, PartState, TypeFacts};
@@ -15,19 +15,19 @@ use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Store, WriteError};
 
-/// Why prices were not asked for.
+/// Why the prices count as unreadable although no call was made.
 const NO_TYPES: &str = "the instance types could not be read before";
 
 /// The longest error that is kept of a part, in characters.
 const MAX_ERROR_CHARS: usize = 300;
 
-/// Reads these parts of the catalogue of a policy anew. The parts must be in the order of [`Part::ALL`], because prices are
-/// asked for the types that were found.
+/// Reads these parts of a policy's catalogue again. The parts must be in the order of [`Part::ALL`], because prices are
+/// read for the types that were found.
 pub async fn read(offers: &dyn Offers, policy: &Policy, before: &Catalogue, parts: &[Part], now: Time) -> Catalogue {
     let mut catalogue = before.clone();
     let wanted = policy.catalogue_wanted();
     if catalogue.wanted != wanted {
-        // What is known stays until it is read anew, but no part counts as read for this policy.
+        // The old content stays until it is read again, but no part counts as read for this policy.
         catalogue.parts.clear();
         catalogue.wanted = wanted;
     }
@@ -70,7 +70,7 @@ async fn read_part(
             let of = |prices: &mut BTreeMap<_, _>, name: &String| prices.remove(name).unwrap_or_default();
             catalogue.types.iter_mut().for_each(|(name, offered)| offered.spot = of(&mut prices, name));
         }
-        // Without types there is nothing to ask for. If these could not be read, the prices are not known either.
+        // Without types, no price is needed. But if the types could not be read, the prices are not known either.
         Part::Prices | Part::SpotPrices if catalogue.part(Part::Types).error.is_some() => {
             return Err(CloudError::Unreachable { operation: "prices", detail: NO_TYPES.into() });
         }
@@ -84,7 +84,7 @@ async fn read_part(
     Ok(())
 }
 
-/// Replaces the types by those of these that a size takes. What is known of their prices stays.
+/// Replaces the types in the catalogue by those of `types` that a size takes. Their known prices stay.
 fn keep_wanted(
     policy: &Policy,
     catalogue: &mut Catalogue,
@@ -111,11 +111,10 @@ fn keep_wanted(
 pub struct Fault {
     /// Whether a size cannot be bought at all.
     pub is_wrong: bool,
-    /// What is so.
     pub says: String,
 }
 
-/// What to say of a part that was not read when it should have been, and whether a size cannot be bought then.
+/// The text about a part that was not read when it should have been, and whether this keeps a size from being bought.
 fn unread(part: Part, state: &PartState, now: Time) -> Option<(bool, String)> {
     let age = state.read_at.map(|at| now.since(at));
     let read = age.map_or_else(|| "were never read".to_owned(), |age| format!("were last read {age} ago"));
@@ -127,7 +126,7 @@ fn unread(part: Part, state: &PartState, now: Time) -> Option<(bool, String)> {
     }
     let should = match age {
         None if is_needed => "clean-stale-records reads them in its next run".to_owned(),
-        // Twice as old as it should ever be.
+        // The part is twice as old as it should ever be.
         Some(age) if age >= part.keeps() + part.keeps() => {
             format!("clean-stale-records should read them every {}", part.keeps())
         }
@@ -136,7 +135,6 @@ fn unread(part: Part, state: &PartState, now: Time) -> Option<(bool, String)> {
     Some((false, format!("the {part} {read}: {should}")))
 }
 
-/// What is wrong with the catalogue of a policy.
 pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
     let (catalogue, mut faults) = (policy.catalogue.as_ref(), Vec::new());
     let mut add = |is_wrong, says| faults.push(Fault { is_wrong, says });
@@ -181,7 +179,7 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
     faults
 }
 
-/// What to say of a capacity reservation in which nothing can be launched.
+/// The text about a capacity reservation in which nothing can be launched.
 fn useless_reservation(policy: &Policy, id: &str) -> Option<String> {
     let Some(reservation) = policy.catalogue.reservations.get(id) else {
         return Some(format!(
@@ -199,7 +197,7 @@ fn useless_reservation(policy: &Policy, id: &str) -> Option<String> {
     is_elsewhere.then(|| format!("capacity reservation {id} is in {zone}, and no subnet of launch.subnets is: add one"))
 }
 
-/// What to say of a size if no quota has room for one machine of it. A new account has no room for GPUs at all.
+/// The text about a size if no quota has room for one machine of it. A new account has no room for GPUs at all.
 fn too_small_quota(policy: &Policy, size: &Size) -> Option<String> {
     let markets = match (size.market, size.fallback) {
         (Market::Spot, Fallback::OnDemand) => vec![Market::Spot, Market::OnDemand],
@@ -222,7 +220,7 @@ fn too_small_quota(policy: &Policy, size: &Size) -> Option<String> {
     says
 }
 
-/// Stores a catalogue in place of the one of this control table.
+/// Stores a catalogue in place of the one in `control`.
 pub async fn keep(store: &Store, control: &Control, catalogue: &Catalogue) -> Result<(), WriteError> {
     let row = CatalogueRow::new(catalogue);
     let is_unreadable = |key: &str| control.unreadable.iter().any(|entry| entry.key == key);
@@ -249,7 +247,7 @@ mod tests {
         Policy::from_json(&json!({"launch": launch, "size": [several]})).unwrap()
     }
 
-    /// So many types, each with one vCPU more than the one before.
+    /// Types in this number, each with one vCPU more than the one before.
     fn offers(number: u32) -> FixedOffers {
         let types = (1..=number).map(|n| (format!("m{n}.large"), offered(n, 1, &[("a", 30)]))).collect();
         let subnets = [("subnet-1".to_owned(), Subnet { zone: "a".into(), free: 7 })].into();
@@ -322,13 +320,13 @@ mod tests {
         assert_eq!(all(&away, &policy(1), &later, 86_410).await.1, [], "it is not asked in each run");
         let (mended, due) = all(&told, &policy(1), &later, 86_700).await;
         assert_eq!((due.as_slice(), mended.part(Part::Types).error), (&Part::ALL[..], None));
-        // Nothing is known of a new policy, so its jobs wait.
+        // Nothing is known for the new policy, so its jobs wait.
         let (new, _) = all(&away, &policy(2), &read, 1).await;
         assert!(policy(2).with_catalogue(new).waits_for_catalogue());
         assert!(!policy(1).with_catalogue(read).waits_for_catalogue());
     }
 
-    /// A reservation × what is said of it.
+    /// Each row: a reservation, and what is said of it.
     #[tokio::test]
     async fn a_reservation_in_which_nothing_can_be_launched_is_named() {
         for (of, expected) in [

@@ -52,7 +52,6 @@ impl RunClock {
         self.deadline.checked_sub(Duration::from_millis(reserve_ms)).unwrap_or(self.began)
     }
 
-    /// How long the run has taken.
     pub fn elapsed(&self) -> Span {
         self.now().since(self.start)
     }

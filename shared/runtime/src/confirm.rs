@@ -1,7 +1,6 @@
-//! A plan that is only shown, checked by the reads that a run would make.
+//! Checks a plan that is only shown, by the reads that a run would make.
 //!
-//! Guarantees: such a plan announces no action that would be a conflict if a run carried it out now, or that needs a row which
-//! cannot be read.
+//! Guarantees: the checked plan has no action that would be a conflict now, or that needs a row that cannot be read.
 //! Does not: write anything.
 
 use crate::answer::ActError;
@@ -19,7 +18,7 @@ pub trait Confirm<A>: Sync {
     async fn confirm(&self, planned: &Planned<A>) -> Result<(), ActError>;
 }
 
-/// How many actions are looked at at the same time: a person waits for the answer.
+/// How many actions are checked at the same time: a person waits for the answer.
 const AT_ONCE: usize = 16;
 
 /// The plan without the actions that would be conflicts now. It fails if a read fails.

@@ -16,7 +16,6 @@ pub struct Needs {
     pub urls: bool,
 }
 
-/// The environment, checked.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// `NODEKEEPER_CLUSTER`

@@ -37,7 +37,6 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
@@ -144,7 +143,7 @@ pub fn report_of<T: DeserializeOwned, E: DeserializeOwned>(
     let (good, bad): (Vec<Value>, Vec<Value>) =
         std::mem::take(entries).into_iter().partition(|entry| E::deserialize(entry).is_ok());
     *entries = good;
-    // The mistake may be elsewhere.
+    // The mistake may be outside of this list.
     serde_json::from_value(body).map(|report| (report, bad)).map_err(|_| error)
 }
 
@@ -250,14 +249,12 @@ pub fn wrong_incarnation(why: &str) -> Refusal {
     Refusal::new(ErrorCode::WrongIncarnation, format!("{why}: register again with a heartbeat without incarnation"))
 }
 
-/// What a report says about itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     pub incarnation: &'a str,
     /// The highest `seq` that the agent had applied before it began to list.
     pub as_of: u64,
     pub report_no: u64,
-    /// The kind of the report.
     pub counter: ReportCounter,
 }
 
@@ -296,8 +293,8 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
     Ok(record)
 }
 
-/// No agent counts so far: a report in a millisecond for thirty years. A person wrote such a number, and a registration begins
-/// the count anew.
+/// No agent counts this far: at one report a millisecond, it takes thirty years. A person wrote a higher number, and a
+/// new registration begins the count again.
 const MOST_REPORTS: u64 = 1 << 40;
 
 /// The most bytes that one list of an answer takes, unless its first entry alone takes more. Lambda refuses an answer above
@@ -440,7 +437,7 @@ mod tests {
         let arn = "arn:aws:sts::123456789012:assumed-role/node/i-0abc";
         assert_eq!(check(&iam, json!({"userArn": arn})), Ok(Proven::Instance("i-0abc".into())));
         for wrong in [
-            // Before, any role was as good whose session is called like the victim.
+            // Another role whose session has the name of the victim.
             json!({"userArn": "arn:aws:sts::123456789012:assumed-role/other/i-0abc", "userId": "AROA1:i-0abc"}),
             json!({"userId": "AROA1:i-0abc"}),
             json!({"userArn": 1}),

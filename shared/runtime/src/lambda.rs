@@ -47,7 +47,6 @@ impl Parts {
         Self { store: Store::new(Arc::new(Bounded(dynamo))), env, aws }
     }
 
-    /// The settings that are needed to render a launch request.
     pub fn launch_settings(&self) -> LaunchSettings {
         LaunchSettings {
             cluster: self.env.cluster.clone(),
@@ -61,12 +60,10 @@ impl Parts {
     }
 }
 
-/// How often the SDK tries a call.
 pub fn retries() -> RetryConfig {
     RetryConfig::standard().with_max_attempts(3)
 }
 
-/// How long a call of the SDK may take.
 pub fn timeouts() -> TimeoutConfig {
     TimeoutConfig::builder()
         .connect_timeout(Duration::from_secs(2))
@@ -80,12 +77,11 @@ pub fn sdk_config() -> ConfigLoader {
     aws_config::defaults(BehaviorVersion::latest()).retry_config(retries()).timeout_config(timeouts())
 }
 
-/// A function: what it needs, and how it is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Lambda {
     pub name: &'static str,
     pub needs: Needs,
-    /// Makes what answers events: once in a process.
+    /// Makes the handler, once in a process.
     pub make: fn(Parts) -> Handler,
 }
 
@@ -93,7 +89,7 @@ pub struct Lambda {
 /// that error in one line.
 pub type Handler = Arc<dyn Fn(Value, RunClock) -> BoxFuture<'static, Result<Reply, String>> + Send + Sync>;
 
-/// A handler that has this between its invocations: all of it may be lost at any time.
+/// A handler that keeps `kept` between its invocations. Lambda may end the process, and with it `kept`, at any time.
 pub fn handler<S, F, Fut, E>(kept: S, answer: F) -> Handler
 where
     S: Send + Sync + 'static,
@@ -108,7 +104,6 @@ where
     })
 }
 
-/// A function's answer to an event.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// The answer to a request of a node.
@@ -118,13 +113,11 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The answer of a scheduled run.
     pub fn run(answer: RunAnswer) -> Self {
         Self::Run(Box::new(answer))
     }
 }
 
-/// A function that was made.
 pub struct Made {
     name: &'static str,
     cluster: ClusterName,
@@ -136,7 +129,8 @@ impl Made {
         Self { name, cluster, handler }
     }
 
-    /// Answers an event. `emit` gets the metrics of a run; the log gets its line. Lambda counts the runs that fail.
+    /// Answers an event. `emit` gets the metrics of a run, and the log gets its line. A failed run has neither: Lambda
+    /// counts it.
     pub async fn answer(&self, event: Value, deadline: Option<Time>, emit: impl Fn(Value)) -> Result<Value, String> {
         let clock = RunClock::new(Time::now(), deadline, UNKNOWN_BUDGET);
         match bounded::until(clock.deadline(), (self.handler)(event, clock)).await {

@@ -1,10 +1,10 @@
 //! The metrics and the log line of a run: one line each, made from the run's answer.
 //!
-//! Guarantees: metrics have CloudWatch's embedded metric format (EMF), so that the log carries them and no
-//! call or permission is needed. A new metric needs one row in `COUNTS`.
+//! Guarantees: metrics have CloudWatch's embedded metric format (EMF), so that the log carries them and no call or
+//! permission is needed. A new metric needs one row in `COUNTS`.
 //! Does not: write anything for a dry run, for a run that an event started too soon, for a request of a node, or for a
-//! run without anything to tell: CloudWatch bills a metric for each hour in which it has a value, so an idle cluster pays
-//! for none. What Lambda counts of each function, such as its runs, errors and durations, is no metric of ours.
+//! run without anything to tell: CloudWatch bills a metric for each hour in which it has a value, so an idle cluster
+//! pays for none. It also does not count runs, errors and durations, because Lambda does.
 
 use crate::answer::{Outcome, Ran, RunAnswer, count};
 use crate::signs;
@@ -14,13 +14,12 @@ use model::ids::ClusterName;
 use model::time::Time;
 use serde_json::{Map, Value, json};
 
-/// The namespace of all metrics.
 const NAMESPACE: &str = "nodekeeper";
 
 /// A metric: its name, and its value of a run.
 type Metric = (&'static str, fn(&RunAnswer) -> u64);
 
-/// What poll-and-scale counts in a run that has anything to count. The other functions see parts of the same.
+/// The counts of a run of poll-and-scale, unless all are 0. The other functions see only parts of the same things.
 const COUNTS: &[Metric] = &[
     ("Nodes", |a| a.observed.nodes as u64),
     ("Instances", |a| a.observed.instances as u64),
@@ -29,7 +28,7 @@ const COUNTS: &[Metric] = &[
     ("NodesNotReady", |a| u64::from(a.unready)),
 ];
 
-/// How many signs are wrong. No value says that none is, so that a cluster that is well does not pay for it.
+/// How many signs are wrong. Without a wrong sign there is no value, so that a healthy cluster does not pay for it.
 const SIGNS_WRONG: &str = "SignsWrong";
 
 fn counts(function: &str) -> &'static [Metric] {
@@ -69,7 +68,6 @@ fn emf(function: &str, cluster: &ClusterName, now: Time, metrics: &[(&'static st
     line
 }
 
-/// Writes the log line of a run.
 pub fn log(answer: &RunAnswer) {
     if answer.ran != Ran::Whole {
         return;
@@ -117,7 +115,6 @@ mod tests {
         of_run(answer, &"c".parse().unwrap(), Time::from_ms(9))
     }
 
-    /// The metrics that the directive of a line names.
     fn named(line: &Value) -> Vec<&str> {
         let metrics = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array().unwrap();
         metrics.iter().map(|m| m["Name"].as_str().unwrap()).collect()

@@ -5,9 +5,9 @@
 //! mistaken for an orphan. If a page of a list fails, the whole observation fails.
 //!
 //! In a large fleet, poll-and-scale does not read EC2's list, because that takes tens of seconds. It reads the records
-//! first, and then asks EC2 only for the instances that are in question: a node whose heartbeats are on time has an instance.
-//! So it sees no instance without a record: it can mistake none for an orphan, and finds none. clean-stale-records always
-//! reads the list.
+//! first, and then asks EC2 only for the instances that are in question: a node whose heartbeats are on time has an
+//! instance. So it sees only instances with a record, mistakes none for an orphan, and finds no orphan.
+//! clean-stale-records always reads the list.
 //! Does not: decide.
 
 use crate::queue::{Held, Queued, queue_order, read_held, read_queue};
@@ -36,10 +36,8 @@ pub const ENDED: usize = 50;
 /// Why a run could not observe. Such a run does nothing and fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
-    /// DynamoDB failed.
     #[error(transparent)]
     Db(#[from] DbError),
-    /// EC2 failed.
     #[error(transparent)]
     Cloud(#[from] CloudError),
     /// There is no usable policy.
@@ -47,7 +45,6 @@ pub enum ObserveError {
     Policy(#[from] NoPolicy),
 }
 
-/// How many of each were observed.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Observed {
     pub nodes: usize,
@@ -74,7 +71,7 @@ pub struct Observation {
     pub jobs: Vec<JobSummary>,
     /// How much of the queue was read.
     pub queue: QueueRead,
-    /// What the rows of the jobs say that others follow.
+    /// How the jobs ended that other jobs follow.
     pub ends: Ends,
     /// The place in the list of jobs that follow others after this run, if it changes.
     pub after_place: Option<AfterPlace>,
@@ -156,18 +153,20 @@ impl Lists {
         })
     }
 
-    /// What a run decides from: these lists without what contradicts the contract, and what they name.
+    /// The observation that a run decides from: these lists without the rows that contradict the contract, and with the
+    /// rows that the lists name.
     pub async fn observed(self, store: &Store) -> Result<Observation, ObserveError> {
         let Self { mut seen, nodes, queue, held, placed, allocs } = self;
         seen.queue = queue.read;
-        // A job that is freed between two queries is in two lists, and the later state of a job is in the later list.
+        // A job that moves from one list to another between two queries is in both, and the later list has its later state.
         seen.jobs = placed_last(placed_last(held.jobs, queue.jobs), placed.rows);
         seen.after_place = held.place;
         (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
         seen.quarantined.unreadable(nodes.unreadable);
         seen.quarantined.unreadable(queue.unreadable.into_iter().chain(held.unreadable).chain(placed.unreadable));
         seen.quarantined.unreadable(allocs.unreadable);
-        // The index shows only a part of a job's row. clean-stale-records has read the other part of these.
+        // The index shows only a part of a job's row. clean-stale-records has noted the jobs whose other part cannot be
+        // read.
         seen.quarantined.unreadable(store.jobs_unreadable(unreadable_jobs(&seen.control)).await?);
         let quarantined = &seen.quarantined.jobs;
         seen.jobs.retain(|job| !quarantined.contains(&job.job_id));
@@ -209,8 +208,8 @@ impl Observation {
         Lists::read(store, cloud, Reader::Run, now).await?.observed(store).await
     }
 
-    /// Reads the rows of the jobs that others follow. Those that the index shows as waiting or placed have not ended, as far
-    /// as a list can say.
+    /// Reads the rows of the jobs that others follow, except the jobs that the index shows as waiting or placed: these
+    /// have not ended, as far as a list can say.
     async fn read_followed(&mut self, store: &Store) -> Result<(), ObserveError> {
         let ask = followed_of(&self.jobs);
         if ask.is_empty() {
@@ -282,7 +281,7 @@ impl Observation {
             let named = self.used_caches.entry(alloc.summary.node_id).or_default();
             named.extend(alloc.work.caches);
         }
-        // Nobody knows which caches an alloc names whose row cannot be read.
+        // If the row of an alloc cannot be read, nobody knows which caches it names.
         let unreadable: BTreeSet<AllocId> =
             read.unreadable.iter().filter_map(|row| row.text("alloc_id")?.parse().ok()).collect();
         let lives = self.nodes.iter().filter_map(NodeRecord::life);
@@ -333,7 +332,7 @@ impl Observation {
         })
     }
 
-    /// The observation with the contradicting rows set quarantined, and in its order.
+    /// The observation in its order, without the rows that contradict the contract: these are quarantined.
     fn sorted_out(mut self) -> Self {
         self.quarantined.entries(&self.control);
         let (nodes, jobs, allocs) = (&mut self.nodes, &mut self.jobs, &mut self.allocs);
@@ -392,20 +391,19 @@ impl Observation {
         self.nodes.get(at).filter(|n| n.node_id() == Some(node_id))
     }
 
-    /// Whether this life has an instance, and another node of its launch has none yet. Only the records say which instances
-    /// of a launch are taken, so none of them is cleaned before each has its own: EC2's late answer names those too that are
-    /// terminated.
+    /// Whether this life has an instance, and another node of its launch has none yet. Only the records say which
+    /// instances of a launch are taken. So no such record is cleaned before each has its instance, because a late
+    /// answer of EC2 also names instances that are terminated by then.
     pub fn is_launch_open(&self, life: &Life) -> bool {
         let is_open = |other: &Life| other.node_id.ulid() == life.node_id.ulid() && other.instance_id.is_none();
         life.instance_id.is_some() && self.nodes.iter().filter_map(NodeRecord::life).any(is_open)
     }
 
-    /// Whether EC2 was asked for the instance of this record. Of the others only their heartbeats are known.
+    /// Whether EC2 was asked for the instance of this record. Otherwise only the node's heartbeats are known.
     pub fn has_asked(&self, record: &NodeRecord) -> bool {
         !self.is_large || is_in_question(record, &self.policy, self.observed_at)
     }
 
-    /// A live alloc.
     pub fn alloc(&self, id: AllocId) -> Option<&AllocSummary> {
         let at = self.allocs.binary_search_by_key(&id, |a| a.alloc_id).ok()?;
         self.allocs.get(at)
@@ -429,7 +427,8 @@ impl Observation {
     }
 }
 
-/// Whether a decision may need EC2's word about this node. Heartbeats on time say of a bound node that its instance runs.
+/// Whether a decision may need to know from EC2 about this node. If the heartbeats of a bound node are on time, its
+/// instance runs.
 fn is_in_question(record: &NodeRecord, policy: &Policy, now: Time) -> bool {
     let NodeState::InUse(node) = &record.state else { return true };
     let is_late = node.contact.lease_expires_at - Span::from_s(policy.heartbeat.grace_s) < now;
@@ -480,7 +479,7 @@ fn followed_of(jobs: &[JobSummary]) -> BTreeSet<JobId> {
     ids
 }
 
-/// What these rows say of the jobs that were asked for. Nobody knows how a job ends whose row cannot be read.
+/// How the jobs in `asked` ended, by these rows. A job that has not ended, or whose row cannot be read, is left out.
 fn ends<'a>(asked: BTreeSet<JobId>, unreadable: BTreeSet<JobId>, rows: impl Iterator<Item = &'a JobSummary>) -> Ends {
     let absent = asked.difference(&unreadable).map(|id| (*id, Followed::Absent));
     let mut ends: Ends = absent.collect();

@@ -14,7 +14,6 @@ use store::{DbError, Store, Unreadable};
 /// How much of the queue a run has read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueRead {
-    /// How many waiting jobs were read.
     pub read: usize,
     /// How many jobs wait at least. It is more than `read` if some were not read.
     pub least: usize,
@@ -32,10 +31,10 @@ pub struct QueuePart {
     pub moves: QueuePlace,
 }
 
-/// The most jobs that follow others of which one run looks at the ends.
+/// The most jobs that follow others that one run reads.
 const HELD: usize = 1000;
 
-/// The most ends that one run looks at, besides those of the first job.
+/// The most followed jobs whose ends one run reads. The first job may follow more.
 const FOLLOWED: usize = 2000;
 
 /// The jobs of a run that follow others.
@@ -44,7 +43,7 @@ pub(crate) struct Held {
     pub(crate) unreadable: Vec<Unreadable>,
     /// The place after this run, if it changes.
     pub(crate) place: Option<AfterPlace>,
-    /// Whether these are all that there are.
+    /// Whether `jobs` are all jobs that follow others.
     pub(crate) is_whole: bool,
 }
 
@@ -90,10 +89,10 @@ pub(crate) struct Queued {
 /// The head of the queue has at least this many jobs, so that a small fleet rarely has to read behind it.
 const LEAST_HEAD: usize = 1000;
 
-/// How much a person's look reads of the part behind the head.
+/// How many jobs behind the head are read for a person.
 const BEHIND_FOR_A_PERSON: usize = 250;
 
-/// The part behind the head has at most this fraction of `poll.queue_rows` jobs: a quarter.
+/// The part behind the head has at most `poll.queue_rows` divided by this number of jobs.
 const HEAD_PER_PART: usize = 4;
 
 /// The waiting jobs of a run: the head of the queue, and, if the queue is longer, one part that moves on from run to run.

@@ -15,10 +15,10 @@ pub const PER_SECOND: u32 = 20;
 /// The calls that a node may make at once.
 const AT_ONCE: u32 = 200;
 
-/// The most nodes that are remembered. Beyond that, those that called least are forgotten.
+/// The most nodes that are remembered. Beyond that, the nodes that called least are forgotten, and if that is not
+/// enough, all.
 const MOST_NODES: usize = 20_000;
 
-/// The calls of each node.
 #[derive(Debug, Default)]
 pub struct RateLimit(Mutex<BTreeMap<NodeId, Bucket>>);
 
@@ -43,7 +43,7 @@ impl RateLimit {
     pub fn allows(&self, node: NodeId, now: Time) -> bool {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= MOST_NODES && !buckets.contains_key(&node) {
-            // A full bucket says nothing: its node is as good as one that is not remembered.
+            // A full bucket is not needed, because an unknown node gets a full one.
             buckets.retain(|_, b| b.at(now).left < Bucket::FULL);
             if buckets.len() >= MOST_NODES {
                 buckets.clear();

@@ -58,7 +58,7 @@ impl RecordLocks {
         found
     }
 
-    /// Those of these slots whose records, as this run knows them, are older than the launch.
+    /// The slots among these whose records, as this run knows them, are older than the launch.
     pub fn before(&self, launch: Ulid, slots: impl Iterator<Item = Slot>) -> BTreeSet<Slot> {
         let latest = |slot: Slot| self.record(slot)?.latest_node_id().map(NodeId::ulid);
         slots.filter(|slot| latest(*slot) < Some(launch)).collect()

@@ -35,17 +35,14 @@ use tokio::time::Instant;
 /// How many events are written together at most.
 const EVENTS_TOGETHER: usize = 25;
 
-/// What is asked of a scheduled function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Decide, and carry it out.
     Act,
-    /// Only say what would be done: the input has `"dry_run": true`.
+    /// Only says what would be done: the input has `"dry_run": true`.
     DryRun,
 }
 
 impl Mode {
-    /// What this input asks.
     pub fn of(input: &Value) -> Self {
         if input.get("dry_run").and_then(Value::as_bool) == Some(true) { Self::DryRun } else { Self::Act }
     }
@@ -59,12 +56,10 @@ pub trait Perform<A>: Sync {
     async fn perform(&self, call: &[&Planned<A>], now: Time) -> Vec<ActionResult>;
 }
 
-/// One run of a scheduled function.
 #[derive(Debug)]
 pub struct Run<'a> {
     pub function: Function,
     pub store: &'a Store,
-    /// What the run has read.
     pub seen: &'a Observation,
     pub clock: RunClock,
     pub locks: RecordLocks,
@@ -86,7 +81,6 @@ pub type Numbered<'p, A> = (usize, &'p Planned<A>);
 pub type Call<'p, A> = Vec<Numbered<'p, A>>;
 
 impl<'a> Run<'a> {
-    /// A run on this observation.
     pub fn new(function: Function, store: &'a Store, seen: &'a Observation, clock: RunClock) -> Self {
         Self { function, store, seen, clock, locks: RecordLocks::new(&seen.nodes), events: Mutex::default() }
     }
@@ -110,7 +104,6 @@ impl<'a> Run<'a> {
         fresh.min(self.clock.latest(policy.watchdog.reserve_ms))
     }
 
-    /// Writes an event.
     pub async fn record_event(&self, subject: &Subject, action: ActionName, reason: &Reason) {
         self.keep([self.event(subject, action, &reason.to_string())]).await;
     }
@@ -120,8 +113,8 @@ impl<'a> Run<'a> {
         Event::new(subject, action, reason, self.now(), keep, self.store.rng())
     }
 
-    /// Writes these events. While another action of the run writes events, it takes these too: then several events are one
-    /// call. Since an action ends only when it has written what it took, no event waits for long.
+    /// Writes these events. If another action of the run is writing events, it takes these too, so that several events
+    /// are one call. An action ends only when it has written the events that it took, so no event waits for long.
     async fn keep(&self, events: impl IntoIterator<Item = Event>) {
         {
             let mut held = self.events();
@@ -203,7 +196,7 @@ impl<'a> Run<'a> {
                 }
                 EventPolicy::Event | EventPolicy::Quiet => self.event(&subject, row.action, &row.reason),
             };
-            // EC2 has chosen among the ways.
+            // The event names the way that EC2 has chosen.
             let launches = matches!(row.action, ActionName::Launch | ActionName::Relaunch | ActionName::BindInstance);
             let record = row.slot.filter(|_| launches && result.outcome == Outcome::Done);
             let launched = record.and_then(|slot| self.locks.record(slot)?.life().map(|l| l.offering.to_string()));
@@ -213,7 +206,7 @@ impl<'a> Run<'a> {
                 Some(value) => event.with(name, value),
                 None => event,
             });
-            // The record of the slot keeps nothing of this life, so the event does.
+            // The record of the slot keeps nothing of this life, so the event tells it.
             let life =
                 row.node_id.filter(|_| row.action == ActionName::Clean).and_then(|id| self.seen.node(id)?.life());
             match life {
@@ -224,7 +217,8 @@ impl<'a> Run<'a> {
         (ActionAnswer::new(row, result), event)
     }
 
-    /// The event of an action that failed: one an hour, because it may fail in every run. A launch tells its refusal by itself.
+    /// The event of an action that failed: one an hour, because it may fail in every run. A launch writes its refusal
+    /// itself.
     fn failed<A: Describe>(&self, planned: &Planned<A>, action: ActionName, error: &str) -> Option<Event> {
         let keep = self.seen.policy.history.keep_events();
         let (subject, text) = (planned.action.about().subject(), format!("not done: {error}"));

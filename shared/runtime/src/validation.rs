@@ -1,9 +1,9 @@
 //! Rows that cannot be used: those that cannot be read, and those that contradict the contract.
 //!
-//! Guarantees: such a row is quarantined before any decision, with its subject and what is wrong with it, and its subject is
-//! left alone. A node record's slot stays taken and its allocs stay as they are. A job waits, and its allocs run on. An alloc
-//! makes its node only partially read: nothing is placed or stopped there. A handle is not judged. An entry of the control table counts as
-//! never written. An attribute that this code does not know is no contradiction.
+//! Guarantees: such a row is quarantined before any decision, with its subject and what is wrong with it, and its
+//! subject is left alone. A node record's slot stays taken and its allocs stay as they are. A job waits, and its allocs
+//! run on. An alloc makes its node only partially read: nothing is placed or stopped there. A handle is not judged. An
+//! entry of the control table counts as never written. An attribute that this code does not know is no contradiction.
 //! Does not: repair anything, or delete a row that it does not understand.
 
 use model::control::Control;
@@ -14,27 +14,21 @@ use model::{AllocSummary, Handle, JobSummary, MAX_NODES, NodeRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Table, Unreadable};
 
-/// A row that was set quarantined.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InvalidRow {
-    /// The table of the row.
     pub table: Table,
-    /// What the row is about.
     pub subject: Subject,
-    /// What is wrong with the row.
     pub what: String,
 }
 
-/// The rows that were set quarantined, and the slots that they occupy.
+/// The quarantined rows, and what they are about.
 #[derive(Clone, Debug, Default)]
 pub struct Quarantined {
-    /// Each row, in no particular order.
+    /// In no particular order.
     pub rows: Vec<InvalidRow>,
-    /// The slots of the node records that were set quarantined. They stay taken.
+    /// The slots of quarantined node records. They stay taken.
     pub slots: BTreeSet<Slot>,
-    /// The jobs that were set quarantined.
     pub jobs: BTreeSet<JobId>,
-    /// The allocs that were set quarantined.
     pub allocs: BTreeSet<AllocId>,
 }
 
@@ -92,7 +86,7 @@ pub fn quarantine(
     quarantined.rows.dedup();
 }
 
-/// Notes what is wrong with a row. Returns whether the row stays: nothing is.
+/// Returns whether the row stays. If not, notes what is wrong with it.
 fn keeps(quarantined: &mut Quarantined, table: Table, subject: Subject, wrong: Option<String>) -> bool {
     let Some(what) = wrong else { return true };
     match &subject {

@@ -1,11 +1,11 @@
-//! The watchdog: each function looks whether the others still succeed (`docs/rules.md#section-8`).
+//! The watchdog: each function checks that the others still succeed (`docs/rules.md#section-8`).
 //!
 //! A function that hangs is cut off by Lambda, and one that fails is started again. So the danger is a function that no
-//! longer runs, or that fails every time. Nothing is restarted: a restart does not help if the cloud is down, so a person is
-//! told.
+//! longer runs, or that fails every time. Nothing is restarted, because a restart does not help if the cloud is down. A
+//! person is told.
 //!
-//! Guarantees: every run that could not observe leaves its error in its row, if the table can be written; the silence of a
-//! function is told by each of the others, and leaves one event in an hour, whoever tells it.
+//! Guarantees: every run that could not observe leaves its error in its row, if the table can be written. Each function
+//! reports the silence of the others, and all reports about one function leave one event in an hour.
 //! Does not: notice that all functions stand still. The template's alarms do.
 //! Source: Arvados #8236, carried over from a server to functions.
 
@@ -20,7 +20,7 @@ use std::fmt::Display;
 use std::future::Future;
 use store::Store;
 
-/// A warning about a function is one event in this time.
+/// A warning about a function is at most one event in this time.
 pub const ONCE: Span = Span::from_s(3600);
 
 /// heartbeat-ingest notes accepted heartbeats about this often.
@@ -65,7 +65,7 @@ pub fn overdue(
     found
 }
 
-/// Carries out a run, and notes why it failed if it does.
+/// Carries out a run. If it fails, notes why in the row of the function.
 pub async fn recorded<T, E: Display>(
     function: Function,
     store: &Store,

@@ -17,13 +17,14 @@ use std::time::Duration;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long nothing may come of an answer.
+/// How long to wait for the next bytes of an answer. reqwest counts from the start of the call, so this also limits
+/// sending the body.
 const SILENCE: Duration = Duration::from_secs(60);
-/// The longest time that a call with a body may take. A part of 8 MiB needs 28 KiB in a second.
+/// The longest time that a call with a body may take.
 const UPLOAD: Duration = Duration::from_secs(300);
 /// How much of the body of a refusal is read, in bytes.
 const REFUSAL_BYTES: usize = 16 * 1024;
-/// In which region a bucket is.
+/// The header that names the region of a bucket.
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// S3 for one caller. Cheap to clone.
@@ -35,7 +36,7 @@ struct Inner {
     keys: Arc<dyn Keys>,
     region: String,
     endpoint: Option<String>,
-    /// The buckets of other regions.
+    /// The regions of buckets that are not in `region`, by bucket.
     regions: Mutex<BTreeMap<String, String>>,
 }
 
@@ -139,7 +140,7 @@ pub(crate) fn header(response: &Response, name: &str) -> Option<String> {
     response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
-/// The beginning of a body, as text.
+/// The first [`REFUSAL_BYTES`] of a body, as text.
 pub(crate) async fn beginning(mut response: Response) -> String {
     let mut body = Vec::new();
     while body.len() < REFUSAL_BYTES
@@ -151,7 +152,7 @@ pub(crate) async fn beginning(mut response: Response) -> String {
     String::from_utf8_lossy(&body).into_owned()
 }
 
-/// A text as a part of a URL, as the signature has it too.
+/// A text, encoded for a URL as the signature expects it.
 pub(crate) fn encoded(text: &str) -> String {
     let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"-._~".contains(b);
     text.bytes().map(|b| if is_plain(&b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
@@ -162,7 +163,8 @@ fn is_region(text: &str) -> bool {
     (1..=32).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// The URL of an object. A certificate of S3 counts for a bucket without dots only; the others are named in the path.
+/// The URL of an object. The certificate of S3 covers only bucket names without dots, so the others are named in the
+/// path.
 fn url(endpoint: Option<&str>, region: &str, place: &S3Place) -> String {
     let key = place.key().split('/').map(encoded).collect::<Vec<_>>().join("/");
     let bucket = place.bucket();

@@ -1,6 +1,5 @@
 //! What can go wrong, by what the caller must do.
 
-/// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum S3Error {
     /// There is no such object. Only a caller who may list the bucket gets this; the others get [`S3Error::Denied`].
@@ -15,10 +14,8 @@ pub enum S3Error {
     /// There is no usable answer: S3 is away, or has an error of its own.
     #[error("no usable answer: {0}")]
     Failed(String),
-    /// There are no credentials.
     #[error("no credentials: {0}")]
     NoKeys(String),
-    /// The local file cannot be read.
     #[error("the file cannot be read: {0}")]
     File(String),
 }

@@ -1,9 +1,9 @@
-//! Storing a file of any size.
+//! Stores a file of any size.
 //!
-//! Guarantees: what is stored has the digest that was said, or nothing is stored: a file that changes meanwhile is an error;
-//! the memory that this takes is that of a few parts.
-//! Does not: take back the parts of an upload that fails. A lifecycle rule of the bucket does, and until then they cost what they
-//! weigh: to take them back would need another right.
+//! Guarantees: what is stored has the digest that the caller gave, or nothing is stored: a file that changes meanwhile
+//! is an error; the memory that this takes is that of a few parts.
+//! Does not: delete the parts of a failed upload, which would need another permission. A lifecycle rule of the bucket
+//! deletes them, and until then they cost storage.
 //! Source: "Uploading and copying objects using multipart upload", Amazon S3 User Guide.
 
 use crate::call::{Call, S3, beginning, encoded, header};
@@ -18,7 +18,7 @@ use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
-/// A larger file goes in parts, and each part but the last one has so many bytes at least.
+/// A larger file goes in parts, and each part but the last one has at least this many bytes.
 const PART_BYTES: u64 = 8 << 20;
 /// The most parts of an object.
 const MAX_PARTS: u64 = 10_000;
@@ -26,7 +26,7 @@ const MAX_PARTS: u64 = 10_000;
 const AT_ONCE: usize = 4;
 
 impl S3 {
-    /// Stores a file that has so many bytes and this digest.
+    /// Stores a file that has this size and this digest.
     pub async fn put_file(&self, place: &S3Place, path: &Path, bytes: u64, sha256: &str) -> Result<(), S3Error> {
         self.put_in_parts(place, path, (bytes, sha256), PART_BYTES.max(bytes.div_ceil(MAX_PARTS))).await
     }
@@ -92,7 +92,7 @@ impl S3 {
     }
 }
 
-/// The next bytes of a file: so many, or what is left.
+/// The next `bytes` bytes of a file, or what is left of it.
 async fn part(file: &mut File, bytes: u64, digest: &mut Sha256) -> Result<Vec<u8>, S3Error> {
     let mut part = Vec::new();
     file.take(bytes).read_to_end(&mut part).await?;
@@ -134,7 +134,7 @@ mod tests {
         async fn refused(&self, _: &Access, _: Option<&str>) {}
     }
 
-    /// What came, by the query; and whether the parts can be put together.
+    /// The bodies that came, by method and query, and whether the parts can be put together.
     type Came = Arc<Mutex<(BTreeMap<String, Bytes>, bool)>>;
 
     async fn answer(State(came): State<Came>, method: Method, uri: Uri, body: Bytes) -> Response {

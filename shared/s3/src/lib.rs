@@ -29,7 +29,6 @@ use std::time::SystemTime;
 /// Who calls, and when.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// The credentials of the caller.
     pub credentials: Credentials,
     /// The time of the call. S3 refuses a call if this is wrong by 15 minutes.
     pub at: SystemTime,

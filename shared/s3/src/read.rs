@@ -1,4 +1,4 @@
-//! Reading an object.
+//! Reads an object.
 //!
 //! Guarantees: an object is given whole or not at all; a connection that breaks is an error, and never the end.
 //! Does not: try again. The caller does.
@@ -12,10 +12,8 @@ use std::path::Path;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
-/// What an object says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// How many bytes it has.
     pub bytes: u64,
     /// Its metadata [`THEN_HEADER`], as its writer gave it.
     pub then: Option<String>,
@@ -26,7 +24,7 @@ pub struct Head {
 }
 
 impl S3 {
-    /// Reads an object of at most so many bytes.
+    /// Reads an object. One of more than `most` bytes is an error.
     pub async fn get(&self, place: &S3Place, most: u64) -> Result<(Head, Vec<u8>), S3Error> {
         let mut response = self.call(&Call::new(Method::GET, place)).await?;
         let (head, mut all) = (head(&response), Vec::new());
@@ -55,7 +53,7 @@ impl S3 {
         Ok(bytes)
     }
 
-    /// What an object says of itself.
+    /// Reads what S3 says of an object, without its content.
     pub async fn head(&self, place: &S3Place) -> Result<Head, S3Error> {
         self.call(&Call::new(Method::HEAD, place)).await.map(|response| head(&response))
     }

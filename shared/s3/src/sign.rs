@@ -12,7 +12,6 @@ use aws_sigv4::sign::v4;
 /// The name of S3 in signatures.
 pub(crate) const S3: &str = "s3";
 
-/// A call that is signed.
 #[derive(Clone, Copy, Debug)]
 pub struct Signed<'a> {
     pub region: &'a str,
@@ -25,11 +24,10 @@ pub struct Signed<'a> {
     pub body: &'a [u8],
 }
 
-/// The headers that sign this call.
 pub fn signature(access: &Access, call: &Signed<'_>) -> Result<Vec<(String, String)>, String> {
     let mut settings = SigningSettings::default();
     if call.service == S3 {
-        // It takes the path as it is, and wants the digest of the body in a header of its own.
+        // S3 takes the path as it is, and wants the digest of the body in a header of its own.
         settings.percent_encoding_mode = PercentEncodingMode::Single;
         settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
         settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;

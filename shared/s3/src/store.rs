@@ -1,14 +1,14 @@
-//! Storing an object.
+//! Stores an object.
 //!
 //! Guarantees: an object is there whole or not at all; storing it once more replaces it.
-//! Does not: try again. The caller does, with what there is by then.
+//! Does not: try again. The caller does, with the output as it is then.
 
 use crate::call::{Call, S3};
 use crate::error::S3Error;
 use model::stored::S3Place;
 use reqwest::Method;
 
-/// What an output is. A browser then shows it.
+/// The type of an output, so that a browser shows it.
 const CONTENT_TYPE: (&str, &str) = ("content-type", "text/plain; charset=utf-8");
 
 impl S3 {

@@ -1,8 +1,8 @@
-//! How long the observation's list of waiting jobs takes, once DynamoDB has answered: pages of rows to jobs in the
-//! order of the queue, each job once.
+//! Measures how long the observation needs for the list of waiting jobs after DynamoDB has answered: from pages of rows
+//! to jobs in the order of the queue, each job once.
 //!
-//! `cargo bench --workspace --bench queue`. Machines are noisy: compare the sizes within one run, by the exponent of the
-//! growth.
+//! `cargo bench --workspace --bench queue`. Machines are noisy: compare the sizes within one run, by the exponent of
+//! the growth.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may fail loudly")]
 
 #[path = "../../../tests/growth.rs"]
@@ -60,7 +60,8 @@ fn number(n: usize) -> aws_sdk_dynamodb::types::AttributeValue {
     aws_sdk_dynamodb::types::AttributeValue::N(n.to_string())
 }
 
-/// This many queued jobs. Both queries of the queue answer with all of them, so that each job shows up twice.
+/// A store with this many queued jobs. Each query of the queue answers with all of them, so each job is read several
+/// times.
 fn queued(jobs: u32) -> Store {
     let spec = JobSpec::running(["true"]);
     let job = |n| Job::submit(fixtures::job_id(n), spec.clone(), at(0)).unwrap();

@@ -1,8 +1,8 @@
-//! The attribute of a row that is compressed: what the command of an alloc printed.
+//! Compresses the one long attribute of a row: `log_tail`, the end of what the command of an alloc printed.
 //!
-//! A write unit is 1 KiB, and the end of an alloc is written in a transaction, which costs double. What commands print becomes a
-//! third or less.
-//! Guarantees: a text reads back as it was; bytes that nobody here wrote are no text, and cost no memory.
+//! A write unit is 1 KiB, and the end of an alloc is written in a transaction, which costs double. Compression leaves a
+//! third or less of what commands print.
+//! Guarantees: a text reads back as it was; invalid bytes read as no text, and cost no memory.
 //! Does not: compress a short text, which would save no unit.
 
 use aws_sdk_dynamodb::primitives::Blob;
@@ -11,19 +11,19 @@ use miniz_oxide::deflate::{CompressionLevel, compress_to_vec_zlib};
 use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 
 const ATTRIBUTE: &str = "log_tail";
-/// A text of so many bytes is compressed. A shorter one is not.
+/// The shortest text that is compressed, in bytes.
 const SHORTEST: usize = 512;
 /// The longest text that is read back, in bytes. Nobody writes a longer one.
 const LONGEST: usize = 64 << 10;
 
-/// The bytes of this attribute, if it is one that is compressed.
+/// The compressed attribute; `None` for another attribute and for a short text, which stay as they are.
 pub(crate) fn of(name: &str, value: &AttributeValue) -> Option<AttributeValue> {
     let text = value.as_s().ok().filter(|text| name == ATTRIBUTE && text.len() >= SHORTEST)?;
     let bytes = compress_to_vec_zlib(text.as_bytes(), CompressionLevel::DefaultLevel as u8);
     Some(AttributeValue::B(Blob::new(bytes)))
 }
 
-/// The text of a compressed attribute; `None` if it is no such one.
+/// The text of a compressed attribute; `None` if the value is not one.
 pub(crate) fn text(value: &AttributeValue) -> Option<String> {
     let bytes = value.as_b().ok()?;
     String::from_utf8(decompress_to_vec_zlib_with_limit(bytes.as_ref(), LONGEST).ok()?).ok()

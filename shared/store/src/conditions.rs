@@ -30,7 +30,7 @@ pub fn insert_handle(handle: &Handle) -> Write {
 
 /// Writes the handle row of an order, only if there is no row or only a tombstone. An older report cannot change the
 /// new row, because the row has a higher `seq` than the report's `as_of`. (After the tables were restored from a
-/// backup, an alloc id may be used a second time: then a tombstone of its first use may exist.)
+/// backup, an alloc id may be used a second time. Then its first use may have left a tombstone.)
 pub fn make_handle(handle: &Handle) -> Write {
     let gone = Cond::Eq("state", s(HandleState::Gone));
     Write { when: vec![Cond::Any(vec![Cond::Absent("handle"), gone])], ..insert_handle(handle) }
@@ -69,7 +69,7 @@ pub fn delete<R: Record>(record: &R) -> Write {
     Write { key: record.key(), when: vec![as_read(record)], effect: Effect::Delete }
 }
 
-/// The check that a job has no row: such a job counts as ended.
+/// The check that a job has no row. Such a job counts as ended.
 pub fn no_job(job: JobId) -> Write {
     Write { key: job_key(job), when: vec![Cond::Absent("job_id")], effect: Effect::Check }
 }

@@ -66,10 +66,8 @@ impl PartialEq for Row {
 /// Where the next page of a list begins.
 pub type PageKey = Item;
 
-/// One page of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// The rows of the page.
     pub items: Vec<Row>,
     /// Where the next page begins; `None` on the last page.
     pub next: Option<PageKey>,
@@ -109,7 +107,6 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// The list of all rows.
     pub const fn all(table: Table, index: Option<Index>) -> Self {
         Self { table, index, segment: None }
     }
@@ -124,20 +121,16 @@ pub struct Segment {
     pub of: i32,
 }
 
-/// Why a call of the database failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {
-    /// A table does not exist.
     #[error(
         "table {0} does not exist: check NODEKEEPER_CLUSTER and the region, or make the tables (`nodekeeper init`, or deploy the stack)"
     )]
     NoTable(String),
-    /// DynamoDB cannot be reached, or did not answer.
     #[error(
         "DynamoDB did not answer ({operation}): check AWS_ENDPOINT_URL_DYNAMODB, the region and the credentials: {detail}"
     )]
     Unreachable { operation: &'static str, detail: String },
-    /// DynamoDB throttles the call.
     #[error("DynamoDB throttles ({operation}): the next run tries again")]
     Throttled { operation: &'static str },
     /// DynamoDB answered with another error.
@@ -148,7 +141,6 @@ pub enum DbError {
     Corrupt { table: &'static str, key: String, detail: String },
 }
 
-/// Why a write did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A condition did not hold: someone else was first. Contains the current row if the caller asked for it.
@@ -166,13 +158,12 @@ impl WriteError {
     /// A failed condition, without the row.
     pub const CONFLICT: Self = Self::Conflict(None);
 
-    /// Whether someone else was first.
     pub const fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict(_))
     }
 }
 
-/// Passes over a lost race.
+/// Counts a lost race as success.
 pub fn ignore_conflict<T>(written: Result<T, WriteError>) -> Result<(), WriteError> {
     match written {
         Err(WriteError::Conflict(_)) => Ok(()),
@@ -183,7 +174,6 @@ pub fn ignore_conflict<T>(written: Result<T, WriteError>) -> Result<(), WriteErr
 /// What a single write returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing.
     None,
     /// The whole row: after the write, or, if a condition failed, the current one.
     Row,
@@ -198,9 +188,7 @@ pub trait Db: Send + Sync {
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError>;
     /// One page of a query. An index may be behind its table.
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError>;
-    /// One page of a list.
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError>;
-    /// One conditional write.
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError>;
     /// All of these writes, or none.
     async fn transact(&self, writes: &[Write]) -> Result<(), WriteError>;

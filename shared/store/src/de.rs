@@ -1,15 +1,14 @@
 //! Deserializes the model's types directly from the attributes of a row, without a copy in between.
 //!
-//! Guarantees: a set is read as a list; a number without a fraction is read as a whole number; an attribute that is null is as
-//! good as absent.
-//! Does not: know tables or records. Binary values are not supported and are read as no value.
+//! Guarantees: a set is read as a list; a number without a fraction is read as a whole number; a null attribute counts
+//! as absent.
+//! Does not: know tables or records. Binary values are not supported and read as no value.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::de::value::{BorrowedStrDeserializer, Error, MapDeserializer, SeqDeserializer};
 use serde::de::{Deserializer, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// An attribute's value.
 #[derive(Clone, Copy)]
 struct Attribute<'a>(&'a AttributeValue);
 
@@ -21,14 +20,13 @@ struct Text<'a>(&'a str);
 #[derive(Clone, Copy)]
 struct Number<'a>(&'a str);
 
-/// Attributes by name.
 pub(super) fn attributes<'a>(
     pairs: impl Iterator<Item = (&'a str, &'a AttributeValue)>,
 ) -> impl Deserializer<'a, Error = Error> {
     MapDeserializer::new(said(pairs))
 }
 
-/// The attributes that say something. Other programs may write null in place of nothing.
+/// Leaves out null attributes. Other programs may write null where nodekeeper leaves the attribute out.
 fn said<'a>(
     pairs: impl Iterator<Item = (&'a str, &'a AttributeValue)>,
 ) -> impl Iterator<Item = (Text<'a>, Attribute<'a>)> {
@@ -107,7 +105,7 @@ impl<'de> Deserializer<'de> for Attribute<'de> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// The model stores an enum as a text, which is the word of the variant.
+    /// The model stores an enum as text: the word of its variant.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         name: &'static str,

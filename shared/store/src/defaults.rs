@@ -30,7 +30,7 @@ fn defaults(part: &str) -> Vec<(&'static str, Value)> {
     words.get(1..).unwrap().chunks_exact(2).filter_map(of).collect()
 }
 
-/// Reads the row without each attribute that has a default, and with null in its place.
+/// Checks each default: the row without the attribute, and the row with null, read as the row with the default.
 fn check<R: Readable + Serialize>(table: Table, part: &str, whole: &Item, but: &[&str]) -> BTreeSet<&'static str> {
     check_within::<R>(table, part, None, whole, but)
 }

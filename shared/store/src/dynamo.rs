@@ -1,8 +1,8 @@
 //! DynamoDB through the AWS SDK: the only file that calls it.
 //!
-//! Guarantees: unprocessed keys are asked for again; a failed condition, a transaction conflict and a
-//! fault are different errors; a retry by the SDK never carries out a write twice, because every write
-//! is conditional.
+//! Guarantees: unprocessed keys are asked for again; a failed condition, a transaction conflict and a fault are
+//! different errors; a retry by the SDK never carries out a write twice, because every write has a condition or puts
+//! the same row again.
 //! Does not: decide what to read or write.
 
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
@@ -31,11 +31,11 @@ const BATCH_KEYS: usize = 100;
 const BATCHES_AT_ONCE: usize = 8;
 /// The most rows in one batch write.
 const BATCH_ROWS: usize = 25;
-/// How often the unprocessed part of a batch is asked for again.
+/// The most requests for one batch: the first one, and those for its unprocessed part.
 const BATCH_TRIES: u32 = 8;
 
-/// Gives a request the condition of its write, and the names and values that its expressions use. This is a macro
-/// because the builders of the SDK have no trait in common.
+/// Gives a request the condition of its write, and the names and values that its expressions use. It is a macro because
+/// the builders of the SDK have no trait in common.
 macro_rules! conditional {
     ($request:expr, $condition:expr, $aliases:expr) => {
         $request
@@ -45,7 +45,6 @@ macro_rules! conditional {
     };
 }
 
-/// The tables of one cluster.
 #[derive(Clone)]
 pub struct Dynamo {
     client: Client,
@@ -67,8 +66,8 @@ impl Dynamo {
     }
 
     /// The same tables, for a reader whose permissions hide the environments of jobs: reads ask for all other
-    /// attributes by name. A row then reads as if its job had no environment. Writes are as before: a write changes
-    /// only the attributes that differ.
+    /// attributes by name. A row then reads as if its job had no environment. Writes do not change, because a write
+    /// sets only the attributes that differ.
     pub fn without_env(&self) -> Self {
         Self { hides_env: true, ..self.clone() }
     }
@@ -82,7 +81,6 @@ impl Dynamo {
         Some((expression.join(", "), aliases))
     }
 
-    /// The cluster of these tables.
     pub const fn cluster(&self) -> &ClusterName {
         &self.cluster
     }
@@ -192,7 +190,7 @@ fn some<K, V>(map: HashMap<K, V>) -> Option<HashMap<K, V>> {
     (!map.is_empty()).then_some(map)
 }
 
-/// What it means that the SDK refuses to build a request.
+/// The error when the SDK refuses to build a request.
 fn unbuilt(operation: &'static str) -> impl Fn(BuildError) -> DbError + Copy {
     move |e| DbError::Refused { operation, code: "BuildError".into(), message: e.to_string() }
 }
@@ -229,7 +227,7 @@ where
     }
 }
 
-/// The meaning of the error of a single write. `old` is the current row, if it was asked for.
+/// The error of a single write. `old` is the current row, if the caller asked for it.
 fn write_error<E, R>(operation: &'static str, table: &str, error: &SdkError<E, R>, old: Option<Row>) -> WriteError
 where
     E: ProvideErrorMetadata + Error + 'static,
@@ -246,8 +244,8 @@ fn rows(items: Option<Vec<Item>>) -> Vec<Row> {
     items.unwrap_or_default().into_iter().map(Row::from).collect()
 }
 
-/// The meaning of a cancelled transaction. If its writes failed for different reasons, a failed condition comes
-/// before a conflict, and a conflict before throttling.
+/// The error of a cancelled transaction. If its writes failed for different reasons, a failed condition comes before a
+/// conflict, and a conflict before throttling.
 fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
     let has = |code: &str| reasons.iter().any(|r| r.code() == Some(code));
     let operation = "TransactWriteItems";
@@ -267,7 +265,7 @@ fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
     }
 }
 
-/// Waits before the unprocessed part of a batch is asked for once more. An error if that was done often enough.
+/// Waits before the unprocessed part of a batch is requested again. An error after [`BATCH_TRIES`] requests.
 async fn pause_of_batch(operation: &'static str, tries: &mut u32) -> Result<(), DbError> {
     if *tries == BATCH_TRIES {
         return Err(DbError::Throttled { operation });
@@ -453,8 +451,8 @@ impl Db for Dynamo {
         use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as E;
         let items: Vec<TransactWriteItem> = writes.iter().map(|w| self.transact_item(w)).collect::<Result<_, _>>()?;
         let table = writes.first().map(|w| self.name(w.key.table)).unwrap_or_default();
-        // The SDK adds a request token and uses the same one for its retries. So if a transaction was committed but
-        // its answer was lost, the retry does not fail.
+        // The SDK adds a request token and uses the same one for its retries. So the retry does not fail if the
+        // transaction was committed and only its answer was lost.
         self.client.transact_write_items().set_transact_items(Some(items)).send().await.map(|_| ()).map_err(|e| match e
             .as_service_error()
         {

@@ -1,18 +1,17 @@
-//! How jobs end, as the index of the queue tells it.
+//! How a job ended, as far as the index of the queue keeps ends apart.
 //!
-//! Guarantees: every state of a job that has ended is one of these ends, and each has values of `queue` of its own.
+//! Guarantees: each state of an ended job belongs to one of these ends, and each end has its own values of `queue`.
 //! Does not: say why a job ended. Its cause does.
 
 use model::JobState;
 use model::ids::JobId;
 
-/// These values of `queue`: the word of an end with each number.
+/// The values of `queue` of one end: its word with each of these numbers.
 macro_rules! spread {
     ($end:literal: $($number:literal)*) => { &[$(concat!($end, "#", $number)),*] };
 }
 
-/// How a job ended, as far as the index of the queue tells ends apart: a list of those that failed must not read those that
-/// did not.
+/// How a job ended. The index keeps ends apart, so that a list of failed jobs does not read the other jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Complete,
@@ -22,9 +21,7 @@ pub enum End {
 }
 
 impl End {
-    /// Every end.
     pub const ALL: [Self; 3] = [Self::Complete, Self::Failed, Self::Cancelled];
-    /// Every end that nobody asked for.
     pub const NOT_CANCELLED: [Self; 2] = [Self::Complete, Self::Failed];
 
     /// The end of a job in this state; `None` if it has not ended.
@@ -37,7 +34,8 @@ impl End {
         }
     }
 
-    /// The values of `queue` that jobs have after this end. Several, as those of waiting jobs.
+    /// The values of `queue` that jobs have after this end. There are several for the same reason as for waiting jobs
+    /// (see `QUEUED`).
     pub(crate) const fn values(self) -> &'static [&'static str; 8] {
         match self {
             Self::Complete => spread!("complete": 0 1 2 3 4 5 6 7),

@@ -1,8 +1,9 @@
-//! Finding jobs: the newest ones, those of a name, and those with a part of an id.
+//! Finds jobs: the newest ones, those with a name, and those with a part of an id.
 //!
-//! Guarantees: what a list costs depends on its length and not on the number of stored jobs, except that the end of an id
-//! costs the ids of one of 32 parts; each list is in order, the newest job first, without a gap.
-//! Does not: read the jobs; see more than the indexes do, which may be behind the table.
+//! Guarantees: the cost of a list depends on its length and not on the number of stored jobs; only a search by the end
+//! of an id reads all ids of one of 32 parts. Each list is in order, the newest job first, without a gap.
+//! Does not: read the jobs; see more than the indexes do, which may be behind the table; cut a list exactly. `most` is
+//! a rough number: a list may be several times as long.
 
 use crate::db::{DbError, Page, PageKey, Query, Row};
 use crate::queue::share;
@@ -14,10 +15,10 @@ use model::ids::JobId;
 use model::time::Time;
 use std::cmp::Reverse;
 
-/// Behind every character that a name or an id has.
+/// Sorts after every character of a name or an id.
 const LAST: char = char::MAX;
 
-/// Behind every id: the first character of a ULID is at most 7.
+/// Sorts after every id: the first character of a ULID is at most 7.
 const BEHIND_IDS: &str = "8";
 
 /// Ids of jobs, the newest first.
@@ -29,7 +30,7 @@ pub struct Found {
 }
 
 impl Store {
-    /// The newest jobs that are older than `below`, at most about so many, and none that was submitted before `since`.
+    /// The newest jobs that are older than `below` and were not submitted before `since`, about `most` of them.
     pub async fn newest(&self, below: Option<JobId>, since: Time, most: usize) -> Result<Found, DbError> {
         let first = JobId::new(model::ids::Ulid::from_parts(since.as_ms().max(0).unsigned_abs(), 0));
         let last = below.map_or_else(|| LAST.to_string(), |id| id.to_string());
@@ -37,20 +38,21 @@ impl Store {
         Ok(self.newest_in_range(&range, most).await?.below(below))
     }
 
-    /// The newest jobs whose ids begin so, at most about so many.
+    /// The newest jobs whose ids begin with `beginning`, about `most` of them.
     pub async fn with_beginning(&self, beginning: &str, most: usize) -> Result<Found, DbError> {
         let range = Range { index: IDS, first: beginning.to_owned(), last: format!("{beginning}{LAST}") };
         self.newest_in_range(&range, most).await
     }
 
-    /// The newest jobs with this name that are older than `below`, at most about so many.
+    /// The newest jobs with this name that are older than `below`, about `most` of them.
     pub async fn named(&self, name: &str, below: Option<JobId>, most: usize) -> Result<Found, DbError> {
         let last = below.map_or_else(|| BEHIND_IDS.to_owned(), |id| id.to_string());
         let range = Range { index: NAMES, first: named(name, ""), last: named(name, last) };
         Ok(self.newest_in_range(&range, most).await?.below(below))
     }
 
-    /// The jobs whose names begin so, at most about so many: of more, those whose names come last.
+    /// The jobs whose names begin with `beginning`, about `most` of them. If there are more, those whose names sort
+    /// last.
     pub async fn with_names_beginning(&self, beginning: &str, most: usize) -> Result<Found, DbError> {
         let range = Range { index: NAMES, first: beginning.to_owned(), last: format!("{beginning}{LAST}") };
         let pages = self.pages(&range, most).await?;
@@ -58,7 +60,7 @@ impl Store {
         Ok(Found { ids: ids(pages.iter().flat_map(|page| &page.items)), more })
     }
 
-    /// The jobs whose ids end so. Reads all ids with the same last character.
+    /// The jobs whose ids end with `end`. Reads all ids with the same last character.
     pub async fn with_end(&self, end: &str) -> Result<Vec<JobId>, DbError> {
         let Some(tail) = end.chars().next_back() else { return Ok(Vec::new()) };
         let (rows, _) = self.rows(&query(IDS, s(tail), None, None), None, usize::MAX).await?;
@@ -72,7 +74,7 @@ impl Store {
             return Ok(Found::default());
         }
         let pages = self.pages(range, most).await?;
-        // A job that is older than this may have a newer one on a page that was not read.
+        // A job that is older than `known` may have a newer one on a page that was not read.
         let cut = pages.iter().filter_map(|page| page.next.as_ref()?.get("job_id")?.as_s().ok()?.parse::<JobId>().ok());
         let known = cut.max();
         let mut ids = ids(pages.iter().flat_map(|page| &page.items).filter(|row| range.takes(row)));
@@ -80,7 +82,7 @@ impl Store {
         Ok(Found { ids, more: known.is_some() })
     }
 
-    /// The first page of each part.
+    /// The first page of each of the 32 parts.
     async fn pages(&self, range: &Range, most: usize) -> Result<Vec<Page>, DbError> {
         let limit = i32::try_from(share(most, TAILS.len())).ok();
         let pages = TAILS.chars().map(|tail| async move {
@@ -92,14 +94,14 @@ impl Store {
 }
 
 impl Found {
-    /// Without the job that the list begins behind.
+    /// Without the job `id`: a range includes its bounds, and the list begins behind this job.
     fn below(mut self, id: Option<JobId>) -> Self {
         self.ids.retain(|found| Some(*found) != id);
         self
     }
 }
 
-/// A part of an index that is read.
+/// A range of keys of an index. It includes both bounds.
 struct Range {
     index: Index,
     first: String,
@@ -107,7 +109,7 @@ struct Range {
 }
 
 impl Range {
-    /// Whether a row of the range is asked for. The name of another job may begin with this one and `#`.
+    /// Whether the caller asked for this row of the range. The name of another job may begin with the name and `#`.
     fn takes(&self, row: &Row) -> bool {
         let text = |name: &str| row.get(name).and_then(|value| value.as_s().ok());
         self.index.name != NAMES.name

@@ -1,6 +1,6 @@
-//! Reading handles: those of a node, and those that are due.
+//! Reads handles: those of a node, and those that are due.
 //!
-//! Guarantees: each row is read consistently, also where an index names it; a run reads a bounded number of due handles.
+//! Guarantees: each row is read consistently, also if an index named it; a run reads a bounded number of due handles.
 //! Does not: decide what becomes of a handle, or change one.
 
 use crate::db::{DbError, PageKey, Query, Row};
@@ -13,8 +13,8 @@ use model::Handle;
 use model::ids::NodeId;
 use model::time::{Span, Time};
 
-/// The most handles that one run of sweep-dispatch looks at. To read more takes so long that the run's decisions would be too
-/// old to be carried out, and then no run would ever make the number less.
+/// The most handles that one run of sweep-dispatch looks at. Reading more takes so long that the run's decisions are
+/// too old to be carried out, and the number would never go down.
 const MOST_DUE: usize = 20_000;
 
 impl Store {
@@ -45,11 +45,11 @@ impl Store {
         self.read(&handle_key(node, handle)).await
     }
 
-    /// The handles that are due, those that wait longest first, and not more than one run can decide about. The index names
-    /// them, and then each row is read consistently.
+    /// The handles that are due, those that wait longest first, at most `MOST_DUE`. The index names them, and then each
+    /// row is read consistently.
     ///
-    /// If more are due, every second run begins at another place. Otherwise rows that nobody can change now (those of a node
-    /// whose record was quarantined, for example) would hide the others for ever.
+    /// If more are due, about every second run begins at another place. Otherwise rows that nobody can change now
+    /// (those of a node whose record was quarantined, for example) would hide the others for ever.
     pub async fn handles_due(&self, now: Time) -> Result<Listed<Handle>, DbError> {
         let (mut due, more) = self.due_from(None, now).await?;
         let due_at = |row: &Row| row.get("due_at")?.as_n().ok()?.parse().ok().map(Time::from_ms);
@@ -67,7 +67,7 @@ impl Store {
         Ok(Listed::of(Table::Handles, &self.get_each(due.iter().filter_map(key)).await?))
     }
 
-    /// What the index says of the handles that are due, from this time on, and whether more are due.
+    /// The index's rows of the handles that are due at `from` or later, and whether more are due.
     async fn due_from(&self, from: Option<Time>, now: Time) -> Result<(Vec<Row>, bool), DbError> {
         let (range_at_least, range_at_most) = (from.map(|at| n(at.as_ms())), Some(n(now.as_ms())));
         let query = Query { range_at_least, range_at_most, ..Query::of(Table::Handles, Some(DUE), s("due")) };

@@ -1,14 +1,15 @@
-//! What the row of an ended job has for the outside: the attribute `end`, which the template's pipe passes on as an event.
+//! The attribute `end` of an ended job's row: what the outside hears of it. The template's pipe passes it on as an
+//! event.
 //!
-//! Guarantees: each field of [`JOB_EVENT`] is there in each job that has ended, as text, and no character of it needs an escape
-//! in JSON. A pipe puts values into its template as they are, and leaves out what is absent.
-//! Does not: hold anything that nodekeeper itself reads, or the command, the environment and the output of the job, but for the
-//! line that its reason quotes.
+//! Guarantees: each ended job has each field of [`JOB_EVENT`] as text, and no character of it needs an escape in JSON.
+//! The reason is that a pipe puts values into its template as they are, and leaves out what is absent.
+//! Does not: hold anything that nodekeeper itself reads, or the job's command, environment or output, except the line
+//! that its reason quotes.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::{EndCause, Job};
 
-/// The attribute. A row has it from the write that ends the job on.
+/// The write that ends the job sets this attribute, and it stays.
 pub(crate) const END: &str = "end";
 
 /// The fields of the attribute, which are those of the event, besides the cluster and the id of the job.
@@ -32,7 +33,7 @@ pub(crate) fn end(job: &Job) -> Option<AttributeValue> {
     Some(AttributeValue::M(fields.collect()))
 }
 
-/// The text without what JSON would escape.
+/// The text with another character for each one that JSON would escape.
 fn plain(text: &str) -> String {
     let replaced = |c: char| match c {
         '"' => '\'',

@@ -8,12 +8,11 @@ use crate::write::Item;
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Map, Value};
 
-/// A value as an attribute.
 pub(crate) fn attribute(value: Value) -> AttributeValue {
     match value {
         Value::Null => AttributeValue::Null(true),
         Value::Bool(b) => AttributeValue::Bool(b),
-        // JSON says 3.0 where a row says 3.
+        // JSON has 3.0 where a row has 3.
         Value::Number(number) if number.is_f64() => AttributeValue::N(number.as_f64().unwrap_or_default().to_string()),
         Value::Number(number) => AttributeValue::N(number.to_string()),
         Value::String(text) => AttributeValue::S(text),
@@ -24,12 +23,10 @@ pub(crate) fn attribute(value: Value) -> AttributeValue {
     }
 }
 
-/// A row as JSON: sets become lists.
 pub fn to_json(item: &Item) -> Value {
     Value::Object(item.iter().map(|(k, v)| (k.clone(), plain(v))).collect::<Map<_, _>>())
 }
 
-/// An attribute as a value.
 pub(crate) fn plain(value: &AttributeValue) -> Value {
     let number = |text: &str| -> Value {
         let whole = text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<u64>().map(Value::from));

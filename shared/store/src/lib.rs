@@ -5,7 +5,7 @@
 //! | [`Store`] | reads and conditional writes |
 //! | [`transactions`] | sequences of writes: place, end, stop, clean; the only place where jobs and allocs end |
 //! | [`TABLES`] | tables and indexes, from which local tables are made and the template is checked |
-//! | [`Db`] | the boundary: six operations; [`Dynamo`] implements them through the AWS SDK |
+//! | [`Db`] | the boundary: seven operations; [`Dynamo`] implements them through the AWS SDK |
 //!
 //! Guarantees: every write is conditional (`docs/rules.md#R3`).
 //! Does not: decide anything.

@@ -13,9 +13,7 @@ use std::fmt;
 /// A row that cannot be read as the model's type.
 #[derive(Clone, PartialEq)]
 pub struct Unreadable {
-    /// The table of the row.
     pub table: Table,
-    /// What is wrong with the row.
     pub detail: String,
     row: Row,
 }
@@ -70,7 +68,6 @@ impl Unreadable {
         self.id("node_id").or_else(|| self.id("live_node"))
     }
 
-    /// The name of a handle.
     pub fn handle(&self) -> Option<&str> {
         self.text("handle").filter(|_| self.table == Table::Handles)
     }
@@ -81,12 +78,10 @@ impl Unreadable {
     }
 }
 
-/// A list: the rows that can be read, and the others.
+/// A list whose unreadable rows do not hide the others.
 #[derive(Clone, Debug)]
 pub struct Listed<R> {
-    /// The rows that can be read.
     pub rows: Vec<R>,
-    /// The rows that cannot be read.
     pub unreadable: Vec<Unreadable>,
 }
 

@@ -19,22 +19,24 @@ use model::{
     cache_handle,
 };
 
-/// What placing the members of a job adds to them and needs to know.
+/// How the members of a job are placed.
 pub struct Placing<'a> {
     /// The unknown alloc that a copy is placed for.
     pub replaces: Option<&'a Alloc>,
-    /// Adds to an alloc what the policy and other jobs say: where its whole output is to be stored, and what its inputs are.
+    /// Adds to an alloc what the policy and other jobs decide: where its whole output is stored, and what its inputs
+    /// are.
     pub complete: &'a (dyn Fn(&mut Alloc) + Sync),
     pub keep: Retention,
     pub now: Time,
 }
 
-/// Places these members of a job, each on a node of its own: all of them, or none. The nodes must take work and have the versions
-/// as read. Returns the nodes as written.
+/// Places these members of a job, each on a node of its own: all of them, or none. The nodes must take work and have
+/// the versions as read. Returns the nodes as written.
 ///
-/// As many members as a transaction takes are placed by one. Of more members, each part is a transaction of its own, and the
-/// write of the last part makes the job `placed`: no member starts before. If a part fails, the job is `regrouping`: the
-/// members that are on nodes stop. If the run is killed between two parts, the job stays `placing`, and a later run does that.
+/// One transaction places as many members as fit into it. If there are more, each part is a transaction of its own, and
+/// the write of the last part makes the job `placed`: no member starts before. If a part fails, the job becomes
+/// `regrouping`, and the members that are on nodes stop. If the run is killed between two parts, the job stays
+/// `placing`, and a later run makes it `regrouping`.
 pub async fn place(
     store: &Store,
     job: &Job,
@@ -57,7 +59,7 @@ pub async fn place(
                     let reason = Reason::JobNow { state: after.summary.state, message: format!(": {message}") };
                     let subject = Subject::Job(job.summary.job_id);
                     let event = event_of(&subject, ActionName::EndJob, &reason, placing.keep, placing.now);
-                    // If somebody else has changed the job, that is enough: the job is not placed.
+                    // A conflict is fine: somebody else has changed the job, so it is not placed either.
                     ignore_conflict(store.transact(&[change(Some(&job), &after).0, event]).await)?;
                 }
                 return Err(error);
@@ -67,7 +69,7 @@ pub async fn place(
     Ok(written)
 }
 
-/// What placing a member writes, besides its caches: the node and the alloc.
+/// How many rows placing a member writes, besides its caches: the node and the alloc.
 const WRITES_OF_MEMBER: usize = 2;
 
 /// Places these members in one transaction. Returns the job and the nodes as written.
@@ -120,9 +122,9 @@ async fn place_part(
     done.map(|()| (job_after, nodes))
 }
 
-/// Skips alloc ids that have rows already. After the tables are restored from backups of different moments, an alloc with the next
-/// id may exist although the job does not know of it. Without the skip, the job would wait until that row is gone, and would hold
-/// up the jobs after it.
+/// Skips alloc ids that have rows already. After the tables are restored from backups of different moments, an alloc
+/// with the next id may exist although the job does not know of it. Without the skip, the job and those behind it would
+/// wait until that row is gone.
 async fn skip_spent_ids(store: &Store, job: &Job, ids: &[AllocId]) -> Result<(), WriteError> {
     let same = store.job(job.summary.job_id).await?.is_some_and(|now| now.summary.version == job.summary.version);
     for id in ids.iter().take_while(|_| same) {
@@ -136,7 +138,7 @@ async fn skip_spent_ids(store: &Store, job: &Job, ids: &[AllocId]) -> Result<(),
     Ok(())
 }
 
-/// Whether there is a row, also one that cannot be read.
+/// Whether there is a row. A row that cannot be read counts.
 fn has_row(read: Result<Option<Alloc>, DbError>) -> Result<bool, DbError> {
     match read {
         Ok(row) => Ok(row.is_some()),
@@ -145,7 +147,7 @@ fn has_row(read: Result<Option<Alloc>, DbError>) -> Result<bool, DbError> {
     }
 }
 
-/// The rows of the caches that an alloc names. Its own directory needs none while it lives.
+/// The writes for the caches that an alloc names. The alloc's own directory needs no row while the alloc lives.
 async fn cache_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) -> Result<Vec<Write>, WriteError> {
     let (node_id, seq) = (alloc.summary.node_id, alloc.summary.placed_seq);
     let deadline = now + keep.creating;
@@ -157,8 +159,8 @@ async fn cache_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) ->
                 let new = Handle::new(node_id, name, HandleKind::Volume, HandleState::Creating, seq, deadline);
                 make_handle(&Handle { deadline_at: Some(deadline), ..new })
             }
-            // The cache is on the node or not: its row is not touched. Nobody destroys it while it cannot be read, and
-            // afterwards it counts as used.
+            // It is not known whether the cache is on the node, so its row stays as it is. Nobody destroys the cache
+            // while the row cannot be read, and afterwards it counts as used.
             HandleRow::Unreadable => continue,
             HandleRow::Is(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
                 // The cache is used again, so its unused time starts again.
@@ -166,11 +168,11 @@ async fn cache_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) ->
                 let due_at = row.due_at.max(now + keep.creating);
                 change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
             }
-            // Its node cannot destroy it. Otherwise the job would be placed here again and again.
+            // The node cannot destroy the cache, so the alloc may use it. A conflict here would come again in each run.
             HandleRow::Is(row) if row.is_stuck(now) => {
                 change_handle(&row, &Handle { due_at: deadline, ..row.used(None, seq, now) })
             }
-            // The cache is being destroyed: the next run places the alloc.
+            // The node is destroying the cache: the next run places the alloc.
             HandleRow::Is(_) => return Err(WriteError::CONFLICT),
         });
     }

@@ -1,9 +1,9 @@
-//! Reading the queue: the jobs that wait, in their order, the jobs that are placed, and those that ended last.
+//! Reads the queue: the waiting jobs in their order, the placed jobs, and the jobs that ended last.
 //!
 //! One value of the hash key of an index takes about 1,000 writes a second. So the waiting jobs are spread over several
-//! values by their ids. A reader merges them by their ranks.
+//! values by their ids, and a reader merges them by their ranks.
 //!
-//! Guarantees: the number of rows that a part costs depends on the length of the part, and not on the length of the queue.
+//! Guarantees: the rows that a part of the queue costs depend on the length of the part, not of the queue.
 //! Does not: see more than the index does, which may be behind the table.
 
 use crate::db::{DbError, Page, PageKey, Query, Row};
@@ -20,13 +20,12 @@ use std::collections::HashSet;
 
 impl Store {
     /// Every job that has not ended, queued ones first, each group in the order of the queue.
-    /// The index may be behind the table.
     pub async fn queue(&self) -> Result<Vec<JobSummary>, DbError> {
         let waiting = self.waiting(None, usize::MAX).await?.jobs;
         Ok(placed_last(waiting, self.placed().await?.all()?))
     }
 
-    /// The same jobs with those rows that cannot be read, and of the waiting ones at most so many.
+    /// As [`Store::queue`], with the rows that cannot be read, and with at most `most` waiting jobs.
     pub async fn queue_listed(&self, most: usize) -> Result<Waiting, DbError> {
         let (mut queue, placed) = (self.waiting(None, most).await?, self.placed().await?);
         queue.jobs = placed_last(queue.jobs, placed.rows);
@@ -34,35 +33,32 @@ impl Store {
         Ok(queue)
     }
 
-    /// Every job that is placing, placed or regrouping. The index may be behind the table.
+    /// Every job that is placing, placed or regrouping.
     pub async fn placed(&self) -> Result<Listed<JobSummary>, DbError> {
         self.query(&jobs_with("placed")).await
     }
 
-    /// The waiting jobs behind this rank, in the order of the queue, at most so many, also those that follow other jobs. The
-    /// index may be behind the table.
+    /// The waiting jobs behind this rank, also those that follow other jobs, in the order of the queue, at most `most`.
     pub async fn waiting(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
         let hashes: Vec<&'static str> = QUEUED.into_iter().chain([HELD]).collect();
         self.waiting_in(&hashes, behind, most).await
     }
 
-    /// The jobs behind this rank that may be placed, in the order of the queue, at most so many. The index may be behind the
-    /// table.
+    /// The jobs behind this rank that may be placed, in the order of the queue, at most `most`.
     pub async fn queued(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
         self.waiting_in(&QUEUED, behind, most).await
     }
 
-    /// The jobs behind this rank that follow other jobs, in the order of the queue, at most so many. The index may be behind
-    /// the table.
+    /// The jobs behind this rank that follow other jobs, in the order of the queue, at most `most`.
     pub async fn held(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
         self.waiting_in(&[HELD], behind, most).await
     }
 
-    /// The jobs that ended last in one of these ways, the newest first: at most so many, and none that ended before `since`.
-    /// The index may be behind the table.
+    /// The jobs that ended last in one of these ways, the newest first: at most `most`, and none that ended before
+    /// `since`.
     pub async fn ended(&self, ends: &[End], since: Time, most: usize) -> Result<Vec<Ended>, DbError> {
         let hashes: Vec<&'static str> = ends.iter().flat_map(|end| end.values()).copied().collect();
-        // Mostly they are spread evenly over the values of one end. Where they are not, more is read.
+        // The jobs of one end are usually spread evenly over its values. If not, the next turn reads more.
         let mut each = share(most, SPREAD);
         let ended = loop {
             let (ended, is_whole) = self.ended_of(&hashes, since, each).await?;
@@ -74,8 +70,8 @@ impl Store {
         Ok(ended.into_iter().take(most).collect())
     }
 
-    /// The jobs with these values of `queue` that ended last, of at most `each` of each value: without those behind which there
-    /// may be others; and whether these are all.
+    /// The jobs with these values of `queue` that ended last, and whether these are all. Reads at most `each` jobs of
+    /// each value, and leaves out those that may have a newer one on a page that was not read.
     async fn ended_of(&self, hashes: &[&'static str], since: Time, each: usize) -> Result<(Vec<Ended>, bool), DbError> {
         let limit = i32::try_from(each).ok();
         let pages = hashes.iter().map(|hash| async move {
@@ -85,7 +81,7 @@ impl Store {
         let pages = futures::future::try_join_all(pages).await?;
         let is_whole = pages.iter().all(|page| page.next.is_none());
         let of_row = |row: &Row| Some(Ended { at: rows::ended_at(row)?, job: rows::from_row(Table::Jobs, row).ok()? });
-        // A job that ended before this may have one before it on a page that was not read.
+        // A job that ended before `known` may have a newer one on a page that was not read.
         let cut = pages.iter().filter(|page| page.next.is_some());
         let known = cut.filter_map(|page| page.items.last().and_then(|row| rows::ended_at(row))).max();
         let mut ended: Vec<Ended> = pages.iter().flat_map(|page| page.items.iter().filter_map(of_row)).collect();
@@ -94,12 +90,12 @@ impl Store {
         Ok((ended, is_whole))
     }
 
-    /// The waiting jobs that were submitted last, the newest first, at most so many. The index has them in the order of the
-    /// queue. So this costs a query for each priority that waiting jobs have. `end` says that more jobs wait.
+    /// The waiting jobs that were submitted last, the newest first, at most `most`. The index has the order of the
+    /// queue, so this costs a query for each priority that waiting jobs have. `end` says that more jobs wait.
     pub async fn waiting_newest(&self, most: usize) -> Result<Waiting, DbError> {
         let hashes = QUEUED.into_iter().chain([HELD]);
         let parts = futures::future::try_join_all(hashes.map(|hash| self.newest_of(hash, most))).await?;
-        // A job that is older than this may have a newer one that was not read.
+        // A job that is older than `known` may have a newer one that was not read.
         let known = parts.iter().filter_map(|(_, cut)| *cut).max();
         let all = parts.into_iter().fold(Listed::default(), |all, (part, _)| all.and(part.read));
         let (mut jobs, unreadable) = (all.rows, all.unreadable);
@@ -112,7 +108,8 @@ impl Store {
         Ok(Waiting { jobs, end, unreadable })
     }
 
-    /// The newest jobs of each priority with this value of `queue`, and the last one that was read of a priority that has more.
+    /// The newest jobs of each priority with this value of `queue`, and the newest of the jobs at which a priority was
+    /// cut off.
     async fn newest_of(&self, hash: &'static str, most: usize) -> Result<(Part, Option<JobId>), DbError> {
         // Only the jobs that the commands submit are spread evenly.
         let limit = if hash == HELD || Some(&hash) == QUEUED.first() { most } else { share(most, SPREAD) };
@@ -136,7 +133,7 @@ impl Store {
         }
     }
 
-    /// The jobs behind this rank that have one of these values of `queue`.
+    /// The jobs behind this rank that have one of these values of `queue`, merged.
     async fn waiting_in(&self, hashes: &[&'static str], behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
         let mut parts: Vec<Part> = hashes.iter().map(|hash| Part::behind(hash, behind)).collect();
         // The jobs are spread evenly over the values. So the first page of each value is nearly always enough.
@@ -152,7 +149,7 @@ impl Store {
                     part.add(page);
                 }
             }
-            // A job behind this rank may be on a page that was not read.
+            // A job behind the rank `known` may be on a page that was not read.
             let known = parts.iter().filter(|p| p.next.is_some()).map(|p| p.last.clone()).min();
             let is_known = |job: &JobSummary| known.as_ref().is_none_or(|known| job.rank() <= *known);
             let have: usize = parts.iter().map(|p| p.read.rows.partition_point(is_known)).sum();
@@ -170,10 +167,10 @@ fn jobs_with(value: &str) -> Query {
     Query::of(Table::Jobs, Some(QUEUE), s(value))
 }
 
-/// Over how many values the waiting jobs are spread, and those of one end.
+/// Over how many values the waiting jobs are spread, and the jobs of one end.
 const SPREAD: usize = 8;
 
-/// How many rows of each of so many values are nearly always enough for so many together.
+/// How many rows to read of each value, so that `most` rows of all these values together are nearly always enough.
 pub(crate) const fn share(most: usize, values: usize) -> usize {
     most.div_ceil(if values == 0 { 1 } else { values }).saturating_add(most / 32).saturating_add(16)
 }
@@ -182,7 +179,6 @@ pub(crate) const fn share(most: usize, values: usize) -> usize {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
     pub job: JobSummary,
-    /// When it ended.
     pub at: Time,
 }
 
@@ -192,7 +188,7 @@ pub struct Waiting {
     pub jobs: Vec<JobSummary>,
     /// The rank of the last of them, if more jobs wait behind it.
     pub end: Option<String>,
-    /// The rows of waiting jobs that cannot be read, as far as this was noticed.
+    /// The rows that cannot be read, of those that this read has seen.
     pub unreadable: Vec<Unreadable>,
 }
 
@@ -201,13 +197,13 @@ impl Waiting {
         let read = parts.into_iter().fold(Listed::default(), |all, part| all.and(part.read));
         let (mut jobs, unreadable) = (read.rows, read.unreadable);
         jobs.sort_by_key(|job| (Reverse(job.priority), job.job_id));
-        // A job that is freed between the reading of two lists is in both.
+        // A job that stops following others between the two reads is in both lists.
         jobs.dedup_by_key(|job| job.job_id);
         let all = jobs.len();
         let is_known = |job: &JobSummary| known.is_none_or(|known| job.rank().as_str() <= known);
         jobs.truncate(jobs.partition_point(is_known).min(most));
         let more = known.is_some() || jobs.len() < all;
-        // If none of the rows can be read, the next part begins behind them all the same.
+        // Even if none of the rows can be read, the next part begins behind them.
         let end = jobs.last().map(JobSummary::rank).or_else(|| known.map(str::to_owned)).filter(|_| more);
         Self { jobs, end, unreadable }
     }
@@ -242,7 +238,7 @@ impl Part {
     }
 }
 
-/// Both lists together. A job that is placed between the two queries shows up in both, and the second row is newer.
+/// Both lists together. A job that is placed between the two queries is in both, and its second row is newer.
 pub fn placed_last(waiting: Vec<JobSummary>, placed: Vec<JobSummary>) -> Vec<JobSummary> {
     let newer: HashSet<JobId> = placed.iter().map(|job| job.job_id).collect();
     let mut jobs = waiting;
@@ -264,7 +260,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// The index, and how many rows were read.
+    /// An index in memory that counts the rows that were read.
     #[derive(Default)]
     struct Index_ {
         rows: BTreeMap<(String, String), Row>,
@@ -334,7 +330,7 @@ mod tests {
         let mut index = Index_::default();
         let mut all: Vec<Job> = (0..jobs).map(job).collect();
         for (n, job) in all.iter().enumerate() {
-            // Some were put by another program.
+            // Another program put some of the jobs.
             index.put(job, (n % 11 == 0).then_some("queued"));
         }
         all.sort_by_key(|job| job.summary.rank());

@@ -40,16 +40,16 @@ pub(crate) fn n(value: impl ToString) -> AttributeValue {
     AttributeValue::N(value.to_string())
 }
 
-/// The attributes of a value that serializes to an object, with all that it says.
+/// The attributes of a value that serializes to an object, defaults included.
 fn object(value: &impl Serialize) -> Item {
     match serde_json::to_value(value).map(attribute) {
         Ok(AttributeValue::M(item)) => item,
-        // This cannot be: the model's types are objects, and everything in them has a form in JSON.
+        // This cannot happen: the model's types are objects, and everything in them has a form in JSON.
         _ => Item::new(),
     }
 }
 
-/// The row of a value that serializes to an object.
+/// The row of a value that serializes to an object, without defaults and without empty attributes.
 pub(crate) fn to_item(value: &impl Serialize) -> Item {
     let mut item = object(value);
     leave_out_defaults(&mut item);
@@ -69,7 +69,8 @@ pub(crate) fn to_item(value: &impl Serialize) -> Item {
     item
 }
 
-/// Most jobs say little. A row of the jobs or allocs is without what counts anyway, so most ends of jobs fit into one write unit.
+/// Leaves out the parts of a job or an alloc that have their default. Most jobs set few parts, so most of their ends
+/// fit into one write unit.
 fn leave_out_defaults(item: &mut Item) {
     static DEFAULTS: LazyLock<[(&str, Item); 3]> = LazyLock::new(|| {
         [
@@ -99,8 +100,8 @@ fn is_nothing(value: &AttributeValue) -> bool {
 
 /// A type that a row can be read as.
 pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {
-    /// What in the row cannot be, although each attribute can be read. Such a row counts as one that cannot be read: somebody
-    /// else wrote it, and to act on it would fail again and again, or need memory without bound.
+    /// How the row contradicts itself, although each attribute can be read. Such a row counts as one that cannot be
+    /// read: another program wrote it, and acting on it would fail again and again, or need unbounded memory.
     fn contradiction(&self) -> Option<String> {
         None
     }
@@ -124,7 +125,6 @@ impl Readable for Alloc {
     }
 }
 
-/// A row as the model's type.
 pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbError> {
     row.read_as(|item| from_item(table, item))
 }
@@ -158,11 +158,8 @@ pub(crate) fn key_text(table: Table, item: &Item) -> String {
 
 /// A versioned row.
 pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
-    /// The table of the row.
     const TABLE: Table;
-    /// The key of the row.
     fn key(&self) -> Key;
-    /// The version as read.
     fn version(&self) -> Version;
     /// Sets the version that a write gives.
     fn set_version(&mut self, version: Version);
@@ -170,13 +167,13 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
     const INDEXED: &'static [&'static str] = &[];
     /// Adds the attributes that follow from the record, for an index or for the table's stream.
     fn index(&self, _item: &mut Item) {}
-    /// Whether the record, as it was read, leaves out what its row says, so that the next write must put the whole row.
+    /// Whether reading has dropped what the row says, so that the next write must put the whole row.
     fn is_blank(&self) -> bool {
         false
     }
 }
 
-/// The version of a record, which is in this field of it.
+/// The methods of the version, for a record that keeps it in this field.
 macro_rules! versioned {
     ($($field:ident).+) => {
         fn version(&self) -> Version {
@@ -223,7 +220,7 @@ impl Record for Job {
     }
 }
 
-/// The characters of ids, in their order: what the last one of an id may be.
+/// The characters of a ULID, in their order. Each can be the last one of an id.
 pub(crate) const TAILS: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
 /// The last character of a job's id, which is random.
@@ -252,11 +249,11 @@ pub(crate) fn ended_at(row: &Item) -> Option<Time> {
 pub(crate) const QUEUED: [&str; 9] =
     ["queued", "queued#0", "queued#1", "queued#2", "queued#3", "queued#4", "queued#5", "queued#6", "queued#7"];
 
-/// The value of `queue` that a job has while it follows others. A run reads these jobs apart from the queue, so that they
-/// take no room in it.
+/// The value of `queue` that a job has while it follows others. A run reads these jobs separately, so that they take no
+/// room in its part of the queue.
 pub(crate) const HELD: &str = "held";
 
-/// The value of `queue` for a waiting job: by its id, so that every version of its row has the same one.
+/// The value of `queue` for a waiting job. It follows from the id, so every version of the row has the same one.
 fn queued(id: JobId) -> &'static str {
     let [first, shards @ ..] = &QUEUED;
     let shard = usize::from(id.random_byte()) % shards.len();
@@ -299,12 +296,10 @@ control_record!(
     CatalogueRow: |_: &Self| false
 );
 
-/// The key of a control row.
 pub fn control_key(key: &ControlKey) -> Key {
     Key::hash(Table::Control, s(key))
 }
 
-/// The key of a node record.
 pub fn node_key(slot: Slot) -> Key {
     Key::hash(Table::Nodes, n(slot))
 }
@@ -321,12 +316,11 @@ pub fn handle_key(node: NodeId, handle: &str) -> Key {
     Key { table: Table::Handles, hash: s(node), range: Some(s(handle)) }
 }
 
-/// The key of a piece of output.
 pub(crate) fn piece_key(follow_id: &str, no: u64) -> Key {
     Key { table: Table::Output, hash: s(follow_id), range: Some(n(no)) }
 }
 
-/// Notes that an event is told; a conflict while it must not be told again.
+/// Notes that an event was told. The write is a conflict for as long as the event must not be told again.
 pub(crate) fn once_write(once: &Once) -> Write {
     let item = [
         ("subject".to_owned(), s(&once.subject)),
@@ -334,7 +328,7 @@ pub(crate) fn once_write(once: &Once) -> Write {
         ("expires_at".to_owned(), n(once.expires_at)),
     ];
     let key = Key { table: Table::Events, hash: s(&once.subject), range: Some(s(&once.id)) };
-    // DynamoDB deletes the row some time after its end.
+    // An expired row counts as absent: DynamoDB deletes it some time after `expires_at`.
     let is_over = Cond::Any(vec![Cond::Absent("id"), Cond::Lt("expires_at", n(once.told_at.saturating_add(1)))]);
     Write { key, when: vec![is_over], effect: Effect::Put(Item::from(item)) }
 }
@@ -372,7 +366,7 @@ pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
             let hash = R::TABLE.definition().key.hash.name;
             Write { key, when: vec![Cond::Absent(hash)], effect: Effect::Put(row(&after)) }
         }
-        // A wrong clock wrote what the row says.
+        // A wrong clock wrote the content of the row, so reading has dropped it.
         Some(before) if before.is_blank() => {
             Write { key, when: vec![as_read(before)], effect: Effect::Put(row(&after)) }
         }

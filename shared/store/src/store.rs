@@ -1,8 +1,8 @@
 //! Reading and writing the tables of one cluster.
 //!
-//! Guarantees: every write has a condition: the row is as it was read, or there is no row; a list is read to its last
-//! page, or the whole read fails; a transaction conflict is retried three times with jitter, a failed condition never
-//! (`docs/rules.md#R3`).
+//! Guarantees: every write has a condition: the row is as it was read, or there is no row. Only events in a batch have
+//! none, because nobody else uses their keys. A list is read to its last page, or the whole read fails. A transaction
+//! conflict is retried three times with jitter, a failed condition never (`docs/rules.md#R3`).
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
 use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict};
@@ -33,7 +33,7 @@ use std::time::Duration;
 /// How many copies of a job's members are looked for: more than any job keeps rows of.
 const COPIES: u32 = 1000;
 
-/// How many segments of a table of the past are read at the same time. Such a table may have hundreds of pages.
+/// How many segments of the jobs or events are read at the same time. Such a table may have hundreds of pages.
 const SEGMENTS_OF_PAST: i32 = 8;
 
 /// How often a write is retried after a conflict with another transaction.
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Store {
 #[derive(Clone, Debug)]
 pub struct Pulse<'a> {
     pub node_id: NodeId,
-    /// What the agent says. Its texts are as the record has them: at most [`model::MAX_REASON_BYTES`].
+    /// What the agent says. Its texts must be cut as on the record: to at most [`model::MAX_REASON_BYTES`].
     pub heartbeat: &'a Heartbeat,
     pub incarnation: &'a str,
     pub now: Time,
@@ -65,12 +65,10 @@ pub struct Pulse<'a> {
 }
 
 impl Store {
-    /// The store on this database.
     pub fn new(db: Arc<dyn Db>) -> Self {
         Self::with_rng(db, Rng::real())
     }
 
-    /// The store on this database, with this source of random values.
     pub fn with_rng(db: Arc<dyn Db>, rng: Rng) -> Self {
         Self { db, rng }
     }
@@ -127,7 +125,7 @@ impl Store {
         Ok(Listed::of(query.table, &rows))
     }
 
-    /// The rows of a list, page by page until there are so many of them, and where the rest begins.
+    /// Reads pages of a list until it has at least `most` rows. Returns the rows, and where the rest begins.
     pub(crate) async fn rows(
         &self,
         query: &Query,
@@ -145,7 +143,7 @@ impl Store {
         }
     }
 
-    /// These rows, each once: DynamoDB refuses a batch that names one twice.
+    /// Reads these rows, each once: DynamoDB refuses a batch that names one twice.
     pub(crate) async fn get_each(&self, keys: impl IntoIterator<Item = Key>) -> Result<Vec<Row>, DbError> {
         let text = |value: &AttributeValue| match value {
             AttributeValue::S(text) | AttributeValue::N(text) => text.clone(),
@@ -166,7 +164,7 @@ impl Store {
         self.scan(Table::Nodes, None).await
     }
 
-    /// Every node record, read consistently, in any order, in so many parts that are read at the same time.
+    /// Every node record, read consistently, in any order, in `segments` parts that are read at the same time.
     pub async fn nodes_listed(&self, segments: i32) -> Result<Listed<NodeRecord>, DbError> {
         self.scan_at_once(Table::Nodes, None, segments).await
     }
@@ -182,7 +180,7 @@ impl Store {
         Ok(Listed::of(Table::Nodes, &self.get_each(keys).await?))
     }
 
-    /// Every job there is, for people.
+    /// Every job; an error if one of them cannot be read. It reads the whole table: no decision may need it.
     pub async fn jobs(&self) -> Result<Vec<Job>, DbError> {
         self.scan(Table::Jobs, None).await
     }
@@ -214,12 +212,13 @@ impl Store {
         Ok((listed, end))
     }
 
-    /// Of these jobs, the rows that cannot be read, read consistently.
+    /// The rows of these jobs that cannot be read, read consistently.
     pub async fn jobs_unreadable(&self, ids: impl IntoIterator<Item = JobId>) -> Result<Vec<Unreadable>, DbError> {
         Ok(self.jobs_of(ids).await?.unreadable)
     }
 
-    /// Every live alloc, in any order, in so many parts that are read at the same time. The index may be behind the table.
+    /// Every live alloc, in any order, in `segments` parts that are read at the same time. The index may be behind the
+    /// table.
     pub async fn live_allocs_listed(&self, segments: i32) -> Result<Listed<AllocSummary>, DbError> {
         self.scan_at_once(Table::Allocs, Some(LIVE), segments).await
     }
@@ -240,8 +239,8 @@ impl Store {
         self.read(&alloc_key(id)).await
     }
 
-    /// The allocs of a job that still have rows, also ended ones, of its last copies. No index is needed, because
-    /// the ids follow from the numbers of members and copies.
+    /// The allocs of a job that still have rows, ended ones too, of its last copies. No index is needed, because the
+    /// ids follow from the numbers of members and copies.
     pub async fn allocs_of(&self, job: &Job) -> Result<Listed<Alloc>, DbError> {
         let (id, nodes, copies) =
             (job.summary.job_id, job.summary.needs.nodes.min(MAX_NODES), job.summary.tries.copies);
@@ -257,7 +256,7 @@ impl Store {
         Ok(Control::from_rows(self.scan::<Value>(Table::Control, None).await?))
     }
 
-    /// The policy's row and poll-and-scale's last run, which are all that heartbeat-ingest needs.
+    /// The policy's row and the row of poll-and-scale's last run: all that heartbeat-ingest needs.
     pub async fn ingest_control(&self) -> Result<Control, DbError> {
         let keys = [control_key(&ControlKey::Policy), control_key(&ControlKey::Run(POLL_AND_SCALE.name.to_owned()))];
         Ok(Control::from_rows(self.get_each(keys).await?.iter().map(|row| to_json(row))))
@@ -270,8 +269,8 @@ impl Store {
         Ok(Control::from_rows(self.get_each(keys).await?.iter().map(|row| to_json(row))))
     }
 
-    /// The row of the entry with this key, read consistently; if there is no such row, or it cannot be read, a row that was
-    /// never written. A row that cannot be read is not overwritten: the write is then a conflict.
+    /// The row of the entry with this key, read consistently. If there is no such row, or it cannot be read: a row that
+    /// was never written. An unreadable row is not overwritten, because the write is then a conflict.
     pub async fn entry_row(&self, key: &ControlKey) -> Result<EntryRow, DbError> {
         match self.read::<EntryRow>(&control_key(key)).await {
             Ok(row) => Ok(row.unwrap_or_else(|| EntryRow::new(key))),
@@ -288,25 +287,26 @@ impl Store {
         self.entry_row(key).await.map(E::from_row)
     }
 
-    /// The newest events of a subject.
+    /// The newest events of a subject, without those that cannot be read.
     pub async fn history(&self, subject: &str, limit: i32) -> Result<Vec<Event>, DbError> {
         let query = Query { newest_first: true, limit: Some(limit), ..Query::of(Table::Events, None, s(subject)) };
         self.query(&query).await.map(|listed| listed.rows)
     }
 
-    /// Every event that can be read, for a page that shows them as they come.
+    /// Every event that can be read, in any order. Needs memory for all of them.
     pub async fn events(&self) -> Result<Vec<Event>, DbError> {
         let mut events = Vec::new();
         self.each_event(|event| events.push(event)).await?;
         Ok(events)
     }
 
-    /// Gives every event that can be read to `take`, page by page, in any order: the table may be larger than the memory.
+    /// Gives every event that can be read to `take`, page by page, in any order. The table may be larger than the
+    /// memory.
     pub async fn each_event(&self, take: impl FnMut(Event) + Send) -> Result<(), DbError> {
         self.each(Table::Events, take).await
     }
 
-    /// Gives every job that can be read to `take`, as [`Store::each_event`] does with events.
+    /// As [`Store::each_event`], for jobs.
     pub async fn each_job(&self, take: impl FnMut(Job) + Send) -> Result<(), DbError> {
         self.each(Table::Jobs, take).await
     }
@@ -344,7 +344,7 @@ impl Store {
         }
         match writes.as_slice() {
             [] => {}
-            // One write alone costs half of a transaction.
+            // A single write costs half as much as a transaction.
             [write] => drop(self.write_one(write, Answer::None).await?),
             _ => self.transact(&writes).await?,
         }
@@ -367,8 +367,8 @@ impl Store {
         self.write(before, after, Vec::new()).await
     }
 
-    /// Puts this record in the place of a row that cannot be read, if the row is still as it is now. For what an operator asks
-    /// for, and for what is only a memory: nobody but a person repairs such a row.
+    /// Replaces a row that cannot be read by this record, if nobody changes the row meanwhile. Only for what an
+    /// operator asks for, and for rows that runs can make again: other such rows wait for a person.
     pub async fn replace_unreadable<R: Record>(&self, record: &R) -> Result<R, WriteError> {
         let (mut after, key) = (record.clone(), record.key());
         let found = self.db.get(&key).await?;
@@ -383,7 +383,7 @@ impl Store {
         Ok(after)
     }
 
-    /// Makes all of these writes, or none.
+    /// Makes all of these writes, or none. A contention that outlasts the retries is a conflict.
     pub async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
         let mut tries = 0;
         loop {
@@ -446,7 +446,7 @@ impl Store {
         ];
         if let Some(uptime_ms) = said.uptime_ms {
             set.insert("uptime_ms".to_owned(), n(uptime_ms));
-            // The same heartbeat may arrive twice.
+            // Equal is allowed, because the same heartbeat may arrive twice.
             let newest = Cond::Lt("uptime_ms", n(uptime_ms.saturating_add(1)));
             when.push(Cond::Any(vec![Cond::says_nothing("uptime_ms"), newest]));
         }
@@ -495,7 +495,7 @@ impl Store {
         self.write_one(&write, Answer::None).await.map(|_| ())
     }
 
-    /// One write without a version.
+    /// Makes one write as it is, without a version.
     pub async fn apply(&self, write: &Write) -> Result<(), WriteError> {
         self.write_one(write, Answer::None).await.map(|_| ())
     }
@@ -506,7 +506,8 @@ impl Store {
         Write { key, when: vec![Cond::Absent("id")], effect: Effect::Put(rows::to_item(event)) }
     }
 
-    /// Writes an event. An event that is told once in a time is a conflict if it was told within that time.
+    /// Writes an event. If it may be told only once within a time, and was told within that time, the result is a
+    /// conflict.
     pub async fn record(&self, event: &Event) -> Result<(), WriteError> {
         match &event.once {
             None => self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ()),
@@ -514,7 +515,7 @@ impl Store {
         }
     }
 
-    /// Writes an event in the place of another one, if nobody else has done that.
+    /// Writes an event over an older one with the same key, unless somebody else has changed the older one.
     pub async fn record_over(&self, before: &Event, event: &Event) -> Result<(), WriteError> {
         let detail = rows::to_item(before).remove("detail").map(|detail| Cond::Eq("detail", detail));
         let write = Write { when: detail.into_iter().collect(), ..Self::event_write(event) };
@@ -541,7 +542,7 @@ impl Store {
 
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.
     pub async fn record_event(&self, event: &Event) {
-        // A conflict is fine: the same was told already.
+        // A conflict is fine: the same event was told already.
         if let Err(e) = ignore_conflict(self.record(event).await) {
             tracing::warn!(subject = event.subject, action = event.action, error = %e, "an event was not written");
         }

@@ -7,7 +7,6 @@
 
 use serde_json::{Value, json};
 
-/// One of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
     Nodes,
@@ -19,7 +18,6 @@ pub enum Table {
     Output,
 }
 
-/// The type of a key attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyType {
     Number,
@@ -50,7 +48,6 @@ pub struct Index {
     pub projected: Option<&'static [&'static str]>,
 }
 
-/// A table's definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Definition {
     pub table: Table,
@@ -73,12 +70,10 @@ macro_rules! names {
     ($($name:ident)*) => { &[$(stringify!($name)),*] };
 }
 
-/// A key without a range key.
 const fn key(hash: KeyAttribute) -> KeySchema {
     KeySchema { hash, range: None }
 }
 
-/// A key with a range key.
 const fn range_key(hash: KeyAttribute, range: KeyAttribute) -> KeySchema {
     KeySchema { hash, range: Some(range) }
 }
@@ -86,8 +81,8 @@ const fn range_key(hash: KeyAttribute, range: KeyAttribute) -> KeySchema {
 /// The attribute of the time to live, in epoch **seconds**.
 pub(super) const EXPIRES: &str = "expires_at";
 
-/// Jobs that have not ended, in the order of the queue. Placing and regrouping jobs count as placed. And jobs that ended, by the time of
-/// their end.
+/// Jobs that have not ended, in the order of the queue, and jobs that have ended, by the time of their end. Placing and
+/// regrouping jobs count as placed.
 pub const QUEUE: Index = Index {
     name: "queue",
     key: range_key(text("queue"), text("rank")),
@@ -96,11 +91,12 @@ pub const QUEUE: Index = Index {
     ]),
 };
 
-/// Every job by its id, spread over the last characters of the ids: the newest jobs, and a job by a part of its id.
+/// Every job by its id, spread over the last characters of the ids. It finds the newest jobs, and a job by a part of
+/// its id.
 ///
-/// Its keys never change, and it shows nothing else. So a job costs one write here at its submission, and none later. With
-/// the last character as the hash key, an id whose end is known is in one of 32 parts, and an id whose beginning is known is
-/// one range in each of them. An index by the whole end would be one more write for each job.
+/// Its keys never change, and it projects nothing else. So a job costs one write here at its submission, and none
+/// later. With the last character as the hash key, an id whose end is known is in one of 32 parts, and an id whose
+/// beginning is known is one range in each of them. An index by the whole end would cost one more write for each job.
 pub const IDS: Index = Index { name: "ids", key: range_key(text("tail"), text("job_id")), projected: None };
 
 /// Every job with a name, by the name and the id, spread as [`IDS`]: ten thousand jobs of one array have the same name, and
@@ -120,7 +116,6 @@ pub const LIVE: Index = Index {
 /// Handles in the order in which they are due.
 pub const DUE: Index = Index { name: "due", key: range_key(text("due"), number("due_at")), projected: None };
 
-/// Every table.
 pub const TABLES: &[Definition] = &[
     Definition { table: Table::Nodes, key: key(number("slot")), indexes: &[], expires: false },
     Definition { table: Table::Jobs, key: key(text("job_id")), indexes: &[QUEUE, IDS, NAMES], expires: true },
@@ -172,7 +167,6 @@ impl Table {
         }
     }
 
-    /// The definition of this table.
     pub fn definition(self) -> Definition {
         // Every variant has an entry, so the default is never used. The test `every_table_is_defined` checks it.
         let empty = Definition { table: self, key: key(text("key")), indexes: &[], expires: false };

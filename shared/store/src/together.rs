@@ -1,8 +1,8 @@
-//! Writes that are cheaper together, and that must not keep each other from being written.
+//! Writes that are cheaper together, and that must not block each other.
 
 use crate::db::WriteError;
 
-/// The attempts at writing several things: first all together. If somebody has changed one of the rows meanwhile, each
+/// The attempts to write several things: first all together. If somebody has changed one of the rows meanwhile, each
 /// alone.
 #[derive(Debug)]
 pub struct Attempts<'t, T> {
@@ -11,7 +11,6 @@ pub struct Attempts<'t, T> {
 }
 
 impl<'t, T> Attempts<'t, T> {
-    /// The attempts at these.
     pub fn new(all: &'t [T]) -> Self {
         Self { all, left: all.chunks(all.len().max(1)) }
     }
@@ -21,7 +20,7 @@ impl<'t, T> Attempts<'t, T> {
         self.left.next()
     }
 
-    /// Whether each is to be tried alone after this result of writing all.
+    /// Takes the result of writing all. Returns whether each is tried alone now.
     pub fn part_after<R>(&mut self, result: &Result<R, WriteError>) -> bool {
         let all = std::mem::take(&mut self.all);
         let part = all.len() > 1 && matches!(result, Err(WriteError::Conflict(_) | WriteError::Contended));

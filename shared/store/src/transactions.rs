@@ -2,11 +2,10 @@
 //!
 //! Jobs and allocs end only here: whoever ends one calls a function of this module.
 //!
-//! Guarantees: the end of an alloc is **one** transaction: the alloc, its removal from the sets of the node
-//! and the job, the job's transition, the next look at its handle, and the events. The transaction also
-//! checks the versions of the other copies that the job's transition depends on. A record is cleaned
-//! only after its allocs have ended and its handles' rows are deleted. If a run is killed at any point,
-//! the same call finishes the work.
+//! Guarantees: the end of an alloc is **one** transaction: the alloc, its removal from the sets of the node and the
+//! job, the job's transition, the next look at its handle, and the events. The transaction also checks the versions of
+//! the other copies that the job's transition depends on. A record is cleaned only after its allocs have ended and its
+//! handles' rows are deleted. If a run is killed at any point, the same call finishes the work.
 //! Does not: decide when any of this is due.
 
 use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
@@ -30,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How much of a job's name an event keeps, in characters.
 const MAX_NAME: usize = 100;
 
-/// The times of the policy that the steps of this module need.
+/// The times of the policy that this module needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
     /// How long ended jobs and allocs are kept.
@@ -46,7 +45,6 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// The times of this policy.
     pub fn of(policy: &Policy) -> Self {
         Self {
             finished: policy.history.keep_finished(),
@@ -63,8 +61,8 @@ impl Retention {
     }
 }
 
-/// Ends an alloc. `node` is the record of its node as this run knows it. `None` if the life of the node is over: then
-/// there is no set to remove the alloc from. Returns the node's record as written.
+/// Ends an alloc. `node` is the record of its node as this run knows it. It is `None` if the life of the node is over:
+/// then there is no set to remove the alloc from. Returns the node's record as written.
 pub async fn end_alloc(
     store: &Store,
     node: Option<&NodeRecord>,
@@ -114,7 +112,7 @@ async fn end_alloc_if(
     Ok(written)
 }
 
-/// The event with what an alloc used, so that its costs can be reckoned when its row is gone.
+/// The event with what the alloc used, so that its cost can be computed after its row is gone.
 fn with_use(event: Event, alloc: &Alloc, name: Option<&str>) -> Event {
     let seen = &alloc.summary;
     let event = event
@@ -132,8 +130,8 @@ fn with_use(event: Event, alloc: &Alloc, name: Option<&str>) -> Event {
 pub(crate) enum HandleRow {
     Is(Handle),
     Absent,
-    /// The row cannot be read. It is left as it is, and keeps nothing else from going on: the sweep looks at it within a day
-    /// after it is repaired.
+    /// The row cannot be read. It stays as it is, and everything else goes on. The sweep looks at it within a day after
+    /// it is repaired.
     Unreadable,
 }
 
@@ -148,14 +146,14 @@ pub(crate) async fn handle_row(store: &Store, node_id: NodeId, name: &str) -> Re
     }
 }
 
-/// How long the handle of an alloc that ended so is kept for people to look at.
+/// How long the handle of an alloc with this end is kept for people to look at.
 fn kept_for(client: ClientStatus, keep: Retention) -> Span {
     if client == ClientStatus::Failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO }
 }
 
-/// The row that a handle gets when its alloc ends: until then the alloc itself says that the handle is in use. It is marked for
-/// destruction, with the order of this transaction to its node, or looked at when its time is over. What a complete alloc leaves
-/// needs none: its own row says that its node may destroy it.
+/// The row that a handle gets when its alloc ends. Before that, the alloc itself says that the handle is in use. The
+/// handle is marked for destruction, with the order of this transaction to its node, or is looked at when its time is
+/// over. The handle of a complete alloc needs no row: the row of the alloc says that its node may destroy it.
 fn new_handle(id: AllocId, node: &NodeRecord, ending: &Ending, keep: Retention, now: Time) -> Option<Write> {
     let life = node.life().filter(|_| ending.client() != ClientStatus::Complete)?;
     let wait = kept_for(ending.client(), keep);
@@ -163,9 +161,9 @@ fn new_handle(id: AllocId, node: &NodeRecord, ending: &Ending, keep: Retention, 
     Some(make_handle(&if wait == Span::ZERO { row.marked(life.seq, now) } else { row }))
 }
 
-/// The change of a handle's row when its alloc ends: the handle is marked for destruction, with the order of this transaction to
-/// its node. That of a failed alloc is looked at after [`Retention::failed_handles`], even if the row has an earlier time. What an
-/// operator keeps, or has no node any more, is looked at now.
+/// The change of a handle's row when its alloc ends. The handle is marked for destruction, with the order of this
+/// transaction to its node. The handle of a failed alloc is looked at after [`Retention::failed_handles`], even if its
+/// row has an earlier time. A handle that an operator keeps, or whose node is gone, is looked at now.
 fn handle_of_ended(
     handle: &Handle,
     node: Option<&NodeRecord>,
@@ -215,7 +213,6 @@ pub async fn stop_and_count_lost(
 struct Counted {
     /// The change of the job, and checks that the other live copies of the member are unchanged.
     writes: Vec<Write>,
-    /// The name of the job.
     name: Option<String>,
     /// The event of the job, if its state changes.
     told: Option<Event>,
@@ -233,12 +230,12 @@ async fn count_member(
     let Some(job) = store.job(id.job_id).await? else {
         return Ok(Counted { writes: vec![no_job(id.job_id)], name: None, told: None });
     };
-    // Whether the member runs elsewhere decides what becomes of the job. What the rows of other members say does not matter.
+    // Only the other copies of this member decide what becomes of the job. The rows of other members do not matter.
     let copies = job.summary.allocs.iter().copied().filter(|other| *other != id && other.member == id.member);
     let mut others = store.allocs_listed(copies).await?.all()?;
     others.retain(|copy| !copy.summary.client.is_final());
     let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
-    // What an alloc told before it was lost counts too.
+    // What an alloc reported before it was lost counts too.
     let ending = alloc.with_told(ending);
     let after = job.after_end(&alloc.summary, &ending, &summaries, set, keep.of_jobs(), now);
     let mut writes = vec![change(Some(&job), &after).0];
@@ -256,9 +253,9 @@ pub(crate) fn event_of(subject: &Subject, action: ActionName, reason: &Reason, k
     Store::event_write(&Event::of_change(subject, action, &reason.to_string(), now, keep.events))
 }
 
-/// Drains a node until `by`, when EC2 takes its instance away, and writes the event; without a deadline if EC2 only may do so soon.
-/// `None` if the node already drains, or is shutting down. Without `keep_events` there is no event: a policy that cannot be read
-/// must not stop the drain.
+/// Drains a node and writes the event. `by` is the time at which EC2 takes the instance away. Without it, EC2 may do so
+/// soon. `None` if the node already drains, or is shutting down. Without `keep_events` there is no event: a policy that
+/// cannot be read must not stop the drain.
 pub async fn drain_interrupted(
     store: &Store,
     record: &NodeRecord,
@@ -279,7 +276,7 @@ pub async fn drain_interrupted(
     Ok(Some(after))
 }
 
-/// The most jobs that are submitted or cancelled in one transaction: a cancellation has its event beside each.
+/// The most jobs that are submitted or cancelled in one transaction: each cancellation also writes an event.
 pub const JOBS_TOGETHER: usize = MAX_TRANSACTION_ITEMS / 2;
 
 /// Cancels a job for an operator and writes its event. `None` if the job has ended already.
@@ -316,19 +313,19 @@ pub async fn cancel_jobs(
     Ok(cancelled)
 }
 
-/// Rejects a queued job that can never run. The run's action leaves the event.
+/// Rejects a queued job that can never run. The caller writes the event.
 pub async fn reject_job(store: &Store, job: &Job, reason: &str, keep: Retention, now: Time) -> Result<Job, WriteError> {
     let after = job.reject(reason, keep.finished, now).ok_or(WriteError::CONFLICT)?;
     store.write(Some(job), &after, Vec::new()).await
 }
 
-/// Takes these jobs, which have ended, off the list of those that the job follows. The run's action leaves the event.
+/// Takes these jobs, which have ended, off the list of jobs that this job follows. The caller writes the event.
 pub async fn advance_job(store: &Store, job: &Job, ended: &BTreeSet<JobId>) -> Result<Job, WriteError> {
     store.write(Some(job), &job.advance(ended).ok_or(WriteError::CONFLICT)?, Vec::new()).await
 }
 
-/// Queues a job without live allocs again; if its placing was cut short, as soon as its allocs have stopped. The run's action
-/// leaves the event.
+/// Queues a job without live allocs again. A job that still has some, because its placing was cut short, becomes
+/// `regrouping` until they have stopped. The caller writes the event.
 pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, WriteError> {
     let rows = store.allocs(job.summary.allocs.iter().copied()).await?;
     let has_live = rows.iter().any(|a| !a.summary.client.is_final());
@@ -336,8 +333,8 @@ pub async fn requeue_job(store: &Store, job: &Job, reason: &str) -> Result<Job, 
     store.write(Some(job), &after.ok_or(WriteError::CONFLICT)?, Vec::new()).await
 }
 
-/// Ends the limits by the quotas that the instance of this record counted for, because it has terminated. A failure is only
-/// logged, because the limits also end by themselves.
+/// Ends the limits by the quotas that the instance of this record counted for, because it has terminated. A failure is
+/// only logged, because the limits also end by themselves.
 pub async fn end_quota_limits(store: &Store, control: &Control, record: &NodeRecord, now: Time) {
     let Some(life) = record.life() else { return };
     for change in control.after_termination(&life.offering, now) {
@@ -351,12 +348,13 @@ pub async fn end_quota_limits(store: &Store, control: &Control, record: &NodeRec
 /// How many rows of handles one call of [`clean_node`] deletes, about: as many as take a second or two.
 const MOST_HANDLES: usize = 5000;
 
-/// How many rows of handles one transaction deletes besides the look at the record. DynamoDB takes 100 writes.
+/// How many rows of handles one transaction deletes besides the check of the record. DynamoDB takes 100 writes.
 const HANDLES_TOGETHER: usize = 99;
 
 /// Cleans a record: first its allocs end as lost, then its handles' rows are deleted, then the slot is freed. Each of
 /// these writes requires the conditions `more` besides the version, so that a heartbeat that arrives meanwhile stops
-/// the remaining writes. Of a node with very many handles, one call deletes only the first rows, and the record stays as it is.
+/// the remaining writes. If a node has very many handles, one call deletes only the first rows, and the record stays as
+/// it is.
 pub async fn clean_node(
     store: &Store,
     record: &NodeRecord,
@@ -402,18 +400,18 @@ pub async fn clean_node(
     // A row that cannot be read stays until a person corrects it.
     let deletes: Vec<Write> = handles.rows.iter().map(delete_handle).collect();
     for some in deletes.chunks(HANDLES_TOGETHER) {
-        // One row that changed, or that is not as it reads, must not keep the others.
+        // One row that was changed, or that reading does not show as it is, must not block the others.
         let mut attempts = Attempts::new(some);
         while let Some(rows) = attempts.take_next() {
             let writes: Vec<Write> = std::iter::once(&still).chain(rows).cloned().collect();
             let deleted = store.transact(&writes).await;
             if !attempts.part_after(&deleted) {
-                // Whether the record itself changed is seen by the last write.
+                // If the record itself has changed, the last write notices it.
                 ignore_conflict(deleted)?;
             }
         }
     }
-    // The next run goes on.
+    // The next run deletes the rest.
     if rest.is_some() {
         return Err(WriteError::Contended);
     }

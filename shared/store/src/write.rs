@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, HashMap};
 /// A row: attribute names and values, as DynamoDB keeps them.
 pub type Item = HashMap<String, AttributeValue>;
 
-/// The key of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     pub table: Table,
@@ -27,7 +26,6 @@ impl Key {
         Self { table, hash, range: None }
     }
 
-    /// The key as attributes.
     pub fn attributes(&self) -> Item {
         let schema = self.table.definition().key;
         let mut item = Item::from([(schema.hash.name.to_owned(), self.hash.clone())]);
@@ -38,12 +36,10 @@ impl Key {
     }
 }
 
-/// A condition of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cond {
     /// The row does not have the attribute. For a key attribute: there is no row.
     Absent(&'static str),
-    /// The attribute has this value.
     Eq(&'static str, AttributeValue),
     /// The row has the attribute, and its value is less than this.
     Lt(&'static str, AttributeValue),
@@ -53,28 +49,21 @@ pub enum Cond {
     Any(Vec<Cond>),
 }
 
-/// What a write does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Puts the whole row.
     Put(Item),
     /// Sets some attributes and removes others.
     Update {
-        /// The attributes to set.
         set: BTreeMap<String, AttributeValue>,
-        /// The attributes to remove.
         remove: Vec<String>,
     },
-    /// Deletes the row.
     Delete,
     /// Nothing: only the conditions are checked, in a transaction.
     Check,
 }
 
-/// One conditional write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
-    /// The row that the write changes.
     pub key: Key,
     /// All of these conditions must hold.
     pub when: Vec<Cond>,
@@ -82,13 +71,13 @@ pub struct Write {
 }
 
 impl Cond {
-    /// The attribute has this value; without a value, it says nothing.
+    /// The attribute has this value. For `None`: see [`Cond::says_nothing`].
     pub fn is(name: &'static str, value: Option<AttributeValue>) -> Self {
         value.map_or_else(|| Self::says_nothing(name), |value| Self::Eq(name, value))
     }
 
-    /// The attribute says nothing: it is absent, null or false. Somebody else may have written the default instead of leaving
-    /// it out, and reading cannot tell the difference.
+    /// The attribute is absent, null or false. Another program may have written the default instead of leaving it out,
+    /// and reading cannot tell the difference.
     pub fn says_nothing(name: &'static str) -> Self {
         let is = |value| Self::Eq(name, value);
         Self::Any(vec![Self::Absent(name), is(AttributeValue::Null(true)), is(AttributeValue::Bool(false))])
@@ -154,7 +143,6 @@ impl Aliases {
         }
     }
 
-    /// The update expression.
     pub fn update(&mut self, set: &BTreeMap<String, AttributeValue>, remove: &[String]) -> String {
         let mut clauses = Vec::new();
         if !set.is_empty() {

@@ -16,18 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-/// The kinds of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A scheduled function.
     Run(&'static str),
-    /// A node's request.
     Node {
-        /// The node that sent the request.
         node: NodeId,
         /// The last word of the request's path.
         what: &'static str,
-        /// The request's body.
         body: Arc<str>,
     },
     Operator,
@@ -35,7 +30,6 @@ pub enum Kind {
 
 #[derive(Debug)]
 pub struct Caller {
-    /// The kind of the caller.
     pub kind: Kind,
     /// The caller's number in the story.
     pub number: u64,
@@ -55,10 +49,10 @@ pub struct Caller {
     heard: AtomicBool,
     /// The slots of the records that the caller wrote.
     wrote: Mutex<HashSet<Slot>>,
-    /// The nodes whose launches EC2 refused for good.
+    /// The nodes whose launches EC2 refused for good. Their slots must be free at the end of the run.
     refused: Mutex<HashSet<NodeId>>,
     without: Mutex<BTreeSet<NodeId>>,
-    /// The refusals that EC2 told the caller and that start a limit: the control key and the time of each.
+    /// The control key of each refusal that starts a limit and that EC2 gave to the caller, and its time.
     refusals: Mutex<HashMap<String, Time>>,
     /// The instances that a list showed to the caller in a state in which they do not work.
     leaving: Mutex<HashSet<String>>,
@@ -66,29 +60,27 @@ pub struct Caller {
     shut_down: Mutex<HashSet<String>>,
     /// What the caller changed that needs an event, and the events that it wrote.
     told: Mutex<Told>,
-    /// Whether a write of the caller met somebody else's.
+    /// Whether a write of the caller was a conflict.
     lost: AtomicBool,
-    /// Whether the caller does not know what became of one of its calls.
+    /// Whether the caller does not know whether one of its calls was carried out.
     unsure: AtomicBool,
 }
 
 /// A change that needs an event.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The subjects of which one has the event.
+    /// The event is about one of these subjects.
     pub subjects: Vec<String>,
-    /// The actions of which the event has one.
+    /// The event has one of these actions.
     pub actions: &'static [&'static str],
     /// The words of the event's reason; `None` if any words will do.
     pub reason: Option<String>,
-    /// The change, for people.
+    /// The change in words, for people.
     pub what: String,
 }
 
-/// The changes that a caller made, and the events that it wrote.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// The changes that need an event.
     pub changes: Vec<Change>,
     /// The subject, the action and the reason of each event.
     pub events: Vec<(String, String, String)>,
@@ -134,7 +126,7 @@ impl Caller {
         self.began_ms.store(now.as_ms(), Ordering::Relaxed);
     }
 
-    /// Who is calling now. An operator, if no caller is set.
+    /// Who is calling now: an operator, if no caller is set.
     pub fn current() -> Arc<Self> {
         CALLER.try_with(Arc::clone).unwrap_or_else(|_| Self::new(Kind::Operator, 0, 0, START))
     }
@@ -150,7 +142,6 @@ impl Caller {
         }
     }
 
-    /// The caller's name in the story.
     pub fn name(&self) -> String {
         match &self.kind {
             Kind::Run(function) => format!("{function} {}", self.number),
@@ -199,7 +190,6 @@ impl Caller {
         *lock(&self.held_up_until) = Some(until);
     }
 
-    /// The time at which the caller's last slow call returned.
     pub fn held_up_until(&self) -> Option<Time> {
         *lock(&self.held_up_until)
     }
@@ -209,7 +199,6 @@ impl Caller {
         self.heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the caller has read a node whose lease had not expired.
     pub fn has_heard_somebody(&self) -> bool {
         self.heard.load(Ordering::Relaxed)
     }
@@ -224,7 +213,6 @@ impl Caller {
         lock(&self.wrote).len()
     }
 
-    /// Notes that EC2 refused a launch for good.
     pub fn was_refused(&self, node: NodeId) {
         lock(&self.refused).insert(node);
     }
@@ -239,12 +227,10 @@ impl Caller {
         };
     }
 
-    /// The nodes for which EC2 said that it launched no instance.
     pub fn without_instance(&self) -> Vec<NodeId> {
         lock(&self.without).iter().copied().collect()
     }
 
-    /// Whether EC2 refused the launch of this node for good.
     pub fn is_refused(&self, node: NodeId) -> bool {
         lock(&self.refused).contains(&node)
     }
@@ -259,7 +245,6 @@ impl Caller {
         lock(&self.refusals).insert(key, now);
     }
 
-    /// The refusals that EC2 told the caller and that start a limit: the control key and the time of each.
     pub fn refusals(&self) -> Vec<(String, Time)> {
         lock(&self.refusals).iter().map(|(key, at)| (key.clone(), *at)).collect()
     }
@@ -269,7 +254,6 @@ impl Caller {
         lock(&self.leaving).insert(instance_id.to_owned());
     }
 
-    /// Whether a list showed this instance to the caller in a state in which it does not work.
     pub fn has_listed_as_leaving(&self, instance_id: &str) -> bool {
         lock(&self.leaving).contains(instance_id)
     }
@@ -279,42 +263,36 @@ impl Caller {
         lock(&self.shut_down).insert(instance_id.to_owned());
     }
 
-    /// Whether the caller has read or written the record of this instance as shutting down.
     pub fn has_shut_down(&self, instance_id: &str) -> bool {
         lock(&self.shut_down).contains(instance_id)
     }
 
-    /// Notes a change that needs an event.
     pub fn changed(&self, change: Change) {
         lock(&self.told).changes.push(change);
     }
 
-    /// Notes an event that the caller wrote.
     pub fn told_of(&self, subject: &str, action: &str, reason: &str) {
         lock(&self.told).events.push((subject.to_owned(), action.to_owned(), reason.to_owned()));
     }
 
-    /// What the caller changed and told.
     pub fn told(&self) -> MutexGuard<'_, Told> {
         lock(&self.told)
     }
 
-    /// Notes that a write of the caller met somebody else's.
     pub fn loses(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a write of the caller met somebody else's.
     pub fn has_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Notes that a call of the caller failed, or was carried out without an answer.
     pub fn is_unanswered(&self) {
         self.unsure.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the caller does not know what became of one of its calls. Then it may not have told what it changed.
+    /// Whether the caller does not know whether one of its calls was carried out. Then events of its changes may be
+    /// missing.
     pub fn is_unsure(&self) -> bool {
         self.unsure.load(Ordering::Relaxed)
     }

@@ -12,7 +12,7 @@ use model::policy::Policy;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What came of each policy, in their order: its name, and its TOML.
+/// What was measured with each policy, in the order of the policies. A policy is its name and its TOML.
 pub fn compare(
     seed: u64,
     policies: &[(String, String)],

@@ -29,8 +29,8 @@ pub const START: Time = Time::from_ms(1_800_000_000_000);
 
 /// Locks the mutex, even if its last holder panicked.
 ///
-/// A world runs on one thread. Whoever waits there for what is locked already stands still for ever, so this panics instead:
-/// the world fails, and the message says where.
+/// A world runs on one thread. Waiting for a locked mutex would stop the world for ever, so this panics instead: the
+/// world fails, and the message says where.
 #[track_caller]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.try_lock() {
@@ -49,14 +49,10 @@ pub struct How {
     pub real_store: bool,
 }
 
-/// One line of the story.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// When.
     pub at: Time,
-    /// Who did it.
     pub who: String,
-    /// What happened.
     pub what: String,
 }
 
@@ -75,7 +71,6 @@ struct State {
 
 /// The shared parts of one world.
 pub struct Core {
-    /// The settings of this world.
     pub scenario: Scenario,
     began: Instant,
     /// The latest time that anybody asked for, in milliseconds since the world began. Another thread may read it.
@@ -89,7 +84,6 @@ pub struct Core {
 }
 
 impl Core {
-    /// The core of a world that begins now.
     pub fn new(scenario: Scenario, how: How) -> Self {
         let seed = scenario.seed;
         let stream = |n: u64| Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n);
@@ -114,7 +108,6 @@ impl Core {
         }
     }
 
-    /// The time of this world.
     pub fn now(&self) -> Time {
         let passed_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.reached_ms.fetch_max(passed_ms, Ordering::Relaxed);
@@ -131,12 +124,10 @@ impl Core {
         self.now().as_ms()
     }
 
-    /// Ends all faults.
     pub fn heal(&self) {
         let _ = self.healed_at.set(self.now());
     }
 
-    /// Whether faults are over.
     pub fn is_healed(&self) -> bool {
         self.healed_at.get().is_some()
     }
@@ -169,7 +160,6 @@ impl Core {
         lock(&self.state).streams.get_mut(fault.index()).is_some_and(|stream| stream.random_bool(chance))
     }
 
-    /// Counts a fault that happens now.
     pub fn happened_now(&self, fault: Fault) {
         let mut state = lock(&self.state);
         if let Some(count) = state.faults.get_mut(fault.index()) {
@@ -210,7 +200,7 @@ impl Core {
         *lock(&self.state).counts.entry(what).or_default() += 1;
     }
 
-    /// Notes that a function made this call of AWS: the operation, and what it is about.
+    /// Notes a call of AWS by a function: the operation, and the subject.
     pub fn called(&self, function: Option<&'static str>, operation: &str, what: &str) {
         let Some(function) = function else { return };
         let call = format!("{operation} {what}").trim_end().to_owned();
@@ -237,7 +227,6 @@ impl Core {
         }
     }
 
-    /// Whether this world tells its story.
     pub const fn is_telling(&self) -> bool {
         self.how.telling
     }
@@ -257,39 +246,36 @@ impl Core {
         }
     }
 
-    /// Runs work that must never panic. Returns `None` if it did.
+    /// Runs work that must not panic. Returns `None` if it panics.
     pub async fn invariant_nothing_panics<T>(&self, who: &str, work: impl Future<Output = T>) -> Option<T> {
         let result = AssertUnwindSafe(work).catch_unwind().await;
         let panicked = || panics::broken(self.scenario.seed, who, self.now());
         result.map_err(|_| self.breaks(panicked(), true)).ok()
     }
 
-    /// A panic that nobody caught, in any task of the world, breaks it too. It comes before an invariant that broke in the
-    /// meantime, because it is the cause.
+    /// A panic that nobody caught, in any task of the world, breaks the world too. It replaces an invariant that broke
+    /// in the meantime, because the panic is the cause.
     pub fn invariant_no_task_panics(&self) {
         if panics::first().is_some() {
             self.breaks(panics::broken(self.scenario.seed, "a task", self.now()), true);
         }
     }
 
-    /// The first broken invariant.
     pub fn what_broke(&self) -> Option<Broken> {
         lock(&self.broken).clone()
     }
 
-    /// The counts of what happened.
     pub fn happened(&self) -> Happened {
         let state = lock(&self.state);
         let calls = state.calls.clone();
         Happened { faults: state.faults.clone(), counts: state.counts.clone(), did: state.did.clone(), calls }
     }
 
-    /// The story's lines so far, for another thread than the world's. None if the world stands still while it writes one.
+    /// The story's lines so far, for another thread than the world's. Empty while the world writes a line.
     pub fn lines_from_outside(&self) -> Vec<Line> {
         self.state.try_lock().map(|state| state.lines.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// The story's lines so far.
     pub fn lines(&self) -> Vec<Line> {
         lock(&self.state).lines.iter().cloned().collect()
     }

@@ -1,5 +1,5 @@
-//! The tables in memory: they do what DynamoDB does with the product's reads and writes. They interpret the same
-//! values from which the product renders expressions for DynamoDB.
+//! The tables in memory. They do what DynamoDB does with the product's reads and writes, and interpret the same values
+//! from which the product renders expressions for DynamoDB.
 //!
 //! Guarantees: conditions, transactions, index membership, projections, order and pages are as in DynamoDB (a contract
 //! test compares this and the real store); an index shows a change only after its delay, and never an older row
@@ -23,7 +23,7 @@ const MOST_ITEMS: usize = 100;
 /// The most keys of one batch read.
 const BATCH_KEYS: usize = 100;
 
-/// Every row of every table at one moment.
+/// All rows of all tables at one moment.
 pub type Backup = Vec<(Table, Vec<Row>)>;
 
 /// One key attribute's value, in DynamoDB's order.
@@ -36,7 +36,6 @@ pub enum Part {
 }
 
 impl Part {
-    /// The part of a key attribute's value.
     pub fn of(value: &AttributeValue) -> Option<Self> {
         match value {
             AttributeValue::N(n) => n.parse().ok().or_else(|| rules::number(n)?.parse().ok()).map(Self::Number),
@@ -49,14 +48,13 @@ impl Part {
 /// A row's key: hash and range.
 pub type RowKey = (Part, Option<Part>);
 
-/// What one write did to one row.
+/// The change of one row by one write.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The table of the row.
     pub table: Table,
-    /// The row before. `None` if it did not exist.
+    /// `None` if the row did not exist.
     pub before: Option<Row>,
-    /// The row after. `None` if it does not exist any more.
+    /// `None` if the row does not exist any more.
     pub after: Option<Row>,
 }
 
@@ -70,7 +68,7 @@ struct View {
     places: HashMap<RowKey, Place>,
     /// Changes that are not visible yet, by the time at which they become visible.
     pending: BTreeMap<(i64, u64), (RowKey, Option<Row>)>,
-    /// The time until which changes of a row are pending. A later change becomes visible no sooner.
+    /// Until when changes of a row are pending. A later change becomes visible no sooner.
     last: HashMap<RowKey, i64>,
 }
 
@@ -120,7 +118,6 @@ impl View {
         }
     }
 
-    /// The attributes of a row that an index holds.
     fn project(&self, row: &Item) -> Item {
         let keys = [Some(self.table.hash), self.table.range, Some(self.index.key.hash), self.index.key.range];
         let names = keys.into_iter().flatten().map(|k| k.name);
@@ -139,7 +136,6 @@ struct Data {
 /// How long an index takes to show a change, in milliseconds.
 pub type Delay = Box<dyn FnMut(Index) -> i64 + Send>;
 
-/// The tables.
 pub struct Model {
     tables: Vec<Data>,
     delay: Option<Delay>,
@@ -168,12 +164,10 @@ impl Model {
         self.tables.iter().find(|d| d.table == table)
     }
 
-    /// Every row of a table.
     pub fn rows(&self, table: Table) -> impl Iterator<Item = &Row> {
         self.data(table).into_iter().flat_map(|d| d.rows.values())
     }
 
-    /// How many rows a table has.
     pub fn len(&self, table: Table) -> usize {
         self.data(table).map_or(0, |d| d.rows.len())
     }
@@ -191,7 +185,7 @@ impl Model {
         from.take_while(|((of, _), _)| *of == hash).map(|(_, row)| row.clone()).collect()
     }
 
-    /// Replaces a row, whatever it is: nobody's write, and no condition.
+    /// Replaces a row without a condition. It counts as nobody's write.
     pub fn replace(&mut self, key: &Key, row: Item, now: i64) {
         let before = self.get(key).cloned();
         drop(self.apply(key, before, Some(Row::from(row)), now));
@@ -203,7 +197,7 @@ impl Model {
         Ok(self.get(key))
     }
 
-    /// Reads many rows, a hundred at a time, each once.
+    /// Reads many rows, each once, in batches of a hundred.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         keys.chunks(BATCH_KEYS).try_for_each(|batch| refused("BatchGetItem", rules::keys(batch)))?;
         Ok(keys.iter().filter_map(|k| self.get(k)).cloned().collect())
@@ -257,7 +251,7 @@ impl Model {
         }
     }
 
-    /// Whether an index shows every change.
+    /// Whether an index shows every change by now.
     pub fn is_settled(&self, table: Table, index: Index) -> bool {
         let view = self.data(table).and_then(|d| d.views.iter().find(|v| v.index.name == index.name));
         view.is_some_and(|v| v.pending.is_empty())
@@ -422,8 +416,8 @@ impl Asked {
     }
 }
 
-/// The rows of one page that are `wanted`, and whether more may follow. Forwards, the rows `within` are next to each other.
-/// A full page may be the last one. Then the next page is empty, as in DynamoDB.
+/// The `wanted` rows of one page, and whether more may follow. Forwards, the rows `within` are next to each other. A
+/// full page may be the last one. Then the next page is empty, as in DynamoDB.
 fn select<K: Ord>(
     rows: &BTreeMap<K, Row>,
     first: Option<K>,
@@ -474,7 +468,6 @@ fn key_of(schema: KeySchema, row: &Item) -> Option<RowKey> {
     Some((row.get(schema.hash.name).and_then(Part::of)?, range))
 }
 
-/// The key of a row of this table.
 pub fn key_as_read(table: Table, row: &Item) -> Option<Key> {
     let schema = table.definition().key;
     let range = schema.range.and_then(|r| row.get(r.name).cloned());
@@ -492,11 +485,10 @@ pub struct Plain {
     model: Mutex<Model>,
 }
 
-/// The rows of one page of [`Plain`]. Few, so that lists have several pages.
+/// The rows of one page of [`Plain`]: few, so that lists have several pages.
 const PLAIN_PAGE: usize = 7;
 
 impl Plain {
-    /// Empty tables.
     pub fn new() -> Self {
         Self::default()
     }
@@ -539,7 +531,7 @@ impl Db for Plain {
     }
 }
 
-/// The segment of a row in a list that is read in so many parts.
+/// The segment of a row in a list that is read in `of` parts.
 pub fn segment_of(hash: &Part, of: i32) -> i32 {
     let mut hasher = DefaultHasher::new();
     hash.hash(&mut hasher);

@@ -47,7 +47,6 @@ impl fmt::Debug for Embedded {
 }
 
 impl Embedded {
-    /// Empty tables.
     pub fn new() -> Result<Self, DbError> {
         let operation = "CreateTable";
         let db = Database::memory().map_err(|e| failed(operation, &e))?;
@@ -63,7 +62,7 @@ impl Embedded {
     }
 }
 
-/// The size of a row as DynamoDB counts it, in bytes.
+/// The size of a row in bytes, as DynamoDB counts it.
 pub fn size(item: &Item) -> usize {
     row(item).map_or(0, |theirs| dynoxide::types::item_size(&theirs))
 }
@@ -132,7 +131,7 @@ fn failed(operation: &'static str, error: &DynoxideError) -> DbError {
     }
 }
 
-/// The error of a single write, with the current row if that was asked for.
+/// The error of a single write, with the current row if the caller asked for it.
 fn not_written(operation: &'static str, error: DynoxideError) -> WriteError {
     match error {
         DynoxideError::ConditionalCheckFailedException(_, row) => {

@@ -5,23 +5,18 @@ use model::time::Time;
 /// A broken invariant.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// The invariant's name.
     pub rule: &'static str,
-    /// The facts that break the invariant.
     pub what: String,
-    /// When.
     pub at: Time,
 }
 
-/// Makes the enum, [`Fault::ALL`], [`Fault::base`] and [`Fault::meaning`] from one table: a row is the
-/// meaning, the name and the chance.
+/// Makes the enum, [`Fault::ALL`], [`Fault::base`] and [`Fault::meaning`] from one table. A row has the meaning, the
+/// name and the chance of a fault.
 macro_rules! faults {
     ($($(#[doc = $doc:literal])* $name:ident = $p:literal,)*) => {
-        /// What can go wrong.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Fault { $($(#[doc = $doc])* $name),* }
         impl Fault {
-            /// Every kind.
             pub const ALL: &'static [Fault] = &[$(Fault::$name),*];
         }
         /// The chance and the meaning of each kind, in the order of [`Fault::ALL`].
@@ -236,7 +231,6 @@ impl Fault {
         ROWS.get(self.index()).map_or(0.0, |(chance, _)| *chance)
     }
 
-    /// The meaning, in words.
     pub fn meaning(self) -> &'static str {
         ROWS.get(self.index()).map_or("", |(_, meaning)| meaning)
     }

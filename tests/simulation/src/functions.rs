@@ -1,8 +1,9 @@
 //! The five functions as the world runs them: killed, late, twice, several at once, and with different clocks. Also
 //! the network between the functions and the nodes.
 //!
-//! Guarantees: the product's own code runs; a request that is delivered late or twice has exactly the bytes that
-//! were sent. Does not: decide what a run or a request must do.
+//! Guarantees: the product's own code runs; a request that is delivered late or twice has exactly the bytes that were
+//! sent.
+//! Does not: decide what a run or a request must do.
 
 use crate::caller::{Caller, Kind};
 use crate::check::{Check, Watch};
@@ -34,13 +35,13 @@ use tokio::sync::Notify;
 /// The number of processes of each HTTP function. Each has its own cache and clock.
 const PROCESSES: usize = 3;
 
-/// A Lambda process: its function's state and its clock.
+/// A Lambda process: the state of its function, and its clock.
 struct Process<T> {
     function: T,
     skew: Span,
 }
 
-/// STS, which gives every role at once.
+/// An STS that grants every role.
 #[derive(Debug)]
 struct AnyRole;
 
@@ -68,7 +69,6 @@ struct Network {
     not_running: BTreeMap<&'static str, Time>,
 }
 
-/// The functions and the network of one world.
 pub struct Functions {
     core: Arc<Core>,
     check: Arc<Watch>,
@@ -86,7 +86,6 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// The functions on these tables and this cloud.
     pub fn new(core: &Arc<Core>, check: &Arc<Watch>, db: Arc<dyn Db>, ec2: &Arc<Ec2>) -> Arc<Self> {
         let cluster: ClusterName = "simulated".parse().unwrap_or_else(|_| unreachable!("a good name"));
         let key: NodeKey = "5a".repeat(32).parse().unwrap_or_else(|_| unreachable!("a good key"));
@@ -136,17 +135,16 @@ impl Functions {
         lock(&self.last_said).clone()
     }
 
-    /// The credential of a node whose user data holds none. (Here it stands for the role of its instance.)
+    /// The credential of a node whose user data has none. (It stands for the role of the instance.)
     pub fn token_of(&self, node_id: NodeId) -> String {
         self.key.token(&self.settings.cluster, node_id)
     }
 
-    /// The store, for operators.
     pub const fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Ends every run and request that is under way: after a restore, the functions use other tables.
+    /// Ends all runs and requests that are under way: after a restore, the functions use other tables.
     pub fn stop_all(&self) {
         self.stop.notify_waiters();
     }
@@ -165,7 +163,6 @@ impl Functions {
         *lock(&self.network) = Network::default();
     }
 
-    /// Cuts a node off until `until`.
     pub fn cut_off(&self, node: NodeId, until: Time) {
         self.core.tell(|| "network".into(), || format!("{node} is cut off until {until}"));
         lock(&self.network).cut.insert(node, until);
@@ -213,8 +210,8 @@ impl Functions {
         Caller::new(kind, number, kill_at, self.core.now())
     }
 
-    /// Does the work of a caller. Returns `None` if the caller is killed, which counts only then: most callers that were to
-    /// be killed end before.
+    /// Does the work of a caller. Returns `None` if the caller is killed. A kill counts only when it happens: most
+    /// callers that are to be killed end before.
     async fn as_caller<T>(&self, caller: &Arc<Caller>, work: impl Future<Output = T>) -> Option<T> {
         let result = caller.run(work).await;
         if result.is_none() {
@@ -317,7 +314,7 @@ impl Functions {
         Some(answer)
     }
 
-    /// Whether a function does not run at the moment.
+    /// Whether a function does not run now.
     fn is_down(&self, function: &'static str) -> bool {
         let now = self.core.now();
         if self.core.happens(Fault::FunctionDown) {
@@ -353,7 +350,6 @@ impl Functions {
         }
     }
 
-    /// One run of a scheduled function.
     pub async fn run(&self, function: &'static str, input: &Value) {
         let core = &self.core;
         let caller = self.caller(Kind::Run(function));
@@ -433,8 +429,8 @@ impl Functions {
         }
     }
 
-    /// The settings of the version that runs. For some time another version may be deployed while the old one still
-    /// runs. Versions differ in the launch request that they render.
+    /// The settings of the version that runs. For some time, another version may be deployed while the old one still
+    /// runs. The launch requests of two versions differ.
     fn version(&self) -> LaunchSettings {
         let now = self.core.now();
         if self.core.happens(Fault::OtherVersion) {

@@ -1,6 +1,6 @@
 //! What happened in a world, counted.
 //!
-//! Guarantees: the summary names everything that can happen, also what never happened, because a situation that never
+//! Guarantees: the summary names everything that can happen, even if it never happened, because a situation that never
 //! happened is not tested. A situation or action that is not listed here breaks the world.
 //! Does not: judge whether something happened often enough.
 
@@ -113,7 +113,6 @@ pub const SITUATIONS: &[&str] = &[
 /// The situations in which something was killed.
 pub const KILLS: [&str; 3] = ["a request's function was killed", "a run was killed", "an agent was killed"];
 
-/// The actions of the scheduled functions.
 pub const ACTIONS: &[(&str, ActionName)] = &[
     ("poll-and-scale", ActionName::Abandon),
     ("poll-and-scale", ActionName::BindInstance),
@@ -157,18 +156,17 @@ pub const ACTIONS: &[(&str, ActionName)] = &[
 /// The counts of one or more worlds.
 #[derive(Clone, Debug, Default)]
 pub struct Happened {
-    /// Each kind of fault, by its place in [`Fault::ALL`].
+    /// The counts of faults, by the place of the fault in [`Fault::ALL`].
     pub faults: Vec<u64>,
-    /// States and situations that were reached.
+    /// The counts of states and situations that were reached.
     pub counts: BTreeMap<&'static str, u64>,
-    /// Actions of the scheduled functions, by outcome.
+    /// The counts of actions of the scheduled functions, by outcome.
     pub did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
     /// The calls of AWS that each function made: the operation, and the table and index.
     pub calls: BTreeMap<&'static str, BTreeSet<String>>,
 }
 
 impl Happened {
-    /// Adds the counts of another world.
     pub fn add(&mut self, other: &Self) {
         self.faults.resize(Fault::ALL.len(), 0);
         for (sum, n) in self.faults.iter_mut().zip(&other.faults) {
@@ -190,7 +188,7 @@ impl Happened {
         KILLS.iter().filter_map(|what| self.counts.get(what)).sum()
     }
 
-    /// As a table: faults, situations, actions with their outcomes.
+    /// The counts as a table: faults, situations, actions with their outcomes.
     pub fn table(&self) -> String {
         let mut lines = vec!["faults:".to_owned()];
         let faults = Fault::ALL.iter().zip(self.faults.iter().copied().chain(std::iter::repeat(0)));

@@ -4,14 +4,14 @@
 
 use model::time::Time;
 
-/// How many calls EC2 takes at once.
+/// The most calls that EC2 takes at once.
 const REQUESTS: i64 = 5;
-/// How many instances EC2 launches at once.
+/// The most instances that EC2 launches at once.
 const INSTANCES: i64 = 1000;
-/// How many of each come back in a second.
+/// How many calls and instances become free again in a second.
 const REFILL: i64 = 2;
 
-/// What EC2 still allows a new account to launch.
+/// How many calls and instances EC2 still allows a new account.
 #[derive(Default)]
 pub struct LaunchLimits {
     requests: Bucket,
@@ -33,7 +33,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Takes `n` tokens from a bucket of this size, into which `REFILL` come in each second. False if fewer are left.
+    /// Takes `n` tokens from a bucket of this size that gets `REFILL` tokens a second. False if too few are left.
     fn take(&mut self, n: usize, size: i64, now: Time) -> bool {
         let back = self.filled_at.map_or(size * 1000, |at| now.since(at).as_ms() * REFILL);
         self.milli = (self.milli + back).min(size * 1000);

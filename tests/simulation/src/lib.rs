@@ -1,13 +1,13 @@
-//! A simulated world that tries to break every rule of the four functions and of the agents' protocol.
+//! A simulated world that tries to break every rule of the five functions and of the agents' protocol.
 //!
 //! ```text
 //! world ─ scenario ─ core     one world for each seed: time, chance, faults, counts, jobs, operators
-//! functions ─ caller          the four functions, sometimes killed or late; the network
+//! functions ─ caller          the five functions, sometimes killed or late; the network
 //! tables ─ database ─ rules   DynamoDB in memory
 //! fault                       what can go wrong
 //! embedded                    the real store, which must give the same answers
 //! ec2                         lists that lag, tokens, shortages, machines that die
-//! replay ─ compare            policies on the same arrivals, and what came of each
+//! replay ─ compare            compares policies on the same arrivals
 //! machine                     a node: the agent's protocol and its calls
 //! check                       the invariants
 //! happened                    what was reached, and what never was

@@ -1,7 +1,8 @@
 //! `simulate`: runs many worlds, one for each seed, until one breaks.
 //!
-//! Guarantees: exit code 0 if every invariant held, or policies were compared; 1 if one was broken, with its seed and the story of the failure
-//! made small; 2 for wrong usage. Does not: check anything itself.
+//! Guarantees: exit code 0 if every invariant held, or if policies were compared; 1 if an invariant was broken, with
+//! its seed and the story of the smallest failure that was found; 2 for wrong usage.
+//! Does not: check anything itself.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command prints")]
 
 use clap::{Parser, ValueEnum};
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A faster allocator: a third of the time goes into making and dropping rows.
+/// A faster allocator: making and dropping rows takes a third of the time.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -51,13 +52,13 @@ struct Args {
     /// One call launches a batch of nodes, in every world
     #[arg(long)]
     batches: bool,
-    /// Run the reference's chaos instead (see `Scenario::chaos`)
+    /// Run Arvados' chaos instead (see `Scenario::chaos`)
     #[arg(long)]
     chaos: bool,
     /// Run worlds with small fleets, of 3 to 8 nodes (see `Scenario::small`)
     #[arg(long, conflicts_with = "chaos")]
     small: bool,
-    /// Run worlds with large fleets, of up to so many nodes (see `Scenario::large`)
+    /// Run worlds with large fleets, of up to this many nodes (see `Scenario::large`)
     #[arg(long, conflicts_with_all = ["chaos", "small"], value_name = "NODES")]
     large: Option<u32>,
     /// How many jobs a large world submits at its beginning
@@ -95,7 +96,7 @@ struct Args {
     /// Print the comparison as JSON
     #[arg(long, requires = "policy")]
     json: bool,
-    /// Print made-up arrivals of so many days
+    /// Print made-up arrivals of this many days
     #[arg(long, num_args = 2, value_names = ["SEED", "DAYS"], conflicts_with = "policy")]
     make_arrivals: Vec<u64>,
 }
@@ -194,7 +195,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Compares the policies, and shows what came of each.
+/// Compares the policies, and shows the result of each.
 fn compared(args: &Args, arrivals: &Path) -> Result<String, String> {
     let text = |path: &Path| std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
     let named = |path: &PathBuf| {

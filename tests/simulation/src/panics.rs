@@ -1,10 +1,10 @@
 //! Panics in a world: each one fails the world, in whichever task it happens.
 //!
-//! The runtime of a world catches a panic of a task that was spawned, and whoever waits for the task sees only an error, if
-//! anybody waits. So the hook of the process notes every panic of a thread while a world runs on this thread.
+//! The runtime of a world catches a panic of a spawned task, and a task that waits for it sees only an error. So the
+//! hook of the process notes every panic of a thread while a world runs on this thread.
 //!
-//! Guarantees: the message and the place of the first panic are kept. Does not: stop the world at once; the world looks
-//! here every simulated minute, and at its end.
+//! Guarantees: the message and the place of the first panic are kept.
+//! Does not: stop the world at once. The world looks here every simulated minute, and at its end.
 
 use crate::fault::Broken;
 use model::time::Time;
@@ -40,7 +40,6 @@ pub fn listen() {
     HEARD.with(|heard| *heard.borrow_mut() = Some(Vec::new()));
 }
 
-/// Notes no more panics of this thread.
 pub fn stop_listening() {
     HEARD.with(|heard| *heard.borrow_mut() = None);
 }

@@ -1,4 +1,4 @@
-//! What one write does to one row in DynamoDB, and which requests DynamoDB refuses before it reads any row.
+//! What one write changes in one row in DynamoDB, and which requests DynamoDB refuses before it reads any row.
 //!
 //! Guarantees: conditions, equality and order of values are as in DynamoDB; numbers are stored in DynamoDB's one
 //! spelling (developer guide, naming rules and data types); the same requests are refused: keys and index keys that are
@@ -12,7 +12,6 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 use store::{Cond, Effect, Item, Key, KeyAttribute, KeySchema, KeyType, Query, Table, Write};
 
-/// The reason why a request is refused.
 pub type Refusal = &'static str;
 
 /// The most values of an IN (DynamoDB developer guide, condition expressions).
@@ -140,7 +139,7 @@ pub fn alike(a: &Key, b: &Key) -> bool {
     a.table == b.table && range && same(&a.hash, &b.hash)
 }
 
-/// Checks the place after which a list begins.
+/// Checks the key after which a list begins.
 pub fn place(schemas: &[KeySchema], from: &Item) -> Result<(), Refusal> {
     for attribute in schemas.iter().flat_map(|s| [Some(s.hash), s.range]).flatten() {
         typed(attribute, from.get(attribute.name).ok_or("a start without all its keys")?)?;
@@ -148,7 +147,6 @@ pub fn place(schemas: &[KeySchema], from: &Item) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks a query.
 pub fn query(query: &Query, from: Option<&Item>) -> Result<(), Refusal> {
     let table = query.table.definition().key;
     let key = query.index.map_or(table, |i| i.key);
@@ -184,7 +182,6 @@ fn index_keys<'a>(
     })
 }
 
-/// Checks a write.
 pub fn write(write: &Write) -> Result<(), Refusal> {
     key(&write.key)?;
     write.when.iter().try_for_each(cond)?;

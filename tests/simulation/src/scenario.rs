@@ -1,7 +1,8 @@
 //! The settings of one world: its policy, its work and its faults, all drawn from its seed.
 //!
 //! Guarantees: each seed has some kinds of faults and not others, at rates from calm to storm. (Many different worlds
-//! find more mistakes than one world with every fault does.) Does not: draw anything while the world runs.
+//! find more mistakes than one world with every fault.)
+//! Does not: draw anything while the world runs.
 
 use crate::fault::Fault;
 use crate::replay::Replay;
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How jobs arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
     /// One after the other.
@@ -25,22 +25,18 @@ pub enum Arrivals {
     None,
 }
 
-/// One world's settings.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The number from which everything is drawn.
     pub seed: u64,
     /// For how many hours faults happen. After that, everything must end.
     pub hours: f64,
     /// The chance of each kind of fault, by its place in [`Fault::ALL`].
     pub chances: Vec<f64>,
-    /// The policy as JSON.
     pub policy: Value,
     /// The period of the schedules while faults happen, in seconds. After that it is one minute.
     pub period_s: u64,
     /// The longest boot without a fault, in seconds.
     pub boot_s: i64,
-    /// How jobs arrive.
     pub arrivals: Arrivals,
     pub jobs_per_hour: f64,
     /// No job is submitted while this many have not ended.
@@ -61,9 +57,9 @@ pub struct Scenario {
     pub gone_subnet: Option<String>,
     /// An instance type whose instances do not boot, and for how many hours.
     pub broken_type: Option<(String, f64)>,
-    /// For how many hours after the faults small jobs keep coming. A waiting job must not starve.
+    /// How many hours after the faults small jobs keep coming. A waiting job must not starve.
     pub late_hours: u32,
-    /// How many jobs of a backlog are submitted at once.
+    /// How many jobs of a backlog arrive at once.
     pub backlog: usize,
     /// Whether all jobs are alike and have very many retries. Such jobs must end although the faults go on.
     pub plain_jobs: bool,
@@ -75,7 +71,7 @@ pub struct Scenario {
     pub replay: Option<Arc<Replay>>,
 }
 
-/// For how long small jobs keep coming in some worlds. Longer than the first job of the queue may wait.
+/// For how many hours small jobs keep coming in some worlds. This is longer than the first job of the queue may wait.
 const LATE_HOURS: u32 = 15;
 
 impl Scenario {
@@ -84,7 +80,7 @@ impl Scenario {
         let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xA5A5_0000_5A5A_FFFF);
         // The factor for all chances: no faults, calm, ordinary (twice as likely), storm.
         let weather = *pick(&mut dice, &[0.0, 0.3, 1.0, 1.0, 3.0]);
-        // Newer faults are not drawn here: the seeds that found mistakes before still give the same worlds.
+        // Newer faults are not drawn here, so that older seeds still give the same worlds.
         let drawn = |fault: &&Fault| **fault <= Fault::Deaf;
         let mut chances: Vec<f64> = Fault::ALL
             .iter()
@@ -131,7 +127,7 @@ impl Scenario {
             scenario.arrivals = Arrivals::None;
         }
         scenario.policy = policy(&mut dice);
-        // Dice of its own: the rest of the world is the same either way.
+        // These dice are separate, so that the rest of the world is the same either way.
         if Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xA5A5_3C3C_0000_FFFF).random_bool(0.4) {
             scenario.set_list_nodes(0);
         }
@@ -233,12 +229,11 @@ impl Scenario {
         self.replay.is_some().then_some(Pools { seed: self.seed })
     }
 
-    /// The chaos of Arvados' dispatcher test (#14807 and later: `TestDispatchToStubDriver`), with twice its error
-    /// rates and ten times its size. There are 2,000 jobs and at most 100 instances. A fifth of all launches and
-    /// terminations fail. One type is never available, one subnet of two does not exist, and one type is broken for twice the
-    /// boot time-out. Of seven
-    /// instances, two hang, two never call and two never report; a fifth of the others crash. Functions are killed,
-    /// and calls of the tables fail.
+    /// The chaos of Arvados' dispatcher test (#14807 and later: `TestDispatchToStubDriver`), with twice its error rates
+    /// and ten times its size. There are 2,000 jobs and at most 100 instances. A fifth of all launches and terminations
+    /// fail. One type is never available, one of two subnets does not exist, and one type is broken for twice the boot
+    /// time-out. Of seven instances, two hang, two never call and two never report. A fifth of the others crash.
+    /// Functions are killed, and calls of the tables fail.
     pub fn chaos(seed: u64) -> Self {
         let mut scenario = Self::of(seed, 400.0);
         scenario.chances.fill(0.0);
@@ -331,7 +326,6 @@ impl Scenario {
         self.set_chance(Fault::BatchCutShort, 0.2);
     }
 
-    /// Sets the chance of a fault at each of its occasions.
     pub fn set_chance(&mut self, fault: Fault, chance: f64) {
         if let Some(c) = self.chances.get_mut(fault as usize) {
             *c = chance;
@@ -358,7 +352,6 @@ fn pick<'a, T>(dice: &mut Xoshiro256PlusPlus, all: &'a [T]) -> &'a T {
 /// The GPUs of a machine of the size `gpu`, and of no other.
 pub const GPUS: u32 = 4;
 
-/// The sizes of every world.
 pub fn sizes(spot: bool) -> Value {
     let size = |name: &str, vcpus: u32, memory: u32, gpus: u32, price: f64, market: &str, fallback: &str| {
         json!({"name": name, "instance_type": format!("{name}.type"), "vcpus": vcpus, "memory_mib": memory,
@@ -379,14 +372,14 @@ pub fn sizes(spot: bool) -> Value {
 /// `launch.reservation_drain_s` in a world that has reservations.
 pub const RESERVATION_DRAIN_S: i64 = 600;
 
-/// The reservations of a world that has some: id, kind, type, machines, and after how many minutes it ends.
+/// The reservations of a world that has some: id, kind, type, number of machines, and its end in minutes.
 pub const RESERVATIONS: [(&str, ReservationKind, &str, u32, Option<i64>); 3] = [
     ("cr-lasts", ReservationKind::OnDemand, "small.type", 2, None),
     ("cr-ends", ReservationKind::OnDemand, "medium.type", 3, Some(70)),
     ("cr-block", ReservationKind::CapacityBlock, "gpu.type", 2, Some(110)),
 ];
 
-/// The types of the size of several, and their vCPUs.
+/// The types of the size of several types, and their vCPUs.
 pub const SEVERAL: [(&str, u32); 5] = [("v1.type", 2), ("v2.type", 2), ("w1.type", 4), ("w2.type", 4), ("x1.type", 8)];
 
 impl Scenario {
@@ -398,7 +391,7 @@ impl Scenario {
         }
     }
 
-    /// Adds a size of several types to the policy, behind the others. It is the cheapest most of the time.
+    /// Adds a size of several types to the policy, behind the others. It is usually the cheapest.
     pub fn add_several(&mut self) {
         let share = if self.seed.is_multiple_of(3) { 0.6 } else { 1.0 };
         if let Some(sizes) = self.policy.get_mut("size").and_then(Value::as_array_mut) {
@@ -433,7 +426,7 @@ fn policy_changes(dice: &mut Xoshiro256PlusPlus) -> BTreeMap<&'static str, Value
     let ttl = *pick(dice, &[30, 60, 300, 600, 900, 900]);
     let max: u32 = dice.random_range(21..=30);
     let min = *pick(dice, &[0, 0, 0, 2, 20]);
-    // In dollars. Sometimes so little that the limit is reached.
+    // In dollars. Some values are so low that the limit is reached.
     let price = *pick(dice, &[0.0, 0.0, 0.0, 0.25]) * f64::from(max);
     let mut changes: BTreeMap<&'static str, Value> = BTreeMap::from([
         ("nodes", json!({"max": max, "min": min, "max_price_per_hour": price})),

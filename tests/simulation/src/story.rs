@@ -1,6 +1,7 @@
 //! Makes a failing world small, and tells its story.
 //!
-//! Guarantees: the smaller world has the same failure: it breaks the same invariant. Does not: find the smallest world.
+//! Guarantees: the smaller world has the same failure, because it breaks the same invariant.
+//! Does not: find the smallest world.
 
 use crate::core::{Broken, Line};
 use crate::scenario::Scenario;
@@ -13,14 +14,14 @@ const MOST: usize = 1200;
 
 /// A smaller world that breaks the same invariant: with fewer kinds of faults, fewer hours and fewer jobs.
 pub fn shrink(found: &Scenario, how: How, rule: &str, mut say: impl FnMut(&str)) -> Scenario {
-    // Each try would take as long as the patience with such a world.
+    // Each try would wait as long as the first one did, until the world counts as standing still.
     if rule == STANDS_STILL {
         return found.clone();
     }
     let breaks = |scenario: &Scenario| simulate(scenario.clone(), how).broken.filter(|b| b.rule == rule);
     let mut small = found.clone();
     let Some(broken) = breaks(&small) else { return small };
-    // The time after the failure does not matter.
+    // What happens after the failure does not matter.
     small = shorter(&small, &broken);
     if breaks(&small).is_none() {
         small = found.clone();
@@ -50,7 +51,7 @@ fn shorter(scenario: &Scenario, broken: &Broken) -> Scenario {
     Scenario { hours: scenario.hours.min(hours), ..scenario.clone() }
 }
 
-/// The story of a failure: who did what to the things it is about.
+/// The story of a failure: who did what to the things that the failure names.
 pub fn tell(scenario: &Scenario, how: How) -> String {
     let outcome = simulate(scenario.clone(), How { telling: true, ..how });
     let mut story = String::new();

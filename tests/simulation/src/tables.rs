@@ -26,7 +26,6 @@ pub const STALE_MS: i64 = 20_000;
 #[derive(Default)]
 struct Past(VecDeque<(i64, Change)>);
 
-/// The tables of one world.
 pub struct Tables {
     core: Arc<Core>,
     /// The model, which has the rows.
@@ -38,7 +37,6 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Empty tables.
     pub fn new(core: Arc<Core>, check: Arc<Check>, twin: Option<Arc<Embedded>>) -> Self {
         let lagging = Arc::clone(&core);
         let delay = move |_: Index| {
@@ -60,7 +58,6 @@ impl Tables {
         }
     }
 
-    /// Restores the tables from a backup.
     pub fn restore(&self, backup: &Backup) {
         let mut model = lock(&self.model);
         // Each table has its own backup, so one table may stay as it is. (The others must be restored together,
@@ -229,7 +226,7 @@ impl Tables {
         let plain = |items: &[Row]| {
             let mut rows: Vec<String> = items.iter().map(|i| to_json(i).to_string()).collect();
             if query.is_none() {
-                // The order of a scan has no meaning.
+                // A scan has no order.
                 rows.sort_unstable();
             }
             rows
@@ -239,7 +236,6 @@ impl Tables {
     }
 }
 
-/// A change in a few words.
 fn describe(change: &Change) -> String {
     let text = |item: &Row| to_json(item);
     match (&change.before, &change.after) {
@@ -323,7 +319,7 @@ impl Db for Tables {
         let caller = self.before("Scan", true).await?;
         self.called(&caller, "Scan", table, index);
         if table == Table::Control && from.is_none() && matches!(caller.kind, Kind::Run(_)) {
-            // An observation begins with the table control.
+            // An observation begins with the control table.
             caller.observes_from(self.core.now());
         }
         if from.is_some() && self.core.happens(Fault::PageFails) {
@@ -338,7 +334,7 @@ impl Db for Tables {
         }
         let most = self.core.scenario.page_rows;
         let mut page = lock(&self.model).scan(scan, from.as_ref(), most, self.core.ms())?;
-        // Each store has its own segments.
+        // The two stores divide rows into segments in different ways.
         if from.is_none() && segment.is_none() {
             page = self.twin_page("scan", table, page, index, None).await?;
         }
@@ -352,7 +348,8 @@ impl Db for Tables {
         let caller = self.before(operation, false).await?;
         self.called(&caller, operation, write.key.table, None);
         if write.key.table == Table::Events {
-            // No fault besides those of `before`: so other worlds stay as they were when no world kept its events.
+            // Only the faults of `before` happen to events, so that the same seeds give the same worlds as without
+            // events.
             return self.commit(&caller, write, answer).await;
         }
         if self.core.happens(Fault::DbContended) {
@@ -432,7 +429,7 @@ fn is_in(segment: Option<Segment>, table: Table, row: &Item) -> bool {
     segment.is_none_or(|s| hash.is_some_and(|hash| segment_of(&hash, s.of) == s.number))
 }
 
-/// The operation that carries out this write, whose permission it needs.
+/// The operation that carries out this write, and whose permission it needs.
 fn operation(write: &Write) -> &'static str {
     match write.effect {
         Effect::Put(_) => "PutItem",
@@ -450,7 +447,7 @@ fn again(e: &WriteError) -> WriteError {
     }
 }
 
-/// The kind of an answer, with the row in it.
+/// The kind of an answer, with its row, as a text.
 fn kind(result: &Result<Option<Row>, WriteError>) -> String {
     match result {
         Ok(row) => format!("ok {:?}", row.as_ref().map(|r| to_json(r))),

@@ -1,10 +1,10 @@
-//! States that no run of ours makes: a person, another program, a wrong clock, or tables restored to different moments made
-//! them. Each state, and pairs of them, is put under a living cluster. Then it must become right, or its row must be
-//! quarantined and named, within the stated time; and the neighbours must not notice.
+//! States that no run of nodekeeper makes. They come from a person, another program, a wrong clock, or tables that were
+//! restored to different moments. Each state, alone and with another one, is put into a living cluster. Then it must
+//! become right, or its row must be quarantined and named, within the stated time. The neighbours must not notice.
 //!
-//! Every case has two nodes with one job each. The state concerns the first job and its node. The second job and its node are
-//! the neighbours: their rows must stay as they are. A third job is submitted after the break, and must run to its end: while a
-//! row cannot be read (`unreadable`), and otherwise after what is wrong was put right.
+//! Every case has two nodes with one job each. The state concerns the first job and its node. The second job and its
+//! node are the neighbours, and their rows must stay as they are. A third job is submitted after the break, and must
+//! run to its end: while a row cannot be read (`unreadable`), or otherwise after the state was put right.
 
 mod states;
 mod town;
@@ -24,7 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 impl Town {
-    /// Makes these edits. `false` if there is no such row: of a pair, the first state may have deleted the row of the second.
+    /// Makes these edits. `false` if there is no such row: in a pair, the first state may have deleted the row of the
+    /// second.
     async fn edit(&self, edits: &[Edit], is_first: bool) -> bool {
         for edit in edits {
             match edit {
@@ -50,15 +51,16 @@ impl Town {
         true
     }
 
-    /// An order about something else on the first node. So the node asks for the list of its allocs, and would end those that
-    /// the list does not name.
+    /// Gives the first node an order about something else. So the node asks for the list of its allocs, and would end
+    /// allocs that the list does not name.
     async fn raise_seq(&self) {
         let record = self.world.look.node(self.broken.node.slot()).await.unwrap().unwrap();
         let told = record.bump_seq(self.world.now()).unwrap();
         self.world.look.write(Some(&record), &told, Vec::new()).await.unwrap();
     }
 
-    /// A run decides with this row in a table, and acts: it leaves the subject of the row alone. Returns what it says.
+    /// Runs poll-and-scale while a table has this row. The run must leave the subject of the row alone. Returns what
+    /// the run says.
     async fn decides(&self) -> String {
         let run = self.world.poll().await.unwrap();
         let failed: Vec<_> = run.actions.iter().filter(|a| a.outcome == Outcome::Failed).collect();
@@ -66,7 +68,7 @@ impl Town {
         run.actions.iter().map(|a| format!("{}: {}\n", a.subject, a.reason)).collect()
     }
 
-    /// What runs in the first life goes on, and other work has ended.
+    /// The work of the first life goes on, and the other job has ended.
     async fn goes_on(&self, other: JobId, name: &str) {
         let ended = self.world.look.job(other).await.unwrap().unwrap();
         assert_eq!(ended.summary.state, JobState::Complete, "{name}: the other job: {:?}", ended.reason);
@@ -95,7 +97,7 @@ impl Town {
         all
     }
 
-    /// The rows of the neighbour, without what changes while nothing happens: pulses, and the next look at a handle.
+    /// The rows of the neighbour, without what changes in a quiet cluster: pulses, and the next look at a handle.
     fn of_neighbour(&self, rows: &BTreeMap<String, Item>) -> BTreeMap<String, Item> {
         let Life { job, node, .. } = &self.neighbour;
         let names = [format!("nodes {}", node.slot()), job.to_string(), node.to_string()];
@@ -110,7 +112,7 @@ impl Town {
         rows.iter().filter(|(key, _)| is_its(key)).map(|(key, row)| (key.clone(), steady(key, row))).collect()
     }
 
-    /// Names everything that is wrong in the cluster. The text is empty if the cluster is right.
+    /// Names everything that is wrong in the cluster. The text is empty if nothing is wrong.
     async fn wrongs(&self) -> String {
         let (world, mut wrongs) = (&self.world, String::new());
         let seen = Observation::read(&world.look, &*world.cloud, world.now()).await.unwrap();
@@ -182,8 +184,8 @@ impl Town {
     }
 }
 
-/// Makes the edits of these states. Returns the rows then, and the keys of those that stay quarantined until a person corrects them;
-/// `None` if the states are not possible together.
+/// Makes the edits of these states. Returns the rows after them, and the keys of those that stay quarantined until a
+/// person corrects them. `None` if the states are not possible together.
 async fn put(
     town: &Town,
     states: &[&State],
@@ -199,7 +201,7 @@ async fn put(
         let rows = town.rows().await;
         let is_its = |key: &&String| rows.get(*key) != broken.get(*key);
         let changed: BTreeSet<String> = rows.keys().chain(broken.keys()).filter(is_its).cloned().collect();
-        // The second state has replaced a row of the first one, so the first state is gone.
+        // The second state has replaced a row of the first state, so the first state is gone.
         if edits.iter().any(|edit| matches!(edit, Put(..) | Delete(..))) && !keys.is_disjoint(&changed) {
             return None;
         }
@@ -215,7 +217,7 @@ async fn put(
     Some((broken, keys))
 }
 
-/// Puts these states under a living cluster. Returns a row of the table of what happened.
+/// Puts these states into a living cluster. Returns a row for the table of results.
 async fn case(states: &[&State]) -> String {
     let name = states.iter().map(|state| state.name).collect::<Vec<_>>().join(" + ");
     let mut town = Town::new().await;
@@ -327,7 +329,7 @@ fn key_of(table: &str, row: &Item) -> Item {
     row.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
-/// How many parts the cases have, so that several threads share them.
+/// Into how many tests the cases are divided, so that several threads share them.
 const PARTS: usize = 4;
 
 async fn part(part: usize) {
@@ -337,7 +339,7 @@ async fn part(part: usize) {
 /// Each state alone, and pairs of them.
 fn all() -> Vec<Vec<&'static State>> {
     let singles = STATES.iter().map(|state| vec![state]);
-    // Each state together with one from far away in the list, so that most pairs concern two tables.
+    // Each state together with a state far away in the list, so that most pairs concern two tables.
     let pairs = (0..STATES.len()).map(|i| vec![&STATES[i], &STATES[(i * 7 + 13) % STATES.len()]]);
     let pairs = pairs.filter(|pair| pair[0].name != pair[1].name);
     singles.chain(pairs).collect()
@@ -347,7 +349,7 @@ async fn each(cases: impl Iterator<Item = Vec<&'static State>>) {
     let wanted = std::env::var("BROKEN").unwrap_or_default();
     let mut failed = 0;
     for states in cases.filter(|states| states.iter().any(|state| state.name.contains(&wanted))) {
-        // A case that fails has said why, and does not hide the others.
+        // A case that fails has printed its reason, and does not hide the others.
         match tokio::spawn(async move { case(&states).await }).await {
             Ok(row) => println!("{row}"),
             Err(_) => failed += 1,

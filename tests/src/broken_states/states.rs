@@ -1,4 +1,4 @@
-//! The states: what each changes, and what becomes of it.
+//! The states: what each changes, and what must become of it.
 
 use super::town::Town;
 use crate::raw::{Item, item, m, n, s};
@@ -8,24 +8,22 @@ use model::ids::{AllocId, NodeId};
 /// What becomes of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The cluster is right again within so many steps of five seconds. poll-and-scale runs in each step, sweep-dispatch in
-    /// each second one, clean-stale-records in each sixth one.
+    /// The cluster is right again within this many steps of five seconds. poll-and-scale runs in each step,
+    /// sweep-dispatch in every second one, clean-stale-records in every sixth one.
     Right(u32),
     /// The row is quarantined and named, and stays as it is until a person corrects it.
     Quarantine,
-    /// The same, and everything else goes on meanwhile: work that runs, and new work. A run of poll-and-scale names the row by
-    /// these words, if it reads such rows.
+    /// As `Quarantine`, and everything else goes on meanwhile: running work, and new work. If poll-and-scale reads such
+    /// rows, its run names the row by these words.
     Unreadable(Option<&'static str>),
 }
 pub use Fate::{Quarantine, Right, Unreadable};
 
-/// One change of one row, behind the functions' back.
+/// One change of one row that no function makes.
 pub enum Edit {
-    /// These attributes get values, or disappear. `needs.vcpus` is a part of `needs`.
+    /// Sets or removes attributes. `needs.vcpus` is a part of `needs`.
     Set(&'static str, Item, Vec<(&'static str, Option<AttributeValue>)>),
-    /// This row is there.
     Put(&'static str, Item),
-    /// This row is gone.
     Delete(&'static str, Item),
 }
 pub use Edit::{Delete, Put, Set};
@@ -48,12 +46,12 @@ pub fn alloc_key(alloc: AllocId) -> Item {
     item(&[("alloc_id", s(alloc))])
 }
 
-/// A time that no clock can show: thirty years ahead, in milliseconds.
+/// A time that no clock shows: thirty years ahead, in milliseconds.
 fn far(town: &Town) -> AttributeValue {
     n(town.world.now().as_ms() + 30 * 365 * 86_400_000)
 }
 
-/// The node reports its handles again with its next heartbeat.
+/// Makes the node report its handles again with its next heartbeat.
 fn unsettled(town: &Town) -> Edit {
     Set("nodes", node_key(town.broken.node), vec![("settled", None)])
 }

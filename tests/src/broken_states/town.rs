@@ -1,4 +1,4 @@
-//! A cluster with two lives, which states are put under.
+//! A cluster with two lives, into which the states are put.
 
 use crate::raw::Raw;
 use crate::world::{World, lonely_job, patient_policy};
@@ -14,7 +14,6 @@ pub struct Life {
     pub instance: String,
 }
 
-/// A cluster with two lives.
 pub struct Town {
     pub world: World,
     pub raw: Raw,
@@ -40,7 +39,7 @@ impl Town {
                 let raw = Raw::of(&world);
                 let broken = life(&world, first).await;
                 let neighbour = life(&world, second).await;
-                // The rows of handles are broken too.
+                // Some states break the rows of handles.
                 world.make_row(broken.alloc).await;
                 world.make_row(neighbour.alloc).await;
                 return Self { world, raw, broken, neighbour };

@@ -1,16 +1,15 @@
-//! Rows that cannot be read: an attribute of the first life becomes nonsense, or a nonsense row appears.
+//! Rows that cannot be read: an attribute of the first life gets a nonsense value, or a nonsense row appears.
 
 use super::states::{Edit, Put, Set, State, Unreadable, alloc_key, container, job_key, node_key};
 use super::town::Town;
 use crate::raw::{item, n, s};
 use aws_sdk_dynamodb::types::AttributeValue;
 
-/// An attribute, and what it becomes.
+/// An attribute and its nonsense value.
 type Nonsense = (&'static str, Option<AttributeValue>);
-/// A row that appears.
 type Row = Vec<(&'static str, AttributeValue)>;
 
-/// By table.
+/// The damaged attributes, by table.
 fn attributes() -> Vec<(&'static str, Vec<Nonsense>)> {
     vec![
         (
@@ -55,7 +54,7 @@ fn attributes() -> Vec<(&'static str, Vec<Nonsense>)> {
     ]
 }
 
-/// By table.
+/// The nonsense rows, by table.
 fn rows() -> Vec<(&'static str, Vec<Row>)> {
     let far = n(9_999_999_999_i64);
     let job = "01JD0000000000000000000000";
@@ -101,8 +100,8 @@ fn rows() -> Vec<(&'static str, Vec<Row>)> {
     ]
 }
 
-/// What a run says about rows of this table. poll-and-scale reads no handles, and a job that appears only in an index is for
-/// clean-stale-records.
+/// The words of a run about rows of this table. poll-and-scale reads no handles, and only clean-stale-records sees a
+/// job that appears only in an index.
 fn words(table: &str, appears: bool) -> Option<&'static str> {
     match table {
         "nodes" => Some("of table nodes cannot be read"),

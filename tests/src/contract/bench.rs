@@ -1,4 +1,4 @@
-//! The databases that are compared, what is asked of them, and what they answer.
+//! The databases that are compared, the requests to them, and their answers.
 
 use crate::second_opinions::Emulator;
 use crate::world::{dynamo_client, dynamo_url, fresh_cluster};
@@ -16,7 +16,7 @@ const EMBEDDED: &str = "the embedded DynamoDB, in process";
 const HTTP: &str = "the embedded DynamoDB, through the SDK";
 const MINISTACK: &str = "ministack";
 
-/// Known mistakes of engines: which engine, in which case, and what AWS says.
+/// Known mistakes of engines: the engine, the case, and what AWS does.
 const EXCUSED: &[(&[&str], &str, &str)] = &[
     (
         &[EMBEDDED, HTTP, MINISTACK],
@@ -81,16 +81,12 @@ const EXCUSED: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
-/// One request to a database.
 #[derive(Clone, Debug)]
 pub enum Op {
     Get(Key),
     GetMany(Vec<Key>),
-    /// All pages of a query.
     Query(Query),
-    /// One page of a query.
     Page(Query, Option<PageKey>),
-    /// All pages of a scan.
     Scan(Table, Option<Index>),
     Write(Write, Answer),
     Transact(Vec<Write>),
@@ -99,7 +95,6 @@ pub enum Op {
 /// A row in a form that can be compared.
 pub type Seen = BTreeMap<String, String>;
 
-/// The answer of a database.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Got {
     Rows(Vec<Seen>),
@@ -115,7 +110,7 @@ pub enum Got {
 /// Several databases that get the same requests.
 pub struct Bench {
     dbs: Vec<(&'static str, Arc<dyn Db>)>,
-    /// Whether every combination is tried. If calls are slow, only the most useful ones are.
+    /// Whether every combination is tried. If calls are slow, only the most useful combinations are.
     pub thorough: bool,
     /// Whether random walks also compare refused requests.
     pub strict: bool,
@@ -186,7 +181,7 @@ impl Bench {
         model.unwrap()
     }
 
-    /// Writes a row without a condition.
+    /// Writes a row without a condition, as the start of a case.
     pub async fn given(&self, write: Write) {
         self.expect("given", Op::Write(write, Answer::None), &Got::Row(None)).await;
     }
@@ -204,7 +199,7 @@ impl Bench {
         excuse.is_some()
     }
 
-    /// Fails if an excuse is not needed any more because the engine is now right.
+    /// Fails if an engine is right now, so that its excuse is not needed any more.
     pub fn excuses_are_needed(&self) {
         let used = self.excuses.lock().unwrap();
         for (names, case, _) in EXCUSED {

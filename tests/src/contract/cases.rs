@@ -10,7 +10,6 @@ pub async fn all(bench: &Bench) {
     wrong_keys(bench).await;
 }
 
-/// The result of a condition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Is {
     True,
@@ -181,7 +180,7 @@ async fn one_condition(
         _ => (check(key), before.clone()),
     };
     write.when = when;
-    // A check without a condition is refused.
+    // DynamoDB refuses a check without a condition.
     let is = if name == "check" && write.when.is_empty() { Refused } else { is };
     let answers = answer == Answer::Row && matches!(name, "update" | "put");
     let expected = match is {

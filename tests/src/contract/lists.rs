@@ -23,7 +23,6 @@ async fn done(bench: &Bench, write: Write) {
     assert_eq!(got, Got::Row(None));
 }
 
-/// The values of one attribute of the rows.
 fn named(rows: &Got, name: &str) -> Vec<String> {
     let rows: &[Seen] = match rows {
         Got::Rows(rows) | Got::Page(rows, _) => rows,
@@ -134,7 +133,8 @@ async fn order(bench: &Bench) {
             assert_eq!(named(&got, "due_at").len(), count, "at most {most}");
         }
     }
-    // The table's own range key. A query of one hash value does not show rows of another.
+    // A query of one hash value does not show rows of another hash value. The rows are in the order of the table's
+    // range key.
     let got = bench.ask("order of a table", Op::Query(query(Table::Handles, None, s("o")))).await;
     assert_eq!(named(&got, "handle"), ["h0", "h1", "h2", "h3", "h4", "h5", "h6"]);
     let most = Query { range_at_most: Some(s("h3")), newest_first: true, ..query(Table::Handles, None, s("o")) };
@@ -210,8 +210,8 @@ async fn pages_of_an_index(bench: &Bench) {
     let first = Query { limit: Some(2), range_at_most: Some(n(45)), ..query(Table::Handles, Some(DUE), s("pi")) };
     let (rows, next) = page(bench, &first, None, "handle").await;
     assert_eq!((rows, next), (vec!["a".into(), "b".into()], Some(seen(&place("b", 20)))));
-    // A row that moves behind the place is listed again. A row that moves before it is missed. This is also true of
-    // the row at the place itself.
+    // A row that moves behind the start of the next page is listed again. A row that moves before it is missed. The
+    // same holds for the row at the start itself.
     done(bench, at("a", 35)).await;
     done(bench, at("b", 36)).await;
     done(bench, at("c", 5)).await;

@@ -5,7 +5,7 @@
 //! Guarantees: every kind of condition and effect, transactions, indexes, order and pages are compared, as written out
 //! (`cases`, `lists`, `transactions`) and at random (`walk`); errors are of the same kind; answers that no emulator
 //! gives are played to the SDK (`scripted`). If an engine is wrong and AWS's documentation is clear, the model follows
-//! AWS and `EXCUSED` names the difference.
+//! AWS, and `EXCUSED` names the difference.
 //! Does not: compare error messages, or the order of rows with the same index key, which DynamoDB leaves open.
 
 mod bench;

@@ -117,7 +117,7 @@ async fn keys_that_stay_unprocessed_give_a_throttling_error_and_no_partial_list(
 
 #[tokio::test]
 async fn unprocessed_keys_of_two_batches_are_not_mixed() {
-    // Both batches are asked for at once, and then what was left of each.
+    // Both batches are requested at once, and then the unprocessed keys of each.
     let played = Played::new([rows(&["0"], &["7"]), rows(&[], &["149"]), rows(&["7"], &[]), rows(&["149"], &[])]).await;
     let ids: Vec<String> = (0..150).map(|i| i.to_string()).collect();
     let keys: Vec<Key> = ids.iter().map(|id| job(id)).collect();

@@ -34,7 +34,7 @@ async fn all_or_nothing(bench: &Bench) {
     for (key, v) in [(&a, Some(2)), (&b, None), (&c, Some(1)), (&d, Some(1)), (&none, None)] {
         holds(bench, "a transaction", key, v).await;
     }
-    // If one condition fails, at any position, nothing is written and no row is answered.
+    // If one condition fails, at any position, nothing is written and no row is returned.
     let failing = [
         ("update", set(&a, 9).and(version(1))),
         ("put", put(&a, &[]).and(Cond::Absent("job_id"))),

@@ -1,4 +1,4 @@
-//! Random reads and writes on few keys. Each answer is compared, and at the end all tables are.
+//! Random reads and writes on few keys. Each answer is compared, and all tables at the end.
 
 use super::bench::{Bench, Got, Op, handle, job, l, m, n, ns, row, s, ss};
 use super::lists::query;
@@ -20,7 +20,6 @@ struct Walk {
     places: Vec<(Query, PageKey)>,
 }
 
-/// Takes `steps` steps.
 pub async fn walk(bench: &Bench, seed: u64, steps: usize) {
     let mut keys: Vec<Key> = (0..4).map(|i| job(&format!("j{i}"))).collect();
     keys.extend((0..4).map(|i| Key::hash(Table::Allocs, s(&format!("a{i}")))));

@@ -1,4 +1,4 @@
-//! An EC2 account without limits and without faults, whose calls are counted.
+//! An EC2 account without limits and without faults that counts its calls.
 
 use super::meter::{Meter, Use};
 use async_trait::async_trait;
@@ -13,10 +13,9 @@ const LISTED_S: i64 = 3600;
 /// The most instances of one page of EC2's list (`PAGE` in `shared/cloud`).
 const PAGE: usize = 1000;
 
-/// The instances.
 #[derive(Default)]
 pub struct Account {
-    /// Each with the time of its end.
+    /// The instances, each with the time of its end.
     instances: Mutex<BTreeMap<String, (Instance, Option<Time>)>>,
     started: Mutex<Vec<(String, String)>>,
     stopped: Mutex<Vec<String>>,
@@ -33,7 +32,6 @@ impl Account {
         std::mem::take(&mut self.stopped.lock().unwrap())
     }
 
-    /// How many instances run.
     pub fn running(&self) -> usize {
         self.instances.lock().unwrap().values().filter(|(_, ended)| ended.is_none()).count()
     }

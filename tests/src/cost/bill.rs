@@ -1,4 +1,4 @@
-//! What a month costs: what was measured, times prices, with assumptions that have a name.
+//! The cost of a month: measured use, multiplied by prices, with named assumptions.
 //!
 //! Does not: count free tiers, discounts, taxes, the instances, their traffic, or the faults of a bad day.
 
@@ -48,20 +48,19 @@ const GB: f64 = 1e9;
 pub const HEARTBEAT_MS: f64 = 5.0;
 /// A report that changes something makes several calls of DynamoDB, one after the other.
 pub const REPORT_MS: f64 = 20.0;
-/// An event that comes too soon: three reads.
+/// An event that comes too soon makes three reads.
 pub const LEFT_MS: f64 = 10.0;
-/// What a job, or the launch and the end of a node, adds to the runs.
+/// How much longer a job, or the launch and the end of a node, makes the runs.
 pub const ACTIONS_MS: f64 = 50.0;
-/// Whole idle runs of poll-and-scale with so many nodes: measured with the embedded DynamoDB, on one core. The other
-/// scheduled functions read less.
+/// The durations of idle runs of poll-and-scale for two numbers of nodes, measured with the embedded DynamoDB on one
+/// core. The other scheduled functions read less.
 pub const RUNS_MS: [(f64, f64); 2] = [(1000.0, 162.0), (10_000.0, 1200.0)];
-/// The line of the log that says how a run came out, and what CloudWatch adds to each line.
+/// The size of a run's line in the log, and what CloudWatch adds to each line.
 const LOG_LINE_BYTES: f64 = 200.0;
 const LINE_OVERHEAD_BYTES: f64 = 26.0;
 /// Mails of alarms in a month.
 pub const MAILS: f64 = 10.0;
 
-/// What a fleet does.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub policy: Policy,
@@ -73,7 +72,7 @@ pub struct Load {
 /// A row of the bill, and its dollars in a month.
 pub type Bill = Vec<(&'static str, f64)>;
 
-/// What the template says of a cluster without job events and without a dashboard, as it comes.
+/// The template of a cluster as it comes: without job events and without a dashboard.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: String,
@@ -87,7 +86,6 @@ impl Template {
         Self { text: text.split("\n\n").filter(always).collect::<Vec<_>>().join("\n\n") }
     }
 
-    /// How many resources of this type the stack has.
     pub fn resources(&self, kind: &str) -> usize {
         self.text.lines().filter(|l| l.trim_end() == format!("    Type: {kind}")).count()
     }
@@ -99,7 +97,7 @@ impl Template {
         types.map(str::trim_end).filter(|t| t.contains("::")).collect()
     }
 
-    /// The metrics that its alarms look at: CloudWatch bills each.
+    /// The metrics of its alarms. CloudWatch bills each of them.
     pub fn alarm_metrics(&self) -> usize {
         let alarms = self.text.split("Type: AWS::CloudWatch::Alarm\n").skip(1);
         alarms.map(|a| a.split("\n\n").next().unwrap().matches("MetricStat:").count().max(1)).sum()
@@ -142,8 +140,8 @@ fn function(kind: Kind) -> Function {
     }
 }
 
-/// How often a node asks for work after a job has ended: after one second, after two more, and so on, until it has some.
-/// With a queue that is never empty, the next job starts after about four seconds.
+/// How often a node asks for work after a job has ended: after one second, after two more, and so on, until it gets
+/// work. With a queue that is never empty, the next job starts after about four seconds.
 const ASKS_PER_JOB: f64 = 2.0;
 
 impl Load {
@@ -151,7 +149,7 @@ impl Load {
         self.jobs_per_node_hour > 0.0
     }
 
-    /// The mean of a random time between once and [`LONGEST_JITTER`] times this.
+    /// The mean of a random time between `s` and [`LONGEST_JITTER`] times `s`.
     fn with_jitter(s: f64) -> f64 {
         s * (1.0 + LONGEST_JITTER) / 2.0
     }
@@ -175,7 +173,6 @@ impl Load {
         self.nodes * self.lives_per_node_day * HOURS / 24.0
     }
 
-    /// The bill of a month.
     pub fn bill(&self, seen: &Measured, template: &Template) -> Bill {
         // Without nodes there is nothing to measure, and nothing is billed.
         let (metric_names, metric_bytes) =
@@ -208,7 +205,8 @@ impl Load {
         ]
     }
 
-    /// The runs that events start, the time that they wait, and the invocations that leave their work to another run.
+    /// The cost of runs that events start, of their waiting time, and of invocations that leave their work to another
+    /// run.
     fn woken_runs(&self, seen: &Measured, template: &Template, run: f64) -> f64 {
         let events = self.jobs() * seen.job.events + self.lives() * seen.node.events;
         let gap_s = poll_and_scale::gap(&self.policy.poll, self.nodes as u64).as_ms() as f64 / 1000.0;

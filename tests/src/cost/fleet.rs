@@ -1,9 +1,9 @@
-//! A cluster in virtual time whose calls are counted: the real functions, and nodes with the agent's real protocol and
+//! A cluster in virtual time that counts its calls: the real functions, and nodes with the agent's real protocol and
 //! its times.
 //!
-//! Guarantees: each invocation of a function is noted with what it used; nodes call when the answers tell them to, and
-//! report as soon as there is news, like the agent; new jobs, ended allocs and ended instances wake poll-and-scale.
-//! Does not: fail. What faults cost is not counted.
+//! Guarantees: each invocation of a function is noted with its use; nodes call when the answers tell them to, and
+//! report as soon as they have news, like the agent; new jobs, ended allocs and ended instances wake poll-and-scale.
+//! Does not: fail. The cost of faults is not counted.
 
 use super::account::{Account, Ec2};
 use super::meter::{Meter, Tables, Use};
@@ -32,9 +32,8 @@ use std::time::Duration;
 use store::Store;
 use tokio::task::JoinSet;
 
-/// From the launch of an instance to its first heartbeat.
+/// The time from the launch of an instance to its first heartbeat.
 const BOOT_S: i64 = 60;
-/// How long a job runs.
 const JOB_S: i64 = 600;
 /// The agent's wait before a handle report that follows a change (`agent/src/sweep.rs`).
 const CHANGE_MS: i64 = 500;
@@ -46,7 +45,7 @@ pub enum Kind {
     Poll,
     /// A run of poll-and-scale that an event started.
     Woken,
-    /// An event that came too soon after a run, so that another run does its work.
+    /// An event that came so soon after a run that another run does its work.
     Left,
     Clean,
     Sweep,
@@ -61,7 +60,7 @@ pub enum Kind {
 pub struct Invocation {
     pub kind: Kind,
     pub used: Use,
-    /// How long it slept, because it waited for its turn.
+    /// How long it waited for its turn, in seconds.
     pub waited_s: f64,
     /// How many nodes had an instance.
     pub nodes: usize,
@@ -77,7 +76,7 @@ enum Due {
     Event,
 }
 
-/// After this time, the agent reports its handles although nothing asked for it.
+/// After this time, the agent reports its handles without a request.
 const AT_LEAST_EVERY_MS: i64 = 3_600_000;
 
 /// How many handles one part of a report has at most.
@@ -101,7 +100,7 @@ pub struct Fleet {
     pub log: Arc<Mutex<Vec<Invocation>>>,
     /// The last answer of a run, from which its lines in the log are made.
     pub answered: Arc<Mutex<Option<RunAnswer>>>,
-    /// What is submitted.
+    /// The job that is submitted.
     pub spec: JobSpec,
     rng: Rng,
     settings: LaunchSettings,
@@ -148,7 +147,7 @@ impl Fleet {
             runs: JoinSet::new(),
             began: tokio::time::Instant::now(),
         };
-        // Not at the same second, as on AWS.
+        // As on AWS, the functions do not start in the same second.
         for (function, at) in [(POLL_AND_SCALE, 1000), (SWEEP_DISPATCH, 21_000), (CLEAN_STALE_RECORDS, 41_000)] {
             fleet.due.insert((at, Due::Run(function.name)));
         }
@@ -174,7 +173,7 @@ impl Fleet {
         }
     }
 
-    /// Wakes poll-and-scale at random times, so often in a second on average.
+    /// Wakes poll-and-scale at random times, on average `rate` times in a second.
     pub fn events(&mut self, rate: f64, seconds: f64) {
         let mut at_s = 0.0;
         while at_s < seconds {
@@ -189,7 +188,7 @@ impl Fleet {
         set_policy(&Store::new(Arc::new(tables)), &self.policy).await;
     }
 
-    /// What was invoked since the last call of this function.
+    /// The invocations since the last call of this function.
     pub fn take(&self) -> Vec<Invocation> {
         std::mem::take(&mut *self.log.lock().unwrap())
     }
@@ -198,7 +197,6 @@ impl Fleet {
         self.nodes.len()
     }
 
-    /// Lets this much time pass.
     pub async fn pass(&mut self, s: i64) {
         let end = self.ms() + s * 1000;
         while let Some((at, due)) = self.due.first().cloned().filter(|(at, _)| *at <= end) {
@@ -268,7 +266,7 @@ impl Fleet {
     }
 
     fn note(&self, kind: Kind, used: Use) {
-        // The node that calls is out of the map at the moment.
+        // A node that calls is not in the map at that moment.
         let nodes = self.account.running();
         self.log.lock().unwrap().push(Invocation { kind, used, waited_s: 0.0, nodes });
     }
@@ -336,7 +334,6 @@ impl Fleet {
         self.report(id, node).await;
     }
 
-    /// Starts what the orders say.
     fn work(&mut self, id: &str, node: &mut Node) {
         for work in node.protocol.work() {
             let Work::Run(order) = work else { continue };
@@ -364,7 +361,7 @@ impl Fleet {
         }
     }
 
-    /// An hour has passed since the last reports of handles.
+    /// Makes the next reports of handles due, as if an hour had passed.
     pub fn reports_are_due(&mut self) {
         self.nodes.values_mut().for_each(|node| node.reported_at = Some(-AT_LEAST_EVERY_MS));
     }
@@ -384,7 +381,7 @@ impl Fleet {
             stays: None,
         };
         let list = HandleList { handles: node.handles.iter().map(listed).collect(), complete: true };
-        // The agent reports what has changed once an hour, and otherwise only looks at its handles.
+        // The agent reports all handles once an hour. Otherwise it only looks for changes.
         let hour = node.reported_at.is_some_and(|at| self.ms() - at >= AT_LEAST_EVERY_MS);
         if hour {
             node.protocol.report_handles_again();
@@ -408,14 +405,14 @@ impl Fleet {
     }
 }
 
-/// The answer of a function to a node: nothing fails here.
+/// The answer of a function to a node. Nothing may fail here.
 fn good<T: DeserializeOwned>(response: &Value) -> T {
     let (status, body) = answer(response);
     assert_eq!(status, 200, "{body}");
     serde_json::from_value(body).unwrap()
 }
 
-/// The last lines of what a training job prints, as much as is kept.
+/// The last lines that a training job prints, as many as are kept.
 fn printed() -> String {
     let random = |n: usize| n.wrapping_mul(2_654_435_761) % 100_003;
     let line = |n: usize| {

@@ -5,7 +5,7 @@ use super::page::rows;
 use crate::second_opinions::root;
 use model::policy::KNOBS;
 
-/// The value of a constant in a source: a product of numbers, or a `Span` or `Duration` of so many seconds.
+/// The value of a constant in a source: a product of numbers, or a `Span` or `Duration` of seconds.
 fn constant(name: &str, path: &str) -> f64 {
     let source = std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
     let marker = format!("const {name}: ");
@@ -30,9 +30,8 @@ fn written(cell: &str) -> f64 {
         }
 }
 
-/// The current value of a source as the page names it: `` `NAME` in `path` ``, or
-/// `` `Property` of `Resource` in `infra/template.yaml` `` or `` the default of `knob` ``. `None` if the limit is not
-/// ours.
+/// The current value of a source that the page names: `` `NAME` in `path` ``, `` `Property` of `Resource` in
+/// `infra/template.yaml` ``, or `` the default of `knob` ``. `None` if the limit is not one of nodekeeper.
 fn current(source: &str) -> Option<f64> {
     let words: Vec<&str> = source.split('`').collect();
     match words.as_slice() {

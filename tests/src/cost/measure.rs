@@ -1,4 +1,4 @@
-//! What each invocation uses, measured on fleets of several sizes, and what a job and a node use in their lives.
+//! Measures what each invocation uses on fleets of several sizes, and what a job and a node use in their whole lives.
 
 use super::fleet::{Fleet, Invocation, Kind};
 use super::meter::{Use, stored_bytes};
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use store::{Row, Table};
 
-/// The fleets that the lines are drawn through.
+/// The sizes of the fleets that are measured.
 const FLEETS: [u32; 4] = [0, 10, 40, 160];
-/// The scheduled runs: what they use grows with the fleet.
+/// The scheduled runs. Their use grows with the fleet.
 pub const RUNS: [Kind; 3] = [Kind::Poll, Kind::Sweep, Kind::Clean];
-/// The jobs of the fleet in which a job's life is measured, and the seconds from one to the next: four jobs an hour on
-/// each of ten nodes.
+/// The number of jobs in the fleet in which the life of a job is measured, and the seconds from one job to the next:
+/// four jobs an hour on each of ten nodes.
 const JOBS: i64 = 40;
 const EVERY_S: i64 = 90;
 
-/// What grows with the fleet: so much for each invocation, and so much more for each node.
+/// A use that grows with the fleet: an amount for each invocation, and an amount for each node.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
     pub at_zero: Use,
@@ -30,8 +30,8 @@ impl Line {
         self.at_zero + self.per_node * nodes
     }
 
-    /// The line through the first and the last point. The points between must be on it: a read is rounded up to whole
-    /// units in each of several lists.
+    /// The line through the first and the last point. The other points must be on the line, except for rounding: each
+    /// of several lists is rounded up to whole read units.
     fn through(what: Kind, points: &[(u32, Use)]) -> Self {
         let (&(first, low), &(last, high)) = (points.first().unwrap(), points.last().unwrap());
         let per_node = (high - low) * (1.0 / f64::from(last - first));
@@ -44,22 +44,20 @@ impl Line {
     }
 }
 
-/// A whole life of a job or of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lifetime {
-    /// All units, beyond those of invocations that happen anyway.
+    /// All units, except those of invocations that happen anyway.
     pub used: Use,
     pub alloc_reports: f64,
-    /// The handle reports that change something.
+    /// The number of handle reports that change something.
     pub handle_reports: f64,
-    /// The events that wake poll-and-scale.
+    /// The number of events that wake poll-and-scale.
     pub events: f64,
     /// The bytes that stay in the tables, indexes included: ended jobs and allocs, and events.
     pub finished_bytes: f64,
     pub event_bytes: f64,
 }
 
-/// Everything that was measured.
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub idle: BTreeMap<Kind, Line>,
@@ -75,8 +73,8 @@ pub struct Measured {
     pub metric_bytes: f64,
 }
 
-/// The default policy with so many nodes. Launches are not slowed down, because how fast a fleet comes up does not change
-/// what it costs.
+/// The default policy with these numbers of nodes. Launches are not slowed down, because the speed of launches does not
+/// change the cost.
 fn policy(min: u32, max: u32) -> Value {
     let mut policy = model::policy::example_json();
     policy["nodes"] = json!({"min": min, "max": max});
@@ -86,7 +84,7 @@ fn policy(min: u32, max: u32) -> Value {
     policy
 }
 
-/// An ordinary job: a command and an environment of 500 bytes. Its output fills what is kept of it.
+/// An ordinary job, with a command and an environment of 500 bytes. Its output is as long as the kept part can be.
 fn spec(command: &str) -> JobSpec {
     let command = vec![command.to_owned(), "x".repeat(100), "y".repeat(150)];
     let env = [("INPUT".to_owned(), "z".repeat(240))].into();
@@ -99,21 +97,21 @@ fn mean(of: &[Invocation], kind: Kind) -> Use {
     uses.iter().fold(Use::default(), |sum, used| sum + *used) * (1.0 / uses.len() as f64)
 }
 
-/// What most invocations of this kind use.
+/// The median use of invocations of this kind.
 fn usual(of: &[Invocation], kind: Kind) -> Use {
     let mut uses: Vec<Use> = of.iter().filter(|i| i.kind == kind).map(|i| i.used).collect();
     uses.sort_by(|a, b| (a.reads + a.writes).total_cmp(&(b.reads + b.writes)));
     uses[uses.len() / 2]
 }
 
-/// A fleet of this size at rest: idle, or with a job on each node that does not end.
+/// A fleet of this size at rest: idle, or with an endless job on each node.
 async fn steady(nodes: u32, is_busy: bool) -> (Fleet, Vec<Invocation>) {
     let exclusive = JobSpec { needs: model::Needs { exclusive: true, ..spec("forever").needs }, ..spec("forever") };
     let mut fleet = Fleet::new(&policy(nodes, nodes), exclusive).await;
     if is_busy {
         fleet.submit(i64::from(nodes), 1);
     }
-    // Long enough for the boot, and for every job to start and the first look at its handle.
+    // This is long enough for the boot, for the start of every job and for the first look at its handle.
     fleet.pass(if is_busy { 1500 } else { 200 }).await;
     assert_eq!(fleet.up(), nodes as usize);
     fleet.take();
@@ -153,7 +151,7 @@ pub async fn measure() -> Measured {
             }
         }
     }
-    // The documents promise this of every steady call.
+    // The documents promise this for every steady call.
     assert_eq!((heartbeat.reads, heartbeat.writes), (0.0, 1.0), "a steady heartbeat is one write and no read");
     assert!(handle_report.reads < 10.0 && handle_report.writes <= 1.0, "the hourly report: {handle_report:?}");
     let (idle, busy) = (lines(&idle), lines(&busy));
@@ -163,7 +161,7 @@ pub async fn measure() -> Measured {
     Measured { idle, busy, heartbeat, handle_report, left, job, node, metrics, metric_bytes }
 }
 
-/// The whole life of something: everything that was used, without what the same invocations use at rest.
+/// The use of whole lives: everything that was used, without the use of the same invocations at rest.
 fn lifetime(log: &[Invocation], count: f64, at_rest: impl Fn(&Invocation) -> Use) -> Lifetime {
     let mut life = Lifetime::default();
     for invocation in log {
@@ -190,11 +188,11 @@ fn bytes(fleet: &Fleet, tables: &[Table]) -> f64 {
     tables.iter().flat_map(|t| model.rows(*t).map(|row| stored_bytes(*t, row) as f64)).sum()
 }
 
-/// Jobs on a fleet that stays up, from their submission until the last trace of their handles is gone.
+/// Jobs on a fleet that stays up, from their submission until nothing is left of their handles.
 async fn life_of_a_job(handle_report: Use) -> Lifetime {
     let (mut fleet, at_rest) = steady(10, false).await;
     let run: BTreeMap<Kind, Use> = RUNS.iter().map(|kind| (*kind, mean(&at_rest, *kind))).collect();
-    // The mean, because the function's process makes a note each minute.
+    // The mean, because the process of the function makes a note each minute.
     let heartbeat = mean(&at_rest, Kind::Heartbeat);
     fleet.spec = JobSpec { needs: model::Needs { exclusive: true, ..spec("work").needs }, ..spec("work") };
     let before = (bytes(&fleet, &[Table::Jobs, Table::Allocs]), bytes(&fleet, &[Table::Events]));
@@ -217,7 +215,7 @@ async fn life_of_a_job(handle_report: Use) -> Lifetime {
     Lifetime { finished_bytes, event_bytes, ..life }
 }
 
-/// What an event uses that comes while another run waits for its turn.
+/// The use of an event that comes while another run waits for its turn.
 async fn event_that_left() -> Use {
     let mut fleet = Fleet::new(&policy(0, 0), spec("work")).await;
     fleet.pass(10).await;
@@ -255,8 +253,8 @@ async fn life_of_a_node(idle: &BTreeMap<Kind, Line>, heartbeat: Use, handle_repo
     Lifetime { event_bytes: (bytes(&fleet, &[Table::Events]) - before) / count, ..life }
 }
 
-/// How often events start a run, and how long the runs wait, with so many events a second: runs and seconds of waiting
-/// in a second.
+/// How often events start a run, and how long the runs wait, if `rate` events come in a second: the runs, and the
+/// seconds of waiting, in each second.
 ///
 /// After a run, the first event within the gap waits for its end, and an event after the gap starts a run at once. With
 /// events at random times, the mean time from one run to the next is `gap + e^(-rate * gap) / rate`, and the mean wait is
@@ -270,7 +268,7 @@ pub fn woken(rate: f64, gap_s: f64) -> (f64, f64) {
     (1.0 / cycle_s, (gap_s - (1.0 - none) / rate) / cycle_s)
 }
 
-/// The same by the real function, on a cluster without nodes: it must be as computed.
+/// The real function on a cluster without nodes must start as many runs as computed.
 #[tokio::test(start_paused = true)]
 async fn nightly_events_start_as_many_runs_as_computed() {
     for rate in [0.02, 0.2, 2.0] {
@@ -283,7 +281,7 @@ async fn nightly_events_start_as_many_runs_as_computed() {
         let runs = log.iter().filter(|i| i.kind == Kind::Woken).count() as f64 / seconds;
         let waited = log.iter().filter(|i| i.kind == Kind::Woken).map(|i| i.waited_s).sum::<f64>() / seconds;
         let (expected_runs, expected_wait) = woken(rate, gap.as_ms() as f64 / 1000.0);
-        // Scheduled runs begin gaps too, so that a little more waits.
+        // Scheduled runs also begin gaps, so a little more waits.
         assert!((runs / expected_runs - 1.0).abs() < 0.15, "{rate}: {runs} runs a second, not {expected_runs}");
         assert!((waited - expected_wait).abs() < 0.05, "{rate}: {waited} s of waiting a second, not {expected_wait}");
     }

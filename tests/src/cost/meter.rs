@@ -25,16 +25,15 @@ const BATCH_ROWS: usize = 25;
 /// A list is one page here, because a fleet in a test is small.
 const ROWS: usize = 1_000_000;
 
-/// What an invocation used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Use {
     /// Read request units.
     pub reads: f64,
     /// Write request units.
     pub writes: f64,
-    /// Calls of DynamoDB: they take time, and are not billed.
+    /// Calls of DynamoDB. They take time, and are not billed.
     pub calls: f64,
-    /// Calls of EC2: they are free, and limited.
+    /// Calls of EC2. They are free, but limited.
     pub ec2: f64,
 }
 
@@ -70,7 +69,7 @@ impl Sub for Use {
     }
 }
 
-/// The tables of a cluster, which all its meters share.
+/// The tables of a cluster. All its meters share them.
 pub type Tables = Arc<Mutex<Model>>;
 
 /// The tables, seen by one invocation or one function.
@@ -114,7 +113,8 @@ fn read_units(bytes: usize) -> f64 {
     units(bytes, READ_UNIT_BYTES)
 }
 
-/// The bytes of these rows, the 100 bytes that DynamoDB adds to each and the copies in the indexes included.
+/// The bytes of a row in storage, with the 100 bytes that DynamoDB adds to each row, and with its copies in the
+/// indexes.
 pub fn stored_bytes(table: Table, row: &Item) -> usize {
     let indexes = table.definition().indexes;
     let copies: usize = indexes.iter().filter_map(|i| shown(table, *i, row)).map(|r| embedded::size(&r) + 100).sum();

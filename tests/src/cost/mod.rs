@@ -1,5 +1,5 @@
-//! What nodekeeper itself costs in a month: the tables of docs/cost.md are computed, from the calls of the real functions
-//! and a list of prices.
+//! The cost of nodekeeper itself in a month. It computes the tables of docs/cost.md from the calls of the real
+//! functions and a list of prices.
 
 mod account;
 mod bill;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 const PAGE: &str = "docs/cost.md";
 const FLEETS: [f64; 5] = [0.0, 10.0, 100.0, 1000.0, 10_000.0];
-/// What a busy node does: one job after the other, a quarter of an hour each, for eight hours.
+/// The work of a busy node: one job after the other, a quarter of an hour each, for eight hours.
 const JOBS_PER_NODE_HOUR: f64 = 4.0;
 const LIVES_PER_NODE_DAY: f64 = 3.0;
 
@@ -33,7 +33,7 @@ fn load(nodes: f64, is_busy: bool, changes: &Value) -> Load {
     Load { policy, nodes, jobs_per_node_hour, lives_per_node_day }
 }
 
-/// An amount of dollars, in three digits or more.
+/// An amount of dollars, with at least three digits.
 fn dollars(amount: f64) -> String {
     if amount >= 99.95 {
         let whole = format!("{amount:.0}");
@@ -61,7 +61,7 @@ fn month(seen: &Measured, template: &Template, is_busy: bool) -> Vec<String> {
     rows
 }
 
-/// What one of each costs: units, and dollars for a million.
+/// The cost of one call, run or life: units, and dollars for a million.
 fn each(seen: &Measured) -> Vec<String> {
     let call = |name: &str, used: Use| {
         format!("| {name} | {:.1} | {:.1} | {} |", used.reads, used.writes, dollars(units(used) * 1e6))
@@ -92,7 +92,7 @@ fn each(seen: &Measured) -> Vec<String> {
     ]
 }
 
-/// What settings change: the sum of a month with 10,000 nodes.
+/// The effect of settings: the sum of a month with 10,000 nodes.
 fn settings(seen: &Measured, template: &Template) -> Vec<String> {
     let nodes = 10_000.0;
     let changes = [
@@ -104,7 +104,7 @@ fn settings(seen: &Measured, template: &Template) -> Vec<String> {
     changes.iter().map(|(name, change)| row(name, [sum(false, change), sum(true, change)].into_iter())).collect()
 }
 
-/// The times of invocations that the bill assumes.
+/// The durations of invocations that the bill assumes.
 fn times() -> Vec<String> {
     let [(few, few_ms), (many, many_ms)] = RUNS_MS;
     let (few, many) = (dollars(few), dollars(many));
@@ -138,7 +138,8 @@ async fn nightly_the_costs_in_the_documents_are_those_of_the_code() {
     assert!(nothing < 3.0, "README.md says that less than 3 dollars remain without work, not {nothing}");
 }
 
-/// Every type of resource of the template, and whether AWS bills it: a new one needs a row in the bill, or a place here.
+/// Every type of resource of the template is either billed or free. A new type needs a row in the bill, or a place
+/// here.
 #[test]
 fn the_bill_knows_every_type_of_resource_of_the_template() {
     const BILLED: [&str; 5] = [
@@ -148,7 +149,7 @@ fn the_bill_knows_every_type_of_resource_of_the_template() {
         "AWS::SNS::Topic",
         "AWS::Serverless::Function",
     ];
-    // The agent in the bucket is some megabytes: less than a cent.
+    // The agent in the bucket has some megabytes, which cost less than a cent.
     const FREE: [&str; 12] = [
         "AWS::EC2::LaunchTemplate",
         "AWS::EC2::SecurityGroup",

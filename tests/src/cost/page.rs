@@ -1,7 +1,7 @@
-//! Tables of a page in the documents that a test computes.
+//! Tables in the documents that a test computes.
 //!
-//! Guarantees: a number in the page differs from the computed one by at most one unit of its last digit; a text does not
-//! differ. Otherwise the test prints the table to paste.
+//! Guarantees: a number in the page differs from the computed number by at most one unit of its last digit; a text does
+//! not differ. Otherwise the test prints the table to paste.
 
 use crate::second_opinions::root;
 
@@ -14,7 +14,7 @@ pub fn rows(page: &str, name: &str) -> Vec<String> {
     table.skip(2).map(str::to_owned).collect()
 }
 
-/// The texts and the numbers of a row, in turn.
+/// The texts and the numbers of a row: they alternate.
 fn parts(row: &str) -> (Vec<String>, Vec<String>) {
     let is_digit = |c: char| c.is_ascii_digit() || c == '.' || c == ',';
     let (mut texts, mut numbers) = (vec![String::new()], Vec::new());
@@ -45,7 +45,7 @@ fn same(written: &str, computed: &str) -> bool {
     texts == other_texts && numbers.len() == others.len() && numbers.iter().zip(&others).all(close)
 }
 
-/// Fails if the table in the page is not as computed.
+/// Fails if the table in the page differs from the computed one.
 pub fn check(page: &str, name: &str, computed: &[String]) {
     let written = rows(page, name);
     let agree = written.len() == computed.len() && written.iter().zip(computed).all(|(a, b)| same(a, b));

@@ -1,4 +1,4 @@
-//! What operators do with a running cluster, on real agents: restored tables, and the end of a cluster.
+//! Drills of operators with a running cluster and real agents: restored tables, and the end of a cluster.
 
 use super::{Local, json, program, text, until};
 use crate::second_opinions::root;
@@ -24,7 +24,7 @@ fn until_file(local: &Local, name: &str) -> (String, PathBuf) {
     let started = file.with_extension("started");
     until("the job's start", 60, || started.exists().then_some(()));
     let id = text(&submitted).trim().to_owned();
-    // The cluster knows it too: what it does not know to run is started again after a restore.
+    // The cluster knows it too. After a restore, the cluster starts a job again if it does not know that the job runs.
     let is_running = || (json(local, &["job", &id, "--json"])["all_allocs"][0]["client"] == "running").then_some(());
     until("the report of the start", 60, is_running);
     (id, file)
@@ -43,7 +43,7 @@ fn a_teardown_leaves_no_instance() {
         "{said}"
     );
     assert_eq!(json(&local, &["job", &running, "--json"])["state"], "cancelled");
-    // A job that is submitted now starts nothing.
+    // A job that is submitted now starts no node.
     let waits = local.nodekeeper(&["submit", "--", "true"]);
     assert!(waits.status.success(), "{}", text(&waits));
     let again = local.nodekeeper(&["teardown", "local", "--prove-s", "5", "--timeout-s", "60"]);
@@ -55,7 +55,6 @@ fn a_teardown_leaves_no_instance() {
     assert_eq!(local.stop(), Some(0));
 }
 
-/// Rows of tables, by table.
 type Backup = Vec<(&'static str, Vec<std::collections::HashMap<String, aws_sdk_dynamodb::types::AttributeValue>>)>;
 
 const TABLES: [(&str, &[&str]); 6] = [
@@ -88,8 +87,8 @@ async fn backup(client: &aws_sdk_dynamodb::Client) -> Backup {
     all
 }
 
-/// Until the restore has put the policy back, after all other rows that decisions use: without a policy that can be read, no run
-/// does anything.
+/// Replaces the policy by one that cannot be read, so that no run does anything. The restore puts the policy back last,
+/// after all other rows that decisions use.
 async fn stop_the_clock(client: &aws_sdk_dynamodb::Client) {
     use aws_sdk_dynamodb::types::AttributeValue::{N, S};
     let row = [("key", S("policy".into())), ("version", N("0".into())), ("document", S("none".into()))];
@@ -97,7 +96,6 @@ async fn stop_the_clock(client: &aws_sdk_dynamodb::Client) {
     client.put_item().table_name("local-control").set_item(Some(row)).send().await.unwrap();
 }
 
-/// Puts the tables back to the moment of the backup.
 async fn restore(client: &aws_sdk_dynamodb::Client, backup: &Backup) {
     let now = self::backup(client).await;
     for ((table, key), (_, rows)) in TABLES.iter().zip(now) {
@@ -113,7 +111,7 @@ async fn restore(client: &aws_sdk_dynamodb::Client, backup: &Backup) {
     }
 }
 
-/// The tables go back in time while a job runs: the job goes on where it is, its node stays, and later jobs run.
+/// The tables go back in time while a job runs. The job goes on where it is, its node stays, and later jobs run.
 #[test]
 fn nightly_restored_tables_end_no_work_that_they_know() {
     let mut local = Local::start(&["--tick-s", "1"]);
@@ -133,10 +131,10 @@ fn nightly_restored_tables_end_no_work_that_they_know() {
         restore(&client, &moment).await;
     });
 
-    // What was submitted after the backup is not known any more.
+    // The restored tables do not know a job that was submitted after the backup.
     let lost = text(&local.nodekeeper(&["job", &later]));
     assert!(lost.contains("there is no job"), "{lost}");
-    // A job that is submitted now runs, also if the restored tables do not know the node that the later job had.
+    // A job that is submitted now runs, even if the restored tables do not know the node of the later job.
     let submitted = local.nodekeeper(&["submit", "--wait", "--", "echo", "after the restore"]);
     assert!(submitted.status.success(), "{}", text(&submitted));
     assert!(before.iter().all(|node| node_of(&local).contains(node)), "the node of the known job stays");
@@ -153,8 +151,8 @@ fn nightly_restored_tables_end_no_work_that_they_know() {
     assert_eq!(local.stop(), Some(0));
 }
 
-/// A job prints more than its row keeps: its lines come as it prints them, and all of them also after its directory was
-/// destroyed.
+/// A job prints more than its row keeps. Its lines arrive while it prints them, and all of them can be read after its
+/// directory was destroyed.
 #[test]
 fn the_output_of_a_job_is_printed_as_it_comes_and_whole_afterwards() {
     use std::io::BufRead;

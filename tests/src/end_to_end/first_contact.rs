@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A command with nothing but these variables.
+/// Runs a command with no other variables than these.
 fn nodekeeper(here: &Path, env: &BTreeMap<String, String>, args: &[&str]) -> Output {
     let mut command = Command::new(program("nodekeeper"));
     command.args(args).current_dir(here).env_clear().env("HOME", here).envs(env).output().unwrap()
 }
 
-/// What a command that fails says: one line.
+/// The message of a command that fails: it is one line.
 fn refused(here: &Path, env: &BTreeMap<String, String>, code: i32) -> String {
     let output = nodekeeper(here, env, &["jobs"]);
     let said = text(&output);
@@ -58,7 +58,7 @@ fn a_port_that_is_taken_is_one_line_that_names_the_option() {
     assert!(said.contains(&format!("EC2 cannot listen on port {}", first + 3)) && said.contains("--port"), "{said}");
 }
 
-/// The policy of `nodekeeper local` with commands for the first boot.
+/// The policy of `nodekeeper local`, with commands for the first boot. Returns the path of its file.
 fn with_user_data(dir: &Path, user_data: &str) -> String {
     let policy = std::fs::read_to_string(crate::second_opinions::root().join("cli/src/local/policy.toml")).unwrap();
     let policy = policy.replace("[launch]\n", &format!("[launch]\nuser_data = '''\n{user_data}\n'''\n"));
@@ -68,7 +68,7 @@ fn with_user_data(dir: &Path, user_data: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The commands run once, before the first job. Their processes end with their machine, and their output is in its log.
+/// The commands run once, before the first job. Their processes end with their machine, and its log has their output.
 #[test]
 fn local_machines_run_the_user_data_of_the_policy() {
     let dir = tempfile::tempdir().unwrap();
@@ -97,7 +97,8 @@ fn local_machines_run_the_user_data_of_the_policy() {
     assert_eq!(local.stop(), Some(0));
 }
 
-/// As in EC2: the node never registers. The terminal, the log of the machine, and the event of the start that failed say why.
+/// As in EC2, the node never registers. The terminal, the log of the machine, and the event of the failed start say
+/// why.
 #[test]
 fn user_data_that_fails_is_shown() {
     let dir = tempfile::tempdir().unwrap();

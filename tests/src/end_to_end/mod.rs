@@ -1,4 +1,4 @@
-//! The built programs, run as users run them: the demonstration, cargo-lambda, bad starts, Ctrl-C. Every wait polls and
+//! The built programs, run as users run them: the demonstration, cargo-lambda, bad starts, Ctrl-C. Each wait polls and
 //! has a deadline.
 
 mod drills;
@@ -64,7 +64,7 @@ impl Local {
         Self::start_with(args, &[])
     }
 
-    /// The same, with these variables in its environment.
+    /// As [`Local::start`], with these variables in the environment.
     fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
         let directory = tempfile::Builder::new().prefix("nodekeeper-e2e-").tempdir().unwrap();
         let mut command = Command::new(program("nodekeeper"));
@@ -107,7 +107,6 @@ pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// What a command prints as JSON.
 fn json(local: &Local, args: &[&str]) -> Value {
     let output = local.nodekeeper(args);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", text(&output)))
@@ -128,8 +127,8 @@ fn the_demonstration_does_real_work_and_leaves_nothing() {
     assert_eq!(processes_of(&mark), Vec::<String>::new());
 }
 
-/// Signed requests: the function URLs refuse a stranger before any function runs, and a job runs from its submission to
-/// its end.
+/// With signed requests, the function URLs refuse a stranger before any function runs, and a job runs from its
+/// submission to its end.
 #[test]
 fn with_signed_requests_a_stranger_is_refused_and_a_job_ends() {
     let local = Local::start(&["--tick-s", "1", "--node-auth", "iam"]);
@@ -160,8 +159,8 @@ fn ctrl_c_leaves_no_process_not_even_a_jobs_daemon() {
     until("the end of every process", 10, || processes_of(&mark).is_empty().then_some(()));
 }
 
-/// All four functions run under `cargo lambda watch`. Each answers `cargo lambda invoke`, a heartbeat can be posted,
-/// and a job runs from its submission to its end.
+/// All functions run under `cargo lambda watch`. Each answers `cargo lambda invoke`, a heartbeat can be posted, and a
+/// job runs from its submission to its end.
 #[test]
 fn cargo_lambda_watches_and_invokes_all_four_functions() {
     let port = free_port();
@@ -193,7 +192,7 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
         for (path, event) in example_events::of(function) {
             let answer = invoke(function.name, &["--data-file", path.to_str().unwrap()]);
             if event.get("requestContext").is_some() {
-                // The credential counts, and there is no record of this node.
+                // The credential is valid, but this node has no record.
                 assert_eq!(answer["statusCode"], 503, "{}: {answer}", path.display());
             } else {
                 assert_eq!(answer["function"], function.name, "{}: {answer}", path.display());
@@ -201,7 +200,7 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
             }
         }
     }
-    // This function answers only HTTP events, and says so.
+    // This function answers only HTTP events, and its answer says so.
     assert_eq!(invoke("heartbeat-ingest", &["--data-ascii", "{}"])["statusCode"], 400);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let node = "0-01JD0000000000000000000000";

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 const BUCKET: &str = "job-logs";
 
-/// The local system, whose policy stores outputs in this S3.
+/// The local system with a policy that stores outputs in this S3.
 fn start(s3: &str) -> Local {
     let local = Local::start_with(&["--tick-s", "1"], &[("AWS_ENDPOINT_URL_S3", s3)]);
     let mut policy = as_json(&local, &["policy", "show", "--json"]);
     policy["output"] = json!({"s3": format!("s3://{BUCKET}/out")});
-    // What an instance has not stored when it ends is lost. The instances of these tests stay.
+    // When an instance ends, output that it has not stored is lost. So the instances of these tests stay.
     policy["idle"]["timeout_s"] = json!(600);
     let file = local.path().join("policy.json");
     std::fs::write(&file, policy.to_string()).unwrap();
@@ -23,7 +23,7 @@ fn start(s3: &str) -> Local {
     local
 }
 
-/// Makes the bucket, without a signature: moto does not ask for one.
+/// Makes the bucket without a signature. Moto does not ask for one.
 fn make_bucket(s3: &str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let made = runtime.block_on(async { reqwest::Client::new().put(format!("{s3}/{BUCKET}")).send().await.unwrap() });
@@ -104,7 +104,7 @@ fn nightly_while_s3_is_away_jobs_end_in_time_and_their_output_comes_later() {
     let job = print_numbers(&local, 100_000);
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     until_destroyed(&local, &job);
-    // Its node still has it.
+    // The node still has the output.
     let logs = local.nodekeeper(&["logs", &job]);
     assert!(logs.stdout == numbers(100_000), "{}", String::from_utf8_lossy(&logs.stderr));
     let moto = Emulator::moto_at(port);

@@ -1,7 +1,7 @@
-//! The functions run with exactly the permissions of `infra/template.yaml`, in an account where permissions count.
+//! The functions run with exactly the permissions of `infra/template.yaml`, in an account that checks permissions.
 //!
-//! Guarantees: a whole life needs nothing that a role does not allow, and no more calls than `infra/calls.json` lists, as
-//! they are seen on the wire; what a role does not allow is refused.
+//! Guarantees: a whole life of a node needs nothing that a role does not allow, and makes on the wire only calls of
+//! `infra/calls.json`. Every other call is refused.
 //! Does not: show that a role allows nothing superfluous. `infra/check.py` does.
 
 mod outputs;
@@ -43,7 +43,7 @@ pub struct Fleet {
     now: Time,
     steps: u32,
     nodes: BTreeMap<String, Node>,
-    /// Instances whose machine never comes up.
+    /// Instances whose machine never boots.
     dead: BTreeSet<String>,
 }
 
@@ -102,7 +102,6 @@ impl Fleet {
         sweep_dispatch::Sweep::new(self.store(keys), self.credentials(), self.cluster.clone())
     }
 
-    /// The launch of the node of slot 1.
     pub fn request(&self, offering: model::Offering) -> LaunchRequest {
         LaunchRequest::render(&self.settings, &self.policy(), fixtures::node_id(1), &[offering])
     }
@@ -118,7 +117,7 @@ impl Fleet {
         run.map(|_| ()).map_err(|e| e.to_string())
     }
 
-    /// A command of an operator with these permissions.
+    /// Runs a command of an operator who has these permissions.
     pub async fn operate(&self, keys: &Keys, line: &[&str]) -> Result<String, String> {
         let dynamo = self.account.dynamo(keys);
         let cloud = Arc::new(self.cloud(keys));
@@ -127,7 +126,7 @@ impl Fleet {
         operate(cluster, self.now, line).await
     }
 
-    /// Writes the entry of a brake that holds something, so that there is something to release.
+    /// Writes the entry of a brake that holds actions back, so that there is something to release.
     pub async fn hold_back(&self) {
         let store = self.store(&Account::owner());
         let before: BrakeEntry = store.entry(&ControlKey::Brake(BrakeKind::Missing)).await.unwrap();
@@ -206,7 +205,7 @@ impl Fleet {
         }
     }
 
-    /// Five seconds: the functions on their schedules, and every node.
+    /// Passes five seconds: the functions run on their schedules, and every node does a round.
     pub async fn step(&mut self, functions: &Functions) {
         self.now = self.now + Span::from_s(5);
         self.steps += 1;
@@ -222,7 +221,7 @@ impl Fleet {
         for node in self.nodes.values_mut() {
             node.live(&functions.ingest, &functions.sweep, &switch, now, clock).await;
         }
-        // Also where a function goes on after a refusal, for instance without an event.
+        // A function may go on after a refusal, for instance without an event. So each step checks for refusals.
         refused_nothing(self);
     }
 
@@ -234,7 +233,7 @@ impl Fleet {
         }
     }
 
-    /// Submits a job that runs until its instance is ended by somebody else. Returns when that has happened.
+    /// Submits a job that runs for ever, and terminates the instances as the account's owner as soon as it runs.
     async fn lose_a_node(&mut self, functions: &Functions) -> JobId {
         let owner = Account::owner();
         let line = ["submit", "--retry-lost", "0", "--cache", "models", "--", "forever"];
@@ -255,9 +254,9 @@ impl Fleet {
     }
 }
 
-/// Jobs run and complete on nodes that are launched, heard, swept, shut down and cleaned. One machine never comes up, two
-/// are ended by somebody else, and one instance belongs to nobody. All this happens through the four functions with
-/// their roles, and nothing is refused.
+/// Jobs complete on nodes that are launched, registered, swept, shut down and cleaned. One machine never boots, two
+/// instances are terminated from outside, and one belongs to nobody. The functions need no permission that their roles
+/// lack. grant-credentials does not run here.
 #[tokio::test]
 async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     let mut fleet = Fleet::new().await;
@@ -278,7 +277,7 @@ async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     let lost = fleet.lose_a_node(&functions).await;
     fleet.until_quiet(&functions).await;
     assert!(fleet.allocs(lost).await.iter().all(|a| a.summary.client == ClientStatus::Lost));
-    // While it does not run, clean-stale-records does.
+    // While poll-and-scale does not run, clean-stale-records notices it.
     fleet.lose_a_node(&functions).await;
     for _ in 0..2 {
         fleet.now = fleet.now + Span::from_s(1000);
@@ -286,7 +285,7 @@ async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     }
     assert!(fleet.store(&owner).nodes().await.unwrap().iter().all(|n| n.is_cleaned()));
     fleet.until_quiet(&functions).await;
-    // A smaller fleet: the rows of the other slots are deleted.
+    // The fleet becomes smaller, so the rows of the other slots are deleted.
     fleet.policy["nodes"] = json!({"max": 0});
     fleet.set_policy().await;
     fleet.clean(&functions.clean).await.unwrap();
@@ -295,10 +294,10 @@ async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     refused_nothing(&fleet);
     let listed = std::fs::read_to_string(root().join("infra/calls.json")).unwrap();
     let listed: BTreeMap<String, BTreeSet<String>> = serde_json::from_str(&listed).unwrap();
-    // No job of the story has a role: `rights` asks for credentials, with the STS of moto.
+    // No job here has a role. The module `rights` asks for credentials, with the STS of moto.
     for (function, listed) in listed.into_iter().filter(|(function, _)| function != "grant-credentials") {
         let mut made = fleet.account.calls_of(&role_of(&function));
-        // A part of RunInstances that the recorder of calls.json does not see.
+        // The permission is a part of RunInstances, which the recorder of calls.json does not see.
         made.remove("iam:PassRole");
         let more: Vec<_> = made.difference(&listed).collect();
         assert!(more.is_empty(), "{function} makes calls that infra/calls.json does not list: {more:?}");
@@ -313,7 +312,7 @@ pub fn offering(fleet: &Fleet) -> model::Offering {
     model::Offering { template: format!("{}-node", fleet.cluster), subnet_id, ..fixtures::offering() }
 }
 
-/// A call that only another function makes, or that a condition forbids, is refused.
+/// A call that only another function may make, or that a condition forbids, is refused.
 #[tokio::test]
 async fn nightly_what_a_role_does_not_allow_is_refused() {
     let fleet = Fleet::new().await;
@@ -334,7 +333,7 @@ async fn nightly_what_a_role_does_not_allow_is_refused() {
     conditions_are_kept(&fleet, &role("PollAndScaleRole"), &clean).await;
 }
 
-/// And together they are enough.
+/// A launch needs every one of these permissions, and together they are enough.
 async fn every_part_of_a_launch_is_needed(fleet: &Fleet, poll: &Keys) {
     for (sid, action, market) in [
         ("Fleet", "ec2:CreateFleet", Market::OnDemand),
@@ -356,7 +355,7 @@ async fn every_part_of_a_launch_is_needed(fleet: &Fleet, poll: &Keys) {
     }
 }
 
-/// Only with the cluster's tag, only from its template, only with the template's image, and only tags of a launch.
+/// A function may use only the cluster's tag, its template and the template's image, and may set tags only at a launch.
 async fn conditions_are_kept(fleet: &Fleet, poll: &Keys, clean: &Keys) {
     let refused = |name: &str, call: &str| assert_eq!(fleet.account.refused(), only(name, call));
     let mut foreign = fleet.request(offering(fleet));
@@ -393,7 +392,7 @@ fn refused_nothing(fleet: &Fleet) {
     assert_eq!(fleet.account.refused(), BTreeSet::new());
 }
 
-/// Each function stops at the first call that its role does not allow, and says so.
+/// Each function stops at the first call that its role does not allow, and its error names the call.
 #[tokio::test]
 async fn nightly_without_one_permission_a_function_fails() {
     let mut fleet = Fleet::new().await;
@@ -411,7 +410,7 @@ async fn nightly_without_one_permission_a_function_fails() {
     let swept = fleet.sweep(&keys).handle(json!({}), fleet.clock()).await;
     refused(&fleet, swept.map(|_| ()).map_err(|e| e.to_string()), &name, "dynamodb:Query handles/due");
 
-    // A node cannot register, and the same node can as soon as the role allows it.
+    // A node cannot register. As soon as the role allows it, the same node can.
     fleet.poll(&fleet.account.role("PollAndScaleRole")).await.unwrap();
     fleet.machines().await;
     let (name, keys) = fleet.account.role_without("HeartbeatIngestRole", "Nodes", "dynamodb:UpdateItem");
@@ -427,8 +426,8 @@ async fn nightly_without_one_permission_a_function_fails() {
     refused_nothing(&fleet);
 }
 
-/// Commands, each with the logical id of a role or managed policy of the template, and whether that is enough. A new
-/// policy needs only rows here.
+/// Commands, each with the logical id of a role or managed policy of the template, and whether its permissions are
+/// enough. A new policy needs only new rows here.
 const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("PollAndScaleRole", &["nodes"], true),
     ("PollAndScaleRole", &["submit", "--", "true"], false),
@@ -439,7 +438,7 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("ReaderPolicy", &["history", "cluster"], true),
     ("ReaderPolicy", &["policy", "show"], true),
     ("ReaderPolicy", &["cost"], true),
-    // Whole rows have environments. Which attributes a call names, only DynamoDB knows.
+    // Whole rows include environments. Only DynamoDB knows which attributes a call names.
     ("ReaderPolicy", &["advise"], false),
     ("ReaderPolicy", &["jobs", "--all"], true),
     ("ReaderPolicy", &["jobs", "--state", "failed"], true),
@@ -473,7 +472,7 @@ async fn nightly_commands_are_allowed_what_their_policy_says() {
         let words: Vec<String> = line.iter().map(word).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let result = fleet.operate(&fleet.account.role(policy), &words).await;
-        // A command that was refused leaves calls behind that come to nothing later.
+        // Calls of an earlier command that was refused may arrive only now. So only this policy's refusals count.
         let refused: Vec<_> = fleet.account.refused().into_iter().filter(|(role, _)| role == policy).collect();
         assert_eq!(
             (result.is_ok(), refused.is_empty()),

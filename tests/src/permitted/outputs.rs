@@ -5,7 +5,7 @@ use model::stored::{BOTH, END, PIECE_BYTES, S3Place, STREAMS_HEADER, THEN_HEADER
 use s3::{Head, S3Error};
 use std::collections::BTreeSet;
 
-/// A piece with its metadata is stored and read, only by who may.
+/// A piece with its metadata is stored and read, and only by roles that may.
 #[tokio::test]
 async fn nodes_store_the_outputs_of_their_cluster_and_people_read_them() {
     let account = Account::new(&CLUSTER.parse().unwrap()).await;
@@ -16,7 +16,7 @@ async fn nodes_store_the_outputs_of_their_cluster_and_people_read_them() {
     let output = place("s3://demo-logs/nodes/demo/01JD0000000000000000000000/0-0").piece(0);
     assert_eq!(account.s3(&Account::owner()).get(&output, PIECE_BYTES).await, Err(S3Error::Absent));
     assert_eq!(account.s3(&Account::owner()).head(&output).await, Err(S3Error::Absent));
-    // The second time it is larger.
+    // The second write stores a larger piece.
     let metadata = [(THEN_HEADER, END), (STREAMS_HEADER, BOTH)];
     node.put(&output, bytes[..10].to_vec(), &[]).await.unwrap();
     node.put(&output, bytes.clone(), &metadata).await.unwrap();

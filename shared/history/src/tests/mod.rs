@@ -9,7 +9,6 @@ use model::rng::Rng;
 
 const HOUR: Span = Span::from_s(3600);
 
-/// Events, as functions write them.
 struct Log {
     told: EventDigest,
     n: u64,
@@ -106,19 +105,19 @@ fn a_life_has_its_phases() {
 
 #[test]
 fn a_lost_event_is_mended_by_the_record_or_by_the_next_life() {
-    // Nothing is told of the present node but its launch.
+    // Only the launch of the present node has an event.
     let mut log = Log::since(0);
     log.slot(1, 0, ActionName::Launch);
     let past = log.past(Present { nodes: vec![fixtures::ready(0)], ..Present::default() }, 100);
     assert_eq!(phases(&past, 0), [(Phase::Booting, 0, 60), (Phase::Idle, 60, 100)]);
     assert_eq!((past.lives.len(), past.lives[0].to, past.lives[0].node_id), (1, None, Some(fixtures::node_id(0))));
-    // The end of a life is not told. The record is free.
+    // The end of a life has no event. The record is free.
     let mut log = Log::since(0);
     log.slot(1, 0, ActionName::Launch);
     log.slot(60, 0, ActionName::Ready);
     let past = log.past(Present { nodes: vec![cleaned(0, 300)], ..Present::default() }, 900);
     assert_eq!(past.lives[0].to, Some(at(300)));
-    // Neither the end of one life nor the launch of the next is told.
+    // Neither the end of one life nor the launch of the next has an event.
     let mut log = Log::since(-900);
     log.slot(-800, 0, ActionName::Ready);
     let past = log.past(Present { nodes: vec![fixtures::ready(0)], ..Present::default() }, 100);
@@ -169,7 +168,7 @@ fn jobs_wait_from_their_submission_to_their_place() {
     log.job(100, 1, ActionName::EndJob, "queued: member 0 failed");
     log.job(130, 1, ActionName::Place, "it fits");
     log.job(200, 1, ActionName::EndJob, "complete");
-    // Job 2 waits. Nothing is told of job 3, and it waits too.
+    // Job 2 waits. Job 3 waits too, and has no event.
     let waiting = |n: u32| fixtures::job(n).summary;
     log.job(50, 2, ActionName::Wait, "no room");
     let past = log.past(Present { jobs: vec![waiting(2), waiting(3)], ..Present::default() }, 400);

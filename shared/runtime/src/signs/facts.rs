@@ -1,4 +1,4 @@
-//! What signs judge, and what they say.
+//! The facts that signs judge, and the findings that they raise.
 
 use super::{found, say};
 use crate::observation::Observation;
@@ -17,7 +17,6 @@ use store::{Ended, Table};
 /// How many lines one sign may have about single jobs, nodes or sets.
 pub(super) const LINES: usize = 10;
 
-/// How bad a sign is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -28,14 +27,13 @@ pub enum Level {
     Wrong,
 }
 
-/// A sign as it is raised.
+/// A finding of a sign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Raised {
-    /// What it is about: a function, an entry of the control table, or the word of the sign.
+    /// What the finding is about: a function, an entry of the control table, or the word of the sign.
     pub what: String,
-    /// How bad it is.
     pub level: Level,
-    /// What is so, and since when.
+    /// What was found, and since when it is so.
     pub says: String,
     /// What to do about it; empty if nothing needs to be done.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -62,7 +60,7 @@ pub struct BadRow {
 pub enum Next<'a> {
     /// The reader does not ask.
     NotAsked,
-    /// It cannot be said, because EC2 cannot be read from here.
+    /// The plan is not known, because EC2 cannot be read from here.
     Unknown(&'a CloudError),
     /// What is not done, and why, and how many of the wanted nodes are not ready.
     Known(&'a Explanation, u32),
@@ -82,7 +80,6 @@ impl<'a> Next<'a> {
 pub struct Facts<'a> {
     /// The time of the judgement.
     pub now: Time,
-    /// The control table.
     pub control: &'a Control,
     /// The stored policy, or the example if none can be used.
     pub policy: Policy,
@@ -92,7 +89,6 @@ pub struct Facts<'a> {
     pub jobs: &'a [JobSummary],
     /// The jobs that ended last, the newest first: at most [`super::ENDED`], within [`super::RECENT`].
     pub ended: &'a [Ended],
-    /// The live allocs.
     pub allocs: &'a [AllocSummary],
     /// The handles that nodes were told to destroy long ago and still have.
     pub stuck: &'a [Handle],
@@ -100,7 +96,6 @@ pub struct Facts<'a> {
     pub polled: Found,
     /// What clean-stale-records noted of EC2's list in its last run.
     pub cleaned: Found,
-    /// What the next run would do.
     pub next: Next<'a>,
     /// The newest events of the cluster and of the functions.
     pub events: &'a [Event],
@@ -109,7 +104,7 @@ pub struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// What the control table alone says.
+    /// The facts that the control table alone gives.
     pub fn new(control: &'a Control, now: Time) -> Self {
         let found = |function: Function| control.runs.get(function.name).and_then(|run| run.found.clone());
         Self {
@@ -129,7 +124,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What a run of this function has read. `terminated` is how many orphans it terminates.
+    /// The facts that a run of this function has read. `terminated` is how many orphans it terminates.
     pub fn of_run(function: Function, seen: &'a Observation, terminated: usize, now: Time) -> Self {
         let rows = seen.quarantined.rows.iter().filter(|row| row.table != Table::Control);
         let rows = rows.map(|row| BadRow { table: Some(row.table), what: row.what.clone() }).collect();
@@ -147,7 +142,8 @@ pub(super) fn example() -> Policy {
     Policy::from_json(&example_json()).unwrap_or_else(|e| unreachable!("the example policy: {e}"))
 }
 
-/// The first [`LINES`] findings, and one for the rest: it is as bad as the worst of them, and `rest` says how many they are.
+/// The first [`LINES`] findings, and one for the rest: it is as bad as the worst of them, and `rest` makes its text
+/// from their number.
 pub(super) fn first(mut raised: Vec<Raised>, rest: impl Fn(usize) -> String) -> Vec<Raised> {
     let left = raised.split_off(raised.len().min(LINES));
     if let Some(worst) = left.iter().max_by_key(|one| one.level) {

@@ -1,6 +1,6 @@
 //! What a run notes of EC2's list in its row, so that `status` says the same to a person without rights in EC2.
 //!
-//! Guarantees: it comes from what the run has read.
+//! Guarantees: the note needs nothing but what the run has read.
 //! Does not: count new instances, which EC2 may not list at first, or nodes that are shut down.
 
 use crate::answer::{ActionAnswer, Outcome};
@@ -12,7 +12,7 @@ use model::time::{Span, Time};
 use model::{ActionName, BrakeKind, Life, NodeRecord, NodeState};
 use std::collections::BTreeSet;
 
-/// How many strangers are named.
+/// How many strangers are named: instances of the cluster without a readable node id.
 const NAMED: usize = 20;
 
 /// EC2 lists a new instance within this time, and mostly at once.

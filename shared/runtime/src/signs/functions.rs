@@ -7,7 +7,7 @@ use model::control::RunRow;
 use model::functions::{self, Function, HEARTBEAT_INGEST};
 use model::time::Span;
 
-/// Clocks may differ so much.
+/// How much clocks may differ.
 const CLOCKS: Span = Span::from_s(120);
 
 pub(super) fn policy(facts: &Facts<'_>) -> Vec<Raised> {

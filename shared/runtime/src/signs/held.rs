@@ -10,7 +10,6 @@ use model::quotas::{self, QuotaUse};
 use model::{ActionName, BrakeKind};
 use store::Table;
 
-/// What to do about a row.
 const CORRECT: &str = "correct or delete it";
 
 /// The limits on launches: what each is about, since when and until when, and which jobs wait for it. The failed starts have
@@ -83,7 +82,7 @@ pub(super) fn rows(facts: &Facts<'_>) -> Vec<Raised> {
     let level = |is_known| if is_known { Level::Wrong } else { Level::Look };
     let entries = facts.control.unreadable.iter().map(|entry| (entry.to_string(), level(entry.is_known)));
     for (row, level) in facts.rows.iter().map(|row| (row.what.clone(), Level::Wrong)).chain(entries) {
-        // The plan names most of them, but it cannot be made without EC2, and has no handles.
+        // The plan names most of these rows. But it cannot be made without EC2, and it has no handles.
         let row = one_line(&row);
         if !raised.iter().any(|raised| raised.says.contains(&row)) {
             raised.push(Raised::new("row", level, row, CORRECT));

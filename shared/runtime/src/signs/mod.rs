@@ -1,8 +1,8 @@
 //! The one list of signs: what a person on call would not call well.
 //!
-//! `status`, its exit code, the page's banner, `top`, `nodekeeper_well` and the alarms on what the runs found judge from this
-//! list and from nothing else. CloudWatch bills each metric and each alarm, so a run does not tell each number that it finds:
-//! it tells how many of its signs are wrong. A new sign needs one row in [`SIGNS`], and one in the table test.
+//! `status`, its exit code, the page's banner, `top`, `nodekeeper_well` and the alarms on what the runs found judge
+//! from this list and from nothing else. CloudWatch bills each metric and each alarm, so a run tells one number: how
+//! many of its signs are wrong. A new sign needs one row in [`SIGNS`], and one in the table test.
 //!
 //! | where | what |
 //! | --- | --- |
@@ -37,15 +37,14 @@ use store::Table;
 /// One sign. What raises it and when it ends, in words for people, is the table in `docs/operate.md`.
 #[derive(Clone, Copy)]
 pub struct Sign {
-    /// Its word.
     pub name: &'static str,
-    /// What it says of what was read. A sign at [`Level::Well`] is a line that says that something works.
+    /// What the sign finds. A finding at [`Level::Well`] is a line that says that something works.
     pub raise: Raise,
-    /// Who tells it to a person who does not look.
+    /// The alarms that tell the sign to a person who does not look.
     pub told_by: &'static [Teller],
 }
 
-/// What is said of what was read.
+/// Finds what is to be said about the facts.
 pub type Raise = fn(&Facts<'_>) -> Vec<Raised>;
 
 impl std::fmt::Debug for Sign {
@@ -54,12 +53,12 @@ impl std::fmt::Debug for Sign {
     }
 }
 
-/// What tells of a sign by an alarm of the template.
+/// An alarm of the template that tells a sign.
 #[derive(Clone, Copy, Debug)]
 pub enum Teller {
-    /// The runs of this function: they count the sign in their metric if this says that it is wrong.
+    /// The runs of this function. They count the sign in their metric if this finds that it is wrong.
     Run(Function, Raise),
-    /// The alarm on nodes that are not ready: who deploys says how many of them are usual.
+    /// The alarm on nodes that are not ready. The deployment sets how many of them are usual.
     NotReady,
 }
 
@@ -79,7 +78,7 @@ pub const SIGNS: &[Sign] = &[
     Sign {
         name: "function",
         raise: functions::scheduled,
-        // It needs DynamoDB alone, so it still tells of the functions that need EC2 when EC2 does not answer.
+        // sweep-dispatch needs only DynamoDB. So it can still report the other functions when EC2 does not answer.
         told_by: &[Teller::Run(SWEEP_DISPATCH, functions::scheduled)],
     },
     Sign {
@@ -106,7 +105,7 @@ pub const SIGNS: &[Sign] = &[
     Sign {
         name: "row",
         raise: held::rows,
-        // poll-and-scale tells of all rows that it reads, the others of a table that it does not read.
+        // poll-and-scale reports all rows that it reads. The others each report a table that it does not read.
         told_by: &[
             Teller::Run(POLL_AND_SCALE, held::rows),
             Teller::Run(CLEAN_STALE_RECORDS, |facts| held::rows_of(facts, Table::Jobs)),
@@ -125,12 +124,12 @@ pub const SIGNS: &[Sign] = &[
     Sign { name: "warning", raise: held::warnings, told_by: &[] },
 ];
 
-/// What all signs say of what was read.
+/// The findings of all signs.
 pub fn judge(facts: &Facts<'_>) -> Vec<Raised> {
     let mut raised: Vec<Raised> = Vec::new();
     for sign in SIGNS {
         for one in (sign.raise)(facts) {
-            // A warning says nothing new about what is wrong already.
+            // A warning about something that is wrong already says nothing new.
             let subject = one.what.strip_prefix("function#").unwrap_or(&one.what);
             let is_known = sign.name == "warning"
                 && raised.iter().any(|r| (r.what == one.what || r.what == subject) && r.level == Level::Wrong);
@@ -142,7 +141,7 @@ pub fn judge(facts: &Facts<'_>) -> Vec<Raised> {
     raised
 }
 
-/// The signs that a run of this function tells and that are wrong, by what the run has read.
+/// The signs that a run of this function tells and that are wrong, judged by what the run has read.
 pub fn wrong(function: Function, facts: &Facts<'_>) -> Vec<&'static str> {
     let is_wrong = |teller: &Teller| match teller {
         Teller::Run(by, raise) => *by == function && raise(facts).iter().any(|one| one.level == Level::Wrong),

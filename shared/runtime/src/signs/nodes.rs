@@ -9,22 +9,22 @@ use model::{JobState, NodeRecord, NodeState, NodeStatus};
 
 /// How many nodes or instances a sign names.
 const NAMED: usize = 5;
-/// So long after its time a node that boots, synchronizes or is silent should have been replaced.
+/// How long after its time a node that boots, synchronizes or is silent should have been replaced.
 const MARGIN: Span = Span::from_s(300);
 /// A failed start that is older says nothing about the next one.
 const STARTS_COUNT: Span = Span::from_s(86_400);
-/// For so long, a list of EC2 may lack instances before a person must look.
+/// How long EC2's list may lack instances before a person must look.
 const UNLISTED: Span = Span::from_s(900);
-/// Two runs of poll-and-scale are at least so far apart: a minute, less what the first one took and a late start of it.
+/// The least time between two runs of poll-and-scale: a minute, less the first one's duration and late start.
 const TWO_RUNS: Span = Span::from_s(45);
-/// An instance ends within this time, mostly.
+/// Most instances end within this time.
 const ENDS: Span = Span::from_s(600);
-/// And nearly always within this time.
+/// Nearly all instances end within this time.
 const ENDS_AT_MOST: Span = Span::from_s(1800);
 /// A wanted node should be ready within this time.
 const READY: Span = Span::from_s(1800);
 
-/// The first of these, and how many more there are.
+/// The first [`NAMED`] of these, and how many more there are.
 fn named<T: ToString>(all: &[T]) -> String {
     let mut text = all.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     if let Some(more) = all.len().checked_sub(NAMED).filter(|more| *more > 0) {
@@ -43,7 +43,8 @@ pub(super) fn refusing(facts: &Facts<'_>) -> Vec<Raised> {
     first(raised.collect(), |more| format!("and {more} more nodes take no work"))
 }
 
-/// The nodes that can use fewer GPUs than their sizes have. A node that can use none takes no work, and is told of as such.
+/// The nodes that can use fewer GPUs than their sizes have. A node that can use none takes no work: the sign `node`
+/// tells of it.
 pub(super) fn sick_gpus(facts: &Facts<'_>) -> Vec<Raised> {
     let takes_work = facts.nodes.iter().filter(|node| node.status().is_some() && node.refuses().is_none());
     let sick = takes_work.filter_map(|node| Some((node.slot, node.sick_gpus()?)));
@@ -55,7 +56,7 @@ pub(super) fn sick_gpus(facts: &Facts<'_>) -> Vec<Raised> {
     first(raised.collect(), |more| format!("and {more} more nodes"))
 }
 
-/// The nodes in use whose lease is over, and since when; and how bad that is.
+/// The nodes in use whose lease is over, and since when.
 pub(super) fn silent(facts: &Facts<'_>) -> Vec<Raised> {
     let in_use = || facts.nodes.iter().filter(|n| n.status().is_some());
     let is_silent = |node: &&NodeRecord| node.contact().is_some_and(|c| c.lease_expires_at < facts.now);
@@ -142,7 +143,7 @@ pub(super) fn shutting_down(facts: &Facts<'_>) -> Vec<Raised> {
     at_most("shutting_down", late, "nodekeeper nodes")
 }
 
-/// What EC2 did not list in at least two runs.
+/// For how long EC2 has not listed some instances, if that lasted for at least two runs.
 fn unlisted_for(found: &Found, now: Time) -> Option<Span> {
     let since = found.unlisted_since_at.filter(|_| found.unlisted > 0)?;
     Some(now.since(since)).filter(|span| *span >= TWO_RUNS)

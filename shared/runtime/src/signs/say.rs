@@ -5,7 +5,7 @@
 use model::names::is_obeyed;
 use model::time::{Span, Time};
 
-/// The text with control characters replaced: it stays on one line and cannot control the terminal.
+/// The text with a space for each control character.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if is_obeyed(c) { ' ' } else { c }).collect()
 }

@@ -10,13 +10,13 @@ use model::{AllocSummary, ClientStatus, Desired, Handle, JobState, NodeRecord, N
 use std::collections::{BTreeMap, BTreeSet};
 use store::Ended;
 
-/// So many jobs must have failed before it is the cluster's trouble.
+/// How many jobs must have failed before the cluster may be the cause.
 const FAILED: usize = 3;
-/// A node calls at most so many times as late as its time between heartbeats says.
+/// The longest wait before a node's next call, as a multiple of its heartbeat interval.
 const LONGEST_JITTER: i64 = 2;
 /// A job that nothing holds is placed within this time.
 const PLACED: Span = Span::from_s(600);
-/// An idle node is seen by several runs within this time.
+/// Several runs see an idle node within this time.
 const IDLE: Span = Span::from_s(180);
 
 fn count(ended: &[Ended], state: JobState) -> usize {
@@ -29,7 +29,7 @@ fn newest(facts: &Facts<'_>, state: JobState) -> String {
 }
 
 pub(super) fn failed(facts: &Facts<'_>) -> Vec<Raised> {
-    // Rejected ones never ran.
+    // Rejected jobs never ran, so they do not count.
     let failed = count(facts.ended, JobState::Failed);
     let all = failed + count(facts.ended, JobState::Complete);
     if failed == 0 {
@@ -64,7 +64,7 @@ pub(super) fn rejected(facts: &Facts<'_>) -> Vec<Raised> {
 
 pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
     let heartbeat = &facts.policy.heartbeat;
-    // A large fleet calls less often.
+    // The nodes of a large fleet call less often.
     let in_use = facts.nodes.iter().filter(|n| n.status().is_some()).count();
     let every = heartbeat.ttl_s.max((in_use as f64 / heartbeat.max_per_second) as i64).saturating_mul(LONGEST_JITTER);
     // What a silent node still runs cannot be known, and the node has a sign of its own.
@@ -86,7 +86,7 @@ pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
     at_most("stopping", lines, "nodekeeper jobs")
 }
 
-/// What nodes cannot remove fills their disks.
+/// The handles that nodes cannot remove. They fill the disks.
 pub(super) fn stuck(facts: &Facts<'_>) -> Vec<Raised> {
     let line = |handle: &Handle| {
         let (slot, told) = (handle.node_id.slot(), rough(handle.stuck_for(facts.now)?));

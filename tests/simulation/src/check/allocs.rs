@@ -185,7 +185,7 @@ impl Check {
         }
         if let Some(ground) = self.ground(*node) {
             let ground = lock(&ground);
-            // What the node itself reports as lost is known to it until the report is answered.
+            // A node knows what it reports itself as lost, until the report is answered.
             if ground.running.contains(&id) || (!named && ground.known.contains(&id)) {
                 let what = format!("{} lost {id}, which is there: {ground:?}", caller.name());
                 self.broken("invariant_what_is_lost_for_its_absence_is_absent", what);
@@ -288,13 +288,13 @@ impl Check {
         }
     }
 
-    /// Called when a process ended or will never start, with its exit code if it has one.
+    /// Called when a process has ended or will never start, with the cause that its node saw.
     pub fn ended(&self, node: NodeId, id: AllocId, cause: &EndCause) {
         lock(&self.seen).exits.insert((node, id), cause.clone());
     }
 
-    /// The row of an alloc that its node saw end has the cause that the node saw: complete only if its process exited with 0,
-    /// failed only if its process ended otherwise, and not started only if its node could not.
+    /// The row of an alloc whose end its node saw has the cause that the node saw: complete only if its process exited
+    /// with 0, failed only if its process ended otherwise, and not started only if its node could not start it.
     fn invariant_an_end_is_as_it_was(&self, id: AllocId, before: Option<&Item>, after: Option<&Item>) {
         let Some(after) = after.filter(|a| is_final(a) && before.is_none_or(|b| !is_final(b))) else { return };
         let Some(node) = node_id(after) else { return };
@@ -305,7 +305,7 @@ impl Check {
         let right = match text(after, "client") {
             Some("complete" | "failed") => is_as_seen,
             _ if is_of_kind("not_started") => is_as_seen,
-            // The control plane lost it.
+            // The control plane made it lost.
             client => client == Some("lost") && (is_of_kind("lost") || is_of_kind("interrupted")),
         };
         if !right {
@@ -314,7 +314,7 @@ impl Check {
     }
 
     /// When an alloc ends, its container is due for the sweep: at once, or after `sweep.failed_keep_s` if the alloc
-    /// failed. That of a complete one needs no row.
+    /// failed. The container of a complete alloc needs no row.
     fn invariant_an_end_calls_the_sweep(
         &self,
         model: &Model,
@@ -393,8 +393,8 @@ impl Check {
         }
     }
 
-    /// A run decides which copy stays only while the nodes of all copies that run are heard. Otherwise it could keep a copy
-    /// that is lost with its node soon, and stop one that works.
+    /// A run decides which copy stays only while the nodes of all running copies are heard. Otherwise it could keep a
+    /// copy that is lost with its node soon, and stop a copy that works.
     pub(super) fn invariant_a_reconnect_is_decided_among_the_heard(
         &self,
         caller: &Caller,
@@ -487,7 +487,7 @@ impl Check {
                 self.core.count("a copy was placed for an unknown alloc");
             }
             // A job of one member is placed again only after a loss or a failure. (Not checked for a job from before a
-            // restore: copy numbers that are in use already are skipped, and the row counts them for ever.)
+            // restore. Copy numbers that are in use are skipped then, and the row counts the skipped numbers for ever.)
             let replaces = set(before).len() + usize::from(placed.iter().any(|a| a.contains_key("replaces")));
             if n == 1
                 && replaces == 0
@@ -521,14 +521,14 @@ impl Check {
         }
         let rows: Vec<_> = set(after).iter().filter_map(|id| model.get(&store::alloc_key(*id)).cloned()).collect();
         let sum = |name: &str| rows.iter().map(|r| count(r, name)).sum::<i64>();
-        // The system uses a share of the memory.
+        // The system itself uses a share of the memory.
         let share = self.present_policy().map_or(1.0, |p| p.nodes.memory_usable);
         let there = |name: &str| match name {
             "memory_mib" => (count(after, name) as f64 * share).floor() as i64,
             "gpus" => usable_gpus(after),
             _ => count(after, name),
         };
-        // GPUs may have become sick under the allocs that are there.
+        // GPUs may become sick after allocs were placed on them.
         let room = |name: &str| sum(name) <= there(name) || (name == "gpus" && count(alloc, name) == 0);
         let alone = rows.iter().any(|r| is_true(r, "exclusive"));
         if !["vcpus", "memory_mib", "scratch_gib", "gpus"].into_iter().all(room) || (alone && rows.len() > 1) {

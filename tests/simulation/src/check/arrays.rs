@@ -15,8 +15,8 @@ use store::{Item, Row, Table};
 /// How old the records of nodes may be that a run reads.
 const RECORDS: Span = Span::from_s(25);
 
-/// How long an array may have far fewer jobs placed than its limit, although more could run. Longer than a node takes to
-/// come, and than any limit of launching lasts after the faults.
+/// How long an array may have far fewer jobs placed than its limit, although more could run. It is longer than a boot,
+/// and longer than any limit on launches lasts after the faults.
 const UNUSED: Span = Span::from_s(7200);
 
 /// Who placed a job of an array, and when.
@@ -39,7 +39,7 @@ fn is_there(job: &Item) -> bool {
     matches!(text(job, "state"), Some("placing" | "placed" | "regrouping")) || !set(job).is_empty()
 }
 
-/// The other jobs of its array that are there.
+/// The other jobs of the job's array that are there.
 fn others(model: &Model, job: JobId) -> impl Iterator<Item = (JobId, &Row)> {
     let rows = model.rows(Table::Jobs).filter(|row| row.contains_key("array_limit") && is_there(row));
     let known = rows.filter_map(|row| Some((jobs::job_id(row)?, row)));
@@ -62,12 +62,12 @@ impl Check {
         }
     }
 
-    /// No run places more jobs of an array than its limit allows. Counts the jobs that this run placed, and those that it
-    /// could see: by the record of a node, or, after some time, in an index. (If two runs overlap, each run keeps the limit
-    /// by its own count.)
+    /// No run places more jobs of an array than its limit allows. This counts the jobs that the run placed, and those
+    /// that it could see: on the record of a node, or, after some time, in an index. (If two runs overlap, each run
+    /// keeps the limit by its own count.)
     fn invariant_an_array_stays_within_its_limit(&self, caller: &Caller, model: &Model, id: JobId, job: &Item) {
         let Some(limit) = limit(job).filter(|_| matches!(caller.kind, Kind::Run(_))) else { return };
-        // Nobody can count what cannot be read, or what was forgotten.
+        // Jobs whose rows cannot be read, or were taken away by a restore, cannot be counted.
         if self.has_spoiled() || self.forgets(None) {
             return;
         }
@@ -111,8 +111,8 @@ impl Check {
         }
     }
 
-    /// The array of the first waiting job whose array is not full, and this job: if its array has far fewer jobs placed than
-    /// its limit, and a node could be launched for it.
+    /// The first waiting job whose array is not full, with its array: only if the array has far fewer jobs placed than
+    /// its limit, and a node could be launched for the job.
     fn next_that_could_run(&self, model: &Model) -> Option<(u128, JobId)> {
         let is_queued = |row: &&Row| text(row, "state") == Some("queued") && !jobs::is_held(row);
         let mut queued: Vec<&Row> = model.rows(Table::Jobs).filter(is_queued).collect();

@@ -15,12 +15,12 @@ use store::{Item, Row, Table, control_key, to_json};
 /// How many things may have come or gone between a run's observation and its actions.
 pub(super) const MOVED: usize = 3;
 
-/// The settings of a brake: the number and the share above which it holds back, and for how long. And what is taken away.
+/// A brake: what it is about, the number and the share above which it holds back, and for how long.
 struct Brake {
     name: &'static str,
-    /// Whose part of the brake's entry is about what is taken away.
+    /// The source whose part of the brake's entry is about the thing that is taken away.
     source: String,
-    /// The id of what is taken away.
+    /// The id of the thing that is taken away.
     id: String,
     floor: usize,
     fraction: f64,
@@ -31,9 +31,7 @@ struct Brake {
 /// How long the brake `leases` has held.
 struct Blackout {
     since: Option<Time>,
-    /// Whether an operator released the node.
     released: bool,
-    /// Whether `heartbeat.blackout_s` has passed.
     waited: bool,
 }
 
@@ -109,7 +107,7 @@ impl Check {
         let leased = |row: &Item| matches!(text(row, "status"), Some("ready" | "syncing"));
         let silent = |row: &Item| matches!(text(row, "status"), Some("disconnected" | "down"));
         let up = |row: &Item| matches!(text(row, "state"), Some("assigned" | "in_use"));
-        // The silence of a node whose instance does not run has a cause, and needs no brake.
+        // The silence of a node whose instance does not run has a known cause, and needs no brake.
         let runs = text(before, "instance_id").and_then(|id| self.ec2()?.one(id)).is_some_and(|r| r.is_up());
         if leased(before) && after.is_some_and(silent) && runs {
             let all = model.rows(Table::Nodes).filter(|r| leased(r)).count();
@@ -136,7 +134,8 @@ impl Check {
             let was_there =
                 |r: &Item| since.is_none_or(|since| time(r, "assigned_at").is_none_or(|at| at <= since + SLACK));
             let all = model.rows(Table::Nodes).filter(|r| was_up(r) && was_there(r)).count();
-            // The run counted those too that it cleaned for another reason: EC2 said that their instances are terminated.
+            // The run also counted the nodes that it cleaned for another reason: EC2 said that their instances are
+            // terminated.
             let cleaned = |r: &Item| text(r, "state") == Some("cleaned") && lately(r);
             let others = model.rows(Table::Nodes).filter(|r| cleaned(r)).count();
             let all = all + others.saturating_sub(caller.taken("missing"));
@@ -213,8 +212,8 @@ impl Check {
         }
     }
 
-    /// A brake's entry or release: the row as it is, and as it was, if somebody else has changed it since the caller began, or
-    /// shortly before. The caller may have read any of them.
+    /// The possible rows of a brake's entry or release: the present row, and earlier rows if somebody else has changed
+    /// it since the caller began, or shortly before. The caller may have read any of them.
     fn rows(&self, caller: &Caller, model: &Model, key: &ControlKey) -> Vec<EntryRow> {
         let seen = lock(&self.seen);
         let earlier = seen.brakes.get(&key.to_string()).into_iter().flatten();
@@ -279,8 +278,8 @@ impl Check {
         }
     }
 
-    /// What a run or report has written into a brake's entry, it does not take away. A release lets go what it names, and
-    /// nothing else.
+    /// A run or report does not take away what it has itself written into a brake's entry. A release allows what it
+    /// names, and nothing else.
     fn invariant_what_a_brake_holds_stays(&self, caller: &Caller, model: &Model, brake: &Brake) {
         let Ok(kind) = brake.name.parse() else { return };
         let key = ControlKey::Brake(kind);
@@ -297,7 +296,7 @@ impl Check {
     }
 }
 
-/// Whose part of a brake is about what this caller takes away.
+/// The source whose part of a brake is about what this caller takes away.
 fn source_of(caller: &Caller) -> String {
     match &caller.kind {
         Kind::Run(function) => (*function).to_owned(),

@@ -52,7 +52,8 @@ impl Check {
         self.invariant_a_launch_names_its_nodes(request);
     }
 
-    /// A call for machines of a capacity reservation does not ask for more than it is for.
+    /// A call for instances in a capacity reservation does not ask for more instances than the reservation has in
+    /// total.
     pub fn invariant_no_call_asks_for_more_than_is_reserved(&self, request: &LaunchRequest, of: &CapacityReservation) {
         if request.count > of.total as usize {
             let what = format!("{} instances of {of:?}", request.count);
@@ -84,7 +85,7 @@ impl Check {
         }
         for offering in &request.ways {
             let shortage = shortage_key(offering);
-            // Half of a batch is tried again after a quota: that is no further node. The members of a job are one attempt.
+            // After a quota, half of a batch is tried again: that adds no node. The members of a job are one attempt.
             let attempts = if request.least > 1 { 1 } else { nodes.len() };
             for _ in nodes.iter().take(attempts).filter(|node| caller.takes(&format!("{shortage} for {node}")) == 1) {
                 self.invariant_what_was_short_is_tried_by_few(caller, model, &shortage);
@@ -110,8 +111,8 @@ impl Check {
         }
     }
 
-    /// At the end of a run, every refusal and throttling that EC2 told the run is in the control table, whatever else the run wrote there. (Not checked in worlds where writes fail. There, only the next
-    /// refusal may be stored.)
+    /// At the end of a run, every refusal and throttling that EC2 gave to the run is in the control table, whatever
+    /// else the run wrote there. (Not checked in worlds where writes fail. There, only the next refusal may be stored.)
     pub fn invariant_a_refusal_is_remembered(&self, model: &Model, caller: &Caller) {
         if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
             return;
@@ -184,7 +185,7 @@ impl Check {
         }
     }
 
-    /// The user data of an instance tells it which node it is, or of which batch it is one. Its tags say the same.
+    /// The user data of an instance says which node it is, or to which batch it belongs. Its tags say the same.
     pub fn invariant_an_instance_is_told_who_it_is(&self, real: &Real) -> Option<LaunchFile> {
         let file = model::launch::node_file_in(&real.user_data);
         let told = file.as_ref().map(|file| match &file.batch {

@@ -17,7 +17,8 @@ use store::{Item, Row, Table, job_key};
 /// After this time every run can see a node's last change.
 const SETTLED: Span = Span::from_s(90);
 
-/// How long after a refusal its offering is only tried by few, at least. After a longer wait it is as long as the wait.
+/// How long after a refusal only a few launches try its offering, at least. After a longer wait, it is as long as the
+/// wait.
 const AGAIN: Span = Span::from_s(1800);
 
 /// The sum of the counts of all demand sets, also of those that are over and still have their rows.
@@ -58,10 +59,10 @@ impl Check {
         if !self.looks_at(model.len(Table::Nodes)) {
             return;
         }
-        // Counts only nodes that this run read or made. If two runs overlap, each run keeps the limits by its own
-        // count, and only the number of slots limits both together.
+        // Only nodes that this run read or made count. If two runs overlap, each run keeps the limits by its own count,
+        // and only the number of slots limits both together.
         let known = |row: &&Row| node_id(row).is_some_and(|n| n == node_id(after).unwrap_or(n) || caller.knows(n));
-        // Nobody knows the size of a record that cannot be read.
+        // The size of a record that cannot be read is not known.
         let readable = |r: &&Row| !self.is_row_spoiled(Table::Nodes, r);
         let up: Vec<&Row> = model.rows(Table::Nodes).filter(|r| is_up(r)).filter(known).filter(readable).collect();
         self.invariant_the_fleet_stays_below_its_price(&up, after);
@@ -87,7 +88,7 @@ impl Check {
         }
         let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
-        // A job of an array may wait for the end of another one.
+        // A job of an array may have to wait for the end of another job.
         let waits = first.filter(|r| super::jobs::job_id(r) == Some(job) && !r.contains_key("array_limit"));
         if let (Some(job), Some("ready")) = (waits, text(before, "status")) {
             self.broken("invariant_nothing_is_launched_in_vain", format!("{before:?} was for {job:?}"));
@@ -149,10 +150,10 @@ impl Check {
         };
         let is_full = |s: &Size| {
             let all = up.iter().filter(|r| text(r, "size") == Some(s.name.as_str())).count();
-            // The plan counted the records that the run has cleaned since, and what it launches for other members.
+            // The plan also counted the records that the run has cleaned since, and launches for other members.
             s.max.is_some_and(|max| all + MOVED + caller.written() + queued >= max as usize)
         };
-        // What is cheaper by every policy that the run may have read.
+        // A size is cheaper only if every policy that the run may have read says so.
         let is_cheaper = |p: &Policy, name: &str| {
             let of = |name: &str| p.size.iter().find(|size| size.name == name);
             let (Some(other), Some(own)) = (of(name), of(size)) else { return false };
@@ -177,7 +178,7 @@ impl Check {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         // If a size may fall back to another market, some of its nodes are useless for a job that asks for one market.
         let market = model.get(&job).and_then(|job| text(job, "market"));
-        // GPUs that cannot be used are of no use to it either.
+        // The job cannot use sick GPUs either.
         let gpus = model.get(&job).map_or(0, |job| count(job, "gpus"));
         let now = self.core.now();
         let is_free = |row: &&Row| {
@@ -205,14 +206,14 @@ impl Check {
         }
     }
 
-    /// Notes what the demand sets want together.
+    /// Notes how many nodes the demand sets want together.
     pub(super) fn sets(&self, model: &Model) {
         let all = wanted_by_sets(model);
         lock(&self.seen).sets.set(self.core.now(), all);
     }
 
-    /// No node is launched for a demand set while so many nodes of its size are free of work that all sets and all queued
-    /// members could have one each.
+    /// No node is launched for a demand set while the free nodes of its size are enough to give one to each wanted node
+    /// of all sets and to each queued member.
     fn invariant_sets_get_no_more_than_they_want(&self, model: &Model, after: &Item) {
         if !text(after, "reason").is_some_and(|reason| reason.starts_with("demand set ")) {
             return;
@@ -241,8 +242,8 @@ impl Check {
         }
     }
 
-    /// Half an hour after the faults stopped, the set that is wanted without a break has a node, or one to come, at least at
-    /// every second look.
+    /// Half an hour after the faults stopped, the demand set that is always wanted has a node, or one that comes, at
+    /// least at every second look.
     pub fn invariant_a_demand_set_is_satisfied(&self, model: &Model) {
         if !self.core.is_healed_for(Span::from_s(1800)) {
             return;
@@ -283,10 +284,10 @@ impl Check {
         }
     }
 
-    /// No node is launched for a job while enough nodes of the same kind are booting. Enough means as many nodes as
-    /// members are queued and copies are wanted, and as many more as demand sets want: a set may be given a node that was
-    /// launched for a job. (Counts only nodes that the run saw and that are too young to have failed. After launches without an
-    /// answer, jobs go another way.)
+    /// No node is launched for a job while enough nodes of the same kind are booting. Enough means one for each queued
+    /// member and each wanted copy, and one for each node that demand sets want: a set may be given a node that was
+    /// launched for a job. (Only nodes count that the run saw and that are too young to have failed. After launches
+    /// without an answer, jobs go another way.)
     fn invariant_what_boots_is_counted(&self, caller: &Caller, model: &Model, after: &Item) {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         let market = model.get(&job).and_then(|job| text(job, "market"));

@@ -1,7 +1,8 @@
 //! The invariants of events and of the watchdog: a person can look up what happened, and why.
 //!
-//! Guarantees: a caller that came to its end, and whose writes were all answered, is judged by what it changed and by what
-//! it told. Does not: judge a caller that was killed or cut off: the events of its last actions may be missing.
+//! Guarantees: a caller that came to its end, and whose writes were all answered, is judged by its changes and its
+//! events.
+//! Does not: judge a caller that was killed or cut off. The events of its last actions may be missing.
 
 use super::{Check, RUN, SLACK, alloc_id, is_final, node_id, slot, text, time};
 use crate::caller::{Caller, Change as Told, Kind};
@@ -14,10 +15,10 @@ use model::time::{Span, Time};
 use runtime::answer::{Outcome, RunAnswer};
 use store::{Item, Table, control_key};
 
-/// One event tells of a function that is overdue within this time.
+/// Within this time, only one event tells of an overdue function.
 const ONCE: Span = Span::from_s(3600);
 
-/// A change of these words needs an event with one of these actions.
+/// A word, and the actions of which one needs an event when an attribute changes to the word.
 type Rule = (&'static str, &'static [&'static str]);
 
 const STATES: &[Rule] =
@@ -36,10 +37,10 @@ const JOBS: &[Rule] = &[
     ("rejected", &["reject"]),
 ];
 
-/// The end of its alloc says enough.
+/// The event of its alloc's end says enough.
 const HANDLES: &[Rule] = &[("destroying", &["mark_destroying", "end_alloc", "end_job"])];
 
-/// The actions that an attribute needs whose new value is this one.
+/// The actions for the new value of an attribute, if the attribute changed.
 fn rule(rules: &'static [Rule], before: Option<&Item>, after: Option<&Item>, name: &str) -> &'static [&'static str] {
     let value = |row: Option<&Item>| row.and_then(|r| text(r, name)).map(ToOwned::to_owned);
     let (was, is) = (value(before), value(after));
@@ -76,7 +77,8 @@ impl Check {
         }
     }
 
-    /// Notes which events these changes need. A drain needs one where EC2 takes the instance away. Operators of this world write rows as their commands do, but tell nothing.
+    /// Notes which events these changes need. A drain needs one if EC2 takes the instance away. The operators of this
+    /// world write rows as their commands do, but no events.
     pub(super) fn needs_events(&self, caller: &Caller, changes: &[Change]) {
         if caller.kind == Kind::Operator {
             return;
@@ -90,7 +92,8 @@ impl Check {
                     vec![(subjects, rule(JOBS, before, after, "state"), None)]
                 }
                 (Table::Allocs, Some(row)) => self.of_alloc(before, row),
-                // A report makes the row of what a complete alloc left. The event of the alloc's end tells why it goes.
+                // A report makes the row of a handle that a complete alloc left. The event of the alloc's end says why
+                // the handle goes.
                 (Table::Handles, Some(_))
                     if before.is_none() && matches!(caller.kind, Kind::Node { what: "handles", .. }) =>
                 {
@@ -119,7 +122,7 @@ impl Check {
         let after = Some(row);
         let reason = text(row, "reason").map(ToOwned::to_owned);
         let mut state = rule(STATES, before, after, "state");
-        // A launch that EC2 refused is not carried out: the run's answer says so, and the slot is free as before.
+        // A launch that EC2 refused is not carried out: the run's answer says so, and the slot is free again.
         if before.and_then(node_id).is_some_and(|node| caller.is_refused(node)) {
             state = &[];
         }
@@ -143,8 +146,8 @@ impl Check {
         ]
     }
 
-    /// The end of an alloc, its return and what a run decided about it are events. Its placement is one of its job, and its
-    /// row says when it started.
+    /// The end of an alloc, its return, and the decisions of runs about it are events. Its placement is an event of its
+    /// job, and its row says when it started.
     fn of_alloc(
         &self,
         before: Option<&Item>,
@@ -153,7 +156,7 @@ impl Check {
         let Some(id) = alloc_id(row) else { return Vec::new() };
         let own = vec![format!("alloc#{id}")];
         let Some(before) = before else {
-            // Either the job was placed, or a copy of an unknown alloc.
+            // The event is about the job that was placed, or about the unknown alloc that the new alloc replaces.
             let original = text(row, "replaces").map(|original| format!("alloc#{original}"));
             return vec![(
                 original.into_iter().chain([format!("job#{}", id.job_id)]).collect(),
@@ -163,7 +166,7 @@ impl Check {
         };
         let mut needed = Vec::new();
         if is_final(row) && !is_final(before) {
-            // Where the state of its job changes too, one event tells both.
+            // If the state of the job changes too, one event tells both.
             let of_job = format!("job#{}", id.job_id);
             needed.push((own.iter().cloned().chain([of_job]).collect(), &["end_alloc", "end_job"][..], None));
         }
@@ -173,7 +176,7 @@ impl Check {
             needed.push((own.clone(), &["return_alloc"], None));
         }
         if text(row, "desired") == Some("stop") && text(before, "desired") == Some("run") && !is_final(row) {
-            // Of several copies one stays, and the event is about this one.
+            // If one of several copies stays, the event is about that copy.
             let seen = lock(&self.seen);
             let copies = seen.live.keys().filter(|copy| (copy.job_id, copy.member) == (id.job_id, id.member));
             let subjects = own.into_iter().chain(copies.map(|copy| format!("alloc#{copy}"))).collect();
@@ -222,7 +225,7 @@ impl Check {
             return;
         }
         if self.has_spoiled() {
-            // A row of a run may be one that cannot be read.
+            // The row of this run, or of another one, may be unreadable.
             return;
         }
         let own = run_row(model, function);

@@ -7,7 +7,7 @@ use model::ids::{AllocId, JobId};
 use serde_json::Value;
 use store::{Item, Table, alloc_key, job_key};
 
-/// What an alloc has stored, by the paths.
+/// What an alloc has stored: paths and contents.
 fn kept(row: &Item) -> Vec<(String, String)> {
     let all = store::to_json(row).get("kept").and_then(Value::as_array).cloned().unwrap_or_default();
     let word = |one: &Value, name: &str| one.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -42,8 +42,8 @@ impl Check {
         }
     }
 
-    /// An alloc that is placed has what the last complete alloc of the job before it has stored. One that was told to stop counts for
-    /// no job, whatever its exit code was. An input is named after that job.
+    /// An alloc that is placed gets what the last complete alloc of the job before it has stored. An alloc that was
+    /// told to stop does not count, whatever its exit code was. An input is named after the earlier job.
     fn invariant_what_follows_has_its_inputs(&self, model: &Model, id: AllocId, after: &Item) {
         let rule = "invariant_what_follows_has_its_inputs";
         let inputs = within(after, "work", "inputs");

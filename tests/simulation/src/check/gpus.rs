@@ -1,4 +1,4 @@
-//! The invariant of GPUs, which are looked at on the machines themselves.
+//! The invariant of GPUs. It looks at the machines themselves.
 
 use super::Check;
 use crate::core::lock;
@@ -7,7 +7,7 @@ use model::wire::AllocOrder;
 use std::collections::BTreeSet;
 
 impl Check {
-    /// No GPU has two live allocs, and each alloc has as many as its job asked for.
+    /// No GPU has two live allocs, and each alloc has as many GPUs as its job asked for.
     pub(super) fn invariant_no_gpu_has_two_allocs(&self, node: NodeId, order: &AllocOrder) {
         let Some(ground) = self.ground(node) else { return };
         let gpus = lock(&ground).gpus.clone();

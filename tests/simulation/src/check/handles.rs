@@ -12,11 +12,10 @@ use store::{Item, Row, Table, alloc_key, handle_key, node_key, to_json};
 /// The longest time between the order to destroy a handle and its destruction.
 const ANSWER: Span = Span::from_s(60);
 
-/// After so many rounds each handle had its turn. (A node of this world cuts its report anew each time, so the order of the
-/// turns changes.)
+/// After this many rounds of answers, each handle had its turn. (A node of this world orders its report anew each time,
+/// so the order of the turns changes.)
 const ROUNDS: usize = 12;
 
-/// Whether an alloc uses a cache.
 fn uses(alloc: &Item, cache: &str) -> bool {
     let caches = to_json(alloc);
     let caches = caches.pointer("/caches").and_then(|c| c.as_array());
@@ -79,7 +78,7 @@ impl Check {
         let unknown = matches!(text(before, "state"), Some("unknown" | "gone"));
         let forgotten = unknown && node_id(before).is_none_or(|node| self.forgets_life(node));
         let alloc = alloc.filter(|a| node_id(a) == node_id(before) && !forgotten);
-        // What never appeared by its deadline is marked, and is live again if it appears after all.
+        // A handle that did not appear by its deadline is marked. If it appears later, it becomes live again.
         let is_late = text(before, "state") == Some("creating")
             && time(before, "deadline_at").is_some_and(|by| by <= self.core.now() + SLACK);
         if let Some(alloc) = alloc
@@ -99,8 +98,8 @@ impl Check {
             }
         }
         self.invariant_an_unused_cache_is_kept_for_a_while(model, before);
-        // The handle of a failed alloc is kept for some time, so that people can look at it. (The handles may be
-        // restored to another moment. What was destroyed before is not kept a second time.)
+        // The handle of a failed alloc is kept for some time, so that people can look at it. (After a restore of the
+        // handles, a handle that was destroyed before is not kept a second time.)
         if let Some(alloc) =
             alloc.filter(|a| !self.forgets(time(a, "placed_at")) && !self.was_spoiled(Table::Handles, before))
             && text(before, "state") != Some("gone")
@@ -220,7 +219,7 @@ impl Check {
     fn invariant_rows_go_only_with_their_lives(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), None) = (before, after) else { return };
         let Some(node) = node_id(before) else { return };
-        // The row of a node whose record did not come back for a day.
+        // An expired row: the record of its node did not come back for a day.
         if count(before, "expires_at").saturating_mul(1000) <= self.core.now().as_ms()
             && count(before, "expires_at") > 0
         {
@@ -233,7 +232,7 @@ impl Check {
         }
     }
 
-    /// A handle is destroyed only with the node's own label, or with the label of a node that is no more. Another program
+    /// A node destroys only handles with its own label, or with the label of a node whose life is over. Another program
     /// made a handle without a label.
     fn invariant_nothing_foreign_is_destroyed(&self, model: &Model, node: NodeId, handle: &str, label: Option<&str>) {
         let is_over = |other: NodeId| {
@@ -258,7 +257,8 @@ impl Check {
         let alloc = handle.parse().ok().and_then(|id| model.get(&alloc_key(id)).cloned());
         let marked = match row.as_deref() {
             Some(row) => matches!(text(row, "state"), Some("destroying" | "gone")),
-            // The row goes with the node's record, or when the handle is destroyed. What a complete alloc left needs none.
+            // The row goes with the node's record, or when the handle is destroyed. The handle of a complete alloc
+            // needs no row.
             None => {
                 let is_complete = |a: &Row| text(a, "client") == Some("complete") && node_id(a) == Some(node);
                 alloc.as_ref().is_some_and(is_complete)
@@ -266,8 +266,8 @@ impl Check {
             }
         };
         let live = alloc.as_deref().is_some_and(|a| !is_final(a) && node_id(a) == Some(node));
-        // The order may be a little older than the row: an alloc may have taken a cache back meanwhile. (A container is
-        // never needed again.)
+        // The order may be a little older than the row: meanwhile, an alloc may use the cache again. (A container is
+        // never used again.)
         let unmarked = lock(&self.seen).unmarked_at.get(&(node, handle.to_owned())).copied();
         let lately = handle.starts_with("cache:") && unmarked.is_some_and(|at| self.core.now().since(at) < ANSWER);
         if ((!marked && !lately) || live) && !self.forgets_life(node) {
@@ -330,8 +330,8 @@ impl Check {
             let Some(alloc) = model.get(&alloc_key(id)).cloned().filter(|a| !is_final(a)) else { continue };
             let known = time(&alloc, "placed_at").is_some_and(|at| at + SLACK < caller.began());
             let used = cache.map_or_else(|| handle == id.to_string(), |cache| uses(&alloc, cache));
-            // What did not appear by its deadline is marked, and its alloc may go on: until the node lists it, nobody
-            // knows better.
+            // A handle that did not appear by its deadline is marked, and its alloc may go on: nobody knows better
+            // until the node lists the handle.
             if used && known {
                 let row = model.get(&handle_key(node, handle)).cloned();
                 let what = format!("{} names {handle} on {node}, which {id} uses: {row:?}", caller.name());

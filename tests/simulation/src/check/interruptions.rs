@@ -1,6 +1,6 @@
 //! The invariants of interruptions: EC2 takes an instance away, and its node is drained in time.
 //!
-//! Guarantees: whoever hears of an interruption, by EC2's event or by the node's heartbeat, sets the drain.
+//! Guarantees: whoever learns of an interruption, from EC2's event or from the node's heartbeat, sets the drain.
 //! Does not: check what follows from a drain (`shutdown` does).
 
 use super::{Check, SLACK, node_id, text, time};
@@ -18,11 +18,11 @@ use store::{Row, Table, control_key, node_key};
 /// How old a list of nodes may be.
 const BEHIND: Span = Span::from_ms(crate::tables::STALE_MS);
 
-/// How long before the end of a capacity block its nodes have been drained: half of `launch.reservation_drain_s` in worlds that have
-/// one, because a run may fail, or lose a race.
+/// How long before the end of a capacity block its nodes must have been drained: half of `launch.reservation_drain_s`
+/// in worlds that have a block, because a run may fail or lose a race.
 const DRAINED_SINCE: Span = Span::from_s(RESERVATION_DRAIN_S / 2);
 
-/// Whether a node takes work until its end: nobody has drained it until `by` or earlier.
+/// Whether a node takes work until its end: it has no drain with a deadline of `by` or earlier.
 fn is_undrained(row: &Row, by: Time) -> bool {
     let drains = text(row, "intent") == Some("drain") && time(row, "drain_by_at").is_some_and(|at| at <= by + SLACK);
     matches!(text(row, "state"), Some("assigned" | "in_use")) && !drains
@@ -45,8 +45,8 @@ impl Check {
         }
     }
 
-    /// After a heartbeat that reports an interruption was answered, the node is drained until then. (A lost race is left to
-    /// the next heartbeat.)
+    /// After a heartbeat that reports an interruption was answered, the node is drained until the reported time. (After
+    /// a lost race, the next heartbeat does it.)
     fn invariant_a_reported_interruption_drains(&self, model: &Model, caller: &Caller, node: NodeId, body: &str) {
         let beat: Value = serde_json::from_str(body).unwrap_or_default();
         let Some(by) = beat.get("interrupt_at").and_then(Value::as_i64).map(Time::from_ms) else { return };
@@ -81,9 +81,9 @@ impl Check {
         }
     }
 
-    /// When EC2 terminates an instance because its capacity block ends, its node takes no work any more: runs of poll-and-scale have
-    /// drained it before. (Not checked if no run succeeded that could know of the end, if the node is silent or unlisted, which other
-    /// rules are about, or if an operator has just said otherwise.)
+    /// When EC2 terminates an instance because its capacity block ends, its node takes no work any more: a run of
+    /// poll-and-scale has drained it before. (Not checked if no run that could know of the end succeeded, if the node
+    /// is silent or unlisted, which is the subject of other rules, or if an operator has just set another intent.)
     pub fn invariant_a_block_is_left_in_time(&self, model: &Model, instance: &str, until: Time) {
         let of_this = |row: &&Row| text(row, "instance_id") == Some(instance);
         let Some(row) = model.rows(Table::Nodes).find(of_this) else { return };

@@ -19,7 +19,7 @@ pub(super) fn is_held(row: &Item) -> bool {
     text(row, "queue") == Some("held")
 }
 
-/// Whether `queue` says how the job ended, or that it has not.
+/// Whether the attribute `queue` shows how the job ended, or that it has not ended.
 fn is_indexed(row: &Item) -> bool {
     let end = text(row, "queue").and_then(|queue| queue.split_once('#')).map(|(end, _)| end);
     match text(row, "state") {
@@ -36,13 +36,13 @@ fn followed(row: &Item) -> Vec<(JobId, bool)> {
     after.iter().filter_map(|(id, how)| Some((id.parse().ok()?, end(how)))).collect()
 }
 
-/// A pack ends when its last element has, also while the rest of it waits to be placed again.
+/// Whether a pack is over. A pack ends with its last element, even while other elements wait to be placed again.
 fn is_pack_at_its_end(row: &Item) -> bool {
     let is_pack = !within(row, "work", "pack").is_null();
     is_pack && matches!(text(row, "state"), Some("complete" | "failed"))
 }
 
-/// When a follower is so old, a followed job without a row counts as ended.
+/// When a follower is this old, a followed job without a row counts as ended.
 const ABSENT: Span = Span::from_s(600);
 
 impl Check {
@@ -81,7 +81,7 @@ impl Check {
         self.invariant_a_job_ends_once(before, after);
         self.invariant_a_jobs_set_is_its_live_allocs(model, before, after);
         if let (Some(before), Some(after)) = (before, after) {
-            // The elements of a pack are counted by themselves.
+            // The elements of a pack are counted separately.
             if within(after, "work", "pack").is_null() {
                 self.invariant_retries_are_counted(before, after, changes);
                 self.invariant_rules_bound_the_retries(before, after);
@@ -103,7 +103,8 @@ impl Check {
         }
     }
 
-    /// A job is placed, or no longer waits for another one, only after every job that it followed has ended as it must.
+    /// A job is placed, or stops waiting for another job, only after every job that it followed has ended in the wanted
+    /// way.
     fn invariant_a_job_runs_after_those_that_it_follows(
         &self,
         model: &Model,
@@ -132,7 +133,7 @@ impl Check {
         }
     }
 
-    /// Whether a job of this row can never run, because a job that had to be complete ended otherwise.
+    /// Whether the job can never run, because a job that had to be complete ended in another way.
     pub(super) fn follows_in_vain(&self, model: &Model, row: &Item) -> bool {
         followed(row).into_iter().any(|(id, must_be_complete)| {
             let ended = model.get(&job_key(id)).is_none_or(|r| is_ended(r) && text(r, "state") != Some("complete"));
@@ -216,9 +217,9 @@ impl Check {
         }
     }
 
-    /// A job goes back to the queue or fails only with exactly one more failure or loss counted. It fails only when
-    /// its retries are used up, and never because a node could not start it: that counts nothing. It is not placed before its
-    /// next try may begin.
+    /// A job goes back to the queue or fails only if exactly one more failure or loss is counted. It fails only when
+    /// its retries are used up. An alloc that its node could not start is not counted, so it never makes the job fail.
+    /// The job is not placed before its next try may begin.
     fn invariant_retries_are_counted(&self, before: &Item, after: &Item, changes: &[Change]) {
         let rule = "invariant_retries_are_counted";
         let (from, to) = (text(before, "state"), text(after, "state"));

@@ -1,4 +1,4 @@
-//! What is measured of a world that compares policies.
+//! Measures a world that compares policies.
 //!
 //! Guarantees: every write, launch call and interruption of such a world is counted when it happens.
 //! Does not: count anything in other worlds, or judge.
@@ -14,7 +14,6 @@ use model::time::{Span, Time};
 use std::collections::{BTreeMap, HashMap};
 use store::{Item, Table};
 
-/// What was counted so far.
 #[derive(Default)]
 pub(super) struct Ledger {
     counted: Measured,
@@ -22,7 +21,7 @@ pub(super) struct Ledger {
     first_at: Option<Time>,
     /// When each job was submitted, and whether it has been placed.
     jobs: HashMap<JobId, (Time, bool)>,
-    /// The nodes that have an instance: since when, and the price.
+    /// For each node that has an instance: since when, and its price.
     nodes: BTreeMap<Slot, (Time, f64)>,
     ready: usize,
 }
@@ -85,7 +84,7 @@ impl Ledger {
     }
 }
 
-/// The instance and the price of a node that has an instance.
+/// The instance of a node and its price; `None` without an instance.
 fn price(row: &Item) -> Option<(String, f64)> {
     let instance = text(row, "instance_id").filter(|_| text(row, "state") != Some("cleaned"))?;
     Some((instance.to_owned(), decimal(row, "price_per_hour")))
@@ -96,7 +95,6 @@ fn is_ready(row: &Item) -> bool {
 }
 
 impl Check {
-    /// Counts a write.
     pub(super) fn measure(&self, change: &Change) {
         if self.core.scenario.replay.is_none() {
             return;
@@ -118,7 +116,7 @@ impl Check {
         }
     }
 
-    /// Counts a launch call for so many instances.
+    /// Counts a launch call for this many instances.
     pub fn launch_called(&self, instances: usize, is_refused: bool) {
         let counted = &mut lock(&self.ledger).counted;
         counted.calls += 1;
@@ -126,7 +124,6 @@ impl Check {
         counted.refused += usize::from(is_refused);
     }
 
-    /// Counts an instance that EC2 launched.
     pub(super) fn count_launch(&self) {
         let mut ledger = lock(&self.ledger);
         let after = ledger.passed(self.core.now());
@@ -134,12 +131,11 @@ impl Check {
         ledger.counted.launched_after.push(after);
     }
 
-    /// Counts an interruption.
     pub fn interrupted(&self) {
         lock(&self.ledger).counted.interruptions += 1;
     }
 
-    /// What was measured until now. Nothing is measured after that.
+    /// Ends the measuring, and returns what was measured.
     pub fn end_measuring(&self) -> Measured {
         let now = self.core.now();
         let mut ledger = lock(&self.ledger);

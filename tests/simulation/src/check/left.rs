@@ -8,7 +8,7 @@ use model::ids::{AllocId, NodeId};
 use std::collections::BTreeSet;
 use store::{Row, Table, alloc_key, handle_key, to_json};
 
-/// The attributes that tell why a job may still wait.
+/// The attributes that show why a job may still wait.
 const WANTS: [&str; 4] = ["job_id", "state", "priority", "needs"];
 
 impl Check {

@@ -55,7 +55,7 @@ const SLACK: Span = Span::from_s(8);
 /// The longest time of an action whose calls are not slow.
 const ACTION: Span = Span::from_s(5);
 
-/// How many rows a check may look at while it is made each time.
+/// Checks of at most this many rows are made each time.
 const LOOKED_AT: usize = 256;
 
 /// How long a run may act on what it read at its beginning, which may already have been old.
@@ -75,17 +75,14 @@ const WRITES_FAIL: [Fault; 5] =
 /// What an observer of a machine sees.
 #[derive(Debug)]
 pub struct Ground {
-    /// The node that runs on the machine.
     pub node_id: NodeId,
     /// The allocs that the node's agent knows.
     pub known: BTreeSet<AllocId>,
-    /// The allocs that run.
     pub running: BTreeSet<AllocId>,
-    /// The GPUs of the allocs that run and have some.
+    /// The GPUs of each running alloc that has some.
     pub gpus: BTreeMap<AllocId, Vec<String>>,
-    /// The caches that these allocs name.
+    /// The caches that the running allocs name.
     pub caches: BTreeSet<String>,
-    /// Containers and volumes.
     pub handles: BTreeSet<String>,
     /// The time at which the last answer told the agent to call again.
     pub next_call_at: Option<Time>,
@@ -97,7 +94,6 @@ pub struct Ground {
 
 #[derive(Default)]
 struct Seen {
-    /// How many records are not cleaned.
     up: usize,
     /// The recent policies, each with the time since which it holds. The current one is last.
     policies: VecDeque<(Time, Arc<Policy>)>,
@@ -107,7 +103,7 @@ struct Seen {
     unknown: Lately,
     /// Recent sums of the counts of the demand sets.
     sets: Lately,
-    /// Since when a demand set that has to be satisfied has no node; `None` if it has.
+    /// Since when the demand set that must be satisfied has no node.
     unsatisfied_since: Option<Time>,
     /// Every life that ever existed.
     lives: HashSet<NodeId>,
@@ -119,9 +115,8 @@ struct Seen {
     by_node: BTreeMap<NodeId, Arc<Mutex<Ground>>>,
     /// When a row of a handle of each node was last written.
     handles_changed_at: HashMap<NodeId, Time>,
-    /// How many jobs have not ended.
     jobs: usize,
-    /// Allocs of jobs of several members, all of which were placed.
+    /// Allocs of jobs of several members whose members are all placed.
     placed_together: HashSet<AllocId>,
     /// Allocs whose process was started.
     started: HashSet<AllocId>,
@@ -131,9 +126,9 @@ struct Seen {
     queued_since: HashMap<JobId, Time>,
     /// For each node that had no work yet: the job that it was launched for.
     launched_for: BTreeMap<NodeId, JobId>,
-    /// The first job of the queue at the last look, and since when it is first.
+    /// The first job of the queue at the last look, and since when it is the first.
     first_since: Option<(JobId, Time)>,
-    /// The exit code of each ended process.
+    /// The cause that a node saw for each end of a process.
     exits: HashMap<(NodeId, AllocId), EndCause>,
     /// How elements of packs ended.
     elements_ran: HashMap<JobId, packs::Ran>,
@@ -145,11 +140,10 @@ struct Seen {
     back_since: BTreeMap<AllocId, Time>,
     /// For each job of an array that is there: who placed it, and when.
     placed: HashMap<JobId, arrays::Placed>,
-    /// The array that has far fewer jobs placed than it may although more could run, and since when.
+    /// The array that has far fewer jobs placed than its limit although more could run, and since when.
     array_waits: Option<(u128, Time)>,
     /// For each brake: its rows before the last writes, who wrote, and when.
     brakes: HashMap<String, Vec<(u64, Time, Row)>>,
-    /// When heartbeat-ingest last accepted a heartbeat.
     heard_at: Option<Time>,
     /// When the tables were last restored.
     restored_at: Option<Time>,
@@ -161,14 +155,14 @@ struct Seen {
     intended_at: HashMap<NodeId, Time>,
     /// When the row of a handle stopped being marked for destruction.
     unmarked_at: HashMap<(NodeId, String), Time>,
-    /// For each handle that waits to be destroyed: how many answers in turn named others and not this one.
+    /// For each handle that waits to be destroyed: how many answers in a row named other handles and not this one.
     passed_over: BTreeMap<(NodeId, String), usize>,
 }
 
 /// The invariants, with what they remember.
 ///
-/// A check gets the tables from its caller. It has no way to them of its own, because most checks are made in the midst of a
-/// write, while nobody else may look at the tables.
+/// A check gets the tables from its caller and has no other access to them, because most checks are made during a
+/// write, when nobody else may look at the tables.
 pub struct Check {
     core: Arc<Core>,
     seen: Mutex<Seen>,
@@ -179,14 +173,13 @@ pub struct Check {
     ec2: OnceLock<Weak<Ec2>>,
 }
 
-/// The invariants, for those who do not hold the tables.
+/// The invariants, for callers who do not hold the tables.
 pub struct Watch {
     check: Arc<Check>,
     model: Arc<Mutex<Model>>,
 }
 
 impl Watch {
-    /// The invariants over these tables.
     pub const fn new(check: Arc<Check>, model: Arc<Mutex<Model>>) -> Self {
         Self { check, model }
     }
@@ -205,7 +198,6 @@ impl Deref for Watch {
 }
 
 impl Check {
-    /// The checks of a new world.
     pub fn new(core: Arc<Core>) -> Arc<Self> {
         Arc::new(Self {
             core,
@@ -226,8 +218,8 @@ impl Check {
         self.core.broken(rule, what);
     }
 
-    /// Whether to make a check that looks at this many rows. Where there are few rows, each such check is made. Where
-    /// there are many, only every n-th is made, so that the checks of a large world cost no more than its rows.
+    /// Whether to make a check that looks at this many rows. Of a few rows, each check is made. Of many rows, only
+    /// every n-th check is made, so that the checks of a large world cost no more than its rows.
     fn looks_at(&self, rows: usize) -> bool {
         let every = rows / LOOKED_AT + 1;
         self.looked.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
@@ -247,7 +239,6 @@ impl Check {
         lock(&self.seen).jobs
     }
 
-    /// Remembers a stored policy, which holds from now on.
     fn policy(&self, row: &Item) {
         let policy = text(row, "document").and_then(|d| serde_json::from_str(d).ok());
         let Some(Ok(policy)) = policy.map(|p: serde_json::Value| Policy::from_json(&p)) else { return };
@@ -262,12 +253,11 @@ impl Check {
         while policies.get(1).is_some_and(|(at, _)| *at < now - INDEX) {
             policies.pop_front();
         }
-        // The last policy from before that time still held then.
+        // The last policy from before the span still held at its beginning.
         let first = policies.iter().rposition(|(at, _)| *at < now - span).unwrap_or(0);
         policies.iter().skip(first).map(|(_, policy)| Arc::clone(policy)).collect()
     }
 
-    /// The current policy.
     fn present_policy(&self) -> Option<Arc<Policy>> {
         lock(&self.seen).policies.back().map(|(_, policy)| Arc::clone(policy))
     }
@@ -279,7 +269,7 @@ impl Check {
         }
         let mut seen = lock(&self.seen);
         seen.restored_at = Some(self.core.now());
-        // A table that was not restored still has its rows.
+        // A table that was not restored still has its unreadable rows.
         seen.spoiled.retain(|one| one.is_still_so(model));
         seen.up = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned")).count();
         seen.jobs = model.rows(Table::Jobs).filter(|r| !is_ended(r)).count();
@@ -291,7 +281,7 @@ impl Check {
         let unknown = model.rows(Table::Allocs).filter(|a| text(a, "client") == Some("unknown")).count();
         seen.unknown.set(now, unknown);
         seen.sets.set(now, demand::wanted_by_sets(model));
-        // An id whose alloc the tables do not know any more may be given a second time.
+        // If the tables have forgotten an alloc, its id may be given a second time.
         seen.started.retain(|id| model.get(&alloc_key(*id)).is_some());
         seen.placed.clear();
         seen.wanted.clear();
@@ -320,8 +310,8 @@ impl Check {
         restored_at.is_some_and(|at| self.core.now().since(at) < RESTORE_EXCUSES) && self.was_restored_since(began)
     }
 
-    /// Whether the tables were restored after something began, however long ago. Only for counts that a restore makes wrong
-    /// for ever.
+    /// Whether the tables were restored after something began, however long ago. Only for counts that a restore makes
+    /// wrong for ever.
     fn was_restored_since(&self, began: Option<Time>) -> bool {
         let restored_at = lock(&self.seen).restored_at;
         restored_at.is_some_and(|at| began.is_none_or(|began| began <= at + SLACK))
@@ -463,7 +453,7 @@ impl Check {
         }
         let assigned = |row: Option<&Row>| row.is_some_and(|r| text(r, "state") == Some("assigned"));
         let launching = |c: &Change| assigned(c.before.as_ref());
-        // A spot warning acts on its event, not on the observation.
+        // The reaction to a spot warning uses its event, not the observation.
         let intent =
             |row: Option<&Row>| row.map(|r| (text(r, "intent").map(ToOwned::to_owned), time(r, "drain_by_at")));
         let warned = |c: &Change| c.table == Table::Nodes && intent(c.before.as_ref()) != intent(c.after.as_ref());
@@ -476,7 +466,7 @@ impl Check {
         }
     }
 
-    /// Whether a run's observation was already too old when an action that writes now must have begun.
+    /// Whether an action that writes now must have begun when the run's observation was already too old.
     fn is_too_late(&self, caller: &Caller) -> bool {
         let stale_after = self.policies(RUN).iter().map(|p| p.poll.stale_after_s).max().unwrap_or(0);
         let limit = caller.began() + Span::from_s(stale_after);
@@ -541,7 +531,6 @@ impl Check {
         model.rows(Table::Jobs).filter(|r| !is_ended(r)).count()
     }
 
-    /// The job's row.
     fn job_row(model: &Model, job: JobId) -> Option<Row> {
         model.get(&job_key(job)).cloned()
     }

@@ -32,7 +32,7 @@ impl Check {
         if let (Some(before), Some(after)) = (before, after)
             && before.get("version") == after.get("version")
         {
-            // The write changed only the pulse or a report's number.
+            // The write changed only the pulse or a report counter.
             return self.invariant_a_reassigned_record_is_not_touched_for_its_earlier_life(
                 caller,
                 Some(before),
@@ -73,7 +73,8 @@ impl Check {
         }
     }
 
-    /// An instance of a batch becomes one node of it, and no other one. (A restored table may say something else.)
+    /// An instance of a batch becomes one node of the batch, and no other node. (A restored table may say something
+    /// else.)
     fn invariant_an_instance_has_one_record(&self, before: Option<&Item>, after: Option<&Item>) {
         let id_of = |row: Option<&Item>| row.and_then(|row| text(row, "instance_id")).map(ToOwned::to_owned);
         let (Some(id), Some(node)) = (id_of(after), after.and_then(node_id)) else { return };
@@ -87,8 +88,8 @@ impl Check {
         }
     }
 
-    /// A record has the type and the place of its instance, once a run knows them: then it has no other ways. (A restored record
-    /// may have the ways of an earlier call.)
+    /// Once a run knows the type and the place of an instance, its record has them and no other ways. (A restored
+    /// record may have the ways of an earlier call.)
     fn invariant_a_record_has_the_way_of_its_launch(&self, after: Option<&Item>) {
         let Some(after) = after.filter(|row| !row.contains_key("others")) else { return };
         let Some(real) = text(after, "instance_id").and_then(|id| self.ec2()?.one(id)) else { return };
@@ -123,7 +124,7 @@ impl Check {
         }
     }
 
-    /// The newest heartbeat of a boot counts, also if an older one arrives after it.
+    /// The newest heartbeat of a boot counts, even if an older heartbeat arrives after it.
     fn invariant_a_late_heartbeat_changes_nothing(&self, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), Some(after)) = (before, after) else { return };
         let same = |name: &str| before.get(name).is_some() && before.get(name) == after.get(name);
@@ -277,7 +278,7 @@ impl Check {
             }
         }
         for id in old.difference(&new) {
-            // (The set is corrected also if the row cannot be read. It is put right afterwards.)
+            // (The set is corrected even if the row cannot be read. It is put right afterwards.)
             if model.get(&alloc_key(*id)).is_some_and(|r| !is_final(r)) && !self.is_spoiled(&alloc_key(*id)) {
                 self.broken("invariant_a_nodes_set_is_its_live_allocs", format!("{id} is live and left {before:?}"));
             }
@@ -322,9 +323,9 @@ impl Check {
         let incarnation = report.get("incarnation").and_then(serde_json::Value::as_str);
         let listed = report.get("allocs").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
         let listed: Vec<&str> = listed.iter().filter_map(|a| a.get("alloc_id")?.as_str()).collect();
-        // Nothing is placed on a node before it is ready, so the report lists all of its allocs. An alloc whose row cannot be
-        // read may be one that the node never heard of. It stays as it is, and closes no gate. One of a job with rows that
-        // cannot be read does not end yet: it is unknown.
+        // Nothing is placed on a node before it is ready, so the report lists all of its allocs. There are two
+        // exceptions. The node may never have heard of an alloc whose row cannot be read: the alloc stays as it is, and
+        // does not close the gate. An alloc of a job with unreadable rows does not end yet: it is unknown.
         let is_open = |id: &AllocId| {
             let is_unknown = || model.get(&alloc_key(*id)).is_some_and(|row| text(row, "client") == Some("unknown"));
             self.is_spoiled(&alloc_key(*id)) || (self.has_spoiled() && is_unknown())
@@ -350,8 +351,8 @@ impl Check {
         if !set(before).is_empty() {
             self.broken("invariant_only_what_is_over_is_cleaned", format!("it has live allocs: {before:?}"));
         }
-        // (A report may add a row of an unknown handle after the run read the rows, and a sweep may change one. Such a row is
-        // deleted when it is due.)
+        // (A report may add the row of an unknown handle after the run read the rows, and a sweep may change a row.
+        // Such a row is deleted when it is due.)
         let its_own = |h: &&Row| {
             let its = node_id(h) == node_id(before) && text(h, "state") != Some("unknown");
             its && !self.is_row_spoiled(Table::Handles, h)
@@ -372,7 +373,8 @@ impl Check {
         }
     }
 
-    /// A record without an instance is not cleaned while an instance of its node lives, before the time of a boot is over.
+    /// A record without an instance is not cleaned while an instance of its node lives, before the time for a boot is
+    /// over.
     fn invariant_no_instance_loses_its_record(&self, before: &Item, after: &Item) {
         let over = self.policies(RUN).iter().map(|p| p.boot.timeout_s).min().unwrap_or(0);
         let young =

@@ -59,7 +59,7 @@ impl Check {
         }
     }
 
-    /// What an element did once is what it did.
+    /// The result of an element never changes.
     fn invariant_an_element_ends_once(&self, model: &Model, id: JobId, was: &Results, is: &Results) {
         let changed = was.iter().find(|(outcome, elements)| {
             let now = is.iter().find(|(other, _)| other == outcome).map(|(_, now)| now.clone()).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Check {
         }
     }
 
-    /// No result is made up.
+    /// A machine has seen each result.
     fn invariant_elements_ended_as_machines_saw(&self, id: JobId, is: &Results) {
         let seen = lock(&self.seen);
         let none = std::collections::BTreeMap::new();
@@ -84,8 +84,8 @@ impl Check {
         made_up.into_iter().for_each(|what| self.broken("invariant_elements_ended_as_machines_saw", what));
     }
 
-    /// An alloc that is placed runs no element that succeeded in an alloc whose end was accepted, and every other one that has no
-    /// result.
+    /// An alloc runs no element that succeeded in an alloc whose end was accepted. It runs every other element that has
+    /// no result.
     pub(super) fn elements_placed(&self, model: &Model, id: AllocId, before: Option<&Item>, after: Option<&Item>) {
         let rule = "invariant_what_succeeded_does_not_run_again";
         let Some(row) = after.filter(|_| before.is_none() && !self.is_spoiled(&alloc_key(id))) else { return };

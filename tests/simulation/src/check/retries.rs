@@ -1,17 +1,17 @@
-//! Invariants of retries: the rules of a job, as a reader of its row understands them.
+//! Invariants of retries: the rules of a job, as somebody reads them from its row.
 
 use super::Check;
 use super::row::{count, set, text, within};
 use serde_json::Value;
 use store::Item;
 
-/// The rules that a job itself has.
+/// The rules that the job itself has.
 pub(super) fn rules(row: &Item) -> Vec<String> {
     let rules = within(row, "failure_policy", "retry");
     rules.as_array().into_iter().flatten().filter_map(|rule| rule.as_str().map(str::to_owned)).collect()
 }
 
-/// All rules that count for a job.
+/// All rules that apply to a job.
 fn all_rules(row: &Item) -> Vec<String> {
     let mut all = rules(row);
     all.push(format!("failed=again*{}", count(row, "retry_failed")));
@@ -20,7 +20,6 @@ fn all_rules(row: &Item) -> Vec<String> {
     all
 }
 
-/// How often each rule was used.
 fn uses(row: &Item) -> Vec<u64> {
     let uses = within(row, "tries", "rule_uses");
     uses.as_array().into_iter().flatten().map(|uses| uses.as_u64().unwrap_or(0)).collect()

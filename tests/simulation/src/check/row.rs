@@ -1,4 +1,4 @@
-//! What a row says.
+//! Reads the attributes of a row, without the product's types.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::Market;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use store::Item;
 
-/// An attribute, or a part of what a job needs, of what it runs or of how its failures are treated.
+/// An attribute of a row, or a part of its needs, its work or its failure policy.
 pub(super) fn said<'a>(row: &'a Item, name: &str) -> Option<&'a AttributeValue> {
     let part = |map: &&str| match row.get(*map) {
         Some(AttributeValue::M(map)) => map.get(name),
@@ -17,7 +17,8 @@ pub(super) fn said<'a>(row: &'a Item, name: &str) -> Option<&'a AttributeValue> 
     row.get(name).or_else(|| ["needs", "work", "failure_policy"].iter().find_map(part))
 }
 
-/// What counts where a row of a job or an alloc says nothing, by the contract. All other numbers are 0 then.
+/// By the contract, these numbers count if the row of a job or an alloc does not have them. All other numbers are 0
+/// then.
 const DEFAULTS: &[(&str, i64)] =
     &[("vcpus", 1), ("nodes", 1), ("kill_timeout_s", 30), ("lost_after_s", 600), ("retry_lost", 3)];
 
@@ -46,7 +47,7 @@ pub(super) fn count(row: &Item, name: &str) -> i64 {
     number(row, name).unwrap_or(default)
 }
 
-/// What stands below an attribute that is a map.
+/// A part of an attribute that is a map.
 pub(super) fn within(row: &Item, map: &str, name: &str) -> Value {
     match row.get(map) {
         Some(AttributeValue::M(inner)) => store::to_json(inner).get(name).cloned().unwrap_or(Value::Null),
@@ -81,7 +82,6 @@ pub(super) fn time(row: &Item, name: &str) -> Option<Time> {
     number(row, name).map(Time::from_ms)
 }
 
-/// Whether a job has ended.
 pub(super) fn is_ended(row: &Item) -> bool {
     matches!(text(row, "state"), Some("complete" | "failed" | "cancelled" | "rejected"))
 }
@@ -94,7 +94,6 @@ pub(super) fn done(job: &Item) -> BTreeSet<u32> {
     }
 }
 
-/// Whether an alloc is final.
 pub(super) fn is_final(row: &Item) -> bool {
     matches!(text(row, "client"), Some("complete" | "failed" | "lost"))
 }
@@ -107,7 +106,7 @@ pub(super) fn is_back(row: &Item) -> bool {
         && is_true(row, "awaiting")
 }
 
-/// How many GPUs of a node work may use: those of its size, without those that its agent cannot use.
+/// How many GPUs of a node can be used: those of its size, but not the sick ones.
 pub(super) fn usable_gpus(node: &Item) -> i64 {
     let of_size = count(node, "gpus");
     if node.contains_key("first_ping_at") { of_size.min(count(node, "gpus_usable")) } else { of_size }

@@ -57,8 +57,8 @@ impl Check {
         if held || (is_true(before, "busy") && leased && !deadline && !stuck) {
             self.broken("invariant_no_busy_or_held_node_is_shut_down", format!("{before:?}"));
         }
-        // The same check with what the node itself knows: what it said, and when it was told to call again. (A heartbeat
-        // counts although its answer was lost.)
+        // The same check with what the node itself knows: what it said, and when it was told to call again. (A
+        // heartbeat counts even if its answer was lost.)
         let ground =
             node_id(before).filter(|_| !self.forgets(time(before, "assigned_at"))).and_then(|n| self.ground(n));
         let said = ground.is_some_and(|g| {
@@ -139,12 +139,12 @@ impl Check {
     /// - It is idle or `syncing`, and its size is not in the policy any more.
     fn invariant_a_shutdown_has_its_reason(&self, caller: &Caller, model: &Model, before: &Item) {
         let (leases, over) = super::brakes::leases(caller, model);
-        // This uses what the run read, because a node with a valid lease may be gone now.
+        // This uses what the run read, because a node with a valid lease may be gone by now.
         let lately = |row: &Item| {
             let (Some(ping), Some(end)) = (time(row, "last_ping_at"), time(row, "lease_expires_at")) else {
                 return false;
             };
-            // A node that EC2 does not let run shows nothing by its silence.
+            // If EC2 stops the instance of a node, the silence of the node proves nothing.
             let runs = !text(row, "instance_id").is_some_and(|id| caller.has_listed_as_leaving(id));
             runs && self.core.now() < end + end.since(ping) + SLACK
         };
@@ -294,7 +294,7 @@ impl Check {
         }
         let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
-        // A job that waits for its array reserves nothing.
+        // A job that waits for its array reserves no node.
         let Some(first) = first.filter(|row| !row.contains_key("array_limit")) else { return };
         let kind = |row: &Item, name: &str| text(first, name).is_none_or(|wanted| text(row, name) == Some(wanted));
         let memory = |row: &Item| (count(row, "memory_mib") as f64 * policy.nodes.memory_usable).floor() as i64;
@@ -328,7 +328,7 @@ impl Check {
         if text(before, "status") != Some("ready") || !policies.iter().all(|p| wanted(p)) {
             return;
         }
-        // A size that is cheaper and below its own `max`.
+        // A cheaper size that is below its own `max`.
         let price = super::demand::decimal(before, "price_per_hour");
         let of_size = |name: &str| {
             let rows = model.rows(Table::Nodes).filter(|r| text(r, "state") != Some("cleaned"));

@@ -48,7 +48,7 @@ impl Check {
         !is_told && model.get(&job_key(id.job_id)).is_some_and(|job| !is_ended(job))
     }
 
-    /// A node gets credentials only of a job that runs there and is wanted: when it asked, or when it was answered.
+    /// A node gets credentials only of a wanted job that runs there: at its request, or at the answer.
     pub fn invariant_credentials_are_of_what_runs_there(&self, model: &Model, before: bool, id: AllocId, node: NodeId) {
         if !before && !self.is_wanted_on(model, id, node) && !self.forgets_job(model, id.job_id) {
             let row = model.get(&alloc_key(id)).cloned();
@@ -77,8 +77,8 @@ impl Check {
         }
     }
 
-    /// No two copies of a member run at once, unless the control plane gave up one of them. A copy is given up if it is
-    /// unknown, lost, told to stop, or ended.
+    /// No two copies of a member run at once, unless the control plane gave up one of them: it is unknown, lost, told
+    /// to stop, or ended.
     fn invariant_no_member_runs_twice_at_once(&self, model: &Model, node: NodeId, id: AllocId) {
         let grounds: Vec<_> = lock(&self.seen).by_node.iter().map(|(n, g)| (*n, g.clone())).collect();
         for (other_node, ground) in grounds {
@@ -92,7 +92,8 @@ impl Check {
                 let given_up = row.as_deref().is_none_or(|r| !is_wanted(r)) && other != id;
                 let mine = model.get(&alloc_key(id)).cloned();
                 let mine_given_up = mine.as_deref().is_none_or(|r| !is_wanted(r));
-                // One alloc on two nodes: its first placement was forgotten, however long ago. The first node ends as an orphan.
+                // If one alloc is on two nodes, a restore has forgotten its first placement, however long ago. The
+                // first node ends as an orphan.
                 let submitted_at = model.get(&job_key(id.job_id)).and_then(|job| time(job, "submitted_at"));
                 let is_forgotten = other == id && self.was_restored_since(submitted_at);
                 if !given_up && !mine_given_up && !is_forgotten && !self.forgets_job(model, id.job_id) {

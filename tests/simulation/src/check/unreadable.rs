@@ -1,8 +1,8 @@
 //! The invariants of rows that cannot be read: such a row stays as it is, its subject is left alone, and everything else goes
 //! on (`docs/rules.md#quarantine`).
 //!
-//! Guarantees: checked for every write, termination and order while a row is spoiled. Does not: spoil rows (`world::spoiling`
-//! does).
+//! Guarantees: every write, termination and order is checked while a row is spoiled.
+//! Does not: spoil rows (`world::spoiling` does).
 
 use super::{Check, SLACK, alloc_id, is_final, node_id, slot, text};
 use crate::caller::{Caller, Kind};
@@ -15,14 +15,13 @@ use model::time::{Span, Time};
 use runtime::observation::ObserveError;
 use store::{DbError, Item, Key, Table, handle_key, node_key};
 
-/// How long a run may still act on a row as it read it before. (A list may be old, and so may an index.)
+/// How long a run may act on a row that it read before the row was spoiled. (A list may be old, and an index too.)
 const BEHIND: Span = Span::from_s(100);
 
-/// What a heartbeat or a report writes without reading the row before.
+/// The attributes that a heartbeat or a report writes without reading the row first.
 const PULSE: [&str; 6] =
     ["last_ping_at", "lease_expires_at", "uptime_ms", "alloc_report_no", "handle_report_no", "settled"];
 
-/// A row that cannot be read.
 pub(super) struct Spoiled {
     key: Key,
     row: Item,
@@ -30,12 +29,12 @@ pub(super) struct Spoiled {
 }
 
 impl Spoiled {
-    /// Whether the row is as it was spoiled.
+    /// Whether the row is still as it was spoiled.
     pub(super) fn is_still_so(&self, model: &Model) -> bool {
         model.get(&self.key).is_some_and(|row| without_pulse(row) == without_pulse(&self.row))
     }
 
-    /// The node of a record or an alloc. (The order of the agents goes on: a node does not know of its record.)
+    /// The node of a record or an alloc. (For agents, everything goes on: a node does not know its record.)
     fn node(&self) -> Option<NodeId> {
         matches!(self.key.table, Table::Nodes | Table::Allocs).then(|| node_id(&self.row)).flatten()
     }
@@ -86,8 +85,8 @@ impl Check {
         lock(&self.seen).spoiled.iter().any(|one| alike(&one.key, key))
     }
 
-    /// Whether this row could not be read at some time. What happened then is missing in it: the end of a handle's alloc, the
-    /// return of an alloc's node.
+    /// Whether this row could not be read at some time. It lacks what happened then: the end of a handle's alloc, or
+    /// the return of an alloc's node.
     pub(super) fn was_spoiled(&self, table: Table, row: &Item) -> bool {
         let key = key_as_read(table, row);
         key.is_some_and(|key| lock(&self.seen).once_spoiled.iter().any(|once| alike(once, &key)))
@@ -98,18 +97,17 @@ impl Check {
         !lock(&self.seen).spoiled.is_empty()
     }
 
-    /// Whether such a row cannot be read now.
+    /// Whether this row cannot be read now.
     pub(super) fn is_row_spoiled(&self, table: Table, row: &Item) -> bool {
         self.has_spoiled() && key_as_read(table, row).is_some_and(|key| self.is_spoiled(&key))
     }
 
-    /// Whether this caller finds a row like this that cannot be read, and found it so when it read the row.
+    /// Whether there is such an unreadable row, and it was unreadable when the caller read it.
     fn finds(&self, caller: &Caller, is_like_this: impl Fn(&Spoiled) -> bool) -> bool {
         let behind = if matches!(caller.kind, Kind::Run(_)) { BEHIND } else { SLACK };
         lock(&self.seen).spoiled.iter().any(|one| one.at + behind < caller.began() && is_like_this(one))
     }
 
-    /// Called after each write: see the invariants.
     pub(super) fn unreadable(&self, caller: &Caller, changes: &[Change]) {
         if !self.has_spoiled() {
             return;
@@ -134,7 +132,7 @@ impl Check {
             return;
         }
         if change.table == Table::Control && text(before, "key") == Some("announced") {
-            // It is only a memory of what was told, and begins anew.
+            // This row is only a memory of what was announced, so it begins again.
             if let Some(key) = key_as_read(change.table, before) {
                 self.repairs(&key);
             }
@@ -162,7 +160,7 @@ impl Check {
         let node = node_id(row);
         let of_slot = |one: &Spoiled| node.is_some_and(|node| one.slot() == Some(node.slot()));
         let stops = |row: Option<&Item>| row.map(|r| text(r, "desired").map(ToOwned::to_owned));
-        // (An alloc ends with its node's instance, whatever else is on the node.)
+        // (An alloc ends with its node's instance, even if another alloc on the node is unreadable.)
         let decided = change.table == Table::Allocs && stops(before) != stops(after);
         let orders = decided && !after.is_some_and(is_final);
         let client = |row: Option<&Item>| row.map(|r| text(r, "client").map(ToOwned::to_owned));
@@ -184,7 +182,7 @@ impl Check {
         }
     }
 
-    /// No instance is terminated whose record, or an alloc on which, cannot be read.
+    /// No instance is terminated if its record, or an alloc on it, cannot be read.
     pub(super) fn invariant_no_unreadable_node_is_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
         let record = self.finds(caller, |one| real.owners().iter().any(|node| one.slot() == Some(node.slot())));
         let Some(node) = real.node else {
@@ -195,7 +193,7 @@ impl Check {
             return;
         };
         let alloc = self.finds(caller, |one| one.alloc().is_some() && one.node() == Some(node));
-        // A drain's deadline, or EC2, may end an alloc that nobody can read.
+        // A drain's deadline, or EC2, may end an alloc that cannot be read.
         let row = model.get(&node_key(node.slot())).cloned().filter(|row| node_id(row) == Some(node));
         let drained = row.is_some_and(|row| row.contains_key("drain_by_at"));
         if record || (alloc && !drained) {

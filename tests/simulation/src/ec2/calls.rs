@@ -26,7 +26,7 @@ impl Ec2 {
     pub(super) async fn call(&self, operation: &'static str) -> Result<Arc<Caller>, CloudError> {
         let caller = Caller::current();
         caller.point().await;
-        // One instance by its id is asked for with the same call as all of them.
+        // EC2 has one call for one instance by its id and for all instances.
         let name = if operation == "DescribeInstance" { "DescribeInstances" } else { operation };
         self.core.called(caller.function(), &format!("ec2:{name}"), "");
         let slow = self.core.happens(Fault::Ec2Slow);
@@ -57,7 +57,7 @@ impl Ec2 {
         instance
     }
 
-    /// The instances that an answer shows, out of those that it should show.
+    /// Makes a call, and returns what its answer shows of the instances that it should show.
     pub(super) async fn shown(
         &self,
         operation: &'static str,
@@ -101,14 +101,14 @@ impl Cloud for Seen {
         let listed = self.0.shown("DescribeInstances", |real, now| real.is_listed(now)).await?;
         let caller = Caller::current();
         if caller.kind == Kind::Run(clean_stale_records::FUNCTION) {
-            // Its observation counts from the end of the list (`docs/rules.md#R6`).
+            // The observation of clean-stale-records counts from the end of the list (`docs/rules.md#R6`).
             caller.observes_from(self.0.core.now());
         }
         Ok(listed)
     }
 
     async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
-        // The product's own code goes on after a call that EC2 refuses.
+        // The product's own code handles a call that EC2 refuses because of an unknown id.
         by_id::known(&Naming::new(&self.0), instance_ids).await
     }
 
@@ -153,8 +153,8 @@ impl Cloud for Seen {
 /// The calls that name instances, of one caller.
 struct Naming<'a> {
     ec2: &'a Arc<Ec2>,
-    /// Whether a call was made already. Later ones only follow from an id that EC2 does not know: they take time from a
-    /// stream of their own, so that other worlds stay as they were.
+    /// Whether a call was made already. A later call follows only from an unknown id. It takes time from a stream of
+    /// its own, so that worlds without unknown ids stay as they were.
     again: AtomicBool,
 }
 
@@ -163,7 +163,7 @@ impl<'a> Naming<'a> {
         Self { ec2, again: AtomicBool::new(false) }
     }
 
-    /// Begins a call. Returns the caller, and whether this is a later call of it.
+    /// Begins a call. Returns the caller, and whether this is a later call.
     async fn begin(&self, operation: &'static str) -> Result<(Arc<Caller>, bool), CloudError> {
         let again = self.again.swap(true, Ordering::Relaxed);
         if !again {
@@ -201,7 +201,7 @@ impl ById for Naming<'_> {
             return Err(refusal);
         }
         let wanted: BTreeSet<&str> = instance_ids.iter().map(String::as_str).collect();
-        // What has lost its tags is left out here, and not by the caller.
+        // Instances that have lost their tags are left out here already.
         let is_wanted = |real: &Real, now| real.is_listed(now) && wanted.contains(real.instance.instance_id.as_str());
         Ok(self.ec2.show(&caller, is_wanted).await)
     }

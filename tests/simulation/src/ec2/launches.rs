@@ -17,7 +17,7 @@ use model::{Class, Market, Offering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What EC2 does not accept, and how wide that is.
+/// The refusals of a part of a launch: how wide each is, its class and its code.
 const REFUSED: &[(Reach, Class, &str)] = &[
     (Reach::Market, Class::Refused, "AuthFailure.ServiceLinkedRoleCreationNotPermitted"),
     (Reach::Subnet, Class::Refused, "InvalidSubnetID.NotFound"),
@@ -61,7 +61,6 @@ impl Refused {
 }
 
 impl Ec2 {
-    /// One launch call.
     pub(super) async fn launch(
         self: &Arc<Self>,
         request: &LaunchRequest,
@@ -135,7 +134,7 @@ impl Ec2 {
         }
     }
 
-    /// Notes what an answer says of each node and of each way.
+    /// Notes the answer for each node and for each way.
     fn was_answered(&self, caller: &Caller, nodes: &[NodeId], request: &LaunchRequest, answer: &LaunchAnswer) {
         let core = &self.core;
         for (way, error) in &answer.refused {
@@ -192,7 +191,7 @@ impl Ec2 {
                 }
                 Err(error) => error,
             };
-            // What concerns the whole call is no error of a way.
+            // An error of the whole call is not the error of one way.
             if let LaunchError::Refused(refused) = &error
                 && answer.instances.is_empty()
                 && matches!(refused.class, Class::Refused | Class::Wrong)
@@ -209,7 +208,7 @@ impl Ec2 {
         Ok((answer, true))
     }
 
-    /// The order in which EC2 tries the ways of a call. On the spot market nobody knows it.
+    /// The order in which EC2 tries the ways of a call. On the spot market the order is not known.
     fn in_order<'w>(&self, ways: &'w [Offering]) -> Vec<&'w Offering> {
         let mut ordered: Vec<&Offering> = ways.iter().collect();
         if ways.len() > 1 && ways.first().is_some_and(|way| way.market == Market::Spot) {
@@ -238,7 +237,7 @@ impl Ec2 {
         if count > 1 && self.core.happens(Fault::BatchCutShort) {
             count = usize::try_from(self.core.of(Fault::BatchCutShort, 1, count as i64 - 1)).unwrap_or(1);
         }
-        // All or none: then by one way.
+        // With a minimum, one way launches enough instances, or none is launched.
         if count == 0 || count < request.least { short() } else { Ok(count) }
     }
 
@@ -258,7 +257,7 @@ impl Ec2 {
         pools.room(&offering.instance_type, zone, offering.market, self.hour()).saturating_sub(used)
     }
 
-    /// The errors that EC2 answers a launch with: a refusal of some part of it, the account's limit, no capacity.
+    /// The errors of a launch: a refusal of a part of it, the account's limit, or no capacity.
     fn refuse(&self, region: &mut Region, offering: &Offering, zone: &str) -> Result<(), LaunchError> {
         let now = self.core.now();
         for (fault, kinds) in [

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How long a terminated instance is listed at most, in milliseconds (EC2: about an hour).
 const LISTED_MS: i64 = 3_600_000;
 
-/// How often something may happen to an instance, in seconds.
+/// How often the mishaps of an instance are drawn, in seconds.
 const STEP_S: i64 = 120;
 
 impl Ec2 {
@@ -56,7 +56,7 @@ impl Ec2 {
         });
     }
 
-    /// What may happen to a running machine as time passes.
+    /// The mishaps of a running machine.
     async fn live_on(self: &Arc<Self>, instance_id: &str, market: Market) {
         let core = &self.core;
         while self.is_up(instance_id) && !core.is_healed() {
@@ -95,7 +95,7 @@ impl Ec2 {
         }
     }
 
-    /// Whether the pool of a spot instance loses it in this step.
+    /// Whether the pool of a spot instance takes it back in this step.
     fn may_take(&self, instance_id: &str) -> bool {
         let (Some(pools), Some(real)) = (self.core.scenario.pools(), self.one(instance_id)) else { return false };
         let step = self.core.now().since(START).as_ms().unsigned_abs() / (1000 * STEP_S.unsigned_abs());
@@ -103,7 +103,6 @@ impl Ec2 {
         pools.may_take((&real.instance_type, zone), instance_id, step, STEP_S as f64)
     }
 
-    /// Stops everything that runs on the machine.
     fn switch_off(&self, instance_id: &str) {
         self.change(instance_id, |r| {
             if let Some(machine) = r.machine.take() {
@@ -120,7 +119,7 @@ impl Ec2 {
         }
     }
 
-    /// Ends every instance of a zone, in which nothing is launched for a while.
+    /// Ends every instance of a zone. Nothing is launched there for a while.
     pub fn lose_zone(self: &Arc<Self>) {
         let core = &self.core;
         let zone = if core.of(Fault::ZoneGone, 0, 1) == 0 { "zone-a" } else { "zone-b" };

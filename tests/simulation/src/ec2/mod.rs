@@ -1,4 +1,5 @@
-//! A simulated EC2 with its failures: lists lag and forget instances, answers are lost, capacity is short, quotas are reached, and machines never boot, fail, or are taken back.
+//! A simulated EC2 with its failures: lists lag and forget instances, answers are lost, capacity is short, quotas are
+//! reached, and machines never boot, fail, or are taken back.
 //!
 //! ```text
 //! ec2        the instances as they really are
@@ -44,9 +45,9 @@ pub const WARNING_S: i64 = 120;
 pub struct Real {
     /// The instance as EC2 shows it.
     pub instance: Instance,
-    /// The nodes that it may be: the one for which it was launched alone, or those of its batch.
+    /// The nodes that it may become: the only node of its launch, or all nodes of its batch.
     nodes: Arc<[NodeId]>,
-    /// The node that it is; `None` until a record names it.
+    /// The node that it has become; `None` until a record names it.
     pub node: Option<NodeId>,
     instance_type: String,
     market: Market,
@@ -58,7 +59,7 @@ pub struct Real {
     listed_from: Time,
     /// The time until which no list shows the instance and EC2 does not know its id.
     hidden_until: Option<Time>,
-    /// When a terminated instance loses its tags: lists leave it out from then on.
+    /// When a terminated instance loses its tags. From then on, lists leave it out.
     untagged_at: Option<Time>,
     /// When EC2 forgets the instance, even by its id.
     forgotten_at: Option<Time>,
@@ -70,7 +71,6 @@ pub struct Real {
 }
 
 impl Real {
-    /// Whether the instance has not been terminated yet.
     pub fn is_live(&self) -> bool {
         self.instance.state != InstanceState::Terminated
     }
@@ -95,7 +95,7 @@ impl Real {
         self.nodes.len() > 1
     }
 
-    /// The node or the batch, for people.
+    /// The node or the batch, in words for people.
     pub fn owner(&self) -> String {
         match self.owners() {
             [node] => node.to_string(),
@@ -138,7 +138,7 @@ impl Real {
 /// Starts an agent on a machine that booted.
 pub type Boot = Box<dyn Fn(&Real) -> AbortHandle + Send + Sync>;
 
-/// Launches that EC2 refuses for a while: those that share with this offering what the refusal is about.
+/// Launches that EC2 refuses for a while: those that are like this offering in the part that the refusal is about.
 struct Refused {
     refusal: Refusal,
     like: Offering,
@@ -167,7 +167,6 @@ impl Region {
     }
 }
 
-/// The simulated region.
 pub struct Ec2 {
     core: Arc<Core>,
     check: Arc<Watch>,
@@ -176,12 +175,11 @@ pub struct Ec2 {
 }
 
 impl Ec2 {
-    /// An empty region.
     pub fn new(core: Arc<Core>, check: Arc<Watch>) -> Arc<Self> {
         Arc::new(Self { core, check, region: Mutex::default(), boot: OnceLock::new() })
     }
 
-    /// The zone of a subnet. The subnets of a policy that is compared are in the zones in turn.
+    /// The zone of a subnet. In a world that compares policies, the subnets are spread over the zones in turn.
     fn zone_of(&self, subnet_id: Option<&str>) -> &'static str {
         let scenario = &self.core.scenario;
         let subnets = scenario.policy.pointer("/launch/subnets").and_then(Value::as_array);
@@ -203,22 +201,19 @@ impl Ec2 {
         let _ = self.boot.set(boot);
     }
 
-    /// The instances as they really are.
     pub fn real(&self) -> Vec<Real> {
         lock(&self.region).instances.values().cloned().collect()
     }
 
-    /// Whether there is an instance like this.
     pub fn any(&self, is_like_this: impl Fn(&Real) -> bool) -> bool {
         lock(&self.region).instances.values().any(is_like_this)
     }
 
-    /// Notes that a record names this instance as the one of this node. Returns which node it was before.
+    /// Notes that a record names this instance for this node. Returns the node that the instance was before.
     pub fn name(&self, instance_id: &str, node: NodeId) -> Option<NodeId> {
         lock(&self.region).instances.get_mut(instance_id)?.node.replace(node)
     }
 
-    /// One instance as it really is.
     pub fn one(&self, instance_id: &str) -> Option<Real> {
         lock(&self.region).instances.get(instance_id).cloned()
     }
@@ -239,12 +234,11 @@ impl Ec2 {
         lock(&self.region).instances.get(instance_id).is_some_and(Real::is_up)
     }
 
-    /// How many instances are not terminated.
     pub fn live(&self) -> usize {
         lock(&self.region).live()
     }
 
-    /// Spot warnings for EventBridge to pass on.
+    /// Takes the spot warnings that EventBridge passes on.
     pub fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.region).warnings)
     }

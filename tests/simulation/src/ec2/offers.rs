@@ -1,8 +1,8 @@
-//! What the simulated EC2 offers: types for the size of several, with spot prices that change from hour to hour and from
-//! zone to zone. A world that compares policies has the types of `replay::pools`.
+//! What the simulated EC2 offers: the types for the size of several types, with spot prices that change from hour to
+//! hour and from zone to zone. A world that compares policies has the types of `replay::pools`.
 //!
 //! Guarantees: the same time gives the same answers.
-//! Does not: refuse anything. Launches are short of what is offered here too.
+//! Does not: refuse anything. A launch may find less than what is offered here.
 
 use super::Seen;
 use crate::core::Fault;
@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 const TWO_ZONES: [&str; 2] = ["zone-a", "zone-b"];
 const ONE_ZONE: [&str; 1] = ["zone-a"];
 
-/// A type that is offered.
 struct Offer {
     name: &'static str,
     vcpus: u32,
@@ -31,7 +30,7 @@ struct Offer {
     spot: Vec<(&'static str, u64)>,
 }
 
-/// What is offered in a world that compares policies.
+/// The offers in a world that compares policies.
 fn pooled(pools: Pools, hour: u64) -> Vec<Offer> {
     let offer = |of: &Type| Offer {
         name: of.name,
@@ -44,7 +43,7 @@ fn pooled(pools: Pools, hour: u64) -> Vec<Offer> {
     TYPES.iter().map(offer).collect()
 }
 
-/// What is offered in other worlds. The price of the second type is not known, and the last type is in one zone only.
+/// The offers in other worlds. The price of the second type is not known, and the last type is in one zone only.
 fn several(hour: u64) -> Vec<Offer> {
     let offer = |(n, (name, vcpus)): (usize, &(&'static str, u32))| {
         let percent = |z: u64| 40 + (hour * 7 + n as u64 * 5 + z * 11) % 40;

@@ -1,6 +1,6 @@
-//! The capacity reservations of the simulated region: which there are, and who uses them.
+//! The capacity reservations of the simulated region, and which instances use them.
 //!
-//! Guarantees: a reservation holds no more instances than it is for, and none after its end.
+//! Guarantees: a reservation has no more instances than its total, and none after its end.
 //! Does not: end the instances of a capacity block (`life` does).
 
 use super::{Ec2, Real, Region};
@@ -13,14 +13,14 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 impl Ec2 {
-    /// The reservations, with what is free in them.
+    /// All reservations that are not over.
     pub(super) fn reservations(&self) -> BTreeMap<String, CapacityReservation> {
         let (region, now) = (lock(&self.region), self.core.now());
         let all = RESERVATIONS.iter().filter_map(|(id, ..)| Some(((*id).to_owned(), self.reservation(&region, id)?)));
         all.filter(|(_, known)| known.ends_at.is_none_or(|end| now < end)).collect()
     }
 
-    /// A reservation, with what is free in it.
+    /// A reservation, with its free instances.
     pub(super) fn reservation(&self, region: &Region, id: &str) -> Option<CapacityReservation> {
         let named = self.core.scenario.policy.pointer("/launch/reservations").and_then(Value::as_array)?;
         let (_, kind, instance_type, total, minutes) = RESERVATIONS.iter().find(|(known, ..)| *known == id)?;
@@ -36,7 +36,6 @@ impl Ec2 {
         })
     }
 
-    /// How many instances can be launched in this reservation.
     pub(super) fn room_in(&self, region: &Region, id: &str, zone: &str, now: Time) -> usize {
         let known = self.reservation(region, id);
         let open = known.filter(|it| it.zone == zone && it.until().is_none_or(|until| now < until));

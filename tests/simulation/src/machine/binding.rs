@@ -1,4 +1,4 @@
-//! The first question of a machine: which node of its batch it is.
+//! The first request of a machine: it asks which node of its batch it is.
 
 use crate::check::Watch;
 use crate::core::Core;
@@ -17,8 +17,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Asks which node of its batch the machine is, and returns what its agent knows of that node. `None`: the machine is no
-    /// node of the batch any more, and powers off.
+    /// Asks which node of its batch the machine is, and returns the file of that node's agent. `None`: the machine is
+    /// not a node of the batch any more, and powers off.
     pub(super) async fn bound(&self, told: LaunchFile, instance_id: &str) -> Option<NodeFile> {
         let batch = told.batch.clone()?;
         let any = batch.nodes().next()?;

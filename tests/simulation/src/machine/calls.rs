@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// After this time, the handles are reported once more although nothing asked for it, as the agent does.
+/// After this time, the handles are reported again without a request, as the agent does.
 const AT_LEAST_EVERY: Span = Span::from_s(3600);
 
 enum Answer<T> {
@@ -116,7 +116,7 @@ impl Machine {
         let Some(mut report) = self.protocol.report() else { return };
         self.save();
         if self.core.happens(Fault::Liar) {
-            // The node reports an alloc of another node, which it must not.
+            // The node reports an alloc of another node, which it must not do.
             if let Some(other) = self.check.somebody_elses(self.file.node_id) {
                 let lie = AllocUpdate {
                     alloc_id: other,
@@ -206,7 +206,7 @@ impl Machine {
             self.protocol.report_handles_again();
         }
         self.handles_at = self.later(30, 60);
-        // Parts are small, so that few handles make several.
+        // Parts are small, so that few handles make several parts.
         let most = usize::try_from(self.core.between(1, 8)).unwrap_or(8);
         let Some(mut round) = self.protocol.handle_round(as_of, list, most) else { return };
         self.reported_handles_at = self.core.now();
@@ -233,7 +233,7 @@ impl Machine {
                 self.handles_at = self.handles_at.min(next);
                 let mut destroyed = false;
                 for handle in &answer.destroy {
-                    // As the agent does: only what still has the label that was reported.
+                    // As the agent does: it destroys only a handle that still has the reported label.
                     let label = self.disk.handles.get(handle).cloned().flatten();
                     if label.is_some() && label.as_ref() == labels.get(handle) {
                         destroyed |= self.destroy(handle);
@@ -251,7 +251,7 @@ impl Machine {
                 self.handles_at = self.later(5, 20);
             }
             Answer::Refused(_) => self.handles_at = self.later(5, 30),
-            // One part that is not answered keeps no other part from being sent.
+            // One part without an answer does not keep the other parts from being sent.
             Answer::Nothing => {
                 round.failed();
                 self.handles_at = self.later(5, 30);

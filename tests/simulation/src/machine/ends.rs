@@ -1,7 +1,7 @@
 //! How simulated processes end, and the elements of packs within them.
 //!
-//! Guarantees: an element ends at its time however often its process is looked at; what it does depends only on its number and on
-//! which copy of its job runs it.
+//! Guarantees: an element ends at its time, however often its process is looked at; its outcome depends only on its
+//! number and on the copy of its job that runs it.
 //! Does not: end anything.
 
 use super::Process;
@@ -14,7 +14,8 @@ use model::wire::AllocOrder;
 use model::{ClientStatus, Content, EndCause, Ending, Output, StoredOutput};
 
 impl Process {
-    /// A process that runs for so many seconds, unless it is stopped. The elements of a pack end one after the other in this time.
+    /// A process that runs for `s` seconds, unless it is stopped. The elements of a pack end one after the other in
+    /// this time.
     pub(super) fn new(order: &AllocOrder, now: Time, s: i64, cause: EndCause, told_code: i32) -> Self {
         let elements: Vec<u32> = order.work.pack.iter().flat_map(|pack| pack.elements.iter()).collect();
         let all = i64::try_from(elements.len()).unwrap_or(1).max(1);
@@ -23,7 +24,7 @@ impl Process {
         Self { began: now, ends_at: now + Span::from_s(s), cause, told_code, stopping: false, elements }
     }
 
-    /// What the elements did until now. After the order to stop, an end counts for nothing.
+    /// The results of the elements until now. An end after the order to stop does not count.
     pub(super) fn told(&self, id: AllocId, now: Time) -> Told {
         let mut told = Told::default();
         let (mut succeeded, mut failed) = (Ranges::default(), Ranges::default());
@@ -65,7 +66,7 @@ const fn fails(element: u32, copy: u32) -> bool {
     element.wrapping_mul(7).wrapping_add(copy.wrapping_mul(3)).is_multiple_of(11)
 }
 
-/// The outputs of an alloc that is complete. Each alloc leaves something else.
+/// The outputs of a complete alloc. They differ from alloc to alloc.
 fn kept(order: &AllocOrder) -> Vec<StoredOutput> {
     let AllocId { job_id, member, copy } = order.alloc_id;
     let random =
@@ -77,7 +78,7 @@ fn kept(order: &AllocOrder) -> Vec<StoredOutput> {
     order.work.outputs.iter().filter_map(stored).collect()
 }
 
-/// How work fails after so many seconds: in several ways, so that the rules for retries tell them apart.
+/// The cause of a failure after `s` seconds. There are several causes, so that rules for retries tell them apart.
 pub(super) fn failure(s: i64, allowed_mib: u64) -> EndCause {
     match s % 3 {
         0 if allowed_mib > 0 => EndCause::OverMemory { allowed_mib, used_mib: None },

@@ -28,15 +28,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// What survives a reboot.
+/// The state that survives a reboot.
 #[derive(Default)]
 struct Disk {
     durable: Option<Durable>,
-    /// The order of each alloc that was started, and in which boot.
+    /// The order of each alloc that was started, and the number of the boot in which it started.
     started: BTreeMap<AllocId, (AllocOrder, u32)>,
     /// How each ended alloc ended.
     ended: BTreeMap<AllocId, Ending>,
-    /// The GPUs that an alloc was given.
+    /// The GPUs that each alloc was given.
     gpus: BTreeMap<AllocId, Vec<String>>,
     /// Containers and volumes, each with its label.
     handles: BTreeMap<String, Option<String>>,
@@ -53,7 +53,6 @@ struct Process {
     elements: Vec<(Time, u32)>,
 }
 
-/// One simulated node.
 pub struct Machine {
     core: Arc<Core>,
     check: Arc<Watch>,
@@ -69,17 +68,17 @@ pub struct Machine {
     booted_at: Time,
     busy_until: Option<Time>,
     refuses_until: Option<Time>,
-    /// Until when the machine can start nothing, and what it could not start.
+    /// Until when the machine can start no work.
     cannot_start_until: Option<Time>,
     failed_starts: BTreeSet<AllocId>,
     /// The GPUs of the machine, all in good health.
     gpus: Vec<Gpu>,
-    /// Which of them is sick, and until when.
+    /// The GPU that is sick, and until when.
     sick_gpu: Option<(usize, Time)>,
     hangs_at: Option<Time>,
     never_reports: bool,
     stuck: BTreeMap<String, Time>,
-    /// Handles that are not listed yet: until when, and with which label.
+    /// Handles that are not listed yet: until when, and their labels.
     appears: BTreeMap<String, (Time, Option<String>)>,
     heartbeat_at: Time,
     report_at: Time,
@@ -234,7 +233,7 @@ impl Machine {
     fn write_ground(&self) {
         let mut ground = lock(&self.ground);
         let (known, running, handles) = (&self.protocol.durable.allocs, &self.processes, &self.disk.handles);
-        // Usually nothing changed. A comparison is cheaper than a copy.
+        // Usually nothing has changed, and a comparison is cheaper than a copy.
         if !ground.known.iter().eq(known.keys()) {
             ground.known = known.keys().copied().collect();
         }
@@ -332,7 +331,7 @@ impl Machine {
         }
         let now = self.core.now();
         if self.cannot_start(now, id) || self.protocol.refuses.told().is_some() {
-            // The agent waits for a while and gives the alloc up. Here it gives up at once.
+            // The agent waits for a while before it gives the alloc up. Here it gives up at once.
             let ended = ended(EndCause::NotStarted { why: "the disk is full".into() });
             self.disk.started.insert(id, (order.clone(), self.boot));
             self.end(id, ended.clone());
@@ -386,7 +385,7 @@ impl Machine {
         self.check.started(&self.check.tables(), self.file.node_id, order);
     }
 
-    /// What the directories of allocs say of their GPUs.
+    /// The GPUs of allocs, by the directories of the allocs.
     fn holders(&self) -> Vec<Holder> {
         let of = |(id, uuids): (&AllocId, &Vec<String>)| Holder {
             alloc_id: *id,
@@ -397,7 +396,7 @@ impl Machine {
         self.disk.gpus.iter().map(of).collect()
     }
 
-    /// Tells the agent which of its GPUs can be used.
+    /// Tells the agent which of the machine's GPUs can be used.
     fn notice_gpus(&mut self, now: Time) {
         let mut gpus = self.gpus.clone();
         if let Some((sick, until)) = self.sick_gpu
@@ -410,7 +409,7 @@ impl Machine {
         self.protocol.gpus = gpus;
     }
 
-    /// Whether the machine can start nothing now. The node says so when it has failed twice.
+    /// Whether the machine can start no work now. The node says so after two failures.
     fn cannot_start(&mut self, now: Time, id: AllocId) -> bool {
         if self.core.is_healed() || self.cannot_start_until.is_none_or(|until| now >= until) {
             self.failed_starts.clear();
@@ -449,7 +448,7 @@ impl Machine {
         self.protocol.observe(id, seen);
     }
 
-    /// Tells the agent what it notices before a call: other work on the node, and an interruption.
+    /// Tells the agent what it notices before a call: other work on the node, progress, and an interruption.
     fn notice(&mut self, now: Time) {
         self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed());
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
@@ -586,7 +585,7 @@ impl Machine {
     }
 }
 
-/// The GPUs of a machine, by the size that it was launched as.
+/// The GPUs of a machine, by the size of its launch.
 fn gpus_of(instance: &Instance) -> Vec<Gpu> {
     let is_gpu = instance.tags.get(SIZE_TAG).is_some_and(|size| size == "gpu");
     let gpu = |n| Gpu { uuid: format!("GPU-{n}"), model: String::new(), device: None, sick: None };

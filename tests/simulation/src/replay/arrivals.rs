@@ -3,14 +3,14 @@
 //! `at_s` is when it arrives, in seconds since the world began, `seconds` how long it runs, and `count` how many such jobs
 //! arrive. Every other field is one of `submit --file`, in the unit that its name says.
 //!
-//! Guarantees: a mistake is told with the number of its line.
-//! Does not: take what a simulated machine has not: commands, files, images and GPUs.
+//! Guarantees: an error message has the number of its line.
+//! Does not: take what a simulated machine does not have: commands, files, images and GPUs.
 
 use model::time::Time;
 use model::{Job, JobSpec};
 use serde_json::{Map, Value};
 
-/// The fields of a line that say what the job needs.
+/// The fields of a line that become the needs of the job.
 const FIELDS: [&str; 12] = [
     "arch",
     "exclusive",
@@ -30,7 +30,7 @@ const LONGEST_S: u64 = 366 * 86_400;
 /// The most jobs of a line.
 const MOST: u64 = 100_000;
 
-/// Jobs that arrive at the same time and are alike.
+/// Equal jobs that arrive at the same time.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     pub at_s: u64,
@@ -65,7 +65,7 @@ fn line(text: &str) -> Result<Arrival, String> {
     Ok(Arrival { at_s, count: usize::try_from(count).unwrap_or(usize::MAX), spec })
 }
 
-/// Takes a whole number from the line.
+/// Takes a whole number out of the fields of a line.
 fn whole(
     fields: &mut Map<String, Value>,
     name: &str,

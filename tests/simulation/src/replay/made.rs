@@ -1,7 +1,7 @@
-//! Arrivals that are made up: fewer at night and on weekends, bursts, some large jobs, some of several nodes.
+//! Made-up arrivals: fewer at night and on weekends, bursts, some large jobs, some jobs of several nodes.
 //!
 //! Guarantees: the same seed and days give the same arrivals.
-//! Does not: claim to be anybody's work.
+//! Does not: represent the work of a real cluster.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -12,7 +12,7 @@ const FIRST_HOUR: u64 = 4 * 24 + 8;
 /// How many arrivals there are in a busy hour.
 const BUSY: f64 = 12.0;
 
-/// The lines of a file of arrivals for so many days.
+/// The lines of a file of arrivals for this many days.
 pub fn lines(seed: u64, days: u64) -> Vec<Value> {
     let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5EED_0000_0A88_14A1);
     let mut lines = Vec::new();

@@ -1,34 +1,32 @@
-//! What came of a policy.
+//! The measured results of a policy.
 //!
 //! Guarantees: a node counts from the binding of its instance until its record is cleaned, with the price of its record.
 //! Does not: watch anything; `check::ledger` does.
 
 use model::time::Span;
 
-/// What came of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     pub submitted: usize,
     pub done: usize,
     /// Jobs that failed, or that can never run.
     pub not_done: usize,
-    /// How often a job was placed once more, after its node was lost.
+    /// How often a job was placed again after its node was lost.
     pub again: usize,
-    /// From the submission of each job to its first placement, in ascending order.
+    /// The time from the submission of each job to its first placement, in ascending order.
     pub waited: Vec<Span>,
     pub node_hours: f64,
     pub usd: f64,
     pub calls: usize,
-    /// Calls that EC2 refused.
     pub refused: usize,
-    /// For how many instances the calls asked, and how many EC2 launched.
+    /// How many instances the calls asked for, and how many EC2 launched.
     pub asked: usize,
     pub launched: usize,
     pub interruptions: usize,
     pub most_nodes: usize,
-    /// From the first submission to the launch of each instance.
+    /// The time from the first submission to the launch of each instance.
     pub launched_after: Vec<Span>,
-    /// From the first submission until so many nodes were ready for the first time.
+    /// The time from the first submission until one node was ready for the first time, two nodes, and so on.
     pub ready_after: Vec<Span>,
 }
 

@@ -1,14 +1,14 @@
-//! Policies compared: the same jobs, boot times, shortages and spot prices for each, and what came of it.
+//! Compares policies on the same jobs, boot times, shortages and spot prices.
 //!
 //! ```text
 //! arrivals   the file of jobs
-//! made       arrivals that are made up
-//! pools      the instance types, prices, shortages and interruptions, which are made up
-//! measured   what came of it
-//! table      as a table, and as JSON
+//! made       made-up arrivals
+//! pools      the made-up instance types, prices, shortages and interruptions
+//! measured   the results
+//! table      the results as a table and as JSON
 //! ```
 //!
-//! Guarantees: nothing of the surroundings depends on the policy; the same seed and arrivals give the same numbers again.
+//! Guarantees: jobs, prices and capacity do not depend on the policy; the same seed and arrivals give the same numbers.
 //! Does not: know what EC2 really has and costs.
 
 pub mod arrivals;
@@ -27,7 +27,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// How many nodes the first arrivals ask for at once: those of the jobs that share a node with nobody.
+    /// How many nodes the first arrivals need at the same time, counting only jobs that share a node with no other job.
     pub fn nodes_at_once(&self) -> usize {
         let first = self.arrivals.first().map(|a| a.at_s);
         let at_once = self.arrivals.iter().filter(|a| Some(a.at_s) == first && a.spec.needs.exclusive);

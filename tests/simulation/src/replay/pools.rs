@@ -1,21 +1,20 @@
-//! The pools of a region that is made up: each is an instance type in a zone and a market.
+//! The pools of a made-up region: each is an instance type in a zone and a market.
 //!
 //! The names are those of EC2. Prices, room, interruptions and boot times are made up, and drawn from the seed.
 //!
-//! Guarantees: how much room a pool has depends on the seed, the pool and the hour only, and nothing here on the policy.
+//! Guarantees: the room of a pool depends only on the seed, the pool and the hour, and nothing here depends on the
+//! policy.
 //! Does not: remember anything.
 
 use model::Market;
 
-/// The zones.
 pub const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
 
-/// An instance type.
 pub struct Type {
     pub name: &'static str,
     pub vcpus: u32,
     pub memory_mib: u64,
-    /// The price on demand an hour, in millionths of a dollar.
+    /// The on-demand price an hour, in millionths of a dollar.
     pub micros: u64,
 }
 
@@ -23,7 +22,6 @@ const fn of(name: &'static str, vcpus: u32, memory_gib: u64, micros: u64) -> Typ
     Type { name, vcpus, memory_mib: memory_gib * 1024, micros }
 }
 
-/// The instance types.
 pub const TYPES: [Type; 10] = [
     of("c7i.large", 2, 4, 90_000),
     of("m7i.large", 2, 8, 100_000),
@@ -37,7 +35,6 @@ pub const TYPES: [Type; 10] = [
     of("m7i.4xlarge", 16, 64, 800_000),
 ];
 
-/// The pools of one seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Pools {
     pub seed: u64,
@@ -47,7 +44,7 @@ impl Pools {
     /// How many instances a pool has room for in this hour. 0: it is short.
     pub fn room(self, instance_type: &str, zone: &str, market: Market, hour: u64) -> usize {
         let pool = format!("{instance_type} {zone} {market}");
-        // How often a pool is short differs from pool to pool.
+        // Some pools are short more often than others.
         let (rarely, often, least, most) = match market {
             Market::OnDemand => (0.0, 0.06, 100.0, 1000.0),
             Market::Spot => (0.05, 0.35, 30.0, 300.0),
@@ -61,7 +58,7 @@ impl Pools {
         between(least, most, self.draw(&pool, "room", hour)) as usize
     }
 
-    /// The spot price of a type in a zone in this hour, an hour in millionths of a dollar.
+    /// The spot price of a type in a zone in this hour: millionths of a dollar for an hour.
     pub fn spot_micros(self, of: &Type, zone: &str, hour: u64) -> u64 {
         let base = between(30.0, 55.0, self.draw(of.name, zone, 0));
         // Prices move slowly.
@@ -69,8 +66,8 @@ impl Pools {
         of.micros * (base + moved) as u64 / 100
     }
 
-    /// Whether EC2 warns this spot instance in this step of so many seconds that it will take it back. Each pool has a rate of
-    /// its own: 1 to 8 of 100 instances in an hour.
+    /// Whether EC2 warns this spot instance in this step of `step_s` seconds that it will take the instance back. Each
+    /// pool has its own rate: 1 to 8 of 100 instances in an hour.
     pub fn may_take(self, pool: (&str, &str), instance_id: &str, step: u64, step_s: f64) -> bool {
         let an_hour = between(0.01, 0.08, self.draw(pool.0, pool.1, 1 << 40));
         self.draw(instance_id, "is taken", step) < an_hour * step_s / 3600.0
@@ -110,7 +107,7 @@ mod tests {
                 .flat_map(|of| ZONES.iter().flat_map(move |zone| (0..100).map(move |hour| (of.name, *zone, hour))));
             all.filter(|(of, zone, hour)| pools.room(of, zone, market, *hour) == 0).count()
         };
-        // Of 3,000.
+        // Of 3,000 hours.
         let (on_demand, spot) = (hours(Market::OnDemand), hours(Market::Spot));
         assert!((30..180).contains(&on_demand) && (300..900).contains(&spot), "{on_demand} {spot}");
         assert_ne!(pools.draw("a", "b", 1), Pools { seed: 2 }.draw("a", "b", 1));

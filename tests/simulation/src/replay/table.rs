@@ -7,9 +7,8 @@ use super::measured::Measured;
 use model::time::Span;
 use serde_json::{Map, Value, json};
 
-/// What a row shows of a policy.
 struct Row {
-    /// Its key in JSON, with the unit.
+    /// The key of the row in JSON, with the unit.
     key: &'static str,
     name: String,
     of: Box<dyn Fn(&Measured) -> Value>,
@@ -19,7 +18,6 @@ fn row(key: &'static str, name: &str, of: impl Fn(&Measured) -> Value + 'static)
     Row { key, name: name.to_owned(), of: Box::new(of) }
 }
 
-/// To a tenth.
 fn tenth(number: f64) -> Value {
     json!((number * 10.0).round() / 10.0)
 }
@@ -28,7 +26,7 @@ fn seconds(span: Option<Span>) -> Value {
     span.map_or(Value::Null, |span| tenth(span.as_s()))
 }
 
-/// The rows, of which the last two are about so many nodes at once.
+/// The rows. The last two are about this many nodes at once.
 fn rows(at_once: usize) -> Vec<Row> {
     let mut rows = vec![
         row("jobs", "jobs", |m| json!(m.submitted)),
@@ -60,7 +58,6 @@ fn rows(at_once: usize) -> Vec<Row> {
     rows
 }
 
-/// As JSON: an object for each policy.
 pub fn json(policies: &[(String, Measured)], at_once: usize) -> Value {
     let rows = rows(at_once);
     let of = |measured: &Measured| -> Map<String, Value> {
@@ -69,7 +66,6 @@ pub fn json(policies: &[(String, Measured)], at_once: usize) -> Value {
     policies.iter().map(|(name, measured)| (name.clone(), Value::Object(of(measured)))).collect::<Map<_, _>>().into()
 }
 
-/// As a table.
 pub fn text(policies: &[(String, Measured)], at_once: usize) -> String {
     let head = std::iter::once(String::new()).chain(policies.iter().map(|(name, _)| name.clone()));
     let shown = |value: Value| if value.is_null() { "–".to_owned() } else { value.to_string() };

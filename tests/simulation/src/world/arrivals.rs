@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// What some jobs leave.
+/// The output of jobs that leave one.
 const OUTPUT: &str = "out";
-/// How many jobs that arrived are remembered, so that others may follow them.
+/// How many of the last jobs are remembered, so that others may follow them.
 const LATELY: usize = 20;
 
-/// With so many caches, one transaction takes one member.
+/// With this many caches, one transaction places one member.
 const CACHES_OF_A_PART: usize = 48;
 
 impl World {
@@ -65,7 +65,7 @@ impl World {
         while !self.core.is_healed_for(end) {
             sleep(Duration::from_secs(120)).await;
             if self.core.is_healed() {
-                // The lowest priority: every job before them in the queue has waited for longer.
+                // They have the lowest priority, so every job before them in the queue has waited for longer.
                 let command = ["work", "5"];
                 let spec = JobSpec { priority: 100, ..JobSpec::running(command) };
                 self.send(spec).await;
@@ -87,7 +87,7 @@ impl World {
             spec.work.pack = Some(Pack { elements: Ranges::of(0, last), at_once: 1 });
             core.count("a pack was submitted");
         }
-        // An array of jobs without an end would never let its later jobs begin.
+        // In an array, a job without an end would never let later jobs begin.
         let ends = spec.work.command.get(1).is_some_and(|length| length != "forever");
         if ends && core.happens(Fault::ArrayArrives) {
             self.submit_array(&spec).await;
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// Submits an array of such jobs. At most some of them may be placed at once.
+    /// Submits an array of such jobs, of which only some may be placed at once.
     async fn submit_array(&self, spec: &JobSpec) {
         let draw = |low, high| self.core.of(Fault::ArrayArrives, low, high);
         let now = self.core.now();
@@ -157,7 +157,8 @@ impl World {
         }
     }
 
-    /// Lets a job follow one to three others that arrived lately, or that have ended since. It wants what they leave.
+    /// Lets a job follow one to three jobs that arrived lately, which may have ended since. The job takes their outputs
+    /// as inputs.
     fn follow(&self, spec: &mut JobSpec) {
         let core = &self.core;
         let lately = lock(&self.arrived).clone();
@@ -227,7 +228,7 @@ impl World {
             spec.needs.machine.market = Some(if core.maybe(0.5) { MarketNeed::OnDemand } else { MarketNeed::Spot });
         }
         if core.maybe(0.003) {
-            // All nodes of the cluster at once.
+            // The job needs all nodes of the cluster at once.
             (spec.needs.nodes, spec.needs.vcpus, spec.needs.memory_mib) = (core.scenario.max(), 1, 0);
             spec.work.caches.clear();
         }
@@ -240,12 +241,11 @@ impl World {
             spec.work.caches = (0..CACHES_OF_A_PART).map(|n| format!("part{n}")).collect();
         }
         if core.maybe(0.01) {
-            // No size has so many vCPUs.
+            // No size has this many vCPUs.
             spec.needs.vcpus = 512;
         }
     }
 
-    /// One of these numbers.
     fn pick(&self, all: &[i64]) -> u64 {
         self.core.one_of(all).copied().unwrap_or(0).unsigned_abs()
     }

@@ -1,5 +1,5 @@
-//! The controller of one world: it knows how many nodes another scheduler needs, and says so with demand sets. It forgets to
-//! renew some of them.
+//! The controller of one world: it knows how many nodes another scheduler needs, and tells it with demand sets. It
+//! forgets to renew some of them.
 
 use super::World;
 use crate::core::Fault;
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 /// For how long after the faults the controller still wants one node, in seconds.
 const WANTED_S: i64 = 2700;
 
-/// The set that is wanted without a break after the faults.
+/// The demand set that is always wanted after the faults.
 pub(crate) const STEADY: &str = "steady";
 
 impl World {
@@ -50,7 +50,7 @@ impl World {
         let now = self.core.now();
         let Ok(before) = self.store.entry::<DemandSet>(&key).await else { return };
         let after = before.wanted(need, count, now + Span::from_s(lasts_s), now);
-        // A lost race, or a lost answer, is the next call's concern.
+        // If the race or the answer is lost, the next call repeats it.
         let _ = self.store.write_entry(&before, &after).await;
     }
 }

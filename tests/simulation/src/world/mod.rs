@@ -1,5 +1,5 @@
-//! One world: schedules, jobs and operators; faults for some hours; then the check that everything that should
-//! end does end.
+//! One world: schedules, jobs and operators, and faults for some hours. Then it checks that everything ends that should
+//! end.
 //!
 //! Does not: decide how jobs arrive (`arrivals`), what operators do (`operators`) or which rows become unreadable
 //! (`spoiling`).
@@ -35,27 +35,24 @@ use std::time::Duration;
 use store::Store;
 use tokio::time::sleep;
 
-/// The most ticks of poll-and-scale until the next job ends, after the faults stop or after another job ended. Also the
-/// most ticks until every instance is gone after the last job. (The number covers the longest waits of a policy: a
-/// stale record, a paused launch, a brake.)
+/// The most ticks of poll-and-scale from one end of a job, or from the end of the faults, to the next end of a job.
+/// The same number of ticks is the most until every instance is gone after the last job. It covers the longest waits of
+/// a policy: a stale record, a paused launch, a brake.
 pub const TICKS_TO_END: u32 = 720;
 /// The most ticks after the faults stopped until every earlier drain has ended.
 pub const TICKS_TO_DRAIN: u32 = 30;
 /// The most ticks after the faults stopped until no record waits for an instance that ended earlier.
 pub const TICKS_TO_NOTICE: u32 = 60;
-/// The most ticks until every handle row is gone. A row is looked at once a day, and a row that a restored table
-/// forgot takes another day.
+/// The most ticks until every handle row is gone. A row is looked at once a day. A row that a restored table forgot
+/// takes another day.
 pub const TICKS_TO_FORGET: u32 = 3200;
 /// A cluster of at least this many nodes counts as a fleet in fleet-hours.
 pub const FLEET: usize = 20;
 
-/// The result of one world.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What broke.
     pub broken: Option<Broken>,
     pub happened: Happened,
-    /// How many hours the world lasted.
     pub hours: f64,
     /// What was simulated while faults could happen.
     pub with_faults: Simulated,
@@ -70,14 +67,13 @@ pub struct Outcome {
 /// How much was simulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Simulated {
-    /// Hours with a fleet of at least [`FLEET`] nodes.
+    /// The hours in which the fleet had at least [`FLEET`] nodes.
     pub fleet_hours: f64,
-    /// Hours of all nodes together.
+    /// The hours of all nodes together.
     pub node_hours: f64,
 }
 
 impl Simulated {
-    /// Adds what another world simulated.
     pub fn add(&mut self, other: Self) {
         self.fleet_hours += other.fleet_hours;
         self.node_hours += other.node_hours;
@@ -89,24 +85,23 @@ impl Simulated {
     }
 }
 
-/// The name of the rule that a world breaks if it stands still.
+/// The rule that a world breaks if it stands still.
 pub const STANDS_STILL: &str = "invariant_a_world_goes_on";
 
-/// How long a world may take until its time moves on, in real time.
+/// How long a world's time may stand still, in real time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a world from its beginning to its end.
 pub fn simulate(scenario: Scenario, how: How) -> Outcome {
     simulate_beside(scenario, how, std::future::ready(()))
 }
 
-/// Runs a world, and one more task beside those of the world. A panic anywhere is a broken invariant of the world.
+/// Runs a world, and one more task beside its own tasks. A panic anywhere is a broken invariant of the world.
 pub fn simulate_beside(scenario: Scenario, how: How, beside: impl Future<Output = ()> + Send + 'static) -> Outcome {
     simulate_within(scenario, how, PATIENCE, beside)
 }
 
-/// [`simulate_beside`], where a world breaks as well if its time does not move on for so long, in real time. The thread of such
-/// a world is left behind.
+/// [`simulate_beside`], but the world also breaks if its time stands still for this long, in real time. Its thread is
+/// left behind.
 pub fn simulate_within(
     scenario: Scenario,
     how: How,
@@ -114,10 +109,10 @@ pub fn simulate_within(
     beside: impl Future<Output = ()> + Send + 'static,
 ) -> Outcome {
     let (tell, hear) = mpsc::channel();
-    // The watch needs the core, which is made on the thread of the world.
+    // The watch needs the core, which the world's thread makes.
     let (give, take) = mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody listens any more if the world stood still for a while and then went on.
+        // Nobody listens any more if the world counted as standing still and then went on.
         let _ = tell.send(run_here(scenario, how, &give, beside));
     });
     let core: Option<Arc<Core>> = take.recv().ok();
@@ -134,7 +129,7 @@ pub fn simulate_within(
     }
 }
 
-/// The outcome of a world that stands still: no invariant can be asked, but its story is there.
+/// The outcome of a world that stands still. No invariant can be checked, but its story is there.
 fn stands_still(core: &Core) -> Outcome {
     let at = core.reached();
     let what = format!("seed {}: its time does not move on", core.scenario.seed);
@@ -173,7 +168,7 @@ fn run_here(
             }
         })
     });
-    // The world itself may panic too. Then nothing is known but the message.
+    // The world itself may panic too. Then only the message is known.
     let outcome = std::panic::catch_unwind(run)
         .unwrap_or_else(|_| Outcome { broken: Some(panics::broken(seed, "the world", START)), ..Outcome::default() });
     panics::stop_listening();
@@ -187,7 +182,7 @@ struct World {
     tables: Arc<Tables>,
     functions: Arc<Functions>,
     store: Store,
-    /// The jobs that arrived last, and whether they leave something.
+    /// The last jobs that arrived, and whether each leaves an output.
     arrived: Mutex<VecDeque<(JobId, bool)>>,
 }
 
@@ -318,7 +313,7 @@ impl World {
 
     fn count_nodes(&self, lived: &mut Lived, trouble: u32) {
         let in_trouble = lived.minutes <= trouble || self.core.scenario.plain_jobs;
-        // An hour without faults proves less, so it is counted apart.
+        // An hour without faults proves less, so it is counted separately.
         let has_faults = in_trouble && self.core.scenario.faults().next().is_some();
         let simulated = if has_faults { &mut lived.with_faults } else { &mut lived.without_faults };
         simulated.minute(self.check.up());
@@ -333,7 +328,7 @@ impl World {
             self.check.invariant_the_first_job_is_served(&tables, Span::from_s(i64::from(TICKS_TO_END) * 60));
             self.check.invariant_a_follower_goes_on(&tables);
         }
-        // Not in the minutes in which operators drain nodes.
+        // Operators drain nodes in other minutes.
         if healthy % 10 == 5 {
             self.check.invariant_a_demand_set_is_satisfied(&tables);
             self.check.invariant_the_limit_of_an_array_is_used(&tables);
@@ -408,12 +403,12 @@ impl World {
         }
     }
 
-    /// EventBridge passes on the warnings of EC2.
+    /// Passes on the warnings of EC2, as EventBridge does.
     async fn events(self: Arc<Self>) {
         loop {
             sleep(Duration::from_secs(10)).await;
             for instance in self.ec2.take_warnings() {
-                // Not every warning arrives here. The node's agent sees the warning too.
+                // Some warnings are lost here. The node's agent sees the warning too.
                 if self.core.maybe(0.6) {
                     let taken_at = self.ec2.taken_at(&instance);
                     let input = json!({"detail-type": "EC2 Spot Instance Interruption Warning",

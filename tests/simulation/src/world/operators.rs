@@ -1,5 +1,5 @@
-//! The operators of one world: what they want of nodes and jobs, the policies they store, and the
-//! backups they restore.
+//! The operators of one world: what they do to nodes and jobs, the policies that they store, and the backups that they
+//! restore.
 
 use super::World;
 use crate::core::{Fault, lock};
@@ -43,7 +43,7 @@ impl World {
             let core = &self.core;
             if core.is_healed() {
                 if minutes.is_multiple_of(10) {
-                    // These two brakes wait for an operator; the others end by themselves.
+                    // These two brakes wait for an operator. The others end by themselves.
                     self.release(&[BrakeKind::Orphans, BrakeKind::Handles]).await;
                     healthy += 10;
                     if healthy <= 60 {
@@ -55,7 +55,7 @@ impl World {
             if core.maybe(0.03) {
                 self.release(&[BrakeKind::Missing, BrakeKind::Leases, BrakeKind::Orphans, BrakeKind::Handles]).await;
             }
-            // A backup of a row that cannot be read would bring it back for ever.
+            // A backup of an unreadable row would bring the row back for ever.
             if minutes.is_multiple_of(10) && !self.check.has_spoiled() {
                 backups.push_back(lock(&self.tables.model).backup());
                 if backups.len() > 4 {
@@ -84,7 +84,7 @@ impl World {
         while !self.set_policy(&self.core.scenario.policy).await {}
     }
 
-    /// What operators do to nodes, jobs and handles; and the loss of a zone.
+    /// The acts of operators on nodes, jobs and handles, and the loss of a zone.
     async fn interfere(&self) {
         let core = &self.core;
         if core.happens(Fault::ZoneLost) {
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// The policy as operators want it now.
+    /// The policy with the changes that operators want now.
     fn with_policy_changes(&self, document: &Value, minutes: u64) -> Value {
         let core = &self.core;
         let mut changed = document.clone();
@@ -171,13 +171,13 @@ impl World {
         let by = (intent == Intent::Drain && self.core.maybe(0.5))
             .then(|| self.core.now() + Span::from_s(self.core.between(60, 3600)));
         if let Ok(after) = record.with_intent(intent, by, self.core.now()) {
-            // If the write lost a race, the operator would try again.
+            // An operator whose write loses a race would try again.
             let _ = self.store.write(Some(record), &after, Vec::new()).await;
         }
     }
 
     async fn cancel_one(&self) {
-        // Any job that an operator may know of, even one that has ended.
+        // Any job that an operator may know, also an ended one.
         let jobs: Vec<JobId> = lock(&self.tables.model)
             .rows(Table::Jobs)
             .filter_map(|row| row.get("job_id")?.as_s().ok()?.parse().ok())
@@ -222,7 +222,6 @@ impl World {
         }
     }
 
-    /// An operator releases brakes.
     async fn release(&self, kinds: &[BrakeKind]) {
         let now = self.core.now();
         for kind in kinds {

@@ -1,7 +1,7 @@
-//! A world that compares policies: the jobs of a file arrive, and the world ends when all of them have.
+//! A world that compares policies: the jobs of a file arrive, and the world ends when all of them have ended.
 //!
-//! Guarantees: what a policy costs after its last job is counted for as long as for every other policy.
-//! Does not: have operators, or anything that goes wrong by itself.
+//! Guarantees: after the last job, the costs of each policy are counted for the same time.
+//! Does not: have operators, or faults.
 
 use super::{Lived, Outcome, World};
 use crate::replay::Replay;
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How many jobs are submitted side by side.
+/// How many jobs are submitted at the same time.
 const SIDE_BY_SIDE: usize = 100;
-/// How long the world goes on after the last job, in minutes: idle nodes end in this time.
+/// How many minutes the world goes on after the last job: idle nodes end in this time.
 const AFTER_MIN: u32 = 15;
-/// After so many minutes without an end of the jobs that are left, the world ends without them.
+/// If no job ends for this many minutes, the world ends without the remaining jobs.
 const PATIENCE_MIN: u32 = 2 * 24 * 60;
-/// How long a stream takes to start a function.
+/// The time from a write to the start of a function by a stream.
 const STREAM: Duration = Duration::from_millis(300);
 
 impl World {
     pub(super) async fn replay(self: Arc<Self>, replay: Arc<Replay>) -> Outcome {
-        // `policy set` reads what EC2 offers at once.
+        // `policy set` also reads what EC2 offers at once.
         self.functions.run(clean_stale_records::FUNCTION, &json!({})).await;
         let have_arrived = Arc::new(AtomicBool::new(false));
         for work in [

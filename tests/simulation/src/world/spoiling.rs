@@ -1,7 +1,7 @@
 //! Rows that become unreadable: somebody writes nonsense into a row of any table, and repairs it later.
 //!
-//! Guarantees: a spoiled row has another version than before, as after any write; so a write by somebody who read it before
-//! fails. The repair puts back the one attribute that was spoiled, and keeps what was written meanwhile.
+//! Guarantees: a spoiled row has a new version, as after any write, so a write by somebody who read it before fails.
+//! The repair puts back the one spoiled attribute, and keeps what was written meanwhile.
 //! Does not: say what must follow (`check::unreadable` does).
 
 use super::World;
@@ -14,13 +14,12 @@ use std::time::Duration;
 use store::{Item, Key, Table};
 use tokio::time::sleep;
 
-/// How many rows are unreadable at the same time, at most.
+/// The most rows that are unreadable at the same time.
 const AT_ONCE: usize = 3;
 
-/// An attribute and the nonsense in its place; `None`: the attribute is missing.
+/// An attribute and its wrong value; `None` if the attribute is missing.
 type Nonsense = (&'static str, Option<AttributeValue>);
 
-/// A row that is spoiled.
 struct Spoiled {
     key: Key,
     attribute: &'static str,
@@ -37,7 +36,7 @@ fn n(number: &str) -> Option<AttributeValue> {
     Some(AttributeValue::N(number.to_owned()))
 }
 
-/// What may happen to a row. (The checks read some attributes themselves; those stay as they are.)
+/// The possible damage to a row. (Attributes that the checks read stay as they are.)
 fn nonsense(table: Table, row: &Item) -> Vec<Nonsense> {
     let within = |map: &str, name: &str, value: Option<AttributeValue>| match row.get(map) {
         Some(AttributeValue::M(parts)) => {
@@ -110,7 +109,7 @@ impl World {
         }
     }
 
-    /// Repairs every row at once: the faults are over.
+    /// Waits until every row is repaired: the faults are over.
     pub(super) async fn until_all_is_readable(&self) {
         while self.check.has_spoiled() {
             sleep(Duration::from_secs(10)).await;
@@ -126,7 +125,7 @@ impl World {
         let tables = [Table::Nodes, Table::Jobs, Table::Allocs, Table::Handles, Table::Control, Table::Events];
         let table = *tables.get(of(tables.len()))?;
         let mut model = lock(&self.tables.model);
-        // What has ended interests nobody.
+        // Ended things are not spoiled: no decision needs them.
         let is_alive = |row: &&store::Row| {
             let ended = ["cleaned", "complete", "failed", "cancelled", "rejected"];
             let is =

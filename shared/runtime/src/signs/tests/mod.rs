@@ -1,4 +1,4 @@
-//! Each sign as a row: what raises it, what is so just before, its words, and what ends it.
+//! Each sign as a row: the state that raises it, the state just before, its words, and the state after its end.
 
 mod rows;
 mod state;
@@ -47,7 +47,7 @@ fn each_sign_has_a_row_and_says_nothing_when_all_is_well() {
     assert!(raised.len() <= 6, "`status` has few lines when all is well: {raised:?}");
 }
 
-/// The signs that a run of this function tells of the state after this change.
+/// The signs that a run of this function reports in the state after this change.
 fn told(function: Function, change: Change) -> Vec<&'static str> {
     let mut state = State::well();
     change(&mut state);

@@ -14,7 +14,6 @@ use model::{AllocSummary, BrakeKind, Desired, Handle, JobState, NodeState, NodeS
 
 pub(super) type Change = fn(&mut State);
 
-/// A sign.
 pub(super) struct Row {
     pub(super) sign: &'static str,
     pub(super) level: Level,
@@ -32,7 +31,7 @@ pub(super) struct Row {
 
 pub(super) use Level::{Look, Well, Wrong};
 
-/// Slot 0 has a size with 4 GPUs, and so many can be used.
+/// Slot 0 has a size with 4 GPUs, of which `usable` can be used.
 fn gpus(state: &mut State, usable: u32, sick: Option<&str>) {
     state.nodes = vec![heard(0, 10)];
     if let NodeState::InUse(node) = &mut state.nodes[0].state {
@@ -433,7 +432,7 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.allocs = vec![told_to_stop(301)],
         &["on slot 0 was told to stop 5 min ago and still runs", "drain 0"],
         (|s| s.allocs = vec![told_to_stop(300)], Well),
-        // The sign of silent nodes tells of it then.
+        // Then the sign of silent nodes reports the node.
         |s| (s.nodes, s.allocs) = (vec![heard(0, 121)], vec![told_to_stop(301)]),
     ),
     row(
@@ -467,7 +466,7 @@ pub(super) const ROWS: &[Row] = &[
         (|s| s.offers(|c| *part(c, Part::Types) = away(Some(NOW - 90_000))), Look),
         |s| s.offers(|_| ()),
     ),
-    // Nothing that is bought depends on what is known of the subnets.
+    // What is bought does not depend on what is known of the subnets.
     row(
         ("offers", Look),
         |s| s.offers(|c| *part(c, Part::Subnets) = away(None)),
@@ -563,7 +562,7 @@ fn part(catalogue: &mut Catalogue, part: Part) -> &mut PartState {
     catalogue.parts.entry(part).or_default()
 }
 
-/// A part that EC2 does not tell, and that was last read then.
+/// A part that EC2 does not give, and when it was last read.
 fn away(read: Option<i64>) -> PartState {
     PartState { read_at: read.map(at), error: Some("AccessDenied".into()), tried_at: Some(at(NOW)) }
 }

@@ -1,4 +1,4 @@
-//! What was read, for the tests of signs.
+//! The facts for the tests of signs.
 
 use crate::signs::facts::example;
 use crate::signs::{BadRow, Facts, Next};
@@ -20,10 +20,9 @@ use model::{
 use serde_json::json;
 use store::Ended;
 
-/// When the judgement is made.
 pub(super) const NOW: i64 = 100_000;
 
-/// What was read. As it is made, all is well.
+/// The facts as a value that tests change. At first, all is well.
 pub(super) struct State {
     pub(super) control: Control,
     pub(super) nodes: Vec<NodeRecord>,
@@ -98,7 +97,7 @@ impl State {
         self.control.catalogue = Some(CatalogueRow::new(&catalogue));
     }
 
-    /// A quota of so many vCPUs for the sizes of the policy.
+    /// A quota of this many vCPUs for the sizes of the policy.
     pub(super) fn quota(&mut self, vcpus: u64) {
         let quotas = [(quota_of(Market::OnDemand, "m7a.large"), vcpus)].into();
         self.control.catalogue = Some(CatalogueRow::new(&Catalogue { quotas, ..Catalogue::default() }));
@@ -114,7 +113,7 @@ impl State {
         self.control.put(change(row));
     }
 
-    /// So many jobs ended in this state, the newest so many seconds ago.
+    /// Jobs that ended in this state, all of them `ago` seconds ago.
     pub(super) fn ended(&mut self, state: JobState, count: u32, ago: i64) {
         let ended = |n| Ended { job: JobSummary { state, ..job(n).summary }, at: at(NOW - ago) };
         self.ended.extend((0..count).map(ended));
@@ -132,7 +131,7 @@ impl State {
         self.run(CLEAN_STALE_RECORDS).found = Some(found);
     }
 
-    /// A node that boots since so many seconds.
+    /// A node that has been booting for this many seconds.
     pub(super) fn boots(&mut self, for_s: i64) {
         let mut node = fixtures::bound(1);
         if let NodeState::Assigned(life) = &mut node.state {
