@@ -1,11 +1,10 @@
 //! The region and the credentials of an operator.
 //!
-//! Guarantees: credentials that cannot be had are one clear line before the first call. A profile that signs in by IAM
-//! Identity Center (SSO) or by `aws login` works if the AWS CLI is there: it gives the credentials.
+//! Guarantees: missing credentials give one clear line before the first call. A profile that signs in by IAM Identity
+//! Center (SSO) or by `aws login` works if the AWS CLI is installed: the AWS CLI gives the credentials.
 //! Does not: sign in, or keep credentials.
 //!
-//! Why the AWS CLI: the SDK can read such profiles itself, but with two more service clients, which the functions would
-//! carry too.
+//! The SDK can read such profiles itself, but only with two more service clients, which the functions would carry too.
 
 use crate::contexts::Settings;
 use anyhow::{Context as _, bail};
@@ -19,14 +18,13 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What gives the credentials of a profile that the SDK cannot read. It reads AWS_PROFILE, as the SDK does.
+/// Gives the credentials of a profile that the SDK cannot read. The AWS CLI reads AWS_PROFILE, as the SDK does.
 const AWS_CLI: &str = "aws configure export-credentials --format process";
 
-/// What to do without AWS.
 const WITHOUT_AWS: &str = "without AWS, `nodekeeper local` starts a cluster on this machine";
 
-/// Loads the configuration of the SDK. It has a region and credentials. `profile` is the value of AWS_PROFILE. `told` is what
-/// a context says in place of the environment.
+/// Loads the configuration of the SDK, with a region and credentials. `profile` is the value of AWS_PROFILE. `told` has the
+/// settings of a context, which the SDK cannot find in the environment.
 pub async fn config(profile: Option<&str>, told: &Settings) -> anyhow::Result<SdkConfig> {
     let config = loader(told).load().await;
     let profile = told.profile.as_deref().or(profile);
@@ -53,7 +51,6 @@ pub fn s3(config: &SdkConfig, endpoint: Option<&str>, clock: fn() -> SystemTime)
     Ok(S3::new(Arc::new(keys), region, endpoint.or_else(|| config.endpoint_url()))?)
 }
 
-/// The operator's credentials, and the operator's clock.
 #[derive(Debug)]
 struct SdkKeys {
     provider: Option<SharedCredentialsProvider>,
@@ -85,7 +82,7 @@ fn loader(told: &Settings) -> ConfigLoader {
     loader
 }
 
-/// The AWS CLI for the profile of a context. The name is quoted for the shell.
+/// [`AWS_CLI`] for the profile of a context. The name is quoted for the shell.
 fn aws_cli(told: &Settings) -> String {
     let profile = told.profile.as_ref().map(|name| format!(" --profile '{}'", name.replace('\'', r"'\''")));
     format!("{AWS_CLI}{}", profile.unwrap_or_default())
@@ -103,7 +100,7 @@ fn no_region(profile: Option<&str>) -> String {
 }
 
 fn no_credentials(error: &str, profile: Option<&str>) -> String {
-    // The last place where the SDK looks is the metadata of an instance.
+    // The SDK asks the metadata service of an instance (IMDS) last, so its error names IMDS.
     let nothing = error.contains("no providers in chain") || error.contains("IMDS") || error.contains("not enabled");
     match (nothing, profile) {
         (true, Some(name)) => format!(
@@ -114,15 +111,15 @@ fn no_credentials(error: &str, profile: Option<&str>) -> String {
             "there are no AWS credentials: set AWS_PROFILE (or `profile` in a context), or AWS_ACCESS_KEY_ID and \
              AWS_SECRET_ACCESS_KEY; {WITHOUT_AWS}"
         ),
-        (false, Some(name)) => format!("the AWS credentials of profile `{name}` cannot be had: {error}"),
-        (false, None) => format!("the AWS credentials cannot be had: {error}"),
+        (false, Some(name)) => format!("the AWS credentials of profile `{name}` cannot be read: {error}"),
+        (false, None) => format!("the AWS credentials cannot be read: {error}"),
     }
 }
 
 fn no_session(error: &CredentialsError, profile: Option<&str>) -> String {
     let name = profile.unwrap_or("default");
     let source = error.source().map(ToString::to_string).unwrap_or_default();
-    // 127: there is no such program. 2: version 1 has no such command.
+    // 127: the shell finds no such program. 2: version 1 has no such command.
     if source.contains("exit status: 127") || source.contains("exit status: 2.") {
         return format!(
             "profile `{name}` signs in through a browser, and the AWS CLI (version 2) gives its credentials: install it"
@@ -131,7 +128,7 @@ fn no_session(error: &CredentialsError, profile: Option<&str>) -> String {
     format!("profile `{name}` has no session: run `aws sso login --profile {name}` (or `aws login`): {}", told(error))
 }
 
-/// The error and what caused it, without repetition, in one line.
+/// The error and its causes in one line, without repetition.
 fn told(error: &CredentialsError) -> String {
     let mut told = Vec::new();
     let mut next: Option<&dyn Error> = Some(error);
@@ -144,7 +141,7 @@ fn told(error: &CredentialsError) -> String {
         next = error.source();
     }
     let told = told.join(": ");
-    // What a credential process says about itself is enough, if it says something.
+    // If a credential process wrote to standard error, that text is enough.
     match told.split_once("Stderr:") {
         Some((before, "")) => before.trim_end().trim_end_matches('.').to_owned(),
         Some((_, said)) => said.trim_start().to_owned(),

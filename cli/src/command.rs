@@ -1,6 +1,6 @@
-//! The commands of an operator, and what runs each.
+//! The commands of an operator, and the function that runs each.
 //!
-//! Does not: contain a command. `commands`, `top` and `web` do, side by side.
+//! Does not: contain a command. `commands`, `top` and `web` do.
 
 use crate::commands::{
     advise, cancel, cost, demand, exec, fetch, handles, history, init, job, job_file, jobs, logs, nodes, plan, policy,
@@ -55,7 +55,7 @@ pub enum Command {
     Handles(nodes::NodeArgs),
     /// Keep a container or volume from being destroyed
     Keep(handles::KeepArgs),
-    /// Release, once, what a brake holds back now, or try at once the launches that EC2 refused
+    /// Release once what a brake holds back now, or try at once the launches that EC2 refused
     Release(handles::ReleaseArgs),
     /// Show what the next run would do and why, without doing it
     Plan(plan::PlanArgs),
@@ -63,7 +63,7 @@ pub enum Command {
     History(history::HistoryArgs),
     /// Say whether all is well, and what to do if not (then the exit code is 1)
     Status(status::StatusArgs),
-    /// Reckon what the nodes cost, and for whom, from the list prices in the policy
+    /// Estimate what the nodes cost, and for whom, from the list prices in the policy
     Cost(cost::CostArgs),
     /// Say what jobs of a name asked for, what they used, and what is enough
     Advise(advise::AdviseArgs),
@@ -76,7 +76,7 @@ pub enum Command {
     Teardown(teardown::TeardownArgs),
 }
 
-/// How a command ends that does everything or fails.
+/// The outcome of a command that either does everything or returns an error.
 const fn done((): ()) -> Outcome {
     Outcome::Done
 }

@@ -14,9 +14,8 @@
 //! endpoint = "http://127.0.0.1:8000"
 //! ```
 //!
-//! Guarantees: what the command line says comes first (`--cluster`, then the context of `--context`), then the
-//! environment, then the current context; a file with a mistake is refused with the place of the mistake; `use` changes one
-//! line of the file and nothing else.
+//! Guarantees: `--cluster` comes first, then the context of `--context`, then the environment, then the current context. A
+//! file with a mistake is refused, and the error names the line. `use` changes one line of the file and nothing else.
 //! Does not: hold credentials.
 
 use crate::console::Usage;
@@ -50,39 +49,36 @@ struct File {
     contexts: BTreeMap<String, Settings>,
 }
 
-/// Which cluster, and how it is reached. What is absent is as the AWS SDK finds it.
+/// A cluster, and how to reach it. The AWS SDK finds an absent value itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The deployment.
     pub cluster: Option<ClusterName>,
-    /// The AWS region.
     pub region: Option<String>,
-    /// The profile of the AWS configuration.
     pub profile: Option<String>,
-    /// Another endpoint than AWS, for every service.
+    /// An endpoint for every service, in place of AWS.
     pub endpoint: Option<String>,
 }
 
-/// The variables that name another endpoint than AWS.
+/// The variables that name an endpoint in place of AWS.
 const ENDPOINTS: [&str; 3] = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_EC2"];
 
-/// What the command line and the environment say.
+/// The settings of the command line and of the environment.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     pub cluster: Option<ClusterName>,
     pub context: Option<String>,
-    /// Reads a variable of the environment. A variable without a value counts as absent.
+    /// The environment. [`Given::var`] reads it.
     pub env: BTreeMap<String, String>,
 }
 
 impl Given {
-    /// A variable of the environment.
+    /// A variable of the environment. A variable without a value counts as absent.
     pub fn var(&self, name: &str) -> Option<&str> {
         self.env.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Where the file is: `NODEKEEPER_CONFIG`, or below the person's directory for configuration.
+    /// The path of the file: `NODEKEEPER_CONFIG`, or a path below the person's configuration directory.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let below = |dir: PathBuf| dir.join("nodekeeper").join("config.toml");
         self.var("NODEKEEPER_CONFIG")
@@ -91,7 +87,7 @@ impl Given {
             .or_else(|| self.var("HOME").map(|home| below(Path::new(home).join(".config"))))
     }
 
-    /// The file. It need not exist, unless `NODEKEEPER_CONFIG` names it.
+    /// Reads the file. It need not exist, unless `NODEKEEPER_CONFIG` names it.
     fn file(&self) -> anyhow::Result<File> {
         let Some(path) = self.path() else { return Ok(File::default()) };
         match std::fs::read_to_string(&path) {
@@ -103,17 +99,17 @@ impl Given {
         }
     }
 
-    /// What a command uses.
+    /// The settings that a command uses.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         self.resolve().map(|(settings, _)| settings)
     }
 
-    /// What the SDK must be told. What the environment says, it finds itself.
+    /// The settings that the SDK does not find itself. It reads the environment.
     pub fn for_sdk(&self) -> anyhow::Result<Settings> {
         self.resolve().map(|(_, for_sdk)| for_sdk)
     }
 
-    /// Refuses a variable that the SDK cannot use. The SDK reads it too, and would complain of it at each call, in its own words.
+    /// Refuses a variable that the SDK cannot use. The SDK would otherwise fail at each call, with a message of its own.
     fn check_for_sdk(&self) -> Result<(), Usage> {
         let is_url =
             |url: &str| ["http://", "https://"].iter().any(|begin| url.len() > begin.len() && url.starts_with(begin));
@@ -156,7 +152,7 @@ impl Given {
     }
 }
 
-/// Reads the text of this file. A mistake is one line.
+/// Parses the text of the file at `path`. An error is one line.
 fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     let file: File = toml::from_str(text).map_err(|e| {
         let before = e.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
@@ -180,7 +176,6 @@ impl File {
     }
 }
 
-/// Runs a command about contexts.
 pub fn run(command: &ContextCommand, given: &Given, out: &mut dyn Write) -> anyhow::Result<()> {
     let path = given.path().context("neither HOME nor NODEKEEPER_CONFIG is set, so there is no file of contexts")?;
     match command {
@@ -232,7 +227,7 @@ impl Settings {
     }
 }
 
-/// The file with another current context. Comments and the order stay.
+/// The text of the file with another current context. Comments and the order of lines stay.
 fn with_current(text: &str, name: &str) -> String {
     let line = format!("current = {}", toml::Value::String(name.to_owned()));
     let mut lines: Vec<&str> = text.lines().collect();
@@ -245,9 +240,9 @@ fn with_current(text: &str, name: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Replaces a file as a whole: whoever reads it sees the old one or the new one.
+/// Replaces a file as a whole: a reader sees the old content or the new one.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // A link stays a link.
+    // A symbolic link stays a link.
     let path = std::fs::canonicalize(path)?;
     let mut new = OsString::from(&path);
     new.push(".new");

@@ -1,6 +1,6 @@
-//! The tables as somebody sees them whose permissions may hide the environments of jobs.
+//! The tables for a reader whose permissions may hide the environments of jobs.
 //!
-//! Flow: a read asks for whole rows. If DynamoDB denies that, this read and all later ones leave the environments out.
+//! Flow: a read asks for whole rows. If DynamoDB denies it, this read and all later ones leave out the environments.
 //! Guarantees: a reader who may see environments sees them; the others see everything else, and are told once.
 //! Does not: hide anything. The permissions do, and DynamoDB enforces them.
 
@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::{Answer, Db, DbError, Dynamo, Item, Key, Page, PageKey, Query, Row, Scan, Table, Write, WriteError};
 
-/// The tables of one cluster, as far as the reader may see them.
 #[derive(Debug)]
 pub struct HiddenEnv {
     whole: Dynamo,
@@ -17,13 +16,11 @@ pub struct HiddenEnv {
 }
 
 impl HiddenEnv {
-    /// The tables behind `dynamo`.
     pub fn new(dynamo: Dynamo) -> Self {
         Self { without_env: dynamo.without_env(), whole: dynamo, denied: AtomicBool::new(false) }
     }
 
-    /// Makes a read of whole rows; if DynamoDB denies that, now or before, the same read without environments. Tells the
-    /// reader once that they are hidden.
+    /// Reads whole rows. If DynamoDB denies this read or denied an earlier one, reads without environments, and warns once.
     async fn read<T>(
         &self,
         table: Table,

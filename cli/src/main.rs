@@ -32,14 +32,14 @@ use store::{Dynamo, Store};
     after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the code of its command."
 )]
 struct Cli {
-    /// The name of the deployment: part of the names of its tables, and a tag of its instances. Otherwise that of the
-    /// context, or NODEKEEPER_CLUSTER
+    /// The name of the deployment, which is part of the names of its tables, and a tag of its instances. By default that of
+    /// the context, or NODEKEEPER_CLUSTER
     #[arg(long, global = true, value_name = "NAME")]
     cluster: Option<ClusterName>,
     /// A context of the configuration file, in place of the current one (see `context`)
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
-    /// When tables have colours: auto is on a terminal, unless NO_COLOR is set, and with CLICOLOR_FORCE also elsewhere
+    /// When tables have colours. auto: on a terminal unless NO_COLOR is set, and with CLICOLOR_FORCE everywhere
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
     #[command(subcommand)]
@@ -71,11 +71,11 @@ enum What {
     Operate(Command),
 }
 
-/// What is logged by default. `aws_config` warns of each place where it finds no credentials; an error then says it in
-/// one line.
+/// The default filter of the log. `aws_config` would warn of each place without credentials; the final error says it in one
+/// line.
 const QUIET: &str = "warn,dynoxide=error,aws_config=off,aws_runtime=error";
 
-/// The exit code if the reader of the output has closed the pipe: as that of a program that SIGPIPE ended.
+/// The exit code if the reader of the output has closed the pipe: that of a program that SIGPIPE ended (128 + 13).
 const CLOSED_PIPE: u8 = 141;
 
 #[tokio::main]
@@ -92,7 +92,7 @@ async fn main() -> ExitCode {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Code(code)) => ExitCode::from(code),
-        // The reader closed the pipe: it has read enough, and not everything was told.
+        // The reader closed the pipe because it has read enough. The output is not complete, so the code is not 0.
         Err(e) if show::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
         Err(e) => {
             eprintln!("nodekeeper: {}{}", show::error(&e), no_cluster::where_it_looked(&e, &given));
@@ -101,7 +101,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Lets the value of each option be a negative number: it is told then why it is wrong, and not taken for an option.
+/// Allows a negative number as the value of each option. clap would otherwise take it for an option, and not say why it is wrong.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let takes_number = |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_positional();
     command
@@ -109,7 +109,6 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_negative_numbers)
 }
 
-/// Runs a command, and writes its whole output.
 async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Outcome> {
     let mut out = StandardOutput(io::stdout());
     let outcome = run_with(what, color, given, &mut out).await?;
@@ -161,7 +160,7 @@ async fn run_with(what: What, color: ColorChoice, given: Given, out: &mut Standa
     Ok(Outcome::Done)
 }
 
-/// The variables of the environment that are text.
+/// The variables of the environment whose names and values are UTF-8.
 fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -185,14 +184,13 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs, reach })
 }
 
-/// Whether tables have colours.
 fn colours(choice: ColorChoice) -> bool {
     let wanted = match choice {
         ColorChoice::Always => true,
         ColorChoice::Never => false,
         ColorChoice::Auto => AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never,
     };
-    // What draws the tables has a look at NO_COLOR of its own, which `--color always` overrides.
+    // crossterm, which draws the tables, checks NO_COLOR itself. `--color always` overrides that.
     ratatui::crossterm::style::force_color_output(wanted);
     wanted
 }

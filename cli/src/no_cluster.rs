@@ -1,4 +1,4 @@
-//! What a command says when it finds no cluster: what it tried, and what to do.
+//! The errors of a command that finds no cluster: what was tried, and what to do.
 //!
 //! Guarantees: a command that was given no cluster, or a local one that does not run, ends at once with one line. The line
 //! names `nodekeeper local`, and contexts where they help.
@@ -36,14 +36,14 @@ pub fn unnamed(given: &Given, here: &Path) -> Usage {
     ))
 }
 
-/// Where DynamoDB is, if it is not in AWS, and what says so.
+/// The endpoint of DynamoDB if it is not in AWS, and the setting that names it.
 fn endpoint<'a>(given: &'a Given, told: &'a Settings) -> Option<(&'a str, &'static str)> {
     let of_env = |name: &'static str| Some((given.var(name)?, name));
     let of_context = told.endpoint.as_deref().map(|url| (url, "the context"));
     of_context.or_else(|| of_env("AWS_ENDPOINT_URL_DYNAMODB")).or_else(|| of_env("AWS_ENDPOINT_URL"))
 }
 
-/// The host and the port of a URL on this machine.
+/// The host and the port of a URL on this machine; `None` for another machine.
 fn on_this_machine(url: &str) -> Option<&str> {
     let authority = url.strip_prefix("http://")?.split('/').next()?;
     let (host, _port) = authority.rsplit_once(':')?;
@@ -65,7 +65,7 @@ pub async fn listens(given: &Given, told: &Settings) -> anyhow::Result<()> {
     )
 }
 
-/// What an error leaves open if there are no tables: which cluster it was, and where. Otherwise empty.
+/// For an error about missing tables: which cluster was tried, and where. Empty for other errors.
 pub fn where_it_looked(error: &anyhow::Error, given: &Given) -> String {
     let no_table = matches!(show::db_error(error), Some(DbError::NoTable(_)));
     let Some(settings) = given.settings().ok().filter(|_| no_table) else { return String::new() };

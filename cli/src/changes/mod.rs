@@ -1,5 +1,5 @@
-//! What operators change, whether by a command or by a key of `top`: they end a job, hold a node, drain it, or let it work.
-//! `operate` is what all these writes share.
+//! The writes of operators, by a command or by a key of `top`: cancel jobs; hold, drain or resume a node. `operate` has the
+//! code that all of them share.
 //!
 //! Guarantees: an intent belongs to the current life of the slot and ends with it.
 //! Does not: ask a person, or print. Stop allocs: the next run stops the allocs of a cancelled job.
@@ -17,7 +17,6 @@ use operate::{BY_OPERATOR, record_event, retried};
 use std::collections::BTreeMap;
 use store::transactions::{Retention, cancel_job, cancel_jobs};
 
-/// What is said of a job that was cancelled.
 pub(crate) fn cancelled_line(job: &Job) -> String {
     let stopping = match job.summary.allocs.len() {
         0 => String::new(),
@@ -26,7 +25,7 @@ pub(crate) fn cancelled_line(job: &Job) -> String {
     format!("{} cancelled{stopping}", job.summary.job_id)
 }
 
-/// Cancels one job. The state of the job if it has ended already.
+/// Cancels one job. Returns the cancelled job, or its state if it had ended already.
 pub(crate) async fn cancel(
     cluster: &Cluster,
     id: JobId,
@@ -41,11 +40,11 @@ pub(crate) async fn cancel(
     .await
 }
 
-/// What became of a job that was to be cancelled.
+/// The result of [`cancel`] for one job.
 pub(crate) type Cancelled = (JobId, anyhow::Result<Result<Job, JobState>>);
 
-/// Cancels these jobs, at most as many as one transaction takes: together if nobody else writes one of them meanwhile,
-/// otherwise one by one.
+/// Cancels these jobs, at most as many as one transaction takes: in one transaction, or one by one if that fails, such as
+/// when another writer changes one of them.
 pub(crate) async fn cancel_together(
     cluster: &Cluster,
     ids: &[JobId],
@@ -76,7 +75,6 @@ async fn in_one(
     Ok(ended.chain(cancelled.into_iter().map(|job| (job.summary.job_id, Ok(job)))).collect())
 }
 
-/// Which node gets an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Whichever node is in the slot.
@@ -85,8 +83,8 @@ pub(crate) enum Life {
     Only(NodeId),
 }
 
-/// Gives a node an intent, and a drain this deadline. A drain without a deadline leaves the deadline that the
-/// node has. Returns whether that changed anything.
+/// Sets the intent of a node, and the deadline of a drain. A drain without a deadline keeps the deadline that a draining
+/// node has. Returns whether anything changed.
 pub(crate) async fn change_intent(
     cluster: &Cluster,
     life: Life,

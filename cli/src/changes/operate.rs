@@ -1,7 +1,7 @@
 //! The code that all writes of operators share.
 //!
-//! Guarantees: every write is conditional and leaves an event; it is retried if another writer changed the row first.
-//! (A function leaves a lost race to its next run, but a command has no next run.)
+//! Guarantees: every write is conditional and leaves an event. A write is retried if another writer changed the row first:
+//! a function leaves a lost race to its next run, but a command has no next run.
 //! Does not: decide what is written.
 
 use crate::console::{Cluster, Usage};
@@ -52,7 +52,6 @@ pub(crate) async fn accepting<'a>(
     Ok(())
 }
 
-/// Why files cannot be kept.
 pub(crate) const NO_BUCKET: &str = "the policy names no bucket for the files of jobs: an operator sets output.s3, and the \
     parameter OutputS3 of the stack";
 
@@ -83,7 +82,6 @@ fn lost_race(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(WriteError::Conflict(_) | WriteError::Contended))
 }
 
-/// Stores an event for an action of an operator.
 pub(crate) async fn record_event(
     cluster: &Cluster,
     subject: &Subject,

@@ -1,7 +1,7 @@
 //! `advise`: what jobs of one name asked for, what they used, and what would have been enough.
 //!
-//! Guarantees: only what nodes measured counts, of jobs that are complete; a price that the policy does not have is said to be
-//! unknown; what did not fit into memory is counted.
+//! Guarantees: only measurements of nodes count, of complete jobs. A price that the policy does not have is shown as not known.
+//! Jobs that did not fit into memory are counted.
 //! Does not: change a job, or know a bill: a share of a node costs its share of the list price.
 
 use super::amounts::{self, Moment, moment};
@@ -18,11 +18,11 @@ use std::collections::BTreeMap;
 /// The most measurements that are kept in memory.
 const MOST: usize = 500_000;
 
-/// How much more memory is suggested than was used, in hundredths.
+/// The suggested memory in percent of the memory that was used.
 const MARGIN: u64 = 120;
-/// Suggested memory is a multiple of this, in MiB.
+/// The suggested memory is a multiple of this, in MiB.
 const STEP_MIB: u64 = 64;
-/// A job that keeps a vCPU this little busy does without it.
+/// A vCPU that is busy for less than this share is not needed.
 const IDLE_VCPU: f64 = 0.1;
 
 #[derive(Args, Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct AdviseArgs {
     /// Only jobs that ended since then: 12h, 7d, a date or a time
     #[arg(long, value_name = "WHEN", default_value = "7d", value_parser = moment)]
     since: Moment,
-    /// Show at most so many lines: those that could save most come first
+    /// Show at most this many lines: those that could save most come first
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = amounts::limit)]
     limit: usize,
     /// Print JSON
@@ -48,22 +48,21 @@ struct Amount {
     memory_mib: u64,
 }
 
-/// Jobs that have the same name and asked for the same.
+/// The name of jobs, and what they asked for.
 type Group = (String, Amount);
 
-/// What is advised for one group.
 #[derive(Debug, PartialEq, Serialize)]
 struct Advice {
     name: String,
     jobs: usize,
     asked: Amount,
-    /// The vCPUs that 99 of 100 jobs kept busy at most, on average over their time.
+    /// At least 99 of 100 jobs kept at most this many vCPUs busy, on average over their time.
     used_vcpus: f64,
-    /// The memory that 99 of 100 jobs used at most; absent if it was not measured.
+    /// At least 99 of 100 jobs used at most this much memory; absent if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     used_memory_mib: Option<u64>,
     suggested: Amount,
-    /// What was paid for what was not needed; absent if the policy has no price for a size that fits.
+    /// The cost of what was not needed; absent if the policy has no price for a size that fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     spare_usd: Option<Usd>,
 }
@@ -127,14 +126,14 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &AdviseArgs) -> anyhow:
     if left_out > 0 {
         writeln!(
             context.err,
-            "{} did not fit into memory and were not looked at: name fewer",
+            "{} did not fit into memory and were not looked at: name fewer jobs",
             several(left_out, "job")
         )?;
     }
     Ok(Outcome::Done)
 }
 
-/// The value that 99 of 100 do not exceed.
+/// The value that at least 99 of 100 values do not exceed.
 fn percentile_99<T: Copy>(sorted: &[T]) -> Option<T> {
     let place = sorted.len().saturating_mul(99).div_ceil(100);
     sorted.get(place.checked_sub(1)?).copied()
@@ -155,8 +154,8 @@ fn advice((name, asked): Group, uses: Vec<(Usage, u32)>, policy: Option<&Policy>
     Some(Advice { name, jobs: uses.len(), asked, used_vcpus, used_memory_mib, suggested, spare_usd })
 }
 
-/// What the jobs paid for what they did not need: the difference of the shares of the cheapest size that fits, for as long as
-/// they ran. `None` if no such size has a price.
+/// The cost of what the jobs did not need, for as long as they ran: the difference of their shares of the cheapest size that
+/// fits. `None` if no size fits, or the price of that size is not known.
 fn spare(policy: &Policy, asked: Amount, suggested: Amount, uses: &[(Usage, u32)]) -> Option<Usd> {
     let usable = |size: &Size| size.capacity.memory_mib as f64 * policy.nodes.memory_usable;
     let fits = |size: &&Size| asked.vcpus <= size.capacity.vcpus && asked.memory_mib as f64 <= usable(size);

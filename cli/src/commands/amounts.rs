@@ -1,12 +1,12 @@
 //! Moments as people write them: `2 days ago` as `2d`. Sizes and lengths of time are those of the model.
 //!
-//! Guarantees: a moment that is not understood is refused, and the refusal says what is allowed.
-//! Does not: know what happens then.
+//! Guarantees: a moment that is not understood is refused, and the error says what is allowed.
+//! Does not: know what the moment is for.
 
 pub(super) use model::amounts::{gibibytes, mebibytes, seconds};
 use model::time::{Span, Time};
 
-/// A moment: an RFC 3339 time, a date (its beginning in UTC), or a length of time before (or after) now.
+/// A moment: an RFC 3339 time, a date (its beginning in UTC), or a length of time away from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     At(Time),
@@ -31,7 +31,7 @@ impl Moment {
     }
 }
 
-/// Reads a moment from text: `2h`, `2026-11-24`, `2026-11-24T10:00:00Z`.
+/// Parses `2h`, `2026-11-24`, `2026-11-24T10:00:00Z`.
 pub(super) fn moment(text: &str) -> Result<Moment, String> {
     if let Ok(s) = seconds(text) {
         return Ok(Moment::Away(Span::from_s(i64::try_from(s).unwrap_or(i64::MAX))));
@@ -43,7 +43,7 @@ pub(super) fn moment(text: &str) -> Result<Moment, String> {
     })
 }
 
-/// How many lines at most: one or more.
+/// Parses a limit: a whole number from 1 on.
 pub(super) fn limit(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "it must be a number of at least 1".into())
 }

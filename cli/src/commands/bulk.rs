@@ -1,7 +1,7 @@
 //! Writing many jobs.
 //!
-//! Guarantees: each job is written once, with its event, or not at all; jobs that are there already are left as they are;
-//! what is in and what is not is known at the end, also if a write failed or its answer was lost.
+//! Guarantees: each job is written once or not at all. Jobs that are stored already are left as they are. At the end it is known
+//! which jobs are stored, even if a write failed or its answer was lost.
 //! Does not: choose ids.
 
 use super::progress::Bar;
@@ -15,31 +15,30 @@ use std::time::Duration;
 use store::transactions::JOBS_TOGETHER;
 use store::{DbError, WriteError};
 
-/// How many transactions are made at once.
+/// How many transactions run at the same time.
 const AT_ONCE: usize = 16;
-/// How often a transaction is tried again.
+/// How often a transaction is retried.
 const TRIES: u32 = 8;
-/// The pause before the second try, if DynamoDB throttles. It doubles with each try.
+/// The longest pause before the first retry, if DynamoDB throttles. It doubles with each retry.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What was written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    /// The jobs that are in, in the order of their ids.
+    /// The stored jobs, in the order of their ids.
     pub(super) jobs: Vec<Job>,
-    /// The jobs that are not in.
+    /// The jobs that are not stored.
     pub(super) missing: BTreeSet<JobId>,
-    /// Jobs of which it is not known whether they are in.
+    /// The jobs of which it is not known whether they are stored.
     pub(super) unclear: BTreeSet<JobId>,
-    /// Why some are not in.
+    /// Why some jobs are not stored.
     pub(super) error: Option<WriteError>,
 }
 
-/// Writes these jobs. A job may follow only jobs before it. `may_exist` says that some of them may have been written before.
+/// Writes these jobs. A job may follow only jobs before it. With `may_exist`, some of them may have been written before.
 pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> Written {
-    // A job that follows another one of these is never in without it, also if this is broken off.
+    // If one of these jobs follows another one, they are written in order: it is never stored without the other one.
     let ids: BTreeSet<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
     let in_order = jobs.iter().any(|job| job.summary.after.keys().any(|id| ids.contains(id)));
-    // After a failure, nothing more is begun.
+    // After a failure, no other write is begun.
     let failed = AtomicBool::new(false);
     let mut bar = Bar::new("submitting", jobs.len());
     let writes = jobs.chunks(JOBS_TOGETHER).map(|some| {
@@ -71,7 +70,7 @@ pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> W
         }
     }
     drop(bar);
-    // A write whose answer was lost may have been made.
+    // A write whose answer was lost may have been carried out.
     match cluster.store.jobs_of(unclear.iter().copied()).await.and_then(store::Listed::all) {
         Ok(found) => {
             let there: BTreeSet<JobId> = found.iter().map(|job| job.summary.job_id).collect();
@@ -84,7 +83,7 @@ pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> W
     all
 }
 
-/// Writes a few jobs: all of them, or none. Those that are there already are left as they are.
+/// Writes a few jobs: all or none. Jobs that are stored already are left as they are.
 async fn write_some(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> Result<Vec<Job>, WriteError> {
     let (mut looks, mut tries) = (may_exist, 0);
     loop {
@@ -99,7 +98,7 @@ async fn write_some(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> Result<
         // A submission leaves no event: the row of the job says all of it.
         match cluster.store.write_together(&missing, &[]).await {
             Ok(written) => return Ok(there.into_values().chain(written).collect()),
-            // Another program submits the same, or an earlier try was carried out and its answer was lost.
+            // Another program submits the same jobs, or an earlier try was carried out and its answer was lost.
             Err(WriteError::Conflict(_) | WriteError::Contended) if tries < TRIES => looks = true,
             Err(WriteError::Db(DbError::Throttled { .. })) if tries < TRIES => {
                 looks = true;

@@ -1,8 +1,8 @@
 //! `cancel`: ends jobs.
 //!
-//! Guarantees: jobs that are not named one by one are shown before they are cancelled, and the person is asked; exactly
-//! those that were shown are cancelled, in the order of the queue, so that none of the others is placed meanwhile; an error
-//! with one job does not stop the others.
+//! Guarantees: jobs that are not named one by one are shown before they are cancelled, and the person is asked. Exactly the shown
+//! jobs are cancelled, in the order of the queue, so that none of the others is placed meanwhile. An error with one job does not
+//! stop the others.
 //! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
 use super::filter::Filter;
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use store::Waiting;
 use store::transactions::JOBS_TOGETHER;
 
-/// How many transactions are made at once.
+/// How many transactions run at the same time.
 const AT_ONCE: usize = 8;
 /// How many jobs are listed before the question.
 const LISTED: usize = 20;
@@ -63,7 +63,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
         (ids, true)
     };
     let clock = std::sync::Arc::clone(&context.clock);
-    // In the order in which they were given, or in that of the queue.
+    // The order is that in which they were given, or that of the queue.
     let chunks = ids.chunks(JOBS_TOGETHER);
     let cancelling: Vec<_> = chunks.map(|ids| cancel_together(&cluster, ids, keep, &clock)).collect();
     let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE).flat_map(stream::iter);
@@ -72,7 +72,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
             Ok(Ok(job)) => writeln!(context.out, "{}", cancelled_line(&job))?,
             Ok(Err(JobState::Cancelled)) => writeln!(context.out, "{id} was cancelled already")?,
             Ok(Err(state)) => {
-                // A job that was shown may have ended while the person read.
+                // A job of a filter may have ended while the person read the list. That is no failure.
                 all &= by_filter;
                 writeln!(context.err, "nodekeeper: job {id} cannot be cancelled: it has ended already ({state})")?;
             }

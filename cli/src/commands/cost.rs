@@ -1,7 +1,7 @@
-//! `cost`: what the nodes cost in a time, and for whom.
+//! `cost`: what the nodes cost in a span of time, and for whom.
 //!
-//! Guarantees: the lines and the line without work add up to the total; what is not known is counted and said.
-//! Does not: know a bill. `past` reckons from events and records.
+//! Guarantees: the lines and the time without work add up to the total. What is not known is counted, and printed.
+//! Does not: know a bill. The crate `history` estimates the cost from events and records.
 
 use super::amounts::{self, seconds};
 use crate::console::Context;
@@ -18,7 +18,7 @@ pub struct CostArgs {
     /// What each line is
     #[arg(long, value_enum, default_value_t)]
     by: Lines,
-    /// Show at most so many lines, the most expensive ones
+    /// Show at most this many lines, the most expensive ones
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = amounts::limit)]
     limit: usize,
     /// Print JSON
@@ -26,7 +26,6 @@ pub struct CostArgs {
     json: bool,
 }
 
-/// What the lines of the report are.
 #[derive(ValueEnum, Clone, Copy, Debug, Default)]
 enum Lines {
     /// Each job
@@ -38,7 +37,7 @@ enum Lines {
     Size,
 }
 
-/// A length of time that the events cover.
+/// Parses a length of time that the events cover.
 fn span(text: &str) -> Result<Span, String> {
     let s = seconds(text).map_err(|_| "give a number with s, m, h or d, like 24h".to_owned())?;
     match i64::try_from(s).map(Span::from_s) {
@@ -110,7 +109,7 @@ fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> 
     Ok(())
 }
 
-/// Node time: hours with two digits, short times in one unit.
+/// Node time: hours with two digits, or a time below one hour in one unit.
 fn time(s: i64) -> String {
     if s < 3600 { rough(Span::from_s(s)) } else { format!("{:.2} h", s as f64 / 3600.0) }
 }

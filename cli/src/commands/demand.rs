@@ -1,8 +1,8 @@
 //! `demand`: demand sets, by which a controller says how many nodes another scheduler needs.
 //!
-//! Guarantees: the same call again changes only how long the set lasts; a write is conditional on the row as read, and with
-//! `--if-version` on the version that the caller knows; a set that no run could satisfy is refused, or named by `show`.
-//! Does not: launch anything. The next run of poll-and-scale does.
+//! Guarantees: the same call again changes only how long the set lasts. A write is conditional on the row as read, and with
+//! `--if-version` on the version that the caller knows. `set` refuses a set that no run could satisfy; `show` says why a set lacks
+//! nodes. Does not: launch anything. The next run of poll-and-scale does.
 
 use super::amounts::{gibibytes, mebibytes, seconds};
 use super::machine_options::MachineOptions;
@@ -54,7 +54,7 @@ pub struct SetArgs {
     gpus: u32,
     #[command(flatten)]
     machine: MachineOptions,
-    /// Each has its node alone
+    /// Each has a node of its own
     #[arg(long)]
     exclusive: bool,
     /// How long the set counts unless it is set again: from 1m to 7d
@@ -99,7 +99,7 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> a
     }
 }
 
-/// A set in JSON: with what it has, as the next run sees it, or with whether this command changed what is wanted.
+/// A set in JSON. `has` says what it has, as the next run sees it. `is_changed` says whether a command changed it.
 fn in_json(set: &DemandSet, has: Option<&SetNote>, is_changed: Option<bool>, now: Time) -> Value {
     show::known(json!({
         "name": set.name(), "count": set.count(now), "need": set.need(), "version": set.revision(),
@@ -110,7 +110,7 @@ fn in_json(set: &DemandSet, has: Option<&SetNote>, is_changed: Option<bool>, now
 }
 
 impl SetArgs {
-    /// What each demand needs. Everything that is wrong is told at once.
+    /// The need of each demand. One error lists all mistakes.
     fn need(&self) -> Result<DemandNeed, Usage> {
         let (shortest, longest) = DemandSet::LASTS;
         let mut wrong = Vec::new();
@@ -130,7 +130,7 @@ impl SetArgs {
         if !wrong.is_empty() {
             return Err(Usage(format!("the demand was not set: {}", wrong.join("; "))));
         }
-        // With a size, none of the others can be given.
+        // With a size, clap allows none of the other needs.
         let vcpus = self.vcpus.unwrap_or_default();
         Ok(DemandNeed {
             size: self.size.clone(),
@@ -155,7 +155,7 @@ async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Outcom
     change(context, (&args.name, args.if_version, args.json), &what, set).await
 }
 
-/// Changes a set as `becomes` says, and prints what is wanted then.
+/// Changes a set as `becomes` says, and prints the result.
 async fn change(
     context: &mut Context<'_>,
     (name, version, is_json): (&str, Option<u64>, bool),
@@ -195,7 +195,7 @@ async fn change(
     Ok(Outcome::Done)
 }
 
-/// Refuses a change of another version than the caller knows.
+/// Refuses the change if the set has another version than the caller knows.
 fn as_known(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<()> {
     let is = if set.applies(now) { set.revision() } else { 0 };
     match version {
@@ -208,8 +208,8 @@ fn as_known(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<
     }
 }
 
-/// Refuses what no run could satisfy, and more sets than a run may read. The count of sets is as exact as a look at the
-/// table: two calls at the same moment may both be the last one that is allowed.
+/// Refuses a need that no run could satisfy, and more sets than a run may read. The count of sets is not exact: of two calls at
+/// the same moment, both may add the last allowed set.
 async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, count: u32, now: Time) -> anyhow::Result<()> {
     let control = cluster.store.control().await?;
     let most = DemandSet::MOST;
@@ -274,7 +274,6 @@ async fn show(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outc
     Ok(Outcome::done_if(args.name.is_none() || !sets.is_empty()))
 }
 
-/// What each demand of a set needs, for people.
 fn needs(need: &DemandNeed) -> String {
     if let Some(size) = &need.size {
         return format!("size {size}");
@@ -282,7 +281,7 @@ fn needs(need: &DemandNeed) -> String {
     show::narrowed(need.capacity.to_string(), &need.machine, need.exclusive)
 }
 
-/// The lines about demand sets that lists of jobs end with.
+/// The lines about demand sets at the end of a list of jobs.
 pub(super) fn lines(next: Option<&Next>) -> Vec<String> {
     let sets = next.map(|next| next.plan.explained.sets.as_slice()).unwrap_or_default();
     sets.iter().map(|set| one_line(&set.line())).collect()

@@ -1,8 +1,8 @@
 //! `exec` and `shell`: a command inside of an alloc that runs.
 //!
-//! The agent of the node does it: `nodekeeper-agent enter`. On a machine of a local system it is started here; on an instance of
-//! EC2 through Session Manager, an existing service that needs no open port.
-//! Guarantees: what is done is on the record before it is done: who, in which alloc, which command.
+//! The agent of the node runs it: `nodekeeper-agent enter`. On a machine of a local system, this command starts the agent. On an
+//! instance of EC2, Session Manager does: an existing service that needs no open port.
+//! Guarantees: an event is stored before the command runs: who ran which command, in which alloc.
 //! Does not: give anybody a right on the node. In AWS, `ssm:StartSession` does.
 
 use super::follow::last_allocs;
@@ -18,13 +18,13 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The longest part of a command that an event has, in characters.
+/// The most characters of a command in an event.
 const MAX_TOLD_CHARS: usize = 200;
 
-/// What a shell runs: bash, where there is one.
+/// Starts bash if there is one, otherwise sh.
 pub(crate) const SHELL: [&str; 3] = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"];
 
-/// Where the boot script puts the agent. `sudo` does not look there on every system.
+/// Where the boot script installs the agent. On some systems, `sudo` does not search this directory.
 const AGENT: &str = "/usr/local/bin/nodekeeper-agent";
 
 /// In which alloc.
@@ -55,7 +55,7 @@ pub struct ExecArgs {
     pub(crate) command: Vec<String>,
 }
 
-/// Becomes the command. Returns only what it printed, or an error.
+/// Replaces this process by the command. Returns only an error, or after `--print`.
 pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command: &[String]) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     let alloc = find(context, &cluster, args).await?;
@@ -81,7 +81,7 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
     Err(anyhow::Error::new(error).context(format!("cannot run {program}")))
 }
 
-/// The alloc that is meant: one that runs.
+/// The running alloc that is meant.
 async fn find(context: &mut Context<'_>, cluster: &Cluster, args: &InsideArgs) -> anyhow::Result<Alloc> {
     let (job_id, only) = Finder::new(cluster).work(&args.id).await?;
     let job = cluster.store.job(job_id).await?.ok_or_else(|| no_job(job_id))?;
@@ -108,7 +108,7 @@ async fn find(context: &mut Context<'_>, cluster: &Cluster, args: &InsideArgs) -
     }
 }
 
-/// The command line that runs the command inside of the alloc.
+/// The command line here that runs the command inside the alloc.
 fn line(cluster: &Cluster, record: &NodeRecord, alloc: &Alloc, command: &[String]) -> anyhow::Result<Vec<String>> {
     let (id, slot) = (alloc.id(), record.slot);
     let Some(instance) = record.life().and_then(|life| life.instance_id.as_deref()) else {

@@ -1,11 +1,11 @@
-//! `fetch`: gets what a job left.
+//! `fetch`: gets the outputs of a job.
 //!
-//! What a job keeps is in its rows. What a try had made when its node went is below the place of the try's output, and only
-//! `--partial` gets it.
+//! The rows of a job have its kept outputs. Partial outputs are below the place of the try's output, and only `--partial` gets
+//! them.
 //!
-//! Guarantees: what is written has the digest that the node reported; a file that is here already is replaced only if it is the
-//! same, or with `--force`; an archive writes nothing outside its folder.
-//! Does not: list a folder that a job stored at an `s3://` place of its own: the AWS CLI does.
+//! Guarantees: a written file has the digest that the node reported. An existing file is replaced only by the same content, or
+//! with `--force`. An archive writes nothing outside its folder.
+//! Does not: get a folder that a job stored at an `s3://` place of its own: the AWS CLI does.
 
 use super::follow::of_members;
 use super::job_files::place_of;
@@ -29,7 +29,7 @@ use tempfile::NamedTempFile;
 
 /// The path that means every output.
 const ALL: &str = ".";
-/// The most bytes of a list of partial outputs: each of them is a name and a digest.
+/// The most bytes of a list of partial outputs: each entry is a name and a digest.
 const MOST_PARTIAL: u64 = 64 << 10;
 
 #[derive(Args, Clone, Debug)]
@@ -48,12 +48,12 @@ pub struct FetchArgs {
     /// Replace files that are here
     #[arg(long)]
     force: bool,
-    /// Get what the last try had made before its node was lost, and not what the job keeps
+    /// Get the partial outputs of the last try whose node was lost, and not the outputs that the job keeps
     #[arg(long)]
     partial: bool,
 }
 
-/// What is fetched of a member: outputs of this alloc.
+/// Outputs of a member, and the alloc that stored them.
 type Kept = (AllocId, Vec<StoredOutput>);
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::Result<Outcome> {
@@ -98,7 +98,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
     Ok(Outcome::Done)
 }
 
-/// By member, the alloc whose outputs count: that which is complete, or else the last one that stored some.
+/// For each member, the alloc whose outputs count: the one that succeeded, or else the last one that stored outputs.
 fn of_rows(job: &Job, allocs: Vec<Alloc>) -> Vec<Kept> {
     let counts = |alloc: &Alloc| !alloc.kept.is_empty() && (job.work.keep_failed || !alloc.was_stopped());
     let kept = allocs.into_iter().filter(counts);
@@ -106,7 +106,7 @@ fn of_rows(job: &Job, allocs: Vec<Alloc>) -> Vec<Kept> {
     of_each.map(|alloc| (alloc.id(), alloc.kept)).collect()
 }
 
-/// By member, what the last try had made that was not complete and stored something when its node went.
+/// For each member, the outputs of the last try that did not succeed and had stored some.
 async fn partial(cluster: &Cluster, job: &Job, mut allocs: Vec<Alloc>) -> anyhow::Result<Vec<Kept>> {
     allocs.sort_by_key(|alloc| Reverse(alloc.id().copy));
     let mut found: BTreeMap<u32, Kept> = BTreeMap::new();
@@ -123,14 +123,14 @@ async fn partial(cluster: &Cluster, job: &Job, mut allocs: Vec<Alloc>) -> anyhow
             Ok((_, list)) => {
                 let list: Vec<StoredOutput> =
                     serde_json::from_slice(&list).with_context(|| format!("{} is no list", place.partial()))?;
-                // Any node may write there: nothing else becomes a path here.
+                // Any node may write there, so only paths of the job's outputs are used here.
                 let is_wanted = |stored: &StoredOutput| {
                     stored.to.is_none() && job.work.outputs.iter().any(|output| output.path == stored.path)
                 };
                 let outputs = list.into_iter().filter(is_wanted).collect();
                 found.insert(id.member, (id, outputs));
             }
-            // Who may not list the bucket is denied what is not there.
+            // Without the permission to list the bucket, S3 denies an absent object.
             Err(S3Error::Absent | S3Error::Denied(_)) => {}
             Err(error) => return Err(error).with_context(|| place.partial().to_string()),
         }
@@ -159,7 +159,10 @@ async fn fetch(cluster: &Cluster, output: &StoredOutput, to: &Path, args: &Fetch
     cluster.outputs.get_file(&place, new.path()).await.with_context(|| place.to_string())?;
     new.as_file_mut().rewind()?;
     let Digest { sha256, .. } = digest_of(new.as_file_mut())?;
-    ensure!(sha256 == content.sha256(), "what {place} has is not what the job stored: its digest is {sha256}");
+    ensure!(
+        sha256 == content.sha256(),
+        "{place} does not have the content that the job stored: its digest is {sha256}"
+    );
     if content.form == Form::Tree {
         let is_empty = fs::read_dir(to).is_ok_and(|mut there| there.next().is_none());
         ensure!(args.force || is_empty || !to.exists(), "{} is here: --force unpacks over it", to.display());
@@ -173,7 +176,7 @@ async fn fetch(cluster: &Cluster, output: &StoredOutput, to: &Path, args: &Fetch
     Ok(())
 }
 
-/// Whether something else than this content is there.
+/// Whether the path has anything else than this content.
 fn is_other(path: &Path, sha256: &str) -> anyhow::Result<bool> {
     match fs::symlink_metadata(path) {
         Err(_) => Ok(false),

@@ -1,6 +1,6 @@
-//! Which jobs a command is about: by state, by name, by age.
+//! The filter of a command: jobs by state, by name, by age.
 //!
-//! Guarantees: every given condition must hold; the states of one filter are alternatives.
+//! Guarantees: all given conditions must hold; of several states, one must.
 //! Does not: read anything.
 
 use super::amounts::{Moment, moment};
@@ -26,7 +26,7 @@ pub(super) struct Filter {
     since: Option<Moment>,
 }
 
-/// A state by its name, or by the word that other schedulers use.
+/// Parses a state, by its name or by the word of other schedulers.
 fn state(text: &str) -> Result<JobState, String> {
     let word = text.to_ascii_lowercase();
     let word = match word.as_str() {
@@ -42,17 +42,16 @@ fn state(text: &str) -> Result<JobState, String> {
 }
 
 impl Filter {
-    /// Whether no condition is given.
     pub(super) const fn is_empty(&self) -> bool {
         self.states.is_empty() && self.name.is_none() && self.since.is_none()
     }
 
-    /// Whether ended jobs are asked for.
+    /// Whether the filter names ended states.
     pub(super) fn wants_ended(&self) -> bool {
         self.states.iter().any(|state| state.is_ended())
     }
 
-    /// The names that are asked for.
+    /// The names that the filter takes.
     pub(super) fn among(&self) -> Among<'_> {
         match self.name.as_deref().map(|name| name.split_once('*').map_or((name, false), |(begin, _)| (begin, true))) {
             Some((name, false)) => Among::Named(name),
@@ -61,22 +60,21 @@ impl Filter {
         }
     }
 
-    /// The ends that are asked for.
+    /// The kinds of ends that the filter names.
     pub(super) fn ends(&self) -> Vec<End> {
         End::ALL.into_iter().filter(|end| self.states.iter().any(|state| End::of(*state) == Some(*end))).collect()
     }
 
-    /// Whether jobs are asked for that have not ended.
+    /// Whether the filter takes live jobs.
     pub(super) fn wants_live(&self) -> bool {
         self.states.is_empty() || self.states.iter().any(|state| !state.is_ended())
     }
 
-    /// No job that was submitted before this is asked for.
+    /// The filter takes no job that was submitted before this.
     pub(super) fn since(&self, now: Time) -> Time {
         self.since.map_or(Time::from_ms(0), |since| since.before(now))
     }
 
-    /// Whether the filter takes this job.
     pub(super) fn takes(&self, job: &JobSummary, now: Time) -> bool {
         let state = self.states.is_empty() || self.states.contains(&job.state);
         let name = self.name.as_ref().is_none_or(|wanted| matches(wanted, job.name.as_deref().unwrap_or_default()));

@@ -1,6 +1,6 @@
-//! Following jobs to their end: how they go, how they ended, and the end of their output.
+//! Follows jobs to their end: their progress, how they ended, and the end of their output.
 //!
-//! Guarantees: what is told was read; a job's row is read consistently; one failed read does not end the wait.
+//! Guarantees: what is printed was read. The row of a job is read consistently. One failed read does not end the wait.
 //! Does not: change a job. An interrupted wait leaves its jobs as they are.
 
 use super::job;
@@ -15,30 +15,29 @@ use std::time::Duration;
 
 /// The time between two reads of a job.
 const POLL: Duration = Duration::from_millis(500);
-/// Many jobs are read less often: so much more time for each.
+/// With many jobs, a read comes later: this much for each.
 const POLL_OF_EACH: Duration = Duration::from_millis(2);
 /// The wait ends after this many failed reads in a row.
 const FAILED_LOOKS: u32 = 5;
-/// Why a job waits is asked of the plan at most this often: a plan reads the whole cluster.
+/// How often the plan is asked why a job waits: at most once in this time, because a plan reads the whole cluster.
 const PLAN_EVERY: Span = Span::from_s(10);
 
-/// What is told while jobs run.
+/// What is printed while jobs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tells {
-    /// On standard error how they go, on standard output how each ended.
+    /// Progress on standard error, and the end of each job on standard output.
     All,
-    /// On standard error how they go.
+    /// Progress on standard error.
     Progress,
     Nothing,
 }
 
-/// Jobs that are followed.
 pub(super) struct Followed<'a> {
     cluster: &'a Cluster,
     /// The jobs as last read.
     pub(super) jobs: Vec<Job>,
     tells: Tells,
-    /// What was told last.
+    /// The progress that was printed last.
     said: String,
     planned_at: Option<Time>,
     failed_looks: u32,
@@ -55,7 +54,6 @@ impl<'a> Followed<'a> {
         POLL.max(POLL_OF_EACH.saturating_mul(u32::try_from(open).unwrap_or(u32::MAX)))
     }
 
-    /// Waits until every job has ended.
     pub(super) async fn wait(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
         while !self.poll(context).await? {
             tokio::time::sleep(self.pause()).await;
@@ -63,13 +61,13 @@ impl<'a> Followed<'a> {
         Ok(())
     }
 
-    /// Reads the jobs that have not ended, and tells what is new. Returns whether every job has ended.
+    /// Reads the jobs that have not ended, and prints what is new. Returns whether every job has ended.
     pub(super) async fn poll(&mut self, context: &mut Context<'_>) -> anyhow::Result<bool> {
         let open: Vec<JobId> =
             self.jobs.iter().filter(|job| !job.summary.state.is_ended()).map(|job| job.summary.job_id).collect();
         let seen = match self.cluster.store.jobs_of(open.iter().copied()).await.and_then(store::Listed::all) {
             Ok(seen) => seen,
-            // A wait may last for hours.
+            // A wait may last for hours, so one failed read does not end it.
             Err(e) => {
                 self.failed_looks += 1;
                 if self.failed_looks < FAILED_LOOKS {
@@ -119,7 +117,7 @@ impl<'a> Followed<'a> {
         Ok(())
     }
 
-    /// How one job is. `None` if nothing is known, or if it cannot be read now: the next look tries again.
+    /// The progress of one job. `None` if nothing is known, or if it cannot be read now: the next look tries again.
     async fn one(&mut self, job: &Job, now: Time) -> Option<String> {
         let store = &self.cluster.store;
         match job.summary.state {
@@ -128,7 +126,7 @@ impl<'a> Followed<'a> {
             JobState::Placed => return places(&store.allocs(job.summary.allocs.iter().copied()).await.ok()?),
             _ => {}
         }
-        // The functions tell why a job waits. Before they have run, the plan says what they would do.
+        // The functions store why a job waits. Before their first run, the plan says what they would do.
         let events = store.history(&Subject::Job(job.summary.job_id).to_string(), 5).await.ok()?;
         let newest = events.first().filter(|event| event.action == ActionName::Wait.as_str());
         if let Some(event) = newest {
@@ -157,24 +155,23 @@ pub(super) fn last_allocs(allocs: Vec<Alloc>) -> impl Iterator<Item = Alloc> {
     of_members(allocs, |alloc| alloc.id().copy)
 }
 
-/// Of each member the alloc with the highest rank.
+/// For each member, the alloc with the highest rank.
 pub(super) fn of_members<R: Ord>(
     allocs: impl IntoIterator<Item = Alloc>,
     rank: impl Fn(&Alloc) -> R,
 ) -> impl Iterator<Item = Alloc> {
     let mut allocs: Vec<Alloc> = allocs.into_iter().collect();
     allocs.sort_by_key(rank);
-    // The last one of each member stays.
+    // A later entry replaces an earlier one, so the highest rank stays.
     allocs.into_iter().map(|alloc| (alloc.id().member, alloc)).collect::<BTreeMap<_, _>>().into_values()
 }
 
-/// The state of an ended job, and why it is in it.
+/// The state of an ended job, and the reason for it.
 pub(super) fn end_of(job: &Job) -> String {
     let reason = job.reason.as_deref().map(|reason| format!(": {}", show::one_line(reason))).unwrap_or_default();
     format!("{}{reason}", job.summary.state)
 }
 
-/// Where the allocs of a placed job are.
 fn places(allocs: &[Alloc]) -> Option<String> {
     let live = || allocs.iter().filter(|alloc| !alloc.summary.client.is_final());
     let mut slots: Vec<String> = live().map(|alloc| alloc.summary.slot.to_string()).collect();
@@ -194,7 +191,6 @@ fn places(allocs: &[Alloc]) -> Option<String> {
     })
 }
 
-/// How many of these jobs are in which state.
 fn counted(jobs: &[Job]) -> String {
     let count = |is: fn(JobState) -> bool| jobs.iter().filter(|job| is(job.summary.state)).count();
     let parts = [

@@ -1,6 +1,6 @@
 //! `--after`: the jobs that a new job follows.
 //!
-//! Guarantees: every job that is followed is stored, and none of them already makes sure that the new job never runs.
+//! Guarantees: every followed job is stored, and none of them has already ended so that the new job can never run.
 //! Does not: wait. The runs of poll-and-scale do.
 
 use crate::console::Cluster;
@@ -25,7 +25,7 @@ pub(super) async fn of_options(
     Ok(after)
 }
 
-/// Adds a job to those that are followed. If it is named twice, the stricter end counts.
+/// Adds a job to the followed ones. If it is named twice, the stricter end counts.
 pub(super) fn follow(after: &mut BTreeMap<JobId, AfterEnd>, id: JobId, end: AfterEnd) {
     let strictest = |given: &mut AfterEnd| {
         if end == AfterEnd::Success {
@@ -35,7 +35,7 @@ pub(super) fn follow(after: &mut BTreeMap<JobId, AfterEnd>, id: JobId, end: Afte
     after.entry(id).and_modify(strictest).or_insert(end);
 }
 
-/// Refuses jobs that are not stored, and those that ended so that a job that follows them could never run.
+/// Refuses jobs that are not stored, and jobs that ended so that a job which follows them could never run.
 pub(super) async fn check(cluster: &Cluster, after: &BTreeMap<JobId, AfterEnd>) -> anyhow::Result<()> {
     if after.is_empty() {
         return Ok(());

@@ -1,7 +1,7 @@
 //! `handles`, `keep`, `release`: containers and volumes on nodes, brakes, and limits on launches.
 //!
-//! Guarantees: a kept handle is not marked for destruction; a release names what the brake holds at this moment, lets
-//! nothing else go, and expires by itself.
+//! Guarantees: a kept handle is not marked for destruction. A release names what the brake holds at this moment, releases nothing
+//! else, and expires by itself.
 //! Does not: destroy anything, or release what a brake holds later.
 
 use super::nodes::NodeArgs;
@@ -19,7 +19,7 @@ use model::{ActionName, BrakeKind, Handle, HandleState, Life, MAX_DUE_S, NodeRec
 use sha2::{Digest, Sha256};
 use store::{Listed, change_handle, insert_handle, unchanged};
 
-/// How long a release is remembered: long enough for the next run of every function.
+/// How long a release is stored: long enough for the next run of every function.
 const RELEASE: Span = Span::from_s(3600);
 
 #[derive(Args, Clone, Debug)]
@@ -58,7 +58,7 @@ enum Held {
     Orphans,
     /// Handles that a report would destroy or drop, if it is an unusual share of a node's handles
     Handles,
-    /// Launches that a refusal of EC2, or failed starts, keep from being tried: the next run tries them
+    /// Launches that EC2 refused, or that failed starts hold back: the next run tries them
     Launches,
 }
 
@@ -123,7 +123,7 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
     };
     let (name, slot, wanted) = (show::one_line(&args.handle), node.slot(), !args.undo);
     let changed = retried(async || {
-        // With a handle that has no row, the record that says that its alloc is live.
+        // For a handle without a row, `record` is the node record that has its alloc as live.
         let (handle, record) = match cluster.store.handle(node, &args.handle).await? {
             Some(handle) => (handle, None),
             None => {
@@ -143,11 +143,11 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
         if matches!(handle.state, HandleState::Destroying | HandleState::Gone) {
             anyhow::bail!("handle {name} cannot be kept: it is {} already", handle.state);
         }
-        // The next run looks at a handle that is no longer kept. Otherwise its next look could be a day away.
+        // The next run looks at a handle that is no longer kept. Its next look could otherwise be a day away.
         let due_at = if wanted { handle.due_at } else { handle.due_at.min(now) };
         let after = Handle { keep: wanted, due_at, ..handle.clone() };
         match &record {
-            // What a complete alloc left is destroyed: the alloc must still be live.
+            // The handles of a complete alloc are destroyed, so the alloc must still be live.
             Some(record) => cluster.store.transact(&[unchanged(record), insert_handle(&after)]).await?,
             None => cluster.store.apply(&change_handle(&handle, &after)).await?,
         }
@@ -188,7 +188,7 @@ async fn find(cluster: &Cluster, handle: &str, now: Time) -> anyhow::Result<Node
 /// How many ids a release prints. `--show` prints all.
 const PRINTED: usize = 20;
 
-/// The digest of what a brake holds. It is the same as long as the brake holds the same.
+/// The digest of what a brake holds. It stays the same while the brake holds the same.
 fn digest(held: &BrakeEntry) -> String {
     let mut hash = Sha256::new();
     for (source, id) in held.ids() {
@@ -197,13 +197,13 @@ fn digest(held: &BrakeEntry) -> String {
     hex(hash.finalize().get(..4).unwrap_or_default())
 }
 
-/// Whether the row of this entry is there and cannot be read.
+/// Whether the row of this entry exists and cannot be read.
 async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<bool> {
     let control = cluster.store.control().await?;
     Ok(control.unreadable.iter().any(|found| found.key == entry.row().key))
 }
 
-/// Ends every limit on launches, so that the next run tries again what EC2 refused.
+/// Ends every limit on launches. The next run then tries again what EC2 refused.
 async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
     if args.shown.is_some() {
         return Err(Usage("--shown is for brakes: leave it out".to_owned()).into());
@@ -231,7 +231,7 @@ async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &R
     Ok(Outcome::Done)
 }
 
-/// Releases what the brake holds, unless it is only to be shown. Returns what it holds.
+/// Releases what the brake holds, but not with `--show`. Returns what it holds.
 async fn release_held(cluster: &Cluster, kind: BrakeKind, args: &ReleaseArgs, now: Time) -> anyhow::Result<BrakeEntry> {
     retried(async || {
         let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
@@ -246,7 +246,7 @@ async fn release_held(cluster: &Cluster, kind: BrakeKind, args: &ReleaseArgs, no
             let before: Release = cluster.store.entry(&ControlKey::Release(kind)).await?;
             let after = before.given(&held, Some(BY_OPERATOR.to_owned()), RELEASE, now);
             match cluster.store.write_entry(&before, &after).await {
-                // A row that cannot be read counts as never written, and nothing else would ever replace it.
+                // A row that cannot be read counts as absent, so only this write can ever replace it.
                 Err(e) if e.is_conflict() && is_unreadable(cluster, &after).await? => {
                     cluster.store.replace_unreadable(after.row()).await?;
                 }

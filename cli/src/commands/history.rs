@@ -1,7 +1,6 @@
 //! `history`: what happened to something, and why.
 //!
-//! A job or an alloc has a story, the oldest happening first (`story`). Any other subject has its events, the newest
-//! first.
+//! A job or an alloc has a story, the oldest happening first (`story`). Other subjects have events, the newest first.
 //!
 //! Guarantees: shows everything stored about the subject, up to `--limit`.
 
@@ -15,7 +14,7 @@ use model::functions::{self, FUNCTIONS};
 use model::ids::NodeId;
 use serde_json::Value;
 
-/// How many events of a slot, a function or the cluster are shown.
+/// How many events of a slot, a function or the cluster are shown by default.
 const RECENT: i32 = 50;
 
 #[derive(Args, Clone, Debug)]
@@ -31,7 +30,7 @@ pub struct HistoryArgs {
     json: bool,
 }
 
-/// Understands a subject as people write it: `7` and `slot#7` are the same.
+/// Parses a subject: `7` and `slot#7` are the same.
 pub(super) fn subject(text: &str) -> Result<Subject, Usage> {
     let (kind, name) = text.split_once('#').map_or((None, text), |(kind, name)| (Some(kind), name));
     let slot = name.parse().ok().or_else(|| Some(name.parse::<NodeId>().ok()?.slot()));
@@ -73,7 +72,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
         if story.is_empty() {
             writeln!(context.out, "nothing is stored about {subject}")?;
         }
-        // Times are exact, relative to the beginning of the story, and relative to now.
+        // A time is exact, relative to now, and relative to the beginning of the story.
         let begin = story.first().map_or(now, |h| h.at);
         let cells = |Happening { at, subject, action, reason }: &Happening| {
             [moment(*at, now), at.since(begin).to_string(), action.clone(), subject.clone(), reason.clone()]
@@ -92,7 +91,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
     Ok(Rows::of(&["WHEN", "ACTION", "REASON"], rows).print(context.out)?)
 }
 
-/// The job, alloc or node that the person means with a name or a part of an id.
+/// The job, alloc or node of a name or of a part of an id.
 async fn find(cluster: &Cluster, text: &str, unknown: Usage) -> anyhow::Result<Subject> {
     let mut finder = Finder::new(cluster);
     match finder.work(text).await {

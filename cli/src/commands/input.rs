@@ -1,7 +1,7 @@
-//! Standard input: of a command that reads a file or it, and of a job, to which `--stdin` passes it on.
+//! Standard input: as the file `-` of a command, and as the input of a job (`--stdin`).
 //!
-//! Guarantees: an input is passed on whole or refused; without `--stdin`, `run` refuses an input that it would drop.
-//! Does not: pass on what comes after the job was submitted, or wait for an input that nobody asked for: in cron and CI, standard
+//! Guarantees: an input is passed on whole or refused. Without `--stdin`, `run` refuses an input that it would drop.
+//! Does not: pass on data that comes after the submission, or wait for an input that nobody asked for: in cron and CI, standard
 //! input may be a pipe that never ends.
 
 use crate::console::{Context, Usage};
@@ -15,10 +15,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// How long the program before the pipe may take to write something.
+/// How long to wait for the program before the pipe to write something.
 const WRITES_WITHIN_MS: u8 = 200;
 
-/// What a command reads: a file, or standard input if it is `-`.
+/// Opens a file, or standard input if the path is `-`.
 pub(super) fn open<'a>(input: &'a mut (dyn BufRead + Send), file: &Path) -> io::Result<Box<dyn BufRead + 'a>> {
     if file.as_os_str() == "-" {
         return Ok(Box::new(input));
@@ -41,14 +41,14 @@ pub(super) fn pass_on(context: &mut Context<'_>, spec: &mut JobSpec) -> anyhow::
     Ok(())
 }
 
-/// Refuses a standard input that has something to read, in a file or in a pipe. Nothing of it is read.
+/// Refuses a standard input, a file or a pipe, that has unread data. Reads none of it.
 #[allow(clippy::disallowed_methods, reason = "whether there is an input can only be seen at standard input itself")]
 pub(super) fn refuse_unread() -> anyhow::Result<()> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Ok(());
     }
-    // A program without standard input has nothing there.
+    // Without a standard input, there is nothing to read.
     let Ok(file) = stdin.as_fd().try_clone_to_owned().map(File::from) else { return Ok(()) };
     if has_data(file)? {
         let why = "standard input has data, and the job would not get it: give --stdin to pass it on, or < /dev/null to \
@@ -66,7 +66,7 @@ fn has_data(mut file: File) -> std::io::Result<bool> {
     if !metadata.file_type().is_fifo() {
         return Ok(false);
     }
-    // At the end of a pipe only POLLHUP is set.
+    // At the end of a pipe, POLLHUP is set and POLLIN is not.
     let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, WRITES_WITHIN_MS)?;
     Ok(fds.iter().any(|fd| fd.revents().is_some_and(|is| is.contains(PollFlags::POLLIN))))

@@ -63,7 +63,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     Ok(())
 }
 
-/// Why a job waits. The job is shown even if EC2 cannot be reached.
+/// Why a job waits. An error becomes the answer, so that the job is shown even if EC2 cannot be reached.
 async fn waits_because(cluster: &Cluster, job: &Job, now: Time) -> Option<String> {
     if job.summary.state.is_ended() {
         return None;
@@ -82,7 +82,7 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("name", summary.name.as_ref());
     rows.field("state", Some(summary.state));
     rows.field("reason", job.reason.as_ref());
-    // A placed job runs. It may wait for a copy, or the next run may do something with it.
+    // A placed job does not wait. The text then says what the next run does with it, or that it waits for a copy.
     rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
     rows.field("latest event", latest);
     rows.field("command", Some(show::command(&work.command)));
@@ -136,7 +136,6 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows
 }
 
-/// How its allocs are stopped.
 fn stop(policy: &FailurePolicy) -> String {
     let signal = policy.stop_signal.unwrap_or(Signal::TERM);
     let kill = format!("KILL after {} s", policy.kill_timeout_s);
@@ -164,7 +163,6 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
     Rows::of(&heads, allocs.iter().map(cells))
 }
 
-/// What each alloc used of what it asked for.
 fn usage_rows(allocs: &[Alloc]) -> Rows {
     let cells = |alloc: &Alloc| {
         let used = Used { usage: alloc.usage?, asked: alloc.summary.needs.capacity() };
@@ -173,7 +171,7 @@ fn usage_rows(allocs: &[Alloc]) -> Rows {
     Rows::of(&["ALLOC"].into_iter().chain(usage::HEADS).collect::<Vec<_>>(), allocs.iter().filter_map(cells))
 }
 
-/// What each alloc has stored of its work directory.
+/// The outputs of its work directory that each alloc has stored.
 fn output_rows(allocs: &[Alloc]) -> Rows {
     let cells = |alloc: &Alloc, StoredOutput { path, content, to }: &StoredOutput| {
         let path = to.as_ref().map_or_else(|| path.clone(), |place| format!("{path} ({place})"));
@@ -183,13 +181,12 @@ fn output_rows(allocs: &[Alloc]) -> Rows {
     Rows::of(&["ALLOC", "KEPT", "SIZE", "SHA-256"], rows)
 }
 
-/// Where the whole output of each alloc is stored after its end.
+/// The place in S3 of each alloc's whole output. The output is there after the end of the alloc.
 fn place_rows(allocs: &[Alloc]) -> Rows {
     let cells = |alloc: &Alloc| Some([short_alloc(alloc.id()), alloc.output_s3.as_ref()?.to_string()]);
     Rows::of(&["ALLOC", "WHOLE OUTPUT, AFTER THE END"], allocs.iter().filter_map(cells))
 }
 
-/// What happened to the allocs.
 fn story_rows(story: &[Happening], now: Time) -> Rows {
     let cells = |Happening { at, subject, action, reason }: &Happening| {
         let alloc = subject.strip_prefix("alloc#").and_then(|id| id.parse().ok());
@@ -199,14 +196,14 @@ fn story_rows(story: &[Happening], now: Time) -> Rows {
     Rows::of(&["WHEN", "ALLOC", "WHAT", "REASON"], story.iter().map(cells))
 }
 
-/// The line that says which alloc it is, and how it is.
+/// The line with the id, the slot and the status of an alloc.
 pub(super) fn head(alloc: &Alloc, now: Time) -> String {
     let seen = &alloc.summary;
     let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
     format!("== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)
 }
 
-/// Prints how an alloc is, and the end of its output.
+/// Prints the status of an alloc, and the end of its output.
 pub(super) fn output(alloc: &Alloc, now: Time, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
     let seen = &alloc.summary;
     writeln!(out, "{}", head(alloc, now))?;

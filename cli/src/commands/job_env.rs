@@ -1,7 +1,7 @@
 //! The environment of a job, as options: `--env NAME=VALUE`, `--env NAME` and `--env-file`.
 //!
-//! Guarantees: a variable without a value takes that of whoever submits, or is an error; a mistake in a file is told with its
-//! line; what `--env` says comes before what a file says.
+//! Guarantees: a variable without a value takes the submitter's value, or is an error. A mistake in a file is an error that
+//! names the line. `--env` overrides a file.
 //! Does not: understand quotes or escapes in a file: a value is the rest of its line, as with docker.
 
 use crate::console::Usage;
@@ -9,10 +9,10 @@ use anyhow::Context;
 use model::Environment;
 use std::path::{Path, PathBuf};
 
-/// A variable, perhaps without a value.
+/// The name of a variable, and its value if it was given.
 pub(super) type Variable = (String, Option<String>);
 
-/// Understands `NAME=VALUE` or `NAME`.
+/// Parses `NAME=VALUE` or `NAME`.
 pub(super) fn variable(text: &str) -> Result<Variable, String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), Some(value.to_owned()))),
@@ -21,7 +21,6 @@ pub(super) fn variable(text: &str) -> Result<Variable, String> {
     }
 }
 
-/// All variables of the options.
 pub(super) fn environment(given: &[Variable], files: &[PathBuf]) -> anyhow::Result<Environment> {
     let mut env = Environment::new();
     for file in files {
@@ -46,7 +45,7 @@ fn variables(text: &str, file: &Path) -> Result<Vec<Variable>, Usage> {
     lines.map(read).collect()
 }
 
-/// The value that a variable has for whoever submits.
+/// The value of a variable in the submitter's environment.
 #[allow(clippy::disallowed_methods, reason = "the person names the variable whose value the job gets")]
 fn here(name: &str) -> Result<String, Usage> {
     std::env::var(name)

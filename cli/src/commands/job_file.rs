@@ -1,12 +1,12 @@
 //! `submit --file`: a job from each line of a file.
 //!
-//! Guarantees: nothing is written before every line is understood, and all mistakes are told at once; the same file given
-//! again writes only what is missing, because the ids follow from its content and from the time at which it was begun; it then
-//! follows the same jobs outside of it as before; what is in and what is not is told by lines. A file that is all in and whose
-//! jobs have all ended is new: a file that is submitted each night runs each night.
+//! Guarantees: nothing is written before every line is understood, and one error lists the mistakes. The same file given again
+//! writes only the missing jobs, because the ids follow from its content and from the time at which it was begun. It then follows
+//! the same jobs outside the file as before. If not all jobs were written, the error names the lines. A file whose jobs are all
+//! stored and have all ended is new: a file that is submitted each night runs each night.
 //! Does not: remember a file longer than events are kept (`history.events_days`).
 //!
-//! The memory of a file are events with the subject `submission#…`: that it was begun last, and that all of it is in.
+//! Two events with the subject `submission#…` remember a file: when it was begun last, and that all of its jobs are stored.
 
 use super::bulk::{self, Written};
 use super::job_line::{self, Follows};
@@ -32,12 +32,10 @@ use std::path::Path;
 use store::WriteError;
 use store::transactions::Retention;
 
-/// The most jobs of one file.
 const MAX_JOBS: usize = 100_000;
-/// How many mistakes are told.
+/// How many mistakes an error lists.
 const TOLD: usize = 10;
 
-/// A job, and the number of its line.
 struct Line {
     number: usize,
     spec: JobSpec,
@@ -52,7 +50,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     let (defaults, files) = args.job.spec(&args.command)?;
     files.refuse_other_jobs()?;
     let lines = understand(&bytes, &defaults, &shown)?;
-    // Before anything is written, every job is checked.
+    // Every job is checked before anything is written.
     let now = context.now();
     let checked = lines.iter().map(|line| Job::submit(Array::new(now, 0).job(0), line.spec.clone(), now));
     let mistakes = lines
@@ -100,11 +98,11 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     submit::submitted(context, &cluster, args, written.jobs).await
 }
 
-/// What makes the ids, and the name of the submission. The same content with the same options gives the same.
+/// The token of the ids, and the name of the submission. The same content with the same options gives the same.
 fn digest(bytes: &[u8], defaults: &JobSpec, args: &SubmitArgs) -> anyhow::Result<(u64, String)> {
     let mut hash = Sha256::new();
     hash.update(serde_json::to_vec(defaults)?);
-    // The jobs as they are named: a name may stand for another job later.
+    // The jobs as the options name them, and not their ids: a name may stand for another job later.
     for follows in args.job.after() {
         hash.update(serde_json::to_vec(&follows)?);
     }
@@ -129,7 +127,7 @@ fn refuse(shown: &str, mistakes: Vec<(usize, String)>) -> Result<(), Usage> {
     Err(Usage(format!("nothing of {shown} was submitted: {}{more}", told.join("; "))))
 }
 
-/// The text of a file, without the mark that some editors put before it.
+/// The text of a file without the byte order mark that some editors write.
 pub(super) fn text<'b>(bytes: &'b [u8], shown: &str) -> Result<&'b str, Usage> {
     let is_utf16 = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
     let text = std::str::from_utf8(bytes).map_err(|_| {
@@ -165,8 +163,8 @@ fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<V
     }
 }
 
-/// The jobs outside of the file that lines follow, by how the lines name them. Nothing is written if one of them is not
-/// stored.
+/// The jobs outside the file that lines follow, by the names in the lines. If one of them is not stored, this is an error, and
+/// nothing is written.
 async fn others(
     cluster: &Cluster,
     finder: &mut Finder<'_>,
@@ -194,7 +192,7 @@ async fn others(
     Ok(others)
 }
 
-/// The jobs of the lines. A line follows the earlier lines that have the name that it gives, so lines make no circle.
+/// The jobs of the lines. A line follows only earlier lines with the given name, so lines make no circle.
 fn specs(lines: &[Line], outside: &Outside, array: Array) -> Vec<JobSpec> {
     let mut earlier: BTreeMap<&str, Vec<JobId>> = BTreeMap::new();
     let mut specs = Vec::with_capacity(lines.len());
@@ -212,46 +210,45 @@ fn specs(lines: &[Line], outside: &Outside, array: Array) -> Vec<JobSpec> {
     specs
 }
 
-/// What is known of a file that was given before.
+/// A submission of a file, which is new or was begun before.
 struct Submission {
     begun_at: Time,
     is_new: bool,
     is_complete: bool,
     outside: Outside,
-    /// The event that says that it was begun.
+    /// The event of its beginning.
     event: Event,
 }
 
-/// The most bytes that the memory of a file has for the jobs outside of it. An item of DynamoDB has at most 400 KB. If there
-/// is more, the names are looked up again each time.
+/// The most bytes of [`Outside`] in an event. An item of DynamoDB has at most 400 KB. If there is more, the names are looked up
+/// again each time.
 const MAX_OUTSIDE: usize = 200_000;
 
-/// The jobs outside of a file that its jobs follow. Their names are looked up once. When the file is given again, other jobs
-/// may have these names.
+/// The jobs outside a file that its jobs follow. Their names are looked up once, because other jobs may have these names when the
+/// file is given again.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Outside {
-    /// Those that the options name, and that every job follows.
+    /// The jobs that the options name. Every job follows them.
     of_options: BTreeMap<JobId, AfterEnd>,
-    /// Those that lines name, by what they give.
+    /// The jobs that lines name, by the given name.
     of_lines: BTreeMap<String, Vec<JobId>>,
 }
 
 /// The id of the event that says when a file was begun last: the highest of its subject. The time in the ids of these events is
-/// 0, so that they are the last ones in a list of what happened.
+/// 0, so that lists of events, newest first, end with them.
 const BEGUN: Ulid = Ulid::from_parts(0, u128::MAX >> 48);
-/// The jobs outside of the file, in the detail of this event.
+/// The field of this event that has [`Outside`].
 const OUTSIDE: &str = "outside";
 
-/// A file that is submitted.
 struct File<'a> {
     args: &'a SubmitArgs,
     cluster: &'a Cluster,
     lines: &'a [Line],
     /// The name of the file, for people.
     shown: &'a str,
-    /// What makes the ids of its jobs.
+    /// The part of the ids of its jobs that follows from its content.
     token: u64,
-    /// What its events are about.
+    /// The subject of its events.
     subject: String,
     keep: Retention,
     now: Time,
@@ -262,7 +259,7 @@ impl File<'_> {
         Array::new(begun_at, self.token)
     }
 
-    /// The submission of this file that was begun before and is not over, or a new one.
+    /// The earlier submission of this file if it is not over, otherwise a new one.
     async fn begin_or_go_on(&self, context: &mut Context<'_>) -> anyhow::Result<Submission> {
         let Some(earlier) = self.known().await? else { return self.begin(None).await };
         if !earlier.is_complete || !self.has_ended(earlier.begun_at).await? {
@@ -273,7 +270,7 @@ impl File<'_> {
         self.begin(Some(&earlier.event)).await
     }
 
-    /// Looks up the names of the jobs outside of it.
+    /// Looks up the names of the jobs outside the file.
     async fn find_outside(&self) -> anyhow::Result<Outside> {
         let mut finder = Finder::new(self.cluster);
         let of_options = followed::of_options(self.cluster, &mut finder, self.args.job.after()).await?;
@@ -281,7 +278,7 @@ impl File<'_> {
         Ok(Outside { of_options, of_lines })
     }
 
-    /// The events have fixed ids, so that of two programs that begin at once only one writes them.
+    /// An event with a fixed id: of two programs that begin at once, only one can write it.
     fn event(&self, id: Ulid, reason: &str) -> Event {
         Event {
             subject: self.subject.clone(),
@@ -294,32 +291,33 @@ impl File<'_> {
         }
     }
 
-    /// The memory of a file that was given before; `None` if it was not.
+    /// The earlier submission of this file; `None` if there was none.
     async fn known(&self) -> anyhow::Result<Option<Submission>> {
         let mut events = self.cluster.store.history(&self.subject, 2).await?.into_iter();
         let Some(event) = events.next() else { return Ok(None) };
         let begun_at =
             Some(&event).filter(|event| event.id == BEGUN.to_string()).and_then(|e| e.detail.get("at")?.as_i64());
-        let begun_at = begun_at.context("the note of an earlier submission of this cannot be read: give --again")?;
+        let begun_at =
+            begun_at.context("the event of an earlier submission of this file cannot be read: give --again")?;
         let begun_at = Time::from_ms(begun_at);
         let is_complete = events.next().is_some_and(|e| e.id == all_in(begun_at).to_string());
         let outside = match event.detail.get(OUTSIDE).and_then(|text| serde_json::from_str(text.as_str()?).ok()) {
             Some(outside) => outside,
-            // Nothing more is written.
+            // No more jobs are written, so these jobs are not needed.
             None if is_complete => Outside::default(),
             None => self.find_outside().await?,
         };
         Ok(Some(Submission { begun_at, is_new: false, is_complete, outside, event }))
     }
 
-    /// Whether all its jobs have ended, so that nothing of it is left to wait for.
+    /// Whether all its stored jobs have ended.
     async fn has_ended(&self, begun_at: Time) -> anyhow::Result<bool> {
         let array = self.array(begun_at);
         let stored = self.cluster.store.jobs_of((0_u32..).take(self.lines.len()).map(|n| array.job(n))).await?;
         Ok(stored.unreadable.is_empty() && stored.rows.iter().all(|job| job.summary.state.is_ended()))
     }
 
-    /// Remembers that it was begun; in the place of `before`, if that is over.
+    /// Stores the event of the beginning, in place of the event `before` of a submission that is over.
     async fn begin(&self, before: Option<&Event>) -> anyhow::Result<Submission> {
         let outside = self.find_outside().await?;
         let mut event = self.event(BEGUN, &format!("{} of a file", show::several(self.lines.len(), "job")));
@@ -333,21 +331,23 @@ impl File<'_> {
         };
         match written {
             Ok(()) => Ok(Submission { begun_at: self.now, is_new: true, is_complete: false, outside, event }),
-            // Another program has begun it meanwhile.
-            Err(WriteError::Conflict(_)) => self.known().await?.context("it was begun and forgotten: try again"),
+            // Another program began the same file meanwhile.
+            Err(WriteError::Conflict(_)) => {
+                self.known().await?.context("another program began it meanwhile, and its event is gone: try again")
+            }
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Remembers that all of it is in.
+    /// Stores the event that all jobs are stored.
     async fn end(&self, begun_at: Time) -> anyhow::Result<()> {
         match self.cluster.store.record(&self.event(all_in(begun_at), "all of it is in")).await {
             Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
-            Err(e) => Err(anyhow::Error::new(e).context("every job is in, but that was not noted")),
+            Err(e) => Err(anyhow::Error::new(e).context("every job is stored, but the event of that was not stored")),
         }
     }
 
-    /// Prints what was submitted before: the same ids.
+    /// Prints the ids of the earlier submission.
     async fn given_again(&self, context: &mut Context<'_>, jobs: &[Job]) -> anyhow::Result<Outcome> {
         let ids = jobs.iter().map(|job| job.summary.job_id);
         let mut stored = show::readable(context.err, self.cluster.store.jobs_of(ids).await?)?;
@@ -359,7 +359,7 @@ impl File<'_> {
         submit::submitted(context, self.cluster, self.args, stored).await
     }
 
-    /// Tells what is in and what is not.
+    /// Prints which jobs are stored, and the lines of the others.
     fn broken(&self, context: &mut Context<'_>, jobs: &[Job], written: Written) -> anyhow::Result<Outcome> {
         let numbers = |of: &BTreeSet<JobId>| {
             let those = self.lines.iter().zip(jobs).filter(|(_, job)| of.contains(&job.summary.job_id));
@@ -371,12 +371,12 @@ impl File<'_> {
         if !written.unclear.is_empty() {
             writeln!(context.err, "not known: lines {}", numbers(&written.unclear))?;
         }
-        let error = written.error.map_or_else(|| anyhow::anyhow!("it was broken off"), anyhow::Error::new);
+        let error = written.error.map_or_else(|| anyhow::anyhow!("it was interrupted"), anyhow::Error::new);
         Err(error.context("not all jobs are in; give the same file again to submit the rest"))
     }
 }
 
-/// The id of the event that says that all of a file is in that was begun at this time.
+/// The id of the event that all jobs of a file are stored. `begun_at` is when this submission was begun.
 fn all_in(begun_at: Time) -> Ulid {
     Ulid::from_parts(0, u128::try_from(begun_at.as_ms()).unwrap_or(0))
 }

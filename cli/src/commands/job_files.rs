@@ -1,8 +1,8 @@
 //! The files of a job, as options: `--in`, `--workdir` and `--out`.
 //!
-//! Guarantees: what is local is stored before the job is written, once for each content; a file that cannot be read is told before
-//! anything is stored; what an ignore file names is not stored with `--workdir`.
-//! Does not: store what is in S3 already, or follow links: a link is kept as it is.
+//! Guarantees: a local file is stored before the job is written, once for each content. A file that cannot be read is an error
+//! before anything is stored. `--workdir` leaves out what an ignore file names.
+//! Does not: store again what was stored lately (`FRESH`), or follow symbolic links: a link is kept as it is.
 
 use super::followed::follow;
 use crate::changes::operate::NO_BUCKET;
@@ -26,12 +26,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use tempfile::{NamedTempFile, TempPath};
 
-/// A content that was stored longer ago is stored again, so that a lifecycle of the bucket that deletes what is older than a month
-/// takes nothing that a new job wants.
+/// A content that was stored longer ago is stored again. So a lifecycle rule of the bucket that deletes objects after a month
+/// deletes nothing that a new job needs.
 const FRESH: Span = Span::from_s(7 * 86_400);
-/// A file of so many bytes is announced.
+/// A file of this size or more is announced, in bytes.
 const LARGE: u64 = 16 << 20;
-/// The file that says what `--workdir` leaves out, beside `.gitignore`.
+/// Names what `--workdir` leaves out, as `.gitignore` does.
 const IGNORE_FILE: &str = ".nodekeeperignore";
 /// What `--workdir` always leaves out.
 const LEFT_OUT: [&str; 2] = [".git", ".nodekeeper"];
@@ -39,19 +39,19 @@ const LEFT_OUT: [&str; 2] = [".git", ".nodekeeper"];
 /// The files of a job, as options.
 #[derive(Args, Clone, Debug)]
 pub(super) struct FileOptions {
-    /// A file or a folder for the work directory of the job: one that is here; s3://BUCKET/KEY, read with the role of the job;
-    /// or job:JOB/PATH, what an earlier job left (--out), which this one then follows. NAME is its path there; by default
-    /// that which it has here. The last = is that before NAME: a KEY with a = needs one. May be given several times
+    /// A file or a folder for the work directory of the job: a local path; s3://BUCKET/KEY, read with the role of the job; or
+    /// job:JOB/PATH, an output of an earlier job (--out), which this job then follows. NAME is its path in the work directory, by
+    /// default the same as here. NAME comes after the last =, so a KEY with a = needs a NAME. May be given several times
     #[arg(long = "in", value_name = "FROM[=NAME]", action = ArgAction::Append)]
     inputs: Vec<String>,
     /// Make the content of this folder the work directory of the job, without what .gitignore and .nodekeeperignore name
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
-    /// A file or a folder of the work directory that is kept when the command has succeeded; without it the job fails. `nodekeeper
-    /// fetch` gets it. With s3://BUCKET/KEY it is stored there, with the role of the job. May be given several times
+    /// A file or a folder of the work directory that is kept when the command has succeeded; if it is missing, the job fails.
+    /// `nodekeeper fetch` gets it. With s3://BUCKET/KEY it is stored there, with the role of the job. May be given several times
     #[arg(long = "out", value_name = "PATH[=S3]", action = ArgAction::Append, value_parser = output)]
     outputs: Vec<Output>,
-    /// Keep the outputs that are there also when the command has failed
+    /// Keep the outputs that exist also when the command has failed
     #[arg(long, requires = "outputs")]
     out_failed: bool,
 }
@@ -65,35 +65,34 @@ fn output(text: &str) -> Result<Output, String> {
     Ok(Output { path, to })
 }
 
-/// A path without `./` at its beginning and slashes at its end.
+/// The path without `./` at its beginning and slashes at its end.
 fn plain(path: &str) -> String {
     path.trim_start_matches("./").trim_end_matches('/').to_owned()
 }
 
-/// A local content.
 #[derive(Debug)]
 struct Upload {
     shown: String,
     path: PathBuf,
     content: Content,
-    /// What of a folder the job does not get.
+    /// The entries of a folder that the job does not get.
     left_out: LeftOut,
     /// The archive of a folder. It is removed with this value.
     _archive: Option<TempPath>,
 }
 
-/// What is to be done for the files of the options before the job is written.
+/// The files of the options. They are stored before the job is written.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     uploads: Vec<Upload>,
-    /// The names of inputs that are folders here, and where they are.
+    /// The inputs that are local folders: their names, and their paths here.
     folders: Vec<(String, PathBuf)>,
-    /// The names of inputs that come from other jobs, with the job and the path as given.
+    /// The inputs from other jobs: their names, with the job and the path as given.
     from_jobs: Vec<(String, String, String)>,
 }
 
 impl FileOptions {
-    /// Reads what is local, and adds to the work what is known of the files without the cluster.
+    /// Reads the local files, and adds to the work what is known of its files without the cluster.
     pub(super) fn read(&self, work: &mut Work) -> anyhow::Result<Files> {
         work.outputs.clone_from(&self.outputs);
         work.keep_failed = self.out_failed;
@@ -141,7 +140,7 @@ impl Files {
         self.add_local(inputs, name, upload)
     }
 
-    /// Refuses an input whose place is below a file of another one, a folder.
+    /// Refuses an input whose path leads through a file of another input, a folder.
     fn check_folders(&self, inputs: &Inputs) -> Result<(), Usage> {
         let names = || inputs.keys().chain(self.from_jobs.iter().map(|(name, _, _)| name));
         for (folder, path) in &self.folders {
@@ -171,7 +170,7 @@ impl Files {
         Ok(())
     }
 
-    /// A file with many jobs names the outputs of other jobs itself.
+    /// Refuses `--in job:…` with `--file`: the lines of the file name the outputs of other jobs.
     pub(super) fn refuse_other_jobs(&self) -> Result<(), Usage> {
         match self.from_jobs.first() {
             None => Ok(()),
@@ -181,7 +180,7 @@ impl Files {
         }
     }
 
-    /// Finds the outputs of other jobs. The job follows those jobs.
+    /// Adds the outputs of other jobs to the inputs. The job follows those jobs.
     pub(super) async fn find(
         &self,
         cluster: &Cluster,
@@ -203,7 +202,7 @@ impl Files {
         Ok(())
     }
 
-    /// Stores what is local, as far as it is not there.
+    /// Stores the local files that are not stored yet.
     pub(super) async fn store(&self, context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
         if self.uploads.is_empty() {
             return Ok(());
@@ -243,7 +242,8 @@ fn cannot_store(error: &S3Error, upload: &Upload, place: &S3Place) -> anyhow::Er
     anyhow::anyhow!("{} cannot be stored at {place}: {error}{hint}", upload.shown)
 }
 
-/// Whether this content is stored, and will be for a while. Who may not look stores it again.
+/// Whether this content is stored, and will be for a while. Without the permission to look, the answer is no, and the content is
+/// stored again.
 async fn is_there(cluster: &Cluster, place: &S3Place, bytes: u64, now: Time) -> bool {
     let Ok(head) = cluster.outputs.head(place).await else { return false };
     let stored = head.stored.as_deref().and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
@@ -251,13 +251,12 @@ async fn is_there(cluster: &Cluster, place: &S3Place, bytes: u64, now: Time) -> 
     head.bytes == bytes && is_fresh
 }
 
-/// Where a content is in the bucket of the cluster.
 pub(super) fn place_of(policy: &Policy, cluster: &Cluster, content: &Content) -> anyhow::Result<S3Place> {
     let prefix = policy.output.s3.as_ref().context(NO_BUCKET)?;
     Ok(prefix.content(cluster.dynamo.cluster(), content.sha256()))
 }
 
-/// `FROM=NAME`. Where a file has the whole text as its name, that is meant.
+/// Splits `FROM=NAME`. If a file has the whole text as its path, the text is that path.
 fn split(given: &str) -> (&str, Option<&str>) {
     if Path::new(given).exists() {
         return (given, None);
@@ -265,7 +264,7 @@ fn split(given: &str) -> (&str, Option<&str>) {
     given.rsplit_once('=').map_or((given, None), |(from, name)| (from, Some(name)))
 }
 
-/// The name that a local path has in the work directory: the path itself if it stays below this directory, and else its last part.
+/// The name of a local path in the work directory: the path itself if it stays below the current directory, else its last part.
 fn name_of(path: &Path) -> Option<String> {
     let parts = || path.components().filter(|part| !matches!(part, Component::CurDir));
     let is_below = parts().all(|part| matches!(part, Component::Normal(_)));
@@ -285,7 +284,7 @@ fn upload(path: &Path, form: Form, digest: &Digest) -> io::Result<Upload> {
 }
 
 fn file(path: &Path) -> io::Result<Upload> {
-    // A device or a pipe may have no end. Opening a pipe waits for whoever writes into it.
+    // A device or a pipe may have no end, and opening a pipe waits for a writer.
     if !path.metadata()?.is_file() {
         return Err(io::Error::other("it is neither a file nor a folder"));
     }
@@ -333,7 +332,7 @@ fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
     Ok(Packed { archive, digest, left_out })
 }
 
-/// Says which file of this directory a command names and does not get. It may mean another one: so this is no error.
+/// Warns of a file of this directory that the command names and does not get. The word may mean another file, so this is no error.
 pub(super) fn warn_of_forgotten(context: &mut Context<'_>, spec: &JobSpec) -> io::Result<()> {
     let inputs = &spec.work.inputs;
     let words = spec.work.command.iter().enumerate();

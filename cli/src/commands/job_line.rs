@@ -1,7 +1,7 @@
 //! A line of `submit --file`: a job as a JSON object.
 //!
-//! Guarantees: a line says each thing once, and a mistake is told with the name of its field; null is as good as not said, and a
-//! number without a fraction is whole, however it is written; what `job --json` shows is a line: it is the same job anew.
+//! Guarantees: a line gives each field once, and an error names the field. null means that a field is not given. A number without
+//! a fraction is whole, however it is written. What `job --json` shows is a line, which submits the same job anew.
 //! Does not: look at other lines, or check what a job may ask for: `JobSpec` does.
 
 use super::machine_options::market;
@@ -10,26 +10,24 @@ use model::{AfterEnd, Arch, JobSpec, Reconcile, UnknownWord};
 use serde_json::{Map, Number, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Understands an amount with a unit.
+/// Parses an amount with a unit.
 type Measure = fn(&str) -> Result<u64, String>;
 
-/// What a field must be.
 #[derive(Clone, Copy)]
 enum Form {
     Whole,
-    /// A whole number, or a text with a unit. The name of the field in a job has this end.
+    /// A whole number, or a text with a unit. The field of the job has this suffix.
     Measured(&'static str, Measure),
     Text,
-    /// One of the words of a field.
+    /// A word from a closed list.
     Word(fn(&str) -> Result<Value, UnknownWord>),
     Flag,
     /// A list of texts, or a line for the shell.
     Command,
     Texts,
     TextTable,
-    /// The elements of a pack.
     Pack,
-    /// The jobs that it follows, which must end so.
+    /// The jobs that this job follows, and how they must end.
     After(AfterEnd),
 }
 
@@ -53,11 +51,10 @@ const FIELDS: &[(Form, &str)] = &[
     (Form::Word(|text| text.parse::<Reconcile>().map(|word| word.as_str().into())), "reconcile"),
 ];
 
-/// What `job --json` shows besides: how a job is and was. A new job has none of it.
+/// The fields of `job --json` that say how a job is and was. A line may have them, and they are ignored.
 const STATE: &str = "all_allocs allocs cause containers copies done elements exit_code expires_at failed_count finished_at \
     image_digest job_id lost_count queue rank reason state submitted_at tries version waits_because";
 
-/// The fields of a line, each with its form.
 fn fields() -> impl Iterator<Item = (&'static str, Form)> {
     FIELDS.iter().flat_map(|(form, names)| names.split(' ').map(move |name| (name, *form)))
 }
@@ -74,7 +71,7 @@ const FIELDS_OF_OPTIONS: &[(&str, &str)] = &[
     ("ulimit", "ulimits"),
 ];
 
-/// What is said of a job, with the names of fields in place of those of options.
+/// An error about a job, with the names of fields in place of options.
 pub(super) fn about_fields(said: &str) -> String {
     let mut parts = said.split("--");
     let mut about = parts.next().unwrap_or_default().to_owned();
@@ -93,7 +90,7 @@ pub(super) fn about_fields(said: &str) -> String {
 /// The jobs that a line follows, as it names them, each with how it must end.
 pub(super) type Follows = Vec<(String, AfterEnd)>;
 
-/// One line: the options of the command line, and what the line says in place of them.
+/// Reads one line. `defaults` has the options of the command line, which the line overrides.
 pub(super) fn read(line: &str, defaults: &Map<String, Value>) -> Result<(JobSpec, Follows), String> {
     let not_json = |e: serde_json::Error| format!("it is not a JSON object on one line (`jq -c .` makes it one): {e}");
     let Value::Object(given) = strict_json::parse(line).map_err(not_json)? else {
@@ -132,7 +129,7 @@ pub(super) fn read(line: &str, defaults: &Map<String, Value>) -> Result<(JobSpec
     spec.map(|spec| (spec, follows)).map_err(|e| blamed(defaults, &merged, &said, &e))
 }
 
-/// The mistake with the name of its field: the one that alone makes the same mistake.
+/// The error, with the name of its field. It is the field that causes an error without the others.
 fn blamed(
     defaults: &Map<String, Value>,
     merged: &Map<String, Value>,
@@ -148,7 +145,7 @@ fn blamed(
     found.map_or_else(|| error.to_string(), |(name, error)| format!("{name}: {error}"))
 }
 
-/// A value in the form that the job has.
+/// The value in the form of the job's field.
 fn formed(form: Form, value: Value) -> Result<Value, String> {
     let is_text = |v: &Value| v.is_string();
     match (form, value) {
@@ -186,7 +183,7 @@ fn shown(value: &Value) -> String {
 
 /// The number, if it is whole and not negative: 2, 2.0 and 2e0 are the same in JSON.
 fn whole(number: &Number) -> Option<u64> {
-    // Above this, not every whole number is a floating point number.
+    // Above 2^53, not every whole number is a floating point number.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let exact = number.as_f64().filter(|n| n.fract() == 0.0 && (0.0..=EXACT).contains(n));
     number.as_u64().or_else(|| exact.map(|n| n as u64))
@@ -203,7 +200,7 @@ fn texts_by_name(value: Value) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// The jobs that a line follows: a name or an id, a list of them, or what `job --json` shows: ids with how each must end.
+/// The jobs that a line follows: a name or an id, a list of them, or the object that `job --json` shows, of ids and ends.
 fn followed(end: AfterEnd, value: Value) -> Result<Follows, String> {
     let wrong = |value: &Value| format!("it must be {}, and not {}", wanted(Form::After(end)), shown(value));
     match value {

@@ -1,9 +1,9 @@
 //! `jobs`: the jobs of the cluster, the newest first.
 //!
-//! Flow: the queue, or its newest jobs and the jobs that run, come from the index of the queue; those that failed, too; names
-//! from the index of names; all others are looked at from the newest on.
-//! Guarantees: a list costs what it shows, and not what is stored, unless `--all` asks for jobs that are rare; the indexes
-//! may be a moment behind; a list that is cut says so.
+//! Flow: the queue, its newest jobs, running jobs and ended jobs in a given state come from the index of the queue; jobs with a
+//! name from the index of names. For all other lists, the stored jobs are looked at from the newest on.
+//! Guarantees: a list costs what it shows, and not what is stored, unless `--all` asks for rare jobs. The indexes may be a moment
+//! behind. A list that is cut says so.
 //! Does not: change anything.
 
 use super::filter::Filter;
@@ -33,13 +33,13 @@ pub struct JobsArgs {
     all: bool,
     #[command(flatten)]
     filter: Filter,
-    /// Show what jobs used: CPU time and memory, beside what they asked for. With the jobs that have ended
+    /// Show what jobs used beside what they asked for, such as CPU time and memory. Ended jobs are shown, too
     #[arg(long, conflicts_with = "queue")]
     usage: bool,
-    /// Show at most so many jobs
+    /// Show at most this many jobs
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = amounts::limit)]
     limit: usize,
-    /// In the order of the queue, from its head, and those that run last; by default the newest come first
+    /// In the order of the queue, from its head, with running jobs at the end; by default the newest come first
     #[arg(long, conflicts_with = "all")]
     queue: bool,
     /// Show the list again and again, until Ctrl-C
@@ -50,7 +50,7 @@ pub struct JobsArgs {
     json: bool,
 }
 
-/// Lists, with this pause between two looks of `--watch`. The pause says whether another look follows.
+/// Lists the jobs. With `--watch`, `pause` waits for the next look, and returns whether there is one.
 pub(crate) async fn list(
     context: &mut Context<'_>,
     args: &JobsArgs,
@@ -61,23 +61,21 @@ pub(crate) async fn list(
     if args.watch { watch::repeat(context, write, pause).await } else { watch::once(context, write).await }
 }
 
-/// A job of the list.
 struct Listed {
     summary: JobSummary,
     row: JobRow,
 }
 
-/// The jobs that a command is about, in the order of their list.
+/// The jobs of a list, in order.
 struct Found {
     jobs: Vec<Listed>,
     cut: Cut,
     next: Result<Next, ObserveError>,
 }
 
-/// What is not in a list.
+/// Whether a list lacks something.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cut {
-    /// Nothing.
     Not,
     /// There are more of these jobs.
     More,
@@ -89,7 +87,7 @@ async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
     let most = match (args.queue, args.filter.is_empty()) {
         (true, true) => args.limit,
         (true, false) => LOOKS,
-        // Of the queue, only what the next run does with it.
+        // The queue is not listed. Only the plan is needed.
         (false, _) => 1,
     };
     let mut present = Present::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
@@ -117,7 +115,7 @@ async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
     Ok(Found { jobs, cut, next: present.next })
 }
 
-/// The newest jobs, and what is not among them.
+/// The newest jobs, and whether the list lacks some.
 async fn newest(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<(Vec<Listed>, Cut)> {
     let (store, filter, limit) = (&cluster.store, &args.filter, args.limit);
     let (among, since, has_ended) = (filter.among(), filter.since(now), args.all || args.usage);
@@ -164,7 +162,7 @@ async fn ended(store: &Store, filter: &Filter, limit: usize, now: Time) -> Resul
         let ended = store.ended(&filter.ends(), filter.since(now), most).await?;
         let (looked, all) = (ended.len(), ended.into_iter().filter(|ended| filter.takes(&ended.job, now)));
         let ids: Vec<JobId> = all.map(|ended| ended.job.job_id).take(limit.saturating_add(1)).collect();
-        // Those that ended last were not submitted last, and rejected ones may be rare among those that failed.
+        // The order of ends is not that of submissions, and rejected jobs may be rare among those that failed: so look at more.
         if ids.len() <= limit && looked >= most && most < LOOKS {
             most = LOOKS;
             continue;
@@ -187,7 +185,7 @@ impl Listed {
 async fn write_page(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
     let Found { mut jobs, cut, next } = find(cluster, args, now, page).await?;
     let cut = if jobs.len() > args.limit && !args.queue { Cut::More } else { cut };
-    // With `--queue`, the jobs that run are shown behind those that wait.
+    // With `--queue`, `find` has limited the waiting jobs, and running jobs come after them.
     if !args.queue || !args.filter.is_empty() {
         jobs.truncate(args.limit);
     }
@@ -235,7 +233,6 @@ fn table(jobs: &[Listed], now: Time) -> Rows {
     Rows::of(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>(), jobs.iter().map(cells))
 }
 
-/// What the jobs used.
 fn usage_table(jobs: &[Listed]) -> Rows {
     let cells = |Listed { summary, row }: &Listed| {
         let used = row.usage.map(|usage| Used { usage, asked: row.capacity }.cells()).unwrap_or_default();
@@ -258,7 +255,6 @@ fn cells(job: &JobSummary, now: Time) -> [String; 7] {
     ]
 }
 
-/// What a job needs, for people.
 pub(super) fn needs(job: &JobSummary) -> String {
     let needs = &job.needs;
     let each = if needs.nodes > 1 { format!(" on each of {} nodes", needs.nodes) } else { String::new() };

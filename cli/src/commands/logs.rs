@@ -1,7 +1,7 @@
-//! `logs`: the output of a job or an alloc, whole or its end, also while it comes.
+//! `logs`: the output of a job or an alloc, whole or its end, also while it runs.
 //!
-//! Guarantees: the output alone goes to standard output, and everything about it to standard error; the exit code says whether a
-//! part of it is missing.
+//! Guarantees: only the output goes to standard output, and all notes about it to standard error. The exit code says whether a part
+//! of the output is missing.
 //! Does not: keep output. A node keeps it for a while, S3 if the policy says so, and the table of allocs keeps the last 8 KiB.
 
 use super::follow::{Followed, Tells, end_of, last_allocs};
@@ -36,7 +36,7 @@ pub struct LogsArgs {
     /// Only what the command printed on standard error
     #[arg(long, conflicts_with = "json")]
     stderr: bool,
-    /// Only so many lines at the end of what there is now
+    /// Only this many lines at the end of what there is now
     #[arg(long, short = 'n', value_name = "LINES", conflicts_with = "json")]
     tail: Option<usize>,
     /// The member of a job of several nodes [default: with --follow 0, else all of them]
@@ -45,7 +45,7 @@ pub struct LogsArgs {
     /// Only what this element of a pack printed; JOB may be the name of the whole array
     #[arg(long, value_name = "N", conflicts_with_all = ["json", "follow", "member", "tail"])]
     element: Option<u32>,
-    /// Print JSON: how each alloc is, and the last 8 KiB of its output once it has ended
+    /// Print JSON: the status of each alloc, and the last 8 KiB of its output once it has ended
     #[arg(long)]
     json: bool,
 }
@@ -108,7 +108,7 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     Ok(outcome)
 }
 
-/// Prints what an element of a pack printed when it last ran.
+/// Prints the output of an element of a pack, from when it last ran.
 async fn element_logs(
     context: &mut Context<'_>,
     cluster: &Cluster,
@@ -157,7 +157,6 @@ async fn element_logs(
     stream.print(context, &job).await
 }
 
-/// Every alloc of the job but this one.
 async fn job_allocs_except(cluster: &Cluster, job: &Job, id: AllocId) -> anyhow::Result<BTreeSet<AllocId>> {
     Ok(cluster.store.allocs_of(job).await?.rows.iter().map(Alloc::id).filter(|other| *other != id).collect())
 }
@@ -190,7 +189,6 @@ async fn follow(
     }
 }
 
-/// Says which alloc it is.
 fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
     writeln!(context.err, "{}", job::head(alloc, context.now()))?;
     if let Some(cause) = alloc.cause.as_ref().filter(|cause| cause.exit_code() != Some(0)) {
@@ -199,7 +197,7 @@ fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The end of an alloc's output, in JSON. `message` is the cause in words.
+/// An alloc with the end of its output, in JSON. `message` is the cause in words.
 fn log(alloc: &Alloc) -> Value {
     show::known(json!({
         "alloc_id": alloc.id(), "client": alloc.summary.client, "exit_code": alloc.exit_code, "cause": alloc.cause,

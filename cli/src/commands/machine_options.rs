@@ -1,4 +1,4 @@
-//! What work asks of its machine, as options: those of `submit` and `run`, and those of `demand set`.
+//! The options for the machine that work needs: of `submit` and `run`, and of `demand set`.
 //!
 //! Guarantees: an option has the same name and meaning wherever it is.
 //! Does not: check what is asked for; [`MachineNeed`] does.
@@ -12,7 +12,7 @@ pub(super) struct MachineOptions {
     /// Only on this instance type
     #[arg(long, value_name = "TYPE")]
     instance_type: Option<String>,
-    /// Only on this market: on_demand or spot; with spot_first, spot where it is to be had, and otherwise on demand
+    /// Only on this market: on_demand or spot; with spot_first, spot if there is some, and otherwise on demand
     #[arg(long, value_parser = market)]
     market: Option<MarketNeed>,
     /// Only on this architecture: x86_64 or arm64 [default: x86_64, or arm64 if no size of the policy is x86_64]
@@ -29,7 +29,7 @@ pub(super) struct MachineOptions {
     require: Vec<String>,
 }
 
-/// A market, with `-` as good as `_`.
+/// Parses a market. `-` and `_` mean the same.
 pub(super) fn market(text: &str) -> Result<MarketNeed, UnknownWord> {
     text.replace('-', "_").parse()
 }

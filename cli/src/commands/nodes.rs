@@ -57,12 +57,12 @@ pub struct DrainArgs {
     /// The slots' numbers, or the ids of their nodes or instances, or parts of them
     #[arg(value_name = "NODE", required = true)]
     slots: Vec<String>,
-    /// Stop what still runs there in time to be empty by then: 30m, or a time. By default every job runs to its end
+    /// Stop what still runs there in time, so that the node is empty by then: 30m, or a time. By default every job runs to its end
     #[arg(long, value_name = "WHEN", value_parser = moment_of)]
     by: Option<Moment>,
 }
 
-/// Lists, with this pause between two looks of `--watch`. The pause says whether another look follows.
+/// Lists the nodes. With `--watch`, `pause` waits for the next look, and returns whether there is one.
 pub(crate) async fn list(
     context: &mut Context<'_>,
     args: &NodesArgs,
@@ -105,7 +105,6 @@ async fn write_page(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut P
     Ok(())
 }
 
-/// A node in JSON: its row, and its record.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
@@ -129,7 +128,7 @@ fn cells(record: &NodeRecord, now: Time) -> [String; 11] {
         or_blank(life.and_then(|l| l.instance_id.as_ref())),
         or_blank(life.map(|l| l.intent).filter(|i| *i != Intent::Run)),
         or_blank(life.map(|l| l.allocs.len())),
-        // It may be heard after this command has read its clock.
+        // The node may send a heartbeat after this command has read its clock.
         when_known(record.contact().map(|c| c.last_ping_at.min(now)), now),
         record.why(),
     ]
@@ -217,7 +216,7 @@ pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow
     intend(context, &args.slots, Intent::Drain, by).await
 }
 
-/// Gives the nodes in these slots an intent. `by` is the deadline of a drain.
+/// Sets the intent of these nodes. `by` is the deadline of a drain.
 pub(crate) async fn intend(
     context: &mut Context<'_>,
     slots: &[String],

@@ -1,20 +1,20 @@
 //! What EC2 offers for a policy that was just stored.
 //!
-//! Guarantees: the functions know at once what the sizes of several instance types mean and what the account may have, if EC2
-//! can be asked from here.
-//! Does not: fail if it cannot. clean-stale-records asks in its next run.
+//! Guarantees: if EC2 can be asked from here, the functions know at once what the sizes of several instance types mean, and the
+//! quotas of the account.
+//! Does not: fail if EC2 cannot be asked. clean-stale-records asks in its next run.
 
 use crate::console::{Cluster, Context, show};
 use model::Usd;
 use runtime::catalogue;
 
-/// A price of an hour, to the digits that AWS gives.
+/// A price per hour, with as many digits as AWS gives.
 pub(super) fn price(usd: Usd) -> String {
     format!("${:.4}", f64::from(usd))
 }
 
-/// Asks EC2 for what the stored policy needs to know of it, and keeps the answers for the functions: so the next run need not
-/// wait for clean-stale-records.
+/// Asks EC2 what the stored policy needs to know, and stores the answers for the functions. So the next run need not wait for
+/// clean-stale-records.
 pub(super) async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
     let control = cluster.store.control().await?;
     let (policy, _) = control.checked_policy()?;
@@ -26,7 +26,7 @@ pub(super) async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -
         return Ok(());
     };
     let now = context.now();
-    // Also what is not due: whoever stores a policy may just have made a subnet or a reservation.
+    // All parts are read, due or not: the person may have made a subnet or a reservation just before.
     let read = catalogue::read(offers, &policy, &policy.catalogue, &policy.parts_wanted(), now).await;
     if let Err(error) = catalogue::keep(&cluster.store, &control, &read).await {
         writeln!(context.err, "what EC2 offers was not stored: {error}; {LATER}")?;

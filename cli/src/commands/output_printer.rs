@@ -1,6 +1,6 @@
-//! Printing bytes of an output: which stream goes where.
+//! Prints bytes of an output, each stream to its place.
 //!
-//! Guarantees: on a terminal nothing in the output is obeyed, elsewhere each byte is printed as it is; of the last lines, none is
+//! Guarantees: a terminal obeys nothing in the output; elsewhere each byte is printed as it is. Of the last lines, none is
 //! printed before all of them are there.
 //! Does not: know where the bytes come from, or whether some are missing.
 
@@ -9,9 +9,9 @@ use model::output::{Stream, Switches};
 use std::io::Write;
 use std::ops::Range;
 
-/// How many bytes are read for each line that is wanted. If lines are longer, fewer lines are printed.
+/// How many bytes are read for each wanted line. If lines are longer, fewer lines are printed.
 const BYTES_A_LINE: u64 = 400;
-/// The most bytes that are read for a number of lines.
+/// The most bytes that are read for the wanted lines.
 const MAX_LINES_BYTES: u64 = 64 << 20;
 
 /// Where the two streams of a job are printed.
@@ -26,19 +26,18 @@ pub(super) enum Route {
 }
 
 impl Route {
-    /// How many bytes at the end of an output are read for so many last lines; `None`: all of it.
+    /// How many bytes at the end of an output are read for this many last lines; `None`: all of it.
     pub(super) fn last_bytes(self, lines: usize) -> Option<u64> {
         match self {
             Self::Apart | Self::Together => {
                 Some((lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES))
             }
-            // Where the last lines of one stream begin is not known before all is read.
+            // The beginning of the last lines of one stream is known only after all is read.
             Self::Only(_) => None,
         }
     }
 }
 
-/// A part of an output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
     bytes: Vec<u8>,
@@ -50,7 +49,7 @@ impl Text {
         Self { bytes: bytes.to_vec(), switches }
     }
 
-    /// Adds what this route prints of a text.
+    /// Adds the parts of a text that this route prints.
     pub(super) fn add(&mut self, route: Route, other: &Self) {
         for (stream, bytes) in other.parts(route) {
             self.switches.note(self.bytes.len() as u64, stream);
@@ -63,13 +62,13 @@ impl Text {
         self.switches.split(&self.bytes).filter(move |(stream, _)| prints(*stream))
     }
 
-    /// What comes from this byte on.
+    /// The text from this byte on.
     pub(super) fn from(&self, from: u64) -> Self {
         let bytes = usize::try_from(from).ok().and_then(|from| self.bytes.get(from..)).unwrap_or_default();
         Self::new(bytes, self.switches.part(from, 0))
     }
 
-    /// What comes before this byte.
+    /// The text before this byte.
     fn up_to(mut self, to: u64) -> Self {
         self.bytes.truncate(usize::try_from(to).unwrap_or(usize::MAX));
         self
@@ -79,14 +78,14 @@ impl Text {
         self.from(begin_of_last(&self.bytes, lines) as u64)
     }
 
-    /// How many lines it has. The last one may have no end.
+    /// The number of lines. The last line may lack its line end.
     pub(super) fn lines(&self) -> usize {
         let ends = self.bytes.iter().filter(|byte| **byte == b'\n').count();
         ends.saturating_add(usize::from(self.bytes.last().is_some_and(|byte| *byte != b'\n')))
     }
 }
 
-/// Where the last lines of a text begin.
+/// The position at which the last lines of a text begin.
 fn begin_of_last(text: &[u8], lines: usize) -> usize {
     let body = text.strip_suffix(b"\n").unwrap_or(text);
     let ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
@@ -96,17 +95,17 @@ fn begin_of_last(text: &[u8], lines: usize) -> usize {
     }
 }
 
-/// Prints the bytes of one output after the other.
+/// Prints the bytes of one output in order.
 #[derive(Debug)]
 pub(super) struct Printer {
     pub(super) route: Route,
     /// Only these bytes of the output are printed; `None`: all.
     pub(super) only: Option<Range<u64>>,
-    /// How many bytes came so far.
+    /// How many bytes have come.
     came: u64,
     /// The beginnings of characters whose rest has not come: of standard output, and of standard error.
     begun: [Vec<u8>; 2],
-    /// How many last lines are held back, and those of what came so far.
+    /// The number of last lines to hold back, and the last lines of what has come.
     held: Option<(usize, Text)>,
 }
 
@@ -115,7 +114,7 @@ impl Printer {
         Self { route, only: None, came: 0, begun: [Vec::new(), Vec::new()], held: None }
     }
 
-    /// From now on, only so many last lines of what comes are printed, when they are released; `None`: all, as it comes.
+    /// From now on, holds back this many last lines of what comes, until `release`. `None`: prints all as it comes.
     pub(super) fn hold(&mut self, lines: Option<usize>) {
         self.held = lines.map(|lines| (lines, Text::default()));
     }
@@ -154,8 +153,8 @@ impl Printer {
         Ok(context.out.flush()?)
     }
 
-    /// Prints what is left of a character that will not get its rest. Lines that are still held back are not all: they are
-    /// dropped.
+    /// Prints the beginning of a character that will not get its rest. Drops lines that are still held back, because some are
+    /// missing.
     pub(super) fn end(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
         self.held = None;
         let [of_out, of_err] = &mut self.begun;
@@ -169,7 +168,6 @@ impl Printer {
     }
 }
 
-/// Where a stream is printed, and whether that is a terminal.
 fn target<'a>(context: &'a mut Context<'_>, route: Route, stream: Stream) -> (&'a mut (dyn Write + Send), Screen) {
     match (route, stream) {
         (Route::Apart, Stream::Err) => (&mut *context.err, context.err_screen),
@@ -177,7 +175,7 @@ fn target<'a>(context: &'a mut Context<'_>, route: Route, stream: Stream) -> (&'
     }
 }
 
-/// Prints bytes as text in which nothing is obeyed. The beginning of a character at the end stays in `part`.
+/// Prints bytes as text that a terminal does not obey. The beginning of a character at the end stays in `part`.
 fn print_text(to: &mut (dyn Write + Send), part: &mut Vec<u8>, bytes: &[u8], screen: Screen) -> anyhow::Result<()> {
     part.extend_from_slice(bytes);
     let last = part.utf8_chunks().last().map(|chunk| chunk.invalid()).unwrap_or_default();
@@ -245,7 +243,7 @@ mod tests {
         assert_eq!(of(Route::Together), (b"o1e1e2o2".to_vec(), Vec::new()));
         assert_eq!(of(Route::Only(Stream::Err)), (b"e1e2".to_vec(), Vec::new()));
         assert_eq!(of(Route::Only(Stream::Out)), (b"o1o2".to_vec(), Vec::new()));
-        // A character of one stream is not torn by the other.
+        // The other stream does not split a character.
         let torn = [Text::new(b"\xe2\x82e\xac", Switches::new(vec![2, 3]))];
         assert_eq!(print(Route::Apart, Screen::Terminal, &torn), ("€".into(), b"e".to_vec()));
         let mut held = Text::default();

@@ -1,11 +1,10 @@
-//! Reading the output of one alloc from its node.
+//! Reads the output of one alloc from its node.
 //!
 //! Flow: the reader writes a follow on the record of the node, the node sends pieces, and the reader finds them in the table
 //! `output`: see [`model::output`].
 //!
-//! Guarantees: prints every byte once and in order, and nothing behind a gap; renews the follow while it reads, and takes it off
-//! the record at the end, so that its node stays until then;
-//! a reader that is killed costs nothing after [`FOLLOW_LASTS`].
+//! Guarantees: every byte is printed once and in order, and nothing after a gap. The follow is renewed during the reading, and
+//! removed from the record at the end; the node stays until then. A killed reader costs nothing after [`FOLLOW_LASTS`].
 //! Does not: wait for ever for a node that does not answer, once the alloc has ended.
 
 use super::output_printer::{Printer, Route, Text};
@@ -22,13 +21,13 @@ use model::{Alloc, ClientStatus, NodeRecord, NodeStateName, NodeStatus};
 
 /// The most pieces that are read in one look.
 const PIECES: u32 = 32;
-/// The alloc and its node are read in one of so many looks.
+/// One look in this many also reads the alloc and its node.
 const LOOKS: u32 = 4;
-/// A follow is renewed when it lasts only so much longer.
+/// A follow is renewed when it ends within this time.
 const RENEW_BEFORE: Span = Span::from_s(45);
-/// How long a node that has heard of the reader may take to say something.
+/// How long a node may take to answer after it has heard of the reader.
 const ANSWERS_WITHIN: Span = Span::from_s(20);
-/// The person is told that the node was asked if this look has found nothing.
+/// After this look without a piece, the person is told that the node was asked.
 const SLOW_LOOK: u32 = LOOKS + 1;
 
 /// Which output is printed.
@@ -40,18 +39,17 @@ pub(super) enum Until {
     End,
 }
 
-/// How a look at an alloc's output went.
+/// The result of a look at an alloc's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// More may come.
     More,
-    /// All is here that is to be printed.
+    /// All that is to be printed has come.
     Done,
-    /// The rest does not come, for this reason.
+    /// The rest does not come. The text says why.
     Cut(String),
 }
 
-/// Reads the output of one alloc from its node.
 pub(super) struct Reader<'a> {
     cluster: &'a Cluster,
     pub(super) alloc_id: AllocId,
@@ -60,21 +58,21 @@ pub(super) struct Reader<'a> {
     follow: Follow,
     /// When the follow was written.
     opened_at: Time,
-    /// The last heartbeat of the node before that.
+    /// The last heartbeat of the node before the follow was written.
     pinged_at: Option<Time>,
     /// The number of the next piece.
     next: u64,
-    /// Where the next piece should begin.
+    /// The offset at which the next piece should begin.
     offset: u64,
-    /// How much there was when the first piece was read.
+    /// The size of the output when its first piece was sent.
     first_size: u64,
-    /// When the node was last seen to do something: a piece came, or a first heartbeat.
+    /// When the node was last heard: by a piece, or by its first heartbeat after the follow was written.
     heard_at: Option<Time>,
     looks: u32,
 }
 
 impl<'a> Reader<'a> {
-    /// Asks the node of this alloc for its output: for so many lines at the end of what there is now, or for all.
+    /// Asks the node of this alloc for its output: for the last `lines` of what there is now, or for all.
     pub(super) async fn open(
         cluster: &'a Cluster,
         alloc: &Alloc,
@@ -84,7 +82,7 @@ impl<'a> Reader<'a> {
         now: Time,
     ) -> anyhow::Result<Self> {
         let follow_id = Rng::real().ulid(now).to_string();
-        // Shows whether the table can be read, before the node sends anything.
+        // Fails if the table cannot be read, before the node sends anything.
         cluster.store.piece(&follow_id, 0).await?;
         let last_bytes = lines.and_then(|lines| route.last_bytes(lines));
         let follow = Follow { follow_id, alloc_id: alloc.id(), last_bytes, until_at: now + FOLLOW_LASTS };
@@ -105,17 +103,17 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Where the next byte would be in the output; `None` if nothing has come.
+    /// The offset of the next byte to print; `None` if nothing has come.
     pub(super) fn printed_to(&self) -> Option<u64> {
         (self.offset > 0).then_some(self.offset)
     }
 
-    /// The node, if this look was the one after which a person wants to know that it was asked.
+    /// The node, if this was the look after which the person is told that the node was asked.
     pub(super) fn slow_node(&self) -> Option<NodeId> {
         (self.looks == SLOW_LOOK && self.next == 0).then_some(self.node_id)
     }
 
-    /// Prints what has come. Last lines are released as soon as all of them are here.
+    /// Prints what has come. Held last lines are released as soon as all of them are here.
     pub(super) async fn poll(&mut self, context: &mut Context<'_>, printer: &mut Printer) -> anyhow::Result<Look> {
         let now = context.now();
         self.renew(now).await;
@@ -139,7 +137,7 @@ impl<'a> Reader<'a> {
             }
         }
         self.looks = self.looks.wrapping_add(1);
-        // There may be more pieces, or it is not time to look at the alloc.
+        // There may be more pieces, or this is not one of the looks that read the alloc.
         if pieces == 0 || self.looks % LOOKS != 1 {
             return Ok(Look::More);
         }
@@ -150,7 +148,7 @@ impl<'a> Reader<'a> {
         Ok(looked)
     }
 
-    /// The text of the next piece, or why it cannot stand behind what came before.
+    /// The text of the next piece, or why it does not continue what came before.
     fn next_text(&mut self, piece: &Piece, now: Time) -> Result<Text, String> {
         let Ok(data) = BASE64_STANDARD.decode(&piece.data) else {
             return Err("the next piece of it cannot be read".to_owned());
@@ -168,7 +166,7 @@ impl<'a> Reader<'a> {
         Ok(Text::new(&data, piece.switches.clone()))
     }
 
-    /// Renews the follow in time, also while there is more to print than comes.
+    /// Renews the follow in time, even while pieces come faster than they are printed.
     async fn renew(&mut self, now: Time) {
         let left = self.follow.until_at.since(now);
         if left >= RENEW_BEFORE && left <= FOLLOW_LASTS {
@@ -182,18 +180,18 @@ impl<'a> Reader<'a> {
         match written.await {
             Ok(true) => self.follow = renewed,
             Ok(false) => {}
-            // The next look tries again, or finds that the node is no more.
+            // The next look tries again, or finds that the node is gone.
             Err(error) => tracing::debug!(%error, "the follow was not renewed"),
         }
     }
 
-    /// Looks at the alloc and at its node: whether more can come.
+    /// Reads the alloc and its node, and says whether more can come.
     async fn beside(&mut self, context: &mut Context<'_>, printer: &mut Printer, now: Time) -> anyhow::Result<Look> {
         let Some(alloc) = self.cluster.store.alloc(self.alloc_id).await? else {
             return Ok(Look::Cut("the alloc is not stored any more".to_owned()));
         };
         if let Some(whole) = whole(&alloc) {
-            // The rest stands in the row.
+            // The row has the rest.
             printer.print(context, &whole.from(self.offset))?;
             return Ok(Look::Done);
         }
@@ -213,7 +211,7 @@ impl<'a> Reader<'a> {
         Ok(if is_late { Look::Cut(format!("node {node} does not answer")) } else { Look::More })
     }
 
-    /// Takes the follow off the record. If that fails, it ends by itself.
+    /// Removes the follow from the record. If that fails, the follow expires by itself.
     pub(super) async fn close(self, now: Time) {
         let store = &self.cluster.store;
         let closed = retried(async || {
@@ -231,13 +229,13 @@ impl<'a> Reader<'a> {
 }
 
 impl Until {
-    /// Whether a reader waits for the output of this alloc, even if its node is silent for long.
+    /// Whether a reader waits for the output of this alloc even if its node is silent for long.
     fn may_wait(self, alloc: &Alloc) -> bool {
         self == Self::End && !alloc.summary.client.is_final()
     }
 }
 
-/// In which time the node of this alloc hears of a reader; `None` if it is no more, or silent.
+/// How soon the node of this alloc hears of a reader; `None` if the node is gone or silent.
 fn hears_within(record: &NodeRecord, alloc: &Alloc) -> Option<Span> {
     if record.node_id() != Some(alloc.summary.node_id) {
         return None;
@@ -247,13 +245,13 @@ fn hears_within(record: &NodeRecord, alloc: &Alloc) -> Option<Span> {
         (NodeStateName::InUse, NodeStatus::Syncing | NodeStatus::Ready) => {
             Some(contact.lease_expires_at.since(contact.last_ping_at))
         }
-        // Its machine may live on for some seconds.
+        // The machine may still run for some seconds.
         (NodeStateName::ShuttingDown, _) => Some(Span::ZERO),
         _ => None,
     }
 }
 
-/// Writes the follow on the record of the alloc's node; if it is waited for, also if the node is silent now.
+/// Writes the follow on the record of the alloc's node. A silent node is an error, unless the reader may wait for it.
 async fn write(
     cluster: &Cluster,
     alloc: &Alloc,
@@ -279,8 +277,8 @@ pub(super) fn whole(alloc: &Alloc) -> Option<Text> {
     let is_whole = client.is_final()
         && match &alloc.log_tail {
             None => client != ClientStatus::Lost,
-            // A longer output is cut at a character, which has at most four bytes. A tail that is cut shorter says so. What is
-            // no text has replacement characters.
+            // A longer output is cut between two characters, and a character has at most four bytes. A tail that is cut shorter says
+            // so. Bytes that are no text have become replacement characters.
             Some(tail) => {
                 tail.len() < MAX_LOG_TAIL_BYTES - 4 && !tail.starts_with(model::wire::CUT) && !tail.contains('\u{fffd}')
             }
@@ -288,7 +286,6 @@ pub(super) fn whole(alloc: &Alloc) -> Option<Text> {
     is_whole.then(|| tail_of(alloc))
 }
 
-/// The end of an output, as the row of its alloc has it.
 pub(super) fn tail_of(alloc: &Alloc) -> Text {
     Text::new(alloc.log_tail.as_deref().unwrap_or_default().as_bytes(), alloc.tail_switches.clone())
 }

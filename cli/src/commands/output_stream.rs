@@ -1,8 +1,8 @@
-//! Printing the output of a job, while it runs and after it ended.
+//! Prints the output of a job, while it runs and after it ended.
 //!
-//! Guarantees: prints the output of each alloc in the order of its bytes, and nothing of it behind a gap; says on standard error
-//! what is missing and why, and [`OutputStream::outcome`] says that something is; one failed read does not end it.
-//! Does not: wait for a node that cannot answer any more, or for an output that is not stored yet.
+//! Guarantees: the output of each alloc is printed in the order of its bytes, and nothing of it after a gap. Standard error says
+//! what is missing and why, and [`OutputStream::outcome`] says whether something is. One failed read does not end it.
+//! Does not: wait for a node that can no longer answer, or for an output that is not stored yet.
 
 use super::output_printer::{Printer, Route, Text};
 use super::output_reader::{Look, Reader, Until, tail_of, whole};
@@ -17,35 +17,34 @@ use store::{DbError, WriteError};
 
 /// The time between two looks for output.
 pub(super) const POLL: Duration = Duration::from_millis(500);
-/// The stream ends after this many failed looks in a row.
 const FAILED_LOOKS: u32 = 5;
 /// The exit code if a part of the output is missing: EX_IOERR of sysexits.h.
 pub(super) const MISSING: u8 = 74;
-/// When a node that could not be asked is asked again.
+/// After this time, a node that could not be asked is asked again.
 const ASK_AGAIN: Span = Span::from_s(10);
 
-/// The output of one member of a job: of each alloc in turn.
+/// The output of one member of a job, alloc after alloc.
 pub(super) struct OutputStream<'a> {
     cluster: &'a Cluster,
     member: u32,
-    /// Only so many lines at the end of what there is when the reading of an alloc begins.
+    /// Only this many lines at the end of what there is when the reading of an alloc begins.
     pub(super) lines: Option<usize>,
     until: Until,
-    /// Whether to say what is waited for.
+    /// Whether to say nothing while it waits for a node.
     pub(super) quiet: bool,
     reader: Option<Reader<'a>>,
-    /// The allocs that need not be printed, or were.
+    /// The allocs that were printed, or need not be.
     done: BTreeSet<AllocId>,
     /// The alloc whose node could not be asked, and when it is asked again.
     unasked: Option<(AllocId, Time)>,
-    /// Whether something that was to be printed was not.
+    /// Whether a part that was to be printed is missing.
     misses: bool,
     pub(super) printer: Printer,
     failed_looks: u32,
 }
 
 impl<'a> OutputStream<'a> {
-    /// The output of a member's allocs, except these.
+    /// The output of a member's allocs, without those in `except`.
     pub(super) fn new(
         cluster: &'a Cluster,
         member: u32,
@@ -68,12 +67,11 @@ impl<'a> OutputStream<'a> {
         }
     }
 
-    /// How the command ends that printed it.
+    /// The outcome of the command that printed the output.
     pub(super) const fn outcome(&self) -> Outcome {
         if self.misses { Outcome::Code(MISSING) } else { Outcome::Done }
     }
 
-    /// Prints all that there is to print now.
     pub(super) async fn print(mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Outcome> {
         while !self.poll(context, job).await? {
             tokio::time::sleep(POLL).await;
@@ -81,10 +79,10 @@ impl<'a> OutputStream<'a> {
         Ok(self.outcome())
     }
 
-    /// Prints what is new. Returns whether there is nothing more to print now: no alloc of the member is left.
+    /// Prints what is new. Returns whether nothing is left to print now: every alloc of the member is done.
     pub(super) async fn poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
         match self.try_poll(context, job).await {
-            // A stream may last for hours, and a read or a write of the tables may fail meanwhile.
+            // A stream may last for hours, so a few failed reads or writes of the tables do not end it.
             Err(error) if (error.is::<DbError>() || error.is::<WriteError>()) && self.failed_looks < FAILED_LOOKS => {
                 self.failed_looks += 1;
                 Ok(false)
@@ -125,7 +123,7 @@ impl<'a> OutputStream<'a> {
         }
     }
 
-    /// Opens the next alloc. An ended alloc is printed at once if its row has the whole output, or if it is stored.
+    /// Opens the next alloc. An ended alloc is printed at once if its row has the whole output, or if all of it is stored.
     async fn open(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Opened> {
         let mut allocs = self.cluster.store.allocs_of(job).await?.rows;
         allocs.retain(|a| a.id().member == self.member && !self.done.contains(&a.id()));
@@ -167,7 +165,7 @@ impl<'a> OutputStream<'a> {
                     }
                     self.done.insert(id);
                 }
-                // Its end is printed when it has ended, unless its node can be asked before.
+                // Its output is printed when it has ended, unless its node can be asked before.
                 Err(why) => {
                     if denied(&why) && self.unasked.is_none_or(|(unasked, _)| unasked != id) {
                         writeln!(context.err, "the output of {id} is not printed as it comes: {}", said(&why))?;
@@ -180,7 +178,7 @@ impl<'a> OutputStream<'a> {
         Ok(Opened::Nothing)
     }
 
-    /// What is stored of the output of an ended alloc; or else, if it is to be stored, why nothing is.
+    /// What is stored of the output of an ended alloc. The error says why nothing is; it is `None` if nothing is to be stored yet.
     async fn stored(&self, alloc: &Alloc) -> Result<Stored, Option<String>> {
         match &alloc.output_s3 {
             Some(place) if alloc.summary.client.is_final() => {
@@ -190,7 +188,7 @@ impl<'a> OutputStream<'a> {
         }
     }
 
-    /// Prints what is stored of the output of an alloc, from this byte on.
+    /// Prints what is stored of the output of an alloc, from byte `from` on.
     async fn print_stored(
         &mut self,
         context: &mut Context<'_>,
@@ -199,7 +197,7 @@ impl<'a> OutputStream<'a> {
         from: u64,
     ) -> anyhow::Result<()> {
         let Stored { place, size, is_all } = stored;
-        // The last lines of what the node had were printed before.
+        // `from` is above 0 if the node has sent a part. Then its last lines were printed already.
         let lines = self.lines.filter(|_| from == 0);
         self.printer.hold(lines);
         let from = lines.map_or(from, |lines| stored_output::begin_of_last(lines, self.printer.route, *size));
@@ -218,7 +216,7 @@ impl<'a> OutputStream<'a> {
         Ok(())
     }
 
-    /// Prints the rest of an output that its node does not send, if it is stored.
+    /// Handles an output whose rest does not come from its node: prints the rest if it is stored.
     async fn without_node(
         &mut self,
         context: &mut Context<'_>,
@@ -247,19 +245,19 @@ impl<'a> OutputStream<'a> {
         }
     }
 
-    /// Prints what is wanted of a text to which nothing is added.
+    /// Prints a text that is complete: all of it, or its last lines.
     fn print_whole(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
         self.printer.hold(self.lines);
         self.printer.print(context, text)?;
         self.printer.release(context)
     }
 
-    /// Prints the end of an output of which nothing was printed, as the row of the alloc has it. Who follows an output gets it
-    /// from its beginning on, and never only its end.
+    /// Prints the end of an output from the row of its alloc, if nothing of it was printed before. A reader that follows an output
+    /// never gets only its end.
     fn print_tail(&mut self, context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
         let (id, node) = (alloc.id(), alloc.summary.node_id);
         if self.printer.only.is_some() {
-            // Nobody knows which part of the output the row has.
+            // It is not known which part of the output the row has.
             self.misses = true;
             return Ok(writeln!(context.err, "the output of the element is not there any more: node {node} had it")?);
         }
@@ -277,19 +275,19 @@ impl<'a> OutputStream<'a> {
         }
         let mut text = Text::default();
         text.add(self.printer.route, &tail_of(alloc));
-        // The first line is a part of one.
+        // The first line of the tail may be a part of a line.
         self.misses |= self.lines.is_none_or(|lines| text.lines() <= lines);
         writeln!(context.err, "the last {} bytes of the output of {id}, as node {node} reported them:", tail.len())?;
         self.print_whole(context, &text)
     }
 
-    /// Ends the reading before all was printed.
+    /// Stops the reading before all was printed.
     pub(super) async fn leave(&mut self, now: Time) {
         self.misses = true;
         self.close(now).await;
     }
 
-    /// Ends the reading of the present alloc.
+    /// Stops the reading of the current alloc.
     pub(super) async fn close(&mut self, now: Time) {
         if let Some(reader) = self.reader.take() {
             self.done.insert(reader.alloc_id);
@@ -298,26 +296,25 @@ impl<'a> OutputStream<'a> {
     }
 }
 
-/// What there is to read.
+/// The next alloc to read.
 enum Opened {
     Reader,
     /// No alloc is left.
     Nothing,
-    /// An alloc is left whose node cannot be asked now.
+    /// An alloc is left, and its node cannot be asked now.
     Waits,
 }
 
-/// Says that an output does not come from its node, and why it is not stored, if it is to be.
+/// Prints that an output does not come from its node, and why it is not stored.
 fn tell(context: &mut Context<'_>, cannot: &str, absent: Option<String>) -> std::io::Result<()> {
     [cannot.to_owned()].into_iter().chain(absent).try_for_each(|line| writeln!(context.err, "{line}"))
 }
 
-/// Whether the permissions of the caller do not allow the call.
 fn denied(error: &anyhow::Error) -> bool {
     matches!(show::db_error(error), Some(DbError::Refused { code, .. }) if code == "AccessDeniedException")
 }
 
-/// The error for people. A call that permissions do not allow has a long text, which names accounts and roles.
+/// The error for people. The AWS text of a denied call is long, and names accounts and roles.
 fn said(error: &anyhow::Error) -> String {
     match denied(error) {
         true => "your permissions do not allow it (an update of `follows` in the nodes table)".to_owned(),
@@ -325,7 +322,7 @@ fn said(error: &anyhow::Error) -> String {
     }
 }
 
-/// Prints the end of an alloc's output as its row has it: of a job of several members.
+/// Prints the end of an alloc's output from its row, for a job of several members.
 pub(super) fn tail(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
     let (id, node) = (alloc.id(), alloc.summary.node_id);
     let Some(text) = &alloc.log_tail else {

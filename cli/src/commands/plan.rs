@@ -1,8 +1,7 @@
 //! `plan`: what the next run would do, and why.
 //!
-//! Guarantees: nothing is written and no instance is changed. With `--state`, each readable line gets one answer, in
-//! order and at once; a line that cannot be read is named on standard error, and the other lines still get their
-//! answers.
+//! Guarantees: nothing is written and no instance is changed. With `--state`, each readable line gets one answer, in order and at
+//! once. An unreadable line is named on standard error, and the other lines still get their answers.
 //! Does not: decide. The planning code of the functions decides, from the same observation.
 
 use super::{input, policy, what_if};
@@ -36,10 +35,10 @@ pub struct PlanArgs {
     /// Plan as if it were this time: milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Time>,
-    /// Say what would follow for this job if its alloc ended now, for the cause of --if or --if-exit
+    /// Say what would follow for this job if its alloc ended now, with the cause of --if or --if-exit
     #[arg(long, value_name = "JOB", conflicts_with_all = ["state", "policy", "at", "function"], requires = "cause")]
     job: Option<String>,
-    /// The cause: exit:CODE, signal:NAME, memory, timeout, lost, spot (interrupted) or node (it could not
+    /// The cause: exit:CODE, signal:NAME, memory, timeout, lost, spot (its instance was interrupted) or node (its node could not
     /// start it)
     #[arg(long = "if", value_name = "CAUSE", group = "cause", requires = "job", value_parser = what_if::cause)]
     named: Option<EndCause>,
@@ -103,7 +102,7 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
         None => seen,
     };
     let mut refusing = BTreeMap::new();
-    // A run reads again before it acts, so the plan is checked by the same reads. sweep-dispatch makes none.
+    // A run reads again before it acts, so these plans are checked by the same reads. sweep-dispatch has no such check.
     let answer = match args.function {
         Planner::PollAndScale => {
             let seen = with(Observation::read(store, cloud, now).await?);

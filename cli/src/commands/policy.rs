@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a policy is stored only if all of it is valid, and only if the stored version has not changed since the
 //! printed difference was computed. The stored policy has every default filled in, so that a release with other
-//! defaults changes nothing by itself. A text with mistakes that was edited is not lost: it can be edited again, or its file is
+//! defaults changes nothing by itself. An edited text with mistakes is not lost: the person can edit it again, or its file is
 //! kept.
 //! Does not: decide what is valid; `model::policy` does. Keep comments: the stored policy has none.
 
@@ -29,7 +29,7 @@ pub enum PolicyCommand {
     Set(FileArgs),
     /// Change the stored policy in an editor
     Edit(EditArgs),
-    /// Print what `set` would change; the exit code is 1 if that is something
+    /// Print what `set` would change; the exit code is 1 if there is a change
     Diff(FileArgs),
     /// Print the stored policy, or with --defaults a policy to begin with
     #[command(
@@ -48,7 +48,7 @@ pub struct FileArgs {
 /// `policy show`
 #[derive(Args, Clone, Debug)]
 pub struct ShowArgs {
-    /// Print every knob with its unit, meaning and default instead: a file that `check` and `set` take as it is; needs
+    /// Print every knob with its unit, meaning and default instead: a file that `check` and `set` accept as it is; needs
     /// no cluster
     #[arg(long)]
     defaults: bool,
@@ -84,7 +84,6 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
     }
 }
 
-/// Reads and checks a policy.
 pub(crate) fn read(file: &Path) -> anyhow::Result<Policy> {
     let shown = file.display();
     let bytes = std::fs::read(file).with_context(|| format!("{shown} cannot be read"))?;
@@ -174,7 +173,7 @@ async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<Outc
     Ok(Outcome::Done)
 }
 
-/// Opens the editor, as a shell would: the command may have arguments.
+/// Opens the editor by a shell, because the command may have arguments.
 fn open(editor: &str, file: &Path) -> anyhow::Result<()> {
     let status = Command::new("sh").arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(file).status();
     let status = status.with_context(|| format!("the editor {} cannot be started", show::one_line(editor)))?;
@@ -190,7 +189,7 @@ fn as_stored(row: Option<&PolicyRow>) -> Value {
     Policy::from_json(&stored).map_or(stored, |p| p.to_json())
 }
 
-/// Prints what changes, and stores this policy in place of `before`, as it was read.
+/// Prints the changes, and stores this policy if the stored one is still `before`.
 async fn store_over(
     context: &mut Context<'_>,
     cluster: &Cluster,
@@ -213,7 +212,7 @@ async fn store_over(
     stored_as(context, cluster, written, &format!("{} knobs changed", changes.len())).await
 }
 
-/// Says what was stored.
+/// Prints the stored version, and stores the event.
 async fn stored_as(
     context: &mut Context<'_>,
     cluster: &Cluster,
@@ -232,7 +231,7 @@ async fn stored_as(
     record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, context.now()).await
 }
 
-/// A stored policy as a file.
+/// The text of a stored policy as a file.
 fn as_toml(version: u64, document: Value) -> anyhow::Result<String> {
     Ok(format!("# version {version}\n{}", toml::to_string_pretty(&without_nulls(document))?))
 }
@@ -248,7 +247,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// The changes from one policy to another: one line for each changed knob.
+/// The changes from one policy to another, one line for each changed knob.
 fn difference(before: &Value, after: &Value) -> Vec<String> {
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     knobs("", before, &mut old);
@@ -263,7 +262,7 @@ fn difference(before: &Value, after: &Value) -> Vec<String> {
     paths.into_iter().filter_map(line).collect()
 }
 
-/// Every knob by its path. Sizes are keyed by name, so that a new order of sizes is not a change.
+/// Collects every knob by its path. Sizes have their names as keys, so that another order of sizes is no change.
 fn knobs(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
     let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     match value {

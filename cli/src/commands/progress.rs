@@ -1,16 +1,15 @@
 //! A progress bar on standard error, if that is a terminal.
 //!
-//! Guarantees: in a pipe or a file there is nothing of it; when it ends, its line is empty again.
+//! Guarantees: a pipe or a file gets nothing of it. When the bar ends, its line is empty again.
 //! Does not: measure time.
 
 use std::io::{self, IsTerminal, Write};
 
 /// The width of the bar, in characters.
 const WIDTH: u64 = 30;
-/// Fewer than so many things are done before anybody looks.
+/// With fewer things than this, no bar is shown: they are done too soon.
 const FEWEST: usize = 200;
 
-/// A bar for a number of things.
 #[derive(Debug)]
 pub(super) struct Bar {
     what: &'static str,
@@ -21,13 +20,11 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    /// A bar for so many things.
     pub(super) fn new(what: &'static str, all: usize) -> Self {
         let is_shown = all >= FEWEST && io::stderr().is_terminal();
         Self { what, all: all as u64, done: 0, drawn: None, is_shown }
     }
 
-    /// So many more are done.
     pub(super) fn add(&mut self, done: usize) {
         self.done = self.done.saturating_add(done as u64).min(self.all);
         let filled = self.filled();

@@ -1,9 +1,9 @@
 //! `run`: submits one job, prints its output as it comes, and ends as the job's command did.
 //!
-//! Guarantees: the exit code is that of the job's command if it has one; the job is cancelled only if the person says so;
-//! what the job printed on standard output goes to standard output, and what it printed on standard error to standard error,
-//! where this command says how the job goes; a part of the output that is missing is an error.
-//! Does not: stream the output of a job of several nodes. The end of each member's output is printed when the job ends.
+//! Guarantees: the exit code is that of the job's command if it has one. The job is cancelled only if the person says so. The
+//! standard output of the job goes to standard output, and its standard error to standard error, where this command also says how
+//! the job goes. A missing part of the output is an error.
+//! Does not: stream the output of a job of several members. The end of each member's output is printed when the job ends.
 
 use super::follow::{Followed, Tells, end_of, last_allocs};
 use super::input;
@@ -22,9 +22,9 @@ use model::{EndCause, Job, JobSpec, JobState};
 use std::collections::BTreeSet;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// The exit code if the job ended without an exit code of its command, or if it is not known how it ended.
+/// The exit code of a job that ended without an exit code of its command, or whose end is not known.
 const NO_CODE: u8 = 125;
-/// The exit code of a cancelled job, and of a wait that the person has left: as after Ctrl-C.
+/// The exit code of a cancelled job, and of a wait that the person left: as after Ctrl-C (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
 
 /// `run`
@@ -50,7 +50,7 @@ pub struct RunArgs {
     command: Vec<String>,
 }
 
-/// What the person does meanwhile.
+/// An event from the person while the job runs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// Ctrl-C.
@@ -59,7 +59,7 @@ pub(super) enum Heard {
     Line(String),
 }
 
-/// Listens to the person: Ctrl-C, and after the first one a line.
+/// Listens for Ctrl-C, and for lines after the first Ctrl-C.
 #[allow(clippy::disallowed_methods, reason = "the terminal is read only after Ctrl-C")]
 fn listen() -> std::io::Result<UnboundedReceiver<Heard>> {
     let mut interrupts = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
@@ -76,7 +76,7 @@ fn listen() -> std::io::Result<UnboundedReceiver<Heard>> {
     Ok(heard)
 }
 
-/// Reads lines in a thread of its own: a read of the terminal cannot be ended, and must not keep the program from ending.
+/// Reads lines in a thread: a read of the terminal cannot be cancelled, and must not keep the program from ending.
 fn read_lines(hear: UnboundedSender<Heard>) {
     std::thread::spawn(move || {
         let mut line = String::new();
@@ -85,7 +85,7 @@ fn read_lines(hear: UnboundedSender<Heard>) {
                 return;
             }
         }
-        // Nobody can answer.
+        // Standard input has ended, so nobody can answer.
         let _ = hear.send(Heard::Line(String::new()));
     });
 }
@@ -98,7 +98,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Re
     run_with(context, args, heard).await
 }
 
-/// [`run`], with this person.
+/// [`run`], with the events of the person.
 pub(super) async fn run_with(
     context: &mut Context<'_>,
     args: &RunArgs,
@@ -125,7 +125,7 @@ pub(super) async fn run_with(
             stream.close(context.now()).await;
             return Ok(Outcome::Code(INTERRUPTED));
         }
-        // Nobody reads the output any more. The job goes on.
+        // The reader of the output has closed the pipe. The job goes on.
         Err(e) if show::is_closed(&e) => return Err(e),
         Err(e) => {
             writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
@@ -147,7 +147,7 @@ pub(super) async fn run_with(
     }
 }
 
-/// Waits for the end of the job. `false` if the person leaves it.
+/// Waits for the end of the job. Returns `false` if the person left the wait.
 async fn follow(
     context: &mut Context<'_>,
     cluster: &Cluster,
@@ -195,10 +195,10 @@ async fn follow(
     Ok(true)
 }
 
-/// Prints what an ended job printed, and says how it ended.
+/// Prints the output of an ended job of several members, and says how the job ended.
 async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, is_quiet: bool) -> anyhow::Result<Outcome> {
     let allocs: Vec<_> = last_allocs(cluster.store.allocs_of(job).await?.rows).collect();
-    // The output of a job of one member was printed as it came.
+    // The output of one member was printed while the job ran.
     for alloc in allocs.iter().filter(|_| job.summary.needs.nodes > 1) {
         writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
         tail(context, alloc)?;
@@ -207,7 +207,7 @@ async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, is_quiet
     if !is_quiet || state != JobState::Complete {
         writeln!(context.err, "job {} {}", short(job.summary.job_id), end_of(job))?;
     }
-    // The member decides with which the job failed.
+    // The exit code is that of the member with which the job failed.
     let code = job.cause().and_then(EndCause::exit_code);
     Ok(match state {
         JobState::Complete => Outcome::Done,

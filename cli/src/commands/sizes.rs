@@ -1,7 +1,7 @@
 //! `sizes`: which machines the sizes of a policy mean today, at which prices, and how much of the account's quotas is used.
 //!
-//! Guarantees: a price or a quota is one that AWS told; what is not known is shown as unknown, or left out.
-//! Does not: store anything, or say which machine the next launch takes. The plan does, with what EC2 refuses meanwhile.
+//! Guarantees: a price or a quota is one that AWS told. An unknown value is shown as unknown, or left out.
+//! Does not: store anything, or say which machine the next launch takes. The plan does, and it knows what EC2 refuses.
 
 use super::offers::price;
 use super::policy;
@@ -35,7 +35,7 @@ pub struct SizesArgs {
     json: bool,
 }
 
-/// A machine that a size may be.
+/// An instance type that a size may be.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     size: String,
@@ -50,23 +50,22 @@ struct Row {
     /// The capacity reservation, if the market is `reserved`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reservation: Option<String>,
-    /// The price that counts, in dollars an hour; `None` if it is not known, and then nothing is bought.
+    /// The price for launches, in dollars an hour. `None` if it is not known: then none is launched.
     price_per_hour: Option<Usd>,
-    /// The price on demand by the price list.
+    /// The on-demand price of the price list.
     on_demand: Option<Usd>,
     /// The spot prices by zone.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     spot: BTreeMap<String, Usd>,
     zones: BTreeSet<String>,
-    /// What differs from EC2, or from what is stored.
+    /// Differences from EC2 or from what is stored, and other remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
-    /// How the row differs from what is stored: `new`, `changed` or `gone`.
+    /// How the row differs from the stored catalogue: `new`, `changed` or `gone`.
     #[serde(skip_serializing_if = "Option::is_none")]
     differs: Option<&'static str>,
 }
 
-/// What the command shows.
 #[derive(Serialize)]
 struct Shown {
     sizes: Vec<Row>,
@@ -91,7 +90,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
     }
     rows.sort_by(|a, b| order(a).cmp(&order(b)));
     let mut quotas = quotas::used(&catalogue.quotas, &cluster.store.nodes().await?);
-    // A size may be bought on either market.
+    // The quotas of both markets are shown, whichever market a row has.
     let markets = [Market::OnDemand, Market::Spot];
     let counted: BTreeSet<_> =
         rows.iter().flat_map(|row| markets.map(|market| quota_of(market, &row.instance_type))).collect();
@@ -109,12 +108,12 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
     Ok(Outcome::done_if(faults.is_empty() && is_complete))
 }
 
-/// The order of the lines: by size, the cheapest first, and what has no known price last.
+/// The order of the lines: by size, the cheapest first, and rows without a known price last.
 fn order(row: &Row) -> impl Ord + use<'_> {
     (row.size.as_str(), row.price_per_hour.is_none(), row.price_per_hour, row.instance_type.as_str())
 }
 
-/// Asks EC2 for everything about the sizes of a policy: also about those of one type, to compare what the policy says.
+/// Asks EC2 about all sizes of a policy. Sizes of one type are asked about, too, to compare what the policy says.
 async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Catalogue> {
     let offers: &dyn Offers =
         cluster.cloud.offers().ok_or_else(|| anyhow::anyhow!("this cloud does not say what it offers"))?;
@@ -125,7 +124,7 @@ async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Ca
     Ok(Catalogue { wanted: policy.catalogue_wanted(), ..read })
 }
 
-/// The machines of each size by a catalogue.
+/// The rows of each size by this catalogue.
 fn rows_of(policy: &Policy, catalogue: &Catalogue) -> Vec<Row> {
     let known = policy.clone().with_catalogue(catalogue.clone());
     let mut rows: Vec<Row> = known.size.iter().map(|size| row(size, catalogue)).collect();
@@ -178,7 +177,7 @@ fn row(size: &Size, catalogue: &Catalogue) -> Row {
     }
 }
 
-/// Marks how these rows differ from the stored ones, and adds those that are gone.
+/// Marks how these rows differ from the stored ones, and adds the stored rows that are gone.
 fn compared(mut rows: Vec<Row>, stored: &[Row]) -> Vec<Row> {
     let same =
         |a: &Row, b: &Row| (&a.size, &a.instance_type, &a.reservation) == (&b.size, &b.instance_type, &b.reservation);
@@ -197,7 +196,7 @@ fn compared(mut rows: Vec<Row>, stored: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// Notes where a size of one type says something else than EC2. Returns whether EC2 answered and has all these types.
+/// Adds a note to each size of one type that differs from EC2. Returns whether EC2 answered and has all these types.
 fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) -> bool {
     if catalogue.part(Part::Types).error.is_some() {
         return false;

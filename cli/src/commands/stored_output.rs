@@ -1,7 +1,6 @@
-//! Reading an output from S3, where its node stores it in pieces: see `model::stored`.
+//! Reads an output from S3, where its node stores it in pieces: see `model::stored`.
 //!
-//! Guarantees: the bytes come in order and once; one piece is in memory at a time; what is printed is a beginning of the output
-//! without a gap.
+//! Guarantees: the bytes come in order and once, without a gap. One piece is in memory at a time.
 //! Does not: wait for an output that is not stored yet.
 
 use super::output_printer::{Printer, Route, Text};
@@ -12,29 +11,29 @@ use s3::{Head, S3Error};
 use std::ops::Range;
 use std::time::Duration;
 
-/// How often a call is made again, if S3 gives no usable answer or the connection breaks.
+/// How often a call is retried if S3 gives no usable answer or the connection breaks.
 const AGAIN: u32 = 3;
-/// The wait before that.
+/// The wait before each retry.
 const WAIT: Duration = Duration::from_secs(1);
 /// The most bytes of the list of switches of a piece: each has at most eight digits and a comma.
 const LIST_BYTES: u64 = 9 * PIECE_BYTES + 2;
 
-/// What is stored of an output.
+/// The stored part of an output.
 pub(super) struct Stored {
     pub(super) place: S3Place,
-    /// How many bytes from its beginning on, as far as S3 says.
+    /// The number of stored bytes, from the beginning on.
     pub(super) size: u64,
     pub(super) is_all: bool,
 }
 
-/// Finds out how much is stored at this place, in few calls. The error says why nothing is, or why it is not known.
+/// Finds the size of the stored part, in few calls. The error says why nothing is stored, or why it is not known.
 pub(super) async fn find(cluster: &Cluster, place: &S3Place) -> Result<Stored, String> {
     let (no, head) = last_piece(cluster, place).await.map_err(|error| said(&error, place))?;
     let size = no.saturating_mul(PIECE_BYTES).saturating_add(head.bytes);
     Ok(Stored { place: place.clone(), size, is_all: head.then.as_deref() == Some(END) })
 }
 
-/// The number of the last piece, and what it says of itself.
+/// The number of the last piece, and its head.
 async fn last_piece(cluster: &Cluster, place: &S3Place) -> Result<(u64, Head), S3Error> {
     let mut last: (u64, Head) = (0, again(async || cluster.outputs.head(&place.piece(0)).await).await?);
     let (mut step, mut absent): (u64, Option<u64>) = (1, None);
@@ -51,7 +50,7 @@ async fn last_piece(cluster: &Cluster, place: &S3Place) -> Result<(u64, Head), S
                 last = (no, head);
                 step = step.saturating_mul(2);
             }
-            // The first piece could be read, so this one is not there. Who may not list the bucket is not told so.
+            // The first piece could be read, so this one is absent. Without the permission to list the bucket, S3 says "denied" for that.
             Err(S3Error::Absent | S3Error::Denied(_)) => absent = Some(no),
             Err(error) => return Err(error),
         }
@@ -59,7 +58,7 @@ async fn last_piece(cluster: &Cluster, place: &S3Place) -> Result<(u64, Head), S
     Ok(last)
 }
 
-/// Prints these bytes of what is stored. Returns up to which byte, and why not all if it is not all.
+/// Prints these bytes of the stored part. Returns the end of the printed bytes, and why it stopped there if some are missing.
 pub(super) async fn print(
     cluster: &Cluster,
     context: &mut Context<'_>,
@@ -78,13 +77,13 @@ pub(super) async fn print(
     Ok((range.end.max(range.start), None))
 }
 
-/// From which byte on an output of this size is read for its last lines: from the beginning of a piece.
+/// The byte from which an output of this size is read for its last lines: the beginning of a piece.
 pub(super) fn begin_of_last(lines: usize, route: Route, size: u64) -> u64 {
     let first = route.last_bytes(lines).map_or(0, |bytes| size.saturating_sub(bytes) / PIECE_BYTES);
     first.saturating_mul(PIECE_BYTES)
 }
 
-/// One piece of an output of which this many bytes are known to be stored.
+/// One piece of an output that has at least `size` stored bytes.
 async fn piece(cluster: &Cluster, place: &S3Place, no: u64, size: u64) -> Result<Text, S3Error> {
     let (s3, object) = (&cluster.outputs, place.piece(no));
     let (head, mut bytes) = again(async || s3.get(&object, PIECE_BYTES).await).await?;
@@ -92,7 +91,7 @@ async fn piece(cluster: &Cluster, place: &S3Place, no: u64, size: u64) -> Result
     if (bytes.len() as u64) < want {
         return Err(S3Error::Failed(format!("{object} has become smaller")));
     }
-    // It may have grown.
+    // The piece may have grown since its size was read.
     bytes.truncate(usize::try_from(want).unwrap_or(usize::MAX));
     let mut switches = Switches::default();
     if head.streams.as_deref() == Some(BOTH) {
@@ -102,7 +101,6 @@ async fn piece(cluster: &Cluster, place: &S3Place, no: u64, size: u64) -> Result
     Ok(Text::new(&bytes, switches))
 }
 
-/// Makes a call again while there is no usable answer.
 async fn again<T>(call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, S3Error> {
     let mut left = AGAIN;
     loop {
@@ -114,11 +112,10 @@ async fn again<T>(call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, S3Err
     }
 }
 
-/// Why an object is not read, for people.
 fn said(error: &S3Error, place: &S3Place) -> String {
     match error {
         S3Error::Absent => format!("{place} is not there: its node has not stored it yet"),
-        // S3 gives this answer for an object that is not there, if the caller may not list the bucket.
+        // S3 also gives this answer for an absent object if the caller may not list the bucket.
         S3Error::Denied(why) => format!(
             "{place} is not there yet, or your permissions do not allow it (s3:GetObject on it, and s3:ListBucket to tell \
              the two apart): {why}"

@@ -1,13 +1,12 @@
-//! JSON from people's files: a name that stands twice in one object is a mistake. Usually the last one would count, silently.
+//! JSON from people's files: a name that occurs twice in one object is an error. serde_json would silently take the last one.
 //!
-//! Guarantees: what is read holds everything that the text says.
+//! Guarantees: nothing that the text says is dropped.
 //! Does not: know what the names mean.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// Reads a text as JSON.
 pub(super) fn parse(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str::<Strict>(text).map(|strict| strict.0)
 }
@@ -22,7 +21,7 @@ impl<'de> Deserialize<'de> for Strict {
 
 struct Whole;
 
-/// Values without parts, which are taken as they are.
+/// Visits values without parts, which are taken as they are.
 macro_rules! plain {
     ($($visit:ident: $value:ty),*) => {
         $(fn $visit<E: Error>(self, value: $value) -> Result<Value, E> {

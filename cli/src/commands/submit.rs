@@ -1,7 +1,7 @@
 //! `submit`: submits one job, or several identical jobs.
 //!
-//! Guarantees: every printed id is a stored job; with `--wait`, the exit code says whether all of them completed.
-//! Does not: place anything. poll-and-scale does; the new job or the schedule starts it.
+//! Guarantees: every printed id is a stored job. With `--wait`, the exit code says whether all jobs completed.
+//! Does not: place anything. poll-and-scale does; the new job or the schedule starts its run.
 
 use super::amounts::{gibibytes, mebibytes, seconds};
 use super::array_numbers::Numbers;
@@ -25,7 +25,6 @@ use model::{
 };
 use std::path::PathBuf;
 
-/// The most jobs of one submission.
 const MOST_JOBS: u64 = 10_000;
 
 /// A job, as options: what its members need, what they run, and how failures are treated.
@@ -43,10 +42,10 @@ pub(super) struct JobOptions {
     /// Memory for each member: in MiB, or with a unit such as 512M or 1.5G
     #[arg(long, default_value_t = Needs::DEFAULT.memory_mib, value_name = "SIZE", value_parser = mebibytes)]
     memory: u64,
-    /// Scratch space for each member, which is stopped if it writes more: in GiB, or with a unit such as 100G or 2T
+    /// Scratch space for each member, in GiB or with a unit such as 100G or 2T; a member that writes more is stopped
     #[arg(long, default_value_t = Needs::DEFAULT.scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
     scratch: u64,
-    /// GPUs for each member, which no other job uses meanwhile
+    /// GPUs for each member; no other job uses them meanwhile
     #[arg(long, default_value_t = Needs::DEFAULT.gpus)]
     gpus: u32,
     #[command(flatten)]
@@ -67,10 +66,10 @@ pub(super) struct JobOptions {
     /// A cache: a named volume that stays on the node after the job ends; may be given several times
     #[arg(long = "cache", value_name = "NAME", action = ArgAction::Append)]
     caches: Vec<String>,
-    /// A variable of the environment; NAME alone takes its value here. May be given several times
+    /// A variable of the environment; NAME alone takes the value that it has here. May be given several times
     #[arg(long, value_name = "NAME[=VALUE]", action = ArgAction::Append, value_parser = variable)]
     env: Vec<Variable>,
-    /// Variables from a file: NAME=VALUE or NAME in each line; # begins a comment. --env comes before it
+    /// Variables from a file: NAME=VALUE or NAME in each line; # begins a comment. --env overrides it
     #[arg(long, value_name = "FILE", action = ArgAction::Append)]
     env_file: Vec<PathBuf>,
     /// The role of the job in AWS: the name of one that the policy lists in jobs.roles
@@ -95,10 +94,10 @@ pub(super) struct JobOptions {
     /// The time between TERM and KILL
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.kill_timeout_s, value_name = "TIME", value_parser = seconds)]
     kill_timeout: u64,
-    /// The signal that says a stop is near, such as USR1; all its processes get it. By default TERM, which asks it to stop
+    /// The signal that says a stop is near, such as USR1; all processes of the job get it. By default TERM, which asks them to stop
     #[arg(long, value_name = "SIGNAL")]
     stop_signal: Option<Signal>,
-    /// How long before TERM it gets the signal, also before its time-out
+    /// How long before TERM the job gets that signal, also before its time-out
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.stop_notice_s, value_name = "TIME", value_parser = seconds)]
     stop_notice: u64,
     /// How long to wait for a silent node before its alloc is lost; 0 for no wait
@@ -111,15 +110,15 @@ pub(super) struct JobOptions {
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.reconcile)]
     reconcile: Reconcile,
     /// When to run it again, and how: CAUSE[,CAUSE…]=DO[,DO…]; may be given several times, and the first rule that names the
-    /// cause decides. CAUSE is exit:75, exit:75-78, exit:*, signal:9, signal:*, memory, timeout, failed, lost, spot (its instance was
-    /// interrupted) or node (it could not start it). DO is fail, or again*N (again*any: as often as it takes) with any of pause=30s, elsewhere, on-demand,
-    /// memory*1.5 and max-memory=64G
+    /// cause decides. CAUSE is exit:75, exit:75-78, exit:*, signal:9, signal:*, memory, timeout, failed, lost, spot (its instance
+    /// was interrupted) or node (its node could not start it). DO is fail, or again*N (again*any: without a limit) with any of
+    /// pause=30s, elsewhere, on-demand, memory*1.5 and max-memory=64G
     #[arg(long = "retry", value_name = "RULE", action = ArgAction::Append)]
     retry: Vec<RetryRule>,
-    /// How often to run it again after it failed by itself, where no rule says it: as --retry failed=again*N behind the rules
+    /// How often to run it again after it failed by itself, if no rule decides: as --retry failed=again*N after the rules
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_failed, value_name = "N")]
     retry_failed: u32,
-    /// How often to run it again after its node was lost, where no rule says it; 0 for never
+    /// How often to run it again after its node was lost, if no rule decides; 0 for never
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_lost, value_name = "N")]
     retry_lost: u32,
     /// Run it only after this job is complete: an id, a part of an id or a name; may be given several times. If that job
@@ -136,29 +135,29 @@ pub(super) struct JobOptions {
 pub struct SubmitArgs {
     #[command(flatten)]
     pub(super) job: JobOptions,
-    /// So many jobs: each has NODEKEEPER_ARRAY_INDEX, from 0, and NODEKEEPER_ARRAY_COUNT in its environment
+    /// Submit this many jobs; each has NODEKEEPER_ARRAY_INDEX, from 0, and NODEKEEPER_ARRAY_COUNT in its environment
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ARRAY)))]
     count: u32,
     /// An array of jobs with these numbers, such as 0-199 or 1,3,10-20: as --count, with these indexes. With %N at the
     /// end, at most N of them are placed at the same time
     #[arg(long, value_name = "NUMBERS[%N]", conflicts_with_all = ["count", "file"])]
     array: Option<Numbers>,
-    /// Run so many elements of the array in one alloc, one after the other, instead of each as a job of its own: for commands that take
-    /// seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element
+    /// Run this many elements of the array in one alloc, one after the other, and not each as a job of its own: for commands that
+    /// take seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element
     #[arg(long, value_name = "N", requires = "elements", conflicts_with = "file", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACK)))]
     pack: Option<u32>,
     /// How many elements of a pack run at the same time: they share what the job needs
     #[arg(long, value_name = "N", requires = "pack", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_AT_ONCE)))]
     at_once: u32,
     /// A job from each line of this file, or of standard input with `-`. A line is a JSON object with the attributes of a
-    /// job, as `job --json` shows them (what describes the state of that job is left out); what it does not name is as the
-    /// options say. The same file given again writes only what is missing; when all its jobs have ended, it is new
+    /// job, as `job --json` shows them (what describes the state of that job is left out); the options give the attributes that
+    /// it leaves out. The same file given again writes only what is missing; when all its jobs have ended, it is new
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     pub(crate) file: Option<PathBuf>,
     /// Read standard input to its end, 12 KiB at most, and give it to the command of each job. Without this it is not read
     #[arg(long, short = 'i', conflicts_with = "file")]
     stdin: bool,
-    /// Submit a file once more that was submitted before
+    /// Submit again a file that was submitted before
     #[arg(long, requires = "file")]
     pub(super) again: bool,
     /// Wait until every job has ended; the exit code is 1 if a job did not complete
@@ -173,8 +172,8 @@ pub struct SubmitArgs {
 }
 
 impl SubmitArgs {
-    /// The jobs like this one, and their numbers: of a pack, that of its first element. Several jobs have their number and how many
-    /// there are in their environment.
+    /// The jobs of these options, and their numbers. A pack has the number of its first element. Each job of an array has in its
+    /// environment how many elements the array has and, if it is no pack, its own number.
     fn specs(&self, spec: &JobSpec) -> Result<Vec<(u32, JobSpec)>, Usage> {
         let indexes = match &self.array {
             Some(array) => array.indexes.clone(),
@@ -208,13 +207,13 @@ impl SubmitArgs {
 }
 
 impl JobOptions {
-    /// The jobs that it follows, as they were given, each with how it must end.
+    /// The jobs that this job follows, as the options name them, each with how it must end.
     pub(super) fn after(&self) -> impl Iterator<Item = (&str, AfterEnd)> {
         let success = self.after.iter().map(|job| (job.as_str(), AfterEnd::Success));
         success.chain(self.after_any.iter().map(|job| (job.as_str(), AfterEnd::Any)))
     }
 
-    /// The job with these options and this command, which follows no other job yet, and its files.
+    /// The job with these options and this command, and its files. The jobs that it follows are not looked up yet.
     pub(super) fn spec(&self, command: &[String]) -> anyhow::Result<(JobSpec, Files)> {
         let mut work = Work {
             command: command.to_vec(),
@@ -269,7 +268,8 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     let now = context.now();
     let token = Rng::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
-    // The last bits of the ids of an array are numbers. Those of one job must differ: lists show them, and jobs are spread by them.
+    // The last bits of the ids of an array are numbers. The id of one job ends with random bits: lists show these, and jobs are
+    // spread by them.
     let alone = JobId::new(Rng::real().ulid(now));
     let jobs = |spec: &JobSpec| -> Result<Vec<Job>, Usage> {
         let specs = args.specs(spec)?;
@@ -289,7 +289,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     submitted(context, &cluster, args, jobs).await
 }
 
-/// Writes the jobs that `jobs` makes of what these options say, and stores their files before.
+/// Stores the files of these options, then writes the jobs that `jobs` makes of them.
 pub(super) async fn write(
     context: &mut Context<'_>,
     options: &JobOptions,
@@ -301,7 +301,7 @@ pub(super) async fn write(
     if has_stdin {
         input::pass_on(context, &mut spec)?;
     }
-    // A mistake is told before anything is read.
+    // A mistake in the options is an error before anything is read.
     jobs(&spec)?;
     let cluster = context.cluster().await?;
     let mut finder = Finder::new(&cluster);
@@ -325,8 +325,8 @@ pub(super) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) 
     Ok(context.out.flush()?)
 }
 
-/// Prints the submitted jobs, and waits for their ends if the person wants that. Then it prints how they go and how they ended,
-/// and the end of the output: of a single job, and of each job that failed.
+/// Prints the submitted jobs. With `--wait`, waits for their ends, prints their progress and their ends, and then the end of the
+/// output: of a single job, and of each job that failed.
 pub(super) async fn submitted(
     context: &mut Context<'_>,
     cluster: &Cluster,

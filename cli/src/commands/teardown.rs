@@ -1,12 +1,12 @@
-//! `teardown`: lets every instance of the cluster go, and proves that none is left.
+//! `teardown`: ends every instance of the cluster, and proves that none is left.
 //!
 //! ```text
 //!   each look: nodes.max = 0 ──▶ drain every node ──▶ --cancel-jobs ──▶ --terminate ──▶ is anything left?
 //! ```
 //!
 //! Guarantees: exit code 0 means that EC2 listed no instance of the cluster for `--prove-s`, while the policy allowed no
-//! node: each look stores such a policy again if somebody stored another one. What happened in
-//! between is printed. The command can be stopped and run again at any time.
+//! node. Each look stores such a policy again if somebody stored another one. What the looks change is printed. The command can
+//! be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
 use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
@@ -35,7 +35,7 @@ const FAILED_LOOKS: u32 = 6;
 
 #[derive(Args, Clone, Debug)]
 pub struct TeardownArgs {
-    /// The name of the cluster once more, because this ends all its instances
+    /// The name of the cluster once more, because this command ends all its instances
     #[arg(value_name = "CLUSTER")]
     pub(super) confirm: ClusterName,
     /// Cancel all jobs. Otherwise running jobs end first, and waiting jobs stay in the queue
@@ -62,8 +62,8 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyho
     wait(context, &cluster, args, async || tokio::time::sleep(LOOK).await).await
 }
 
-/// Stores a policy that allows no node, unless it is stored. Returns its new version. Only these two knobs are changed: the
-/// policy may have others that this version does not know.
+/// Stores a policy that allows no node, unless the stored one does so. Returns its new version. Changes only these two knobs,
+/// because the policy may have others that this release does not know.
 async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u64>> {
     let Some(before) = cluster.store.ingest_control().await?.policy else { return Ok(None) };
     let mut document: Value = serde_json::from_str(&before.document).context("the stored policy is not JSON")?;
@@ -80,7 +80,6 @@ async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u
     Ok(Some(version))
 }
 
-/// Cancels every job that has not ended. Returns how many.
 async fn cancel_all(cluster: &Cluster, now: Time) -> anyhow::Result<u32> {
     let (mut cancelled, mut behind) = (0, None::<String>);
     loop {
@@ -93,7 +92,7 @@ async fn cancel_all(cluster: &Cluster, now: Time) -> anyhow::Result<u32> {
     }
 }
 
-/// So many waiting jobs are read together: a queue may be longer than the memory.
+/// How many waiting jobs are read together: a queue may be longer than the memory.
 const CANCELLED_TOGETHER: usize = 10_000;
 
 async fn cancel(cluster: &Cluster, jobs: &[JobSummary], now: Time) -> anyhow::Result<u32> {
@@ -105,7 +104,7 @@ async fn cancel(cluster: &Cluster, jobs: &[JobSummary], now: Time) -> anyhow::Re
             Ok(cancel_job(&cluster.store, &job, BY_OPERATOR, keep, now).await?.is_some())
         });
         match change.await {
-            // Its row is for a person to correct. The other jobs are cancelled.
+            // A person must correct this row. The other jobs are cancelled.
             Err(error) if matches!(show::db_error(&error), Some(DbError::Corrupt { .. })) => {
                 tracing::warn!("{error:#}")
             }
@@ -133,7 +132,7 @@ pub(super) async fn wait(
                 }
                 let now = context.now();
                 let since = *empty_since.get_or_insert(now);
-                // A policy that somebody stored meanwhile may have started a launch.
+                // A policy that somebody stored meanwhile may have started a launch, so the proof begins again after each change.
                 if !left.nothing() || !left.did.is_empty() {
                     empty_since = None;
                 } else if now.since(since) >= Span::from_s(args.prove_s.into()) {
@@ -169,25 +168,25 @@ pub(super) async fn wait(
 
 /// What is left of the cluster.
 struct Left {
-    /// What this look changed, for people.
+    /// What a look did, for people.
     did: Vec<String>,
     records: BTreeMap<String, usize>,
     instances: BTreeMap<String, usize>,
-    /// Whether records count. They do not if the functions need not run any more.
+    /// Whether records count as left. With `--terminate` they do not, because the functions need not run.
     records_count: bool,
 }
 
 impl Left {
-    /// Looks, and drains, cancels or terminates what it sees.
+    /// Looks at the cluster, and drains, cancels or terminates what it finds.
     async fn advance(cluster: &Cluster, args: &TeardownArgs, now: Time) -> anyhow::Result<Self> {
         let mut did = Vec::new();
         match launch_nothing(cluster, now).await {
             Ok(version) => did.extend(version.map(|v| format!("the policy allows no node now (version {v})"))),
-            // Whoever ends instances by force may have a policy that nobody can read.
+            // With `--terminate`, the stored policy may be one that nobody can read.
             Err(e) if args.terminate => tracing::warn!("the policy may still allow nodes: {e:#}"),
             Err(e) => return Err(e),
         }
-        // A record that cannot be read hides no other. It counts as left.
+        // A record that cannot be read counts as left, and the others are still drained.
         let Listed { rows: mut records, unreadable } = cluster.store.nodes_listed(1).await?;
         for row in &unreadable {
             tracing::warn!("{row}");
@@ -196,7 +195,7 @@ impl Left {
         for record in records.iter().filter(|record| takes_drain(record)) {
             change_intent(cluster, Life::Any(record.slot), Intent::Drain, None, now).await?;
         }
-        // The nodes are drained first. Otherwise a node could start another job after its job is cancelled.
+        // The nodes are drained first. Otherwise a node could get another job after its job is cancelled.
         let cancelled = if args.cancel_jobs { cancel_all(cluster, now).await? } else { 0 };
         if cancelled > 0 {
             did.push(format!("{} cancelled", several(cancelled, "job")));

@@ -1,7 +1,7 @@
 //! `--watch`: shows a list again and again.
 //!
-//! Guarantees: on a terminal each look replaces the one before; in a pipe the looks follow each other. A look that fails
-//! is shown, and looking goes on; after several failed looks in a row the command fails.
+//! Guarantees: on a terminal each look replaces the one before; in a pipe the looks follow each other. A failed look is shown,
+//! and the next one follows; after several failed looks in a row the command fails.
 //! Does not: know what it shows.
 
 use crate::console::show::{self, Screen};
@@ -9,27 +9,23 @@ use crate::console::{Context, Outcome};
 use model::time::Time;
 use std::time::Duration;
 
-/// The time between two looks. Each one reads the whole cluster, as a run does.
+/// The time between two looks. Each look reads the whole cluster, as a run does.
 const PERIOD: Duration = Duration::from_secs(5);
-/// So many failed looks in a row end the command.
 const FAILED_LOOKS: u32 = 5;
 
-/// What a look prints.
+/// The output of a look.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     pub(super) out: Vec<u8>,
     pub(super) err: Vec<u8>,
-    /// Whether `out` gets colours.
     pub(super) colours: bool,
 }
 
-/// Waits for the next look.
 pub(crate) async fn pause() -> bool {
     tokio::time::sleep(PERIOD).await;
     true
 }
 
-/// One look.
 pub(super) async fn once(
     context: &mut Context<'_>,
     look: impl AsyncFn(Time, &mut Page) -> anyhow::Result<()>,
@@ -41,7 +37,7 @@ pub(super) async fn once(
     looked.map(|()| Outcome::Done)
 }
 
-/// Looks until `pause` says that no look follows.
+/// Repeats the look until `pause` says that no other follows.
 pub(super) async fn repeat(
     context: &mut Context<'_>,
     look: impl AsyncFn(Time, &mut Page) -> anyhow::Result<()>,
@@ -60,8 +56,8 @@ pub(super) async fn repeat(
         }
         let text = [now.to_string().into_bytes(), b"\n".to_vec(), page.out, page.err].concat();
         match context.screen {
-            // From the top left corner on, each line is written over what was there, and the rest is erased. So the
-            // screen does not flicker.
+            // Each line is written over the old one from the top left corner on, and the rest is erased. So the screen does not
+            // flicker.
             Screen::Terminal => {
                 let begin = if is_first { "\x1b[2J\x1b[H" } else { "\x1b[H" };
                 context.out.write_all(begin.as_bytes())?;

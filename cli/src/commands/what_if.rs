@@ -1,6 +1,6 @@
 //! `plan --job --if`: what would follow for a job if its alloc ended now, for a given cause.
 //!
-//! Guarantees: the answer comes from the code that counts a real end; nothing is written.
+//! Guarantees: the code that counts a real end gives the answer. Nothing is written.
 //! Does not: say on which node the next try runs, or whether a size has the memory that it then needs.
 
 use crate::changes::operate::retention;
@@ -13,7 +13,7 @@ use model::time::Span;
 use model::{EndCause, Job, JobTimes, Signal};
 use serde_json::json;
 
-/// The cause of an end, as a person names it. It does not have the limits of a job: see [`of_job`].
+/// Parses the cause of an end. It lacks the limits of the job, which [`of_job`] adds.
 pub(super) fn cause(text: &str) -> Result<EndCause, String> {
     let exit = |code: &str| code.parse().ok().filter(|code| (0..=255).contains(code));
     Ok(match (text, text.split_once(':')) {
@@ -32,7 +32,7 @@ pub(super) fn cause(text: &str) -> Result<EndCause, String> {
     })
 }
 
-/// The end of an alloc of this job for this cause.
+/// This cause with the limits of the job.
 fn of_job(named: &EndCause, job: &Job) -> EndCause {
     match named {
         EndCause::OverMemory { used_mib, .. } => {
@@ -70,7 +70,7 @@ pub(super) async fn run(
     Ok(Outcome::Done)
 }
 
-/// What follows, line by line.
+/// What follows for the job, line by line.
 fn lines(job: &Job, cause: &EndCause, times: JobTimes) -> Vec<String> {
     let state = job.summary.state;
     if state.is_ended() {

@@ -1,4 +1,4 @@
-//! What a command works with, and how it ends.
+//! The inputs and streams of a command, and its outcome.
 //!
 //! Guarantees: only a command that needs a cluster connects to one.
 //! Does not: read the clock or the environment. `main.rs` does.
@@ -13,34 +13,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use store::{Dynamo, Store};
 
-/// Gives the time.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
-/// The cluster that a command works on.
 #[derive(Clone)]
 pub struct Cluster {
-    /// The cluster's tables.
     pub store: Store,
-    /// The database of the tables.
     pub dynamo: Dynamo,
-    /// The cluster's instances in EC2.
     pub cloud: Arc<dyn Cloud>,
-    /// Where nodes store outputs.
     pub outputs: s3::S3,
-    /// How a command gets onto its machines.
     pub reach: Reach,
 }
 
-/// How a command gets onto the machines of a cluster, and who gives it.
+/// How to connect to the machines of a cluster, and which person does so.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     /// The directory with the machines of a local system; `None` for instances of EC2.
     pub local: Option<PathBuf>,
-    /// The region of the instances.
     pub region: Option<String>,
-    /// The profile of the AWS configuration.
     pub profile: Option<String>,
-    /// The person's name on this computer. Nobody checks it: CloudTrail knows who it was.
+    /// The person's name on this computer. It is not checked: CloudTrail has the real identity.
     pub user: Option<String>,
 }
 
@@ -53,13 +44,9 @@ impl fmt::Debug for Cluster {
 /// Connects to the cluster. Only commands that need a cluster call this.
 pub type Connect = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<Cluster>> + Send + Sync>;
 
-/// What a command works with.
 pub struct Context<'a> {
-    /// Connects to the cluster.
     pub connect: Connect,
-    /// Gives the current time.
     pub clock: Clock,
-    /// Standard input.
     pub input: &'a mut (dyn BufRead + Send),
     /// Whether standard output is a terminal.
     pub screen: Screen,
@@ -92,12 +79,10 @@ impl Context<'_> {
     }
 }
 
-/// Whether a person agrees.
 pub(crate) fn is_yes(answer: &str) -> bool {
     matches!(answer.trim(), "y" | "Y" | "yes" | "Yes")
 }
 
-/// The result of a command that could run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The command did everything, or found all well: exit code 0.

@@ -1,11 +1,11 @@
-//! What every command stands on: what it works with, how it prints, and the signals that end it.
+//! The base of every command: its inputs, its output, and the signals that end it.
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `context` | the cluster, the streams and the clock of a command, and how it ends |
-//! | [`show`], `tone` | tables and times for people, JSON for programs; how good a word is |
+//! | `context` | the cluster, the streams and the clock of a command, and its outcome |
+//! | [`show`], `tone` | tables and times for people, JSON for programs; the tone of a state |
 //! | `signals` | the signals that end the program |
-//! | `standard_output` | standard output, whose errors say so |
+//! | `standard_output` | standard output, whose errors name it |
 //!
 //! Does not: know a command, or read a cluster.
 

@@ -16,10 +16,9 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use store::{DbError, Listed, Unreadable, WriteError};
 
-/// The columns and fields whose words are states. They have colours, if there are any.
+/// The columns and fields whose words are states. Only these words have colours.
 const STATES: [&str; 8] = ["STATE", "STATUS", "CLIENT", "INTENT", "state", "status", "client", "intent"];
 
-/// Whether the words of a column or field with this name are states.
 pub(crate) fn is_state(name: &str) -> bool {
     STATES.contains(&name)
 }
@@ -27,7 +26,7 @@ pub(crate) fn is_state(name: &str) -> bool {
 /// A table without borders.
 pub(crate) struct Rows {
     table: Table,
-    /// The columns of states, by their places.
+    /// The indexes of the columns of states.
     states: Vec<usize>,
 }
 
@@ -40,19 +39,17 @@ impl Rows {
             table.set_header(heads.iter().copied());
         }
         let states = heads.iter().enumerate().filter(|(_, head)| is_state(head)).map(|(n, _)| n).collect();
-        // It has no colours before somebody asks for them, whatever standard output is.
+        // A table has no colours until `colours` is called, whatever standard output is.
         table.force_no_tty();
         Self { table, states }
     }
 
-    /// A table with these column heads and rows.
     pub(crate) fn of<C: ToString>(heads: &[&str], rows: impl IntoIterator<Item: IntoIterator<Item = C>>) -> Self {
         let mut table = Self::new(heads);
         rows.into_iter().for_each(|row| table.row(row));
         table
     }
 
-    /// The same table with colours, if they are wanted.
     pub(crate) fn colours(mut self, are_wanted: bool) -> Self {
         if are_wanted {
             self.table.enforce_styling();
@@ -60,14 +57,13 @@ impl Rows {
         self
     }
 
-    /// Adds a row.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
         let states = &self.states;
         let cell = |(n, text): (usize, String)| if states.contains(&n) { toned(&text) } else { Cell::new(text) };
         self.table.add_row(cells.into_iter().map(|c| one_line(&c.to_string())).enumerate().map(cell));
     }
 
-    /// Adds a row that begins with a mark of how good it is.
+    /// Adds a row that begins with a mark, such as `ok` or `WRONG`.
     pub(crate) fn marked(&mut self, mark: &str, cells: impl IntoIterator<Item = impl ToString>) {
         let cells = cells.into_iter().map(|c| Cell::new(one_line(&c.to_string())));
         self.table.add_row([toned(mark)].into_iter().chain(cells));
@@ -80,12 +76,11 @@ impl Rows {
         self.table.add_row([Cell::new(name), value]);
     }
 
-    /// Whether the table has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Prints the table, if it has rows.
+    /// Prints nothing if the table has no rows.
     pub(crate) fn print(mut self, out: &mut dyn Write) -> io::Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -97,7 +92,6 @@ impl Rows {
     }
 }
 
-/// A state in the colour of its tone.
 fn toned(word: &str) -> Cell {
     let cell = Cell::new(word);
     match Tone::of(word) {
@@ -108,7 +102,7 @@ fn toned(word: &str) -> Cell {
     }
 }
 
-/// Names the rows that cannot be read, each in a line of its own.
+/// Prints one line for each row that cannot be read.
 pub(crate) fn unreadable<'r>(err: &mut dyn Write, rows: impl IntoIterator<Item = &'r Unreadable>) -> io::Result<()> {
     for row in rows {
         writeln!(err, "not shown: {}: repair or delete it", one_line(&row.to_string()))?;
@@ -116,22 +110,22 @@ pub(crate) fn unreadable<'r>(err: &mut dyn Write, rows: impl IntoIterator<Item =
     Ok(())
 }
 
-/// The rows of a list that can be read. The others are named.
+/// The rows that can be read. Prints one line for each of the others.
 pub(crate) fn readable<R>(err: &mut dyn Write, listed: Listed<R>) -> io::Result<Vec<R>> {
     unreadable(err, &listed.unreadable)?;
     Ok(listed.rows)
 }
 
-/// Prints one JSON document. Characters that a terminal may obey are escaped, so that the document is the same for a
-/// person and for a program.
+/// Prints one JSON document. Characters that control a terminal are escaped, so that the document is the same for a person
+/// and for a program.
 pub(crate) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
-    // Outside strings JSON has no such characters, apart from line ends.
+    // Outside strings, the only such character in JSON is the line end.
     let escape = |c: char| if c != '\n' && is_obeyed(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     let text: String = serde_json::to_string_pretty(value)?.chars().map(escape).collect();
     Ok(writeln!(out, "{text}")?)
 }
 
-/// JSON for people: the parts of a job stand beside its other fields, as in a file of jobs.
+/// JSON for people: the fields of the parts of a job stand beside its other fields, as in a file of jobs.
 pub(crate) fn flat(value: &(impl Serialize + ?Sized)) -> serde_json::Result<Value> {
     let mut value = serde_json::to_value(value)?;
     flatten(&mut value);
@@ -192,7 +186,7 @@ pub fn is_closed(error: &anyhow::Error) -> bool {
     })
 }
 
-/// What DynamoDB said, if that is the cause of the error.
+/// The error of DynamoDB that caused this error.
 pub fn db_error(error: &anyhow::Error) -> Option<&DbError> {
     error.chain().find_map(|cause| match cause.downcast_ref() {
         Some(WriteError::Db(error)) => Some(error),
@@ -200,18 +194,16 @@ pub fn db_error(error: &anyhow::Error) -> Option<&DbError> {
     })
 }
 
-/// The text of an error and its causes. The text may quote what a node or a user wrote, so control characters in it are
-/// shown and not obeyed.
+/// The text of an error and its causes. The text may quote a node or a user, so control characters are shown and not obeyed.
 pub fn error(error: &anyhow::Error) -> String {
     output(&format!("{error:#}"), Screen::Terminal).into_owned()
 }
 
-/// Says how many lines a limit has cut off.
+/// Prints how many lines a limit has cut off.
 pub(crate) fn cut(err: &mut dyn Write, lines: usize) -> io::Result<()> {
     if lines == 0 { Ok(()) } else { writeln!(err, "{} not shown: --limit N shows N", several(lines, "line")) }
 }
 
-/// The value's text, or an empty text.
 pub(crate) fn or_blank(value: Option<impl ToString>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }
@@ -226,19 +218,19 @@ pub(crate) fn moment(at: Time, now: Time) -> String {
     format!("{at} ({})", when(at, now))
 }
 
-/// An amount of money for people: two digits behind the point, or three significant ones of a small amount.
+/// An amount of money for people: two digits after the point, or four below $0.10.
 pub(crate) fn dollars(usd: Usd) -> String {
     let dollars = f64::from(usd);
     if dollars == 0.0 || dollars >= 0.1 { format!("${dollars:.2}") } else { format!("${dollars:.4}") }
 }
 
-/// What is needed, with what it is narrowed by.
+/// A need in words, with what the machine must be, and whether the job is exclusive.
 pub(crate) fn narrowed(needs: String, machine: &MachineNeed, is_exclusive: bool) -> String {
     let exclusive = is_exclusive.then(|| "exclusive".to_owned());
     [needs].into_iter().chain(machine.words()).chain(exclusive).collect::<Vec<_>>().join(", ")
 }
 
-/// What a machine is and has. The usual architecture goes without saying.
+/// The capacity and the kind of a machine, in words. The usual architecture is left out.
 pub(crate) fn kind(has: Capacity, kind: &MachineKind) -> String {
     let mut parts = vec![has.to_string()];
     parts.extend(kind.gpu_type.as_ref().map(|name| format!("GPUs of type {name}")));
@@ -318,7 +310,7 @@ mod tests {
              state  \x1b[38;5;2mready   \x1b[39m\nname   ready\n\x1b[38;5;1mWRONG  \x1b[39mfailed\n",
             "the state, the value of the field and the mark"
         );
-        // Without its sequences it is the same text: the columns stay where they are.
+        // Without the colours, the text is the same: the columns stay aligned.
         let text = anstream::adapter::strip_str(&coloured).to_string();
         let lines = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
         assert_eq!(lines(&text), lines(&plain));

@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that end the program: Ctrl-C, TERM, and the end of the terminal.
+/// Ctrl-C (SIGINT), SIGTERM, and SIGHUP, which the end of the terminal sends.
 pub(crate) struct Signals([Signal; 3]);
 
 impl Signals {

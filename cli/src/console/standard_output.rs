@@ -1,4 +1,4 @@
-//! Standard output, whose errors say that they are of it.
+//! Standard output. Its errors name it.
 
 use std::io::{self, Stdout, Write};
 
@@ -15,7 +15,7 @@ impl Write for StandardOutput {
     }
 }
 
-/// The error with a name. It stays of its kind: that of a reader who has gone is not told.
+/// Adds the name of the stream to an error. The kind stays, because a closed pipe is recognized by it.
 fn named(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("standard output cannot be written: {e}"))
 }

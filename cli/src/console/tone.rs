@@ -1,8 +1,7 @@
-//! How good a word of a state is: what gets a colour, and which.
+//! The tone of a word of a state: whether it has a colour, and which.
 //!
-//! Guarantees: a word that is not known has no colour. No meaning is in a colour alone: the word is always there.
+//! Guarantees: an unknown word has no colour. A colour has no meaning of its own: the word is always there.
 
-/// How good something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     /// As it should be.
@@ -11,7 +10,7 @@ pub(crate) enum Tone {
     Warn,
     /// It failed, or somebody must act.
     Bad,
-    /// Nothing to remark.
+    /// No colour.
     Plain,
 }
 
@@ -33,7 +32,7 @@ mod tests {
     use super::*;
     use model::{ClientStatus, Intent, JobState, NodeStateName, NodeStatus};
 
-    /// A new state must be put into the table, or into this list of those without a colour.
+    /// A new state must get a tone, or be added to this list of words without a colour.
     #[test]
     fn every_state_has_a_tone_or_is_meant_to_have_none() {
         let words = JobState::ALL.iter().map(|w| w.as_str());

@@ -1,4 +1,4 @@
-//! Who may use the parts: the credentials of this start, and the checks in front of each port.
+//! Who may use the parts: the credentials of this start, and the checks at each port.
 //!
 //! | port | part | programs of the owner only | no page of another site | signature |
 //! | --- | --- | --- | --- | --- |
@@ -9,12 +9,12 @@
 //! | EC2 | its API, which can run commands as the owner | yes | yes | yes |
 //! | EC2 | the price list | yes | yes | yes |
 //! | EC2 | `/_stand-in`: faults and events | yes | yes | no: `curl` uses it, and it runs nothing |
-//! | rights | STS: whoever assumes a role | no: jobs have users of their own | yes | yes: only the owner's count |
+//! | rights | STS: assumes roles | no: jobs have users of their own | yes | yes: only the owner's count |
 //! | rights | secrets | no | yes | yes: only those of a role's session count |
 //! | S3 | its API | no: jobs read and write there | yes | yes: those of the owner, of the nodes, and of a role's session count |
 //! | functions | function URLs | yes | yes | as `--node-auth` says |
 //!
-//! Guarantees: the credentials are new with each start; only the environment file has them.
+//! Guarantees: each start has new credentials, and only the environment file has them.
 
 use super::args::LocalEnv;
 use super::directory::REGION;
@@ -34,12 +34,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// Who may use this system.
 #[derive(Clone)]
 pub(super) struct Access {
     pub(super) owner: Owner,
     credentials: Arc<Credentials>,
-    /// What nodes use S3 with.
+    /// The credentials by which nodes use S3.
     of_nodes: Arc<Credentials>,
     clock: Clock,
 }
@@ -48,12 +47,10 @@ pub(super) struct Access {
 const BUCKET: &str = "local";
 
 impl Access {
-    /// New credentials.
     pub(super) fn new(env: &LocalEnv) -> Self {
         Self::of(Owner::of_this_program(env.given.var("SUDO_UID")), Arc::clone(&env.clock))
     }
 
-    /// New credentials, for a test.
     #[cfg(test)]
     #[allow(clippy::disallowed_methods, reason = "the SDK signs with the real time")]
     pub(super) fn of_test() -> Self {
@@ -64,12 +61,12 @@ impl Access {
         Self { owner, credentials: Arc::new(new()), of_nodes: Arc::new(new()), clock }
     }
 
-    /// The variables of the environment by which programs sign.
+    /// The variables of the environment with the credentials of the owner.
     pub(super) fn variables(&self) -> [(&'static str, String); 2] {
         variables(&self.credentials)
     }
 
-    /// The configuration of the AWS SDK for a part.
+    /// The configuration of the AWS SDK for the part at this address.
     pub(super) fn sdk_config(&self, at: SocketAddr) -> SdkConfig {
         let Credentials { access_key_id, secret_access_key } = self.credentials.as_ref();
         let source = "nodekeeper local";
@@ -85,23 +82,22 @@ impl Access {
             .build()
     }
 
-    /// What requests to a service must be signed with.
+    /// The check of the signatures of requests to a service.
     pub(super) fn signatures(&self, service: &'static str, refusal: Refusal) -> Signatures {
         let (credentials, clock) = (Arc::clone(&self.credentials), Arc::clone(&self.clock));
         Signatures { credentials, region: REGION, service, refusal, clock }
     }
 
-    /// A service that answers signed requests of programs only.
+    /// A service that answers only signed requests, and no page in a browser.
     pub(super) fn signed(&self, router: Router, service: &'static str, refusal: Refusal) -> Router {
         programs_only(router.layer(from_fn_with_state(self.signatures(service, refusal), Signatures::check)))
     }
 
-    /// The APIs of EC2, the price list and Service Quotas, which listen at one port. A request must be signed for the service that
-    /// it asks.
+    /// The APIs of EC2, the price list and Service Quotas, which listen at one port. A request must be signed for its service.
     pub(super) fn signed_for_ec2(&self, router: Router) -> Router {
         let ec2 = self.signatures("ec2", Ec2::unsigned);
         let quotas = self.signatures("servicequotas", Ec2::unsigned_json);
-        // The price list has its endpoint in one region.
+        // The price list has an endpoint in one region only.
         let prices = Signatures { region: PRICES_REGION, ..self.signatures("pricing", Ec2::unsigned_json) };
         let check = move |request: Request, next: Next| {
             let service = Ec2::service(request.headers());
@@ -128,12 +124,12 @@ impl Access {
         Ok(programs_only(router.map_err(error::file("use", folder))?))
     }
 
-    /// The keys by which nodes use S3.
+    /// The variables with the credentials by which nodes use S3.
     pub(super) fn node_keys(&self) -> [(&'static str, String); 2] {
         variables(&self.of_nodes)
     }
 
-    /// Serves every program of this machine: jobs have users of their own. The service checks the signatures.
+    /// Serves every user of this machine, because jobs have users of their own. The service itself checks the signatures.
     pub(super) async fn serve_all(what: &'static str, listener: TcpListener, router: Router) {
         if let Err(error) = axum::serve(listener, router).await {
             tracing::error!(%error, "{what} no longer listens: restart");
@@ -157,7 +153,7 @@ fn variables(credentials: &Credentials) -> [(&'static str, String); 2] {
     [("AWS_ACCESS_KEY_ID", access_key_id.clone()), ("AWS_SECRET_ACCESS_KEY", secret_access_key.clone())]
 }
 
-/// What no page in a browser may ask.
+/// Refuses requests of pages in a browser.
 pub(super) fn programs_only(router: Router) -> Router {
     router.layer(from_fn(origin::programs_only))
 }

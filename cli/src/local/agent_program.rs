@@ -1,7 +1,7 @@
-//! The agent's program: found beside this one, and built first in a source tree.
+//! Finds the program of the agent beside this one, and builds it first in a source tree.
 //!
-//! Guarantees: in a source tree one command is enough, and machines run the current sources; only what is needed is built, and
-//! cargo's progress is visible.
+//! Guarantees: in a source tree one command is enough, and machines run the current sources. Only what is needed is built, and the
+//! progress of cargo is visible.
 //! Does not: install anything, or rebuild this program.
 
 use super::terminal::say;
@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 const AGENT: &str = "nodekeeper-agent";
 
-/// The agent beside `exe`. If it may be built, and that is the target directory of a workspace, it is built first.
+/// The agent beside `exe`. It is built first if `may_build` is set and `exe` is in the target directory of a workspace.
 pub(super) async fn agent(exe: &Path, may_build: bool) -> anyhow::Result<PathBuf> {
     let dir = exe.parent().unwrap_or(Path::new("."));
     if let Some((root, target, option)) = source_tree(dir).filter(|_| may_build) {
@@ -29,7 +29,7 @@ pub(super) async fn agent(exe: &Path, may_build: bool) -> anyhow::Result<PathBuf
     Ok(agent)
 }
 
-/// The root of the workspace that this program was built in, its target directory, and the option of cargo for its profile. `dir`
+/// The root of the workspace in which this program was built, its target directory, and cargo's option for its profile. `dir`
 /// must be `{root}/target/{debug or release}`, and the root must have a workspace.
 fn source_tree(dir: &Path) -> Option<(&Path, &Path, Option<&'static str>)> {
     let option = match dir.file_name()?.to_str()? {

@@ -14,8 +14,8 @@ pub struct LocalArgs {
     /// The policy, as TOML or JSON [default: a small fleet with short times]
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
-    /// The page's port. DynamoDB, EC2, the functions, and STS with the secrets have the ports from the second after it on. 0 for any free
-    /// ports
+    /// The page's port. DynamoDB, EC2, the functions, STS with the secrets, and S3 have the ports from the second after it on. 0
+    /// for any free ports
     #[arg(long, value_name = "PORT", default_value_t = ports::FIRST, value_parser = clap::value_parser!(u16).range(..=i64::from(ports::HIGHEST_FIRST)))]
     pub port: u16,
     /// The directory for machines, logs, results and the environment file
@@ -64,16 +64,15 @@ pub enum LocalAuth {
 }
 
 impl LocalArgs {
-    /// The seconds that a minute of the schedules takes: as given, or the default.
+    /// How many seconds a minute of the schedules takes: as given, or the default.
     pub(super) fn tick_s(&self) -> u64 {
         self.tick_s.unwrap_or(if self.demo { 1 } else { 2 })
     }
 }
 
-/// What `main` reads for it.
+/// The inputs that `main` reads.
 #[derive(Clone)]
 pub struct LocalEnv {
-    /// The environment.
     pub given: Given,
     /// The path of this program.
     pub exe: PathBuf,

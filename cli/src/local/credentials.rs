@@ -1,7 +1,7 @@
-//! The credentials of the local machines' role: what the instance metadata of EC2 would give them.
+//! The credentials of the local machines' role, as the instance metadata of EC2 has them.
 //!
-//! Guarantees: the credentials of a machine are those of its own session, which is named after its instance, and they
-//! end: agents must fetch them again.
+//! Guarantees: each machine has credentials of its own session, which is named after its instance. They expire, so agents must
+//! fetch them again.
 //! Does not: check signatures (`guard` does).
 
 use model::time::{Span, Time};
@@ -10,20 +10,18 @@ use serde_json::{Value, json};
 
 /// The account of the local role.
 const ACCOUNT: &str = "000000000000";
-/// The name of the local role.
 pub(super) const ROLE: &str = "nodekeeper-local-node";
-/// How long credentials count. EC2's count for some hours; these are short, so that every local system shows that agents
-/// fetch them again.
+/// How long credentials are valid. Those of EC2 are valid for some hours; these are short, so that every local system shows
+/// that agents fetch them again.
 const VALID: Span = Span::from_s(600);
-/// How long credentials still count when the machine gets new ones. EC2 has new ones at least five minutes before.
+/// How long credentials are still valid when the machine gets new ones. EC2 gives new ones at least five minutes before.
 const OVERLAP: Span = Span::from_s(360);
 
-/// The ARN of the local role.
 pub(super) fn role_arn() -> String {
     format!("arn:aws:iam::{ACCOUNT}:role/{ROLE}")
 }
 
-/// The credentials of this instance, as the instance metadata has them.
+/// The credentials of this instance, in the form of the instance metadata.
 pub(super) fn of_instance(sessions: &Sessions, instance_id: &str, now: Time) -> Value {
     let arn = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE}/{instance_id}");
     let known = sessions.lasting(&arn, now + OVERLAP);

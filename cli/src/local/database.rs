@@ -1,7 +1,7 @@
 //! Serves the embedded DynamoDB, makes its tables, and stores the policy in them.
 //!
-//! Guarantees: expired rows are deleted, soon if there are few rows, and for at most a hundredth of the time; a policy stored in a `--data` file stays unless
-//! another one is given; no two stacks use one `--data` file.
+//! Guarantees: expired rows are deleted, soon if there are few rows, and in at most a hundredth of the time. A policy that is
+//! stored in a `--data` file stays unless another one is given. Two stacks never use the same `--data` file.
 
 use super::access::Access;
 use super::dynamo;
@@ -25,12 +25,12 @@ use tokio::time::{Instant, sleep};
 
 /// The policy when none is given.
 pub(super) const POLICY_TOML: &str = include_str!("policy.toml");
-/// The time between two looks for expired rows, at least. In AWS, DynamoDB takes up to days.
+/// The least time between two looks for expired rows. In AWS, DynamoDB may take days to delete them.
 const SWEEP_PAUSE: Duration = Duration::from_secs(10);
-/// A look reads every row. So the time until the next one is at least so many times as long as a look takes.
+/// A look reads every row, so the pause after it is at least this many times as long as the look.
 const SWEEP_REST: u32 = 100;
 
-/// Serves the database at `listener` and makes its tables. Also returns who is told of writes that wake a function.
+/// Serves the database at `listener` and makes its tables. The receiver learns of writes that wake a function.
 pub(super) async fn start(
     path: Option<&Path>,
     cluster: ClusterName,
@@ -82,7 +82,7 @@ fn lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The pause after a look for expired rows that took so long.
+/// The pause after a look that took this long.
 fn pause(took: Duration) -> Duration {
     SWEEP_PAUSE.max(took.saturating_mul(SWEEP_REST))
 }

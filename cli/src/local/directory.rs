@@ -1,7 +1,7 @@
-//! The working directory: its lock, and what may be removed in it. The addresses and paths of all parts.
+//! The working directory: its lock, and what may be removed in it. Also the addresses and paths of all parts.
 //!
 //! Guarantees: only one `nodekeeper local` runs in a directory. Nothing is removed, and no process is ended, for a directory
-//! that `nodekeeper local` did not make or take over empty: the lock file says so. No link is followed below it.
+//! that `nodekeeper local` did not make or take over empty: the lock file says so. No symbolic link below it is followed.
 
 use super::error::{self, not_ours};
 use anyhow::bail;
@@ -12,14 +12,12 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The region name of the local system.
 pub(super) const REGION: &str = "local-1";
-/// What stands in the lock file.
+/// The text of the lock file.
 const MARK: &str =
     "`nodekeeper local` works in this directory, and removes machines, logs, results, env and s3 here.\n";
 const REMOVED: [&str; 5] = ["machines", "logs", "results", "env", "s3"];
 
-/// Addresses and paths of the parts.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub(super) page: SocketAddr,
@@ -27,30 +25,27 @@ pub(super) struct Places {
     pub(super) ec2: SocketAddr,
     /// STS, Secrets Manager and Parameter Store.
     pub(super) rights: SocketAddr,
-    /// The URL of S3.
     pub(super) s3: String,
-    /// The start of the functions' URLs.
+    /// The beginning of the functions' URLs.
     pub(super) functions: String,
     /// The working directory, absolute.
     pub(super) dir: PathBuf,
-    /// Logs of functions and machines.
     pub(super) logs: PathBuf,
-    /// The environment file.
     pub(super) env_file: PathBuf,
 }
 
 impl Places {
-    /// The secrets of the local system, a JSON object: whoever runs it makes this file.
+    /// The secrets of the local system, a JSON object. The person makes this file.
     pub(super) fn secrets(&self) -> PathBuf {
         self.dir.join("secrets.json")
     }
 
-    /// What is stored in S3.
+    /// The folder with the content of S3.
     pub(super) fn stored(&self) -> PathBuf {
         self.dir.join("s3")
     }
 
-    /// The variables by which SDKs find the services that jobs use: the same for functions, machines and jobs.
+    /// The variables by which SDKs find the services for jobs. Functions, machines and jobs have the same.
     pub(super) fn endpoints(&self) -> Vec<(&'static str, String)> {
         let rights = format!("http://{}", self.rights);
         let names = ["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_SECRETS_MANAGER", "AWS_ENDPOINT_URL_SSM"];
@@ -85,7 +80,7 @@ pub(super) fn working_directory(dir: &Path) -> anyhow::Result<(PathBuf, File)> {
     }
 }
 
-/// The lock file and the start of its text.
+/// The lock file and the beginning of its text.
 fn open_lock(path: &Path) -> io::Result<(File, String)> {
     let lock = OpenOptions::new().read(true).custom_flags(no_link()).open(path)?;
     let mut text = String::new();
@@ -93,7 +88,7 @@ fn open_lock(path: &Path) -> io::Result<(File, String)> {
     Ok((lock, text))
 }
 
-/// Marks a directory that has nothing that would be removed.
+/// Marks a directory that has none of the names in `REMOVED`.
 fn take_over(dir: &Path, path: &Path) -> anyhow::Result<File> {
     for name in REMOVED {
         let there = dir.join(name);
@@ -112,9 +107,9 @@ fn no_link() -> i32 {
 
 /// The mode of a directory that jobs cannot enter.
 pub(super) const PRIVATE: u32 = 0o700;
-/// That of one that jobs can enter.
+/// The mode of a directory that jobs can enter.
 pub(super) const OPEN: u32 = 0o755;
-/// That of one that all jobs write to.
+/// The mode of a directory that all jobs write to.
 pub(super) const SHARED: u32 = 0o1777;
 
 /// Makes an empty directory; an earlier one is removed with its content.
@@ -125,11 +120,11 @@ pub(super) fn fresh_directory(path: &Path, mode: u32) -> anyhow::Result<()> {
         Err(_) => {}
     }
     fs::DirBuilder::new().mode(0o700).create(path).map_err(error::file("make", path))?;
-    // Not with the creation, whose mode the process's mask changes.
+    // The mode is set after the creation, at which the umask of the process would change it.
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(error::file("open", path))
 }
 
-/// Writes a file that only its owner can read, in place of an earlier one. Whoever reads it sees one of the two.
+/// Writes a file that only its owner can read, in place of an earlier one. A reader sees the old file or the new one.
 pub(super) fn private_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let new = path.with_extension("new");
     let _ = fs::remove_file(&new);

@@ -1,10 +1,10 @@
-//! The embedded DynamoDB over HTTP: one call, its answer, and whether it wrote what wakes a function.
+//! The embedded DynamoDB over HTTP: answers calls, and reports writes that wake a function.
 //!
-//! The engine has a server of its own. It answers pages of every site, takes every signature, and tells nobody what is
-//! written; and it cannot be put behind another router.
+//! The engine has a server of its own. That server answers pages of every site, accepts every signature, reports no writes, and
+//! cannot be put behind another router.
 //!
-//! Guarantees: requests, answers and errors are the engine's, in DynamoDB's JSON; every write that `triggers` looks for is told.
-//! Does not: check who asks (`guard` does); know PartiQL or streams, which nothing here uses.
+//! Guarantees: requests, answers and errors are the engine's, in DynamoDB's JSON. Every write that `triggers` looks for is reported.
+//! Does not: check who asks (`guard` does), or serve PartiQL or streams, which nothing here uses.
 
 use super::triggers;
 use axum::Router;
@@ -23,7 +23,7 @@ struct Served {
     written: watch::Sender<()>,
 }
 
-/// The API at `/`. `written` is told of each write that wakes a function.
+/// The API at `/`. `written` gets each write that wakes a function.
 pub(super) fn router(db: Database, written: watch::Sender<()>) -> Router {
     Router::new().route("/", post(call)).with_state(Served { db, written })
 }
@@ -42,7 +42,7 @@ async fn call(State(served): State<Served>, headers: HeaderMap, body: Bytes) -> 
         }
         Some(Ok(done)) => {
             if triggers::wakes(operation, request) {
-                // Nobody listens if the functions run elsewhere.
+                // There is no receiver if the functions run elsewhere.
                 served.written.send_replace(());
             }
             answer(StatusCode::OK, done)

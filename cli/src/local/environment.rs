@@ -39,7 +39,7 @@ pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, access: &A
         .collect()
 }
 
-/// Where `nodekeeper exec` finds the machines. A path that a shell would take apart is left out.
+/// Where `nodekeeper exec` finds the machines. A path that would need quotes in a shell is left out.
 fn machines(dir: &Path) -> Option<(&'static str, String)> {
     let path = dir.join("machines").display().to_string();
     let is_plain = path.chars().all(|c| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+' | '@'));

@@ -1,7 +1,7 @@
-//! What errors of files and of the system say.
+//! The texts of errors of files and of the system.
 //!
-//! Guarantees: the message is one line that says what and what to do; the cause stands behind it.
-//! Does not: tell errors apart. Nothing decides by them: a person reads them.
+//! Guarantees: the message is one line that says what failed and what to do; the cause follows it.
+//! Does not: tell kinds of errors apart. Only a person reads them.
 
 use anyhow::{Error, anyhow};
 use std::io;
@@ -13,7 +13,7 @@ pub(super) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) ->
     move |source| Error::new(source).context(text)
 }
 
-/// Something is there that an earlier start did not make.
+/// The error about something that no earlier start made.
 pub(super) fn not_ours(path: &Path) -> Error {
     anyhow!(
         "{} is there, and `nodekeeper local` did not make it: it removes what has this name, so move it, or name another \

@@ -1,9 +1,9 @@
 //! Function URLs: `/lambda-url/{function}/{path}` as the event and answer of payload format 2.0
 //! (<https://docs.aws.amazon.com/lambda/latest/dg/urls-invocation.html>).
 //!
-//! Guarantees: the body of a request reaches the function byte for byte; a failure of the function is 502, as is an answer that
-//! is larger than Lambda's. With an [`Issuer`] only signed requests reach a function (`AWS_IAM`), and the event says whose they
-//! are.
+//! Guarantees: the body of a request reaches the function byte for byte. A failed function gives status 502, and so does an answer
+//! that is larger than Lambda allows. With an [`Issuer`], only signed requests reach a function (`AWS_IAM`), and the event names
+//! the caller.
 //! Does not: put more into the event than the functions read.
 
 use super::directory::REGION;
@@ -22,15 +22,14 @@ use guard::sigv4::{self, Issued, Issuer, Scope, Signed};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The largest request and the largest answer, in AWS.
+/// The largest request and the largest answer in AWS, in bytes.
 const MAX_PAYLOAD: usize = 6 * 1024 * 1024;
 
-/// What every request is answered with.
 #[derive(Clone)]
 struct Served {
     functions: Arc<Functions>,
     clock: Clock,
-    /// Whose signatures count; `None`: nobody has to sign.
+    /// Whose signatures are accepted; `None`: nobody has to sign.
     issuer: Option<Arc<dyn Issuer>>,
 }
 
@@ -67,7 +66,7 @@ fn message(status: StatusCode, text: &str) -> Response {
     (status, Json(json!({"Message": text}))).into_response()
 }
 
-/// The answer that callers of a failed function get in AWS. Only the function's log has the reason.
+/// The answer to callers of a failed function, as in AWS. Only the function's log has the reason.
 fn bad_gateway() -> Response {
     message(StatusCode::BAD_GATEWAY, "Internal Server Error")
 }
@@ -92,7 +91,7 @@ fn event(parts: &Parts, function: &str, body: &[u8], caller: Option<&Issued>) ->
     })
 }
 
-/// The headers by their names. A header that comes several times has its values joined by commas.
+/// The headers by their names. The values of a header that occurs several times are joined by commas.
 fn headers(given: &HeaderMap) -> serde_json::Map<String, Value> {
     let joined = |name: &HeaderName| {
         let values = given.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));

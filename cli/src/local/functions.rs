@@ -1,12 +1,12 @@
-//! The functions, in this process: when they run, how many at the same time, and what they say.
+//! The functions in this process: when they run, how many run at the same time, and how they end.
 //!
-//! They are made by the code that makes them under Lambda ([`Lambda`]), with the environment of this system in place of the
+//! The code that makes them under Lambda makes them here ([`Lambda`]), with the environment of this system in place of the
 //! process's own. Names and periods come from the table [`FUNCTIONS`].
 //!
-//! Guarantees: runs overlap, as in AWS; a run that takes longer than its function's time-out is abandoned, and one that
-//! panics fails: whoever waits for it learns so, and other runs go on; [`Functions::stop`] returns when no run is left.
-//! Does not: limit memory, run a failed event again, end a run that never awaits anything, or outlive a panic if the program
-//! was built to abort then, as releases are.
+//! Guarantees: runs overlap, as in AWS. A run that takes longer than its function's time-out is abandoned, and a run that panics
+//! fails. Its caller gets the error, and other runs go on. [`Functions::stop`] returns when no run is left.
+//! Does not: limit memory, retry a failed event, end a run that never awaits anything, or survive a panic if the program was built
+//! to abort on panic, as releases are.
 
 use super::access::Access;
 use super::args::{LocalArgs, LocalEnv};
@@ -34,7 +34,6 @@ use tokio::time::timeout;
 use tracing::Dispatch;
 use tracing::instrument::WithSubscriber;
 
-/// All functions of this system.
 const LAMBDAS: [Lambda; 5] = [
     poll_and_scale::LAMBDA,
     clean_stale_records::LAMBDA,
@@ -42,9 +41,9 @@ const LAMBDAS: [Lambda; 5] = [
     sweep_dispatch::LAMBDA,
     grant_credentials::LAMBDA,
 ];
-/// The most invocations of a function that wait or run.
+/// The most invocations of one function that wait or run.
 const MOST: usize = 1000;
-/// A longer answer is cut for the page.
+/// The page gets at most this much of an answer.
 const SHOWN_CHARS: usize = 8 * 1024;
 
 /// The scheduled functions and their periods. A minute of the table takes `tick_s` seconds.
@@ -61,20 +60,19 @@ pub(super) enum Failure {
     Unknown,
     #[error("too many invocations wait: try again later")]
     Busy,
-    #[error("the system is being ended: it runs nothing new")]
+    #[error("the system is shutting down: it starts no run")]
     Stopping,
     /// The function ran, and failed.
     #[error("{0}")]
     Function(String),
 }
 
-/// The counts of a function since the start.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Stats {
     pub(super) function: &'static str,
     /// Invocations that ended.
     pub(super) invocations: u64,
-    /// Those that failed.
+    /// Invocations that failed.
     pub(super) errors: u64,
     /// Invocations that wait or run now.
     pub(super) running: usize,
@@ -82,7 +80,6 @@ pub(super) struct Stats {
     pub(super) last: Option<LastRun>,
 }
 
-/// How an invocation ended.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LastRun {
     at: Time,
@@ -92,26 +89,25 @@ pub(super) struct LastRun {
     pub(super) result: String,
 }
 
-/// A function with its limits.
 struct Running {
     made: Made,
     time_out: Duration,
     at_once: Semaphore,
-    /// Where the function logs, and the file of it: metrics are lines there too.
+    /// The log of the function, and its file. Metrics are lines in this file, too.
     log: (Dispatch, Arc<File>),
     clock: Clock,
     stats: Mutex<Stats>,
 }
 
-/// The functions that run here. Dropping them ends their runs too.
+/// The functions that run here. A drop ends their runs, too.
 pub(super) struct Functions {
     by_name: BTreeMap<&'static str, Arc<Running>>,
-    /// The runs. `None` once they are stopped.
+    /// The runs. `None` after `stop`.
     runs: Mutex<Option<JoinSet<()>>>,
 }
 
 impl Functions {
-    /// Makes the functions, with these variables as their environment.
+    /// Makes the functions. `variables` is their environment.
     pub(super) fn new(
         env: &LocalEnv,
         places: &Places,
@@ -121,7 +117,7 @@ impl Functions {
         let made = LAMBDAS.iter().map(|lambda| {
             let given = Environment::read(lambda.needs, |name| variables.get(name).cloned())
                 .context("the functions cannot start")?;
-            // Each function calls one service besides DynamoDB, at most.
+            // Each function calls at most one service besides DynamoDB.
             let other = if lambda.name == grant_credentials::FUNCTION { places.rights } else { places.ec2 };
             let parts = Parts::new(given, &access.sdk_config(places.dynamo), access.sdk_config(other));
             let path = places.logs.join(format!("{}.log", lambda.name));
@@ -138,7 +134,7 @@ impl Functions {
         Self { by_name, runs: Mutex::new(Some(JoinSet::new())) }
     }
 
-    /// Runs the functions by their schedules until the tasks are dropped. A run is left out while the one before it waits.
+    /// Runs the functions by their schedules until the tasks are dropped. A run that could not start at once is left out.
     pub(super) fn keep_schedules(self: &Arc<Self>, args: &LocalArgs, tasks: &mut JoinSet<()>) {
         for (function, period) in periods(args.tick_s()) {
             let functions = Arc::clone(self);
@@ -158,14 +154,14 @@ impl Functions {
         self.by_name.get(function).is_some_and(|running| running.at_once.available_permits() > 0)
     }
 
-    /// Starts a run, and does not wait for it. The function's log says how it fails.
+    /// Starts a run, and does not wait for it. The function's log has its failure.
     pub(super) fn send(&self, function: &str, event: Value) {
         if let Err(error) = self.start(function, event) {
             tracing::debug!(function, %error, "an event is lost");
         }
     }
 
-    /// Runs a function, and waits for its answer. The run goes on if nobody waits any more.
+    /// Runs a function, and waits for its answer. The run goes on if the caller stops waiting.
     pub(super) async fn invoke(&self, function: &str, event: Value) -> Result<Value, Failure> {
         self.start(function, event)?.await.unwrap_or(Err(Failure::Stopping))
     }
@@ -179,18 +175,17 @@ impl Functions {
         let (tell, answer) = oneshot::channel();
         runs.spawn(async move {
             let outcome = running.run(event).await;
-            // An error means that nobody waits for it any more.
+            // An error means that the caller no longer waits.
             let _ = tell.send(outcome.map_err(Failure::Function));
         });
         Ok(answer)
     }
 
-    /// The counts of every function so far.
     pub(super) fn stats(&self) -> Vec<Stats> {
         self.by_name.values().map(|running| running.stats().clone()).collect()
     }
 
-    /// Ends all runs and starts none any more.
+    /// Ends all runs, and starts no more.
     pub(super) async fn stop(&self) {
         let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut runs) = runs {
@@ -200,9 +195,9 @@ impl Functions {
 }
 
 impl Running {
-    /// As in the template: a scheduled function times out before its next run, and one that answers nodes runs several times at
-    /// once. poll-and-scale runs two times more than its schedule needs: once for a run that waits for its turn, and once for
-    /// events that find that somebody waits.
+    /// The limits are as in the template: a scheduled function times out before its next run, and a function that answers nodes
+    /// runs several times at once. poll-and-scale may run three times at once: one run works, one waits for its turn, and one takes
+    /// events and finds that another run waits.
     fn new(function: &'static str, made: Made, log: (Dispatch, Arc<File>), clock: Clock) -> Self {
         let known = model::functions::named(function);
         let at_once = match function {
@@ -228,7 +223,7 @@ impl Running {
         Ok(())
     }
 
-    /// One run, when there is room for it.
+    /// One run. It begins when the limit allows it.
     async fn run(&self, event: Value) -> Result<Value, String> {
         let _permit = self.at_once.acquire().await.map_err(|e| e.to_string())?;
         let began = (self.clock)();
@@ -251,13 +246,13 @@ impl Running {
     }
 }
 
-/// What a run answers, or why it does not.
+/// The answer of a run, or why there is none.
 async fn ended(answer: impl Future<Output = Result<Value, String>>, time_out: Duration) -> Result<Value, String> {
     match timeout(time_out, AssertUnwindSafe(answer).catch_unwind()).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(panic)) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
             Err(format!("the run panicked: {text}"))
         }
         Err(_) => Err(format!("the run timed out after {} s", time_out.as_secs())),
@@ -282,7 +277,7 @@ pub(super) fn wake_elsewhere(args: &LocalArgs, url: &str, tasks: &mut JoinSet<()
     Ok(())
 }
 
-/// Functions that answer as a test says.
+/// Functions for tests.
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
@@ -351,7 +346,7 @@ mod tests {
         (0..4).for_each(|_| functions.send(HEARTBEAT, json!({"body": "hang"})));
         tokio::task::yield_now().await;
         assert!(!functions.is_free(HEARTBEAT), "a scheduled run is left out");
-        // It gets its turn when the others have timed out.
+        // This run gets its turn when the others have timed out.
         assert!(functions.invoke(HEARTBEAT, json!({})).await.is_ok());
         (0..MOST).for_each(|_| functions.send(HEARTBEAT, json!({"body": "hang"})));
         assert_eq!(functions.invoke(HEARTBEAT, json!({})).await, Err(Failure::Busy));

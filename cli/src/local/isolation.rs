@@ -1,7 +1,7 @@
 //! Whether the jobs of the local machines are isolated from this computer.
 //!
-//! Guarantees: the user learns which of the two it is, and why. Two local systems, and two machines of one, never give
-//! jobs the same ids at the same time.
+//! Guarantees: the user learns whether jobs are isolated and, if not, why. Two machines never give jobs the same ids at the same
+//! time, as long as one system has at most 256 machines, and the process ids of two systems differ modulo 4,096.
 //! Does not: isolate (the agent does).
 
 use super::args::LocalArgs;
@@ -9,16 +9,15 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The first id. The distributions leave the ids from here on alone (<https://systemd.io/UIDS-GIDS/>).
+/// The first id. Linux distributions do not use the ids from here on (<https://systemd.io/UIDS-GIDS/>).
 const FIRST: u32 = 1_879_048_192;
-/// The ids of one local system, of 4,096 that may run at once.
+/// The number of ids of one local system. There is room for 4,096 systems.
 const PER_SYSTEM: u32 = 65_536;
-/// The user ids of one machine: two fewer jobs run there at once.
+/// The number of user ids of one machine. The agent keeps two of them for itself, so two fewer jobs run there at once.
 const USERS: u32 = 224;
-/// The group ids of the caches of one machine.
+/// The number of group ids for the caches of one machine.
 const GROUPS: u32 = 32;
 
-/// How the jobs of local machines run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JobIsolation {
     /// Each job runs as a user id of its own.
@@ -28,7 +27,7 @@ pub(super) enum JobIsolation {
 }
 
 impl JobIsolation {
-    /// What is possible here. `dir` is the working directory, absolute.
+    /// The isolation that is possible here. `dir` is the working directory, absolute.
     pub(super) fn of(args: &LocalArgs, dir: &Path) -> Self {
         if args.unisolated {
             return Self::None("--unisolated is given".to_owned());
@@ -36,14 +35,14 @@ impl JobIsolation {
         if !nix::unistd::geteuid().is_root() {
             return Self::None("only root can isolate them".to_owned());
         }
-        // Jobs could not reach their files below it.
+        // Jobs could not reach their files below a directory that others may not enter.
         let is_closed = |dir: &&Path| !dir.metadata().is_ok_and(|m| m.mode() & 0o001 != 0);
         dir.ancestors().find(is_closed).map_or(Self::OwnIds, |closed| {
             Self::None(format!("other users may not enter {} (chmod o+x)", closed.display()))
         })
     }
 
-    /// The agent's options for the machine with this number, of all that are up.
+    /// The options of the agent. `number` differs for all machines that are up.
     pub(super) fn agent_options(&self, number: u32) -> Vec<String> {
         if let Self::None(_) = self {
             return vec!["--unisolated".to_owned()];
@@ -52,7 +51,7 @@ impl JobIsolation {
         let system = std::process::id() % (i32::MAX as u32 - FIRST).div_ceil(PER_SYSTEM);
         let first = FIRST + system * PER_SYSTEM + (number % machines) * (USERS + GROUPS);
         let range = |first: u32, count: u32| format!("{first}-{}", first + count - 1);
-        // The local metadata service has no credentials.
+        // The metadata service has no credentials for jobs: it answers only programs of the owner.
         ["--job-uids", &range(first, USERS), "--cache-gids", &range(first + USERS, GROUPS), "--allow-metadata"]
             .map(str::to_owned)
             .into()

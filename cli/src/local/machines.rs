@@ -1,13 +1,13 @@
 //! The machines behind the instances of the EC2 stand-in: each is a real agent process.
 //!
 //! A machine is a directory with an agent. At its start it runs the commands of `launch.user_data` once, as cloud-init does.
-//! Then the agent runs as the launch template's image would run it: with the node file of its user data, restarted when it
-//! fails, ended with its instance. [`LocalMachines::metadata`] has the answers for an agent's requests to the instance
+//! Then the agent runs as with the image of the launch template: it gets the node file of its user data, restarts when it
+//! fails, and ends with its instance. [`LocalMachines::metadata`] has the answers for an agent's requests to the instance
 //! metadata service.
 //!
 //! Guarantees: when a machine is down, its processes have ended and its directory is removed; its log stays. A daemon
 //! that left its parents and cleared its environment ends only with the whole program (see `processes`).
-//! A machine of a size with GPUs pretends to have so many: they are in a file, which a person may change while it runs.
+//! A machine of a size with GPUs pretends to have as many: a file lists them, and a person may change it while the machine runs.
 //! Does not: start an agent if `launch.user_data` fails, or limit a machine to the size of its instance type.
 
 use super::directory::{self, OPEN};
@@ -39,39 +39,34 @@ use tokio::sync::mpsc;
 
 /// How long an agent may take to end its jobs when its machine goes down.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long after a failure an agent is restarted, as a service manager would.
+/// An agent is restarted this long after a failure, as by a service manager.
 const RESTART: Duration = Duration::from_secs(1);
 /// How often an agent is checked.
 const CHECK: Duration = Duration::from_millis(50);
 /// The size of the console output: the last bytes of a machine's log, as many as EC2 keeps.
 const CONSOLE_BYTES: u64 = 64 * 1024;
-/// The file that an agent makes in its home when its node is gone. The file means that the agent powered the machine
-/// off.
+/// The agent makes this file in its home when its node is gone. The file means that the agent powered the machine off.
 const POWERED_OFF: &str = "powered-off";
 
-/// The file with the GPUs that a machine pretends to have. Whoever changes it sees what follows.
+/// The file with the GPUs that a machine pretends to have. A person may change it to see what follows.
 const GPUS: &str = "gpus.json";
 
-/// The settings that all machines share.
 #[derive(Clone, Debug)]
 pub struct MachineSettings {
-    /// The path of the agent's binary.
     pub agent: PathBuf,
     /// The parent of the machines' directories: an absolute path in the locked working directory.
     pub dir: PathBuf,
-    /// The directory of the machines' logs.
     pub logs: PathBuf,
-    /// Whether jobs are isolated from this computer.
     pub(super) isolation: JobIsolation,
     /// The URL of the metadata service: `{metadata_url}/{instance_id}/latest/…`.
     pub metadata_url: String,
-    /// The tables with the policy, which says how many GPUs a machine of a size gets.
+    /// The tables with the policy, which says how many GPUs a size has.
     pub store: Store,
-    /// The machines' threads ask the tables in it.
+    /// Runs the reads of the tables for the machines' threads.
     pub runtime: Handle,
     /// Whether machines run the commands of `launch.user_data`.
     pub user_data: bool,
-    /// The variables of agents and jobs: the way to programs, the log, what SDKs, docker and podman read, the keys of S3.
+    /// The variables of agents and jobs: PATH, the filter of the log, settings of SDKs, docker and podman, and the keys of S3.
     pub variables: Vec<(&'static str, String)>,
 }
 
@@ -111,7 +106,6 @@ struct Orders {
     interrupt_at: Option<Time>,
 }
 
-/// How a machine goes down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
     /// The agent gets time to end its jobs.
@@ -129,15 +123,14 @@ impl LocalMachines {
         Ok((Self(Arc::new(Inner { settings, up: Mutex::default(), powered_off })), receiver))
     }
 
-    /// How this machine was started, and when EC2 will terminate its instance, if it announced that; `None` if no such
-    /// machine is up.
+    /// How this machine was started, and when EC2 will terminate its instance, if that was announced. `None` if no such machine
+    /// is up.
     pub fn metadata(&self, instance_id: &str) -> Option<(MachineStart, Option<Time>)> {
         let machine = self.0.up().machines.get(instance_id).cloned()?;
         let interrupt_at = machine.orders().interrupt_at;
         Some((machine.start.clone(), interrupt_at))
     }
 
-    /// How many processes belong to machines.
     pub fn processes(&self) -> usize {
         processes::of_machine(&self.0.settings.dir).len()
     }
@@ -287,7 +280,7 @@ impl Machine {
     }
 
     /// Does what the user data does: writes the node file, and runs the commands of `launch.user_data` to their end. Returns
-    /// whether the agent can start: otherwise the machine was told to stop meanwhile.
+    /// `false` if the machine was told to stop meanwhile.
     fn boot(&self, settings: &MachineSettings) -> io::Result<bool> {
         let Some(file) = node_file_in(&self.start.user_data) else {
             return Err(io::Error::other("its user data has no node file"));
@@ -296,7 +289,7 @@ impl Machine {
         let mut node_file =
             File::options().write(true).create_new(true).mode(0o600).open(self.dir.join("node.json"))?;
         node_file.write_all(&serde_json::to_vec(&file)?)?;
-        // `nodekeeper exec` starts it.
+        // `nodekeeper exec` starts this program.
         std::os::unix::fs::symlink(&settings.agent, self.dir.join("agent"))?;
         if let Some(gpus) = self.gpus(settings) {
             fs::write(self.dir.join(GPUS), format!("{gpus:#}\n"))?;
@@ -318,8 +311,8 @@ impl Machine {
         }
     }
 
-    /// GPUs that it pretends to have, in the form of `--gpus-from`: as many, and of the model, as the stored policy says now. `None`
-    /// if its size has none.
+    /// The GPUs that the machine pretends to have, in the form of `--gpus-from`. Their number and type are those of the policy that
+    /// is stored now. `None` if its size has none.
     fn gpus(&self, settings: &MachineSettings) -> Option<Value> {
         let control = settings.runtime.block_on(settings.store.control()).ok()?;
         let (policy, _) = control.checked_policy().ok()?;
@@ -420,10 +413,10 @@ fn death_signal_wrapper() -> Option<&'static str> {
     })
 }
 
-/// The address of a machine. All machines run on this computer, and each has a loopback address of its own: so the members of a job
-/// can use the same port.
+/// The address of a machine. All machines run on this computer, and each has a loopback address of its own, so that the members
+/// of a job can use the same port.
 fn address(number: u32) -> Ipv4Addr {
     const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
-    // Far fewer machines than such addresses run on one computer.
+    // One computer runs far fewer machines than there are such addresses.
     Ipv4Addr::from(FIRST.saturating_add(number.min(0x00fe_ffff)))
 }

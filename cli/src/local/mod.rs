@@ -4,24 +4,24 @@
 //! EC2 ([`ec2_stand_in`]). Its instances are real agent processes ([`machines`]) that run real jobs. A page shows everything
 //! live (`page`).
 //!
-//! Guarantees: every process that it starts ends with it, daemons started by jobs included; it
-//! writes below one directory only; it listens on the loopback address
-//! only, where only programs of its user that have the credentials of this start can change anything (`access`).
+//! Guarantees: every process that it starts ends with it, also daemons of jobs. It writes below one directory only. It listens on
+//! the loopback address only, and only programs of its user that have the credentials of this start can change anything
+//! (`access`).
 //! Does not: limit a machine to its size, or keep machines over a restart.
 //! With `--data` the tables stay, and the functions launch a new fleet.
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `args`, `error`, `terminal` | options, words of errors, and output |
+//! | `args`, `error`, `terminal` | options, texts of errors, and output |
 //! | `run` | the life of the command, from start to end |
 //! | `stack` | starts and stops the parts |
 //! | `ports` | the addresses of the parts |
 //! | `agent_program` | finds the agent, and builds it in a source tree |
 //! | `directory`, `environment` | the working directory and its lock, the environment file |
-//! | `access` | the credentials of this start, and what every port asks for |
+//! | `access` | the credentials of this start, and the checks at every port |
 //! | `dynamo` | the embedded DynamoDB over HTTP |
 //! | `database`, `region` | the embedded DynamoDB, what EC2 offers |
-//! | `functions`, `function_urls` | the functions: their runs and schedules, and what agents call |
+//! | `functions`, `function_urls` | the functions: their runs and schedules, and the URLs that agents call |
 //! | `wake` | the schedules of functions that run elsewhere |
 //! | `triggers` | what AWS does with the tables' streams |
 //! | [`machines`], `processes` | agents, and every process that belongs to one |
@@ -63,7 +63,7 @@ pub(crate) mod testing {
     use std::fs::{self, File};
     use std::path::Path;
 
-    /// What a running system has in this current directory, until the file is dropped.
+    /// Makes the files of a running system in this current directory. It runs until the file is dropped.
     pub(crate) fn running_in(current: &Path) -> File {
         let (dir, lock) = working_directory(&current.join(DIRECTORY)).unwrap();
         fs::write(dir.join("env"), "").unwrap();

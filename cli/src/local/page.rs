@@ -27,7 +27,7 @@ const SHOWN: usize = 100;
 /// The IMDSv2 token of every machine.
 const TOKEN: &str = "local";
 
-/// The page, and what the metadata service knows.
+/// The page, and the data of the metadata service.
 pub(super) struct Page {
     pub(super) source: Source,
     pub(super) machines: LocalMachines,

@@ -10,14 +10,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use tokio::net::TcpListener;
 
-/// The page's port, and the first port of all. The port after it is the one of `nodekeeper web`.
+/// The first port, which is the page's. The port after it is left to `nodekeeper web`.
 pub(super) const FIRST: u16 = 7070;
-/// From the first port to the last one.
+/// How far the last port is from the first one.
 const LAST: u16 = 6;
-/// The highest first port.
 pub(super) const HIGHEST_FIRST: u16 = u16::MAX - LAST;
 
-/// The bound ports of all parts.
 pub(super) struct Ports {
     pub(super) page: TcpListener,
     pub(super) dynamo: TcpListener,
@@ -25,7 +23,7 @@ pub(super) struct Ports {
     /// Absent if the functions run elsewhere.
     pub(super) functions: Option<TcpListener>,
     pub(super) rights: TcpListener,
-    /// Absent if something else stands for S3.
+    /// Absent if another service stands for S3.
     pub(super) s3: Option<TcpListener>,
 }
 
@@ -60,13 +58,14 @@ impl Ports {
     }
 }
 
-/// What stands for S3, unless it is what a stack with this first port itself is: its file of variables names it.
+/// The URL of another service for S3, if the environment names one. The own URL of a stack with this first port does not count:
+/// the environment file of an earlier start names it.
 pub(super) fn other_s3(first: u16, named: Option<&str>) -> Option<&str> {
     let own = format!("http://{}:{}", Ipv4Addr::LOCALHOST, first.saturating_add(LAST));
     named.filter(|url| url.trim_end_matches('/') != own)
 }
 
-/// Listens at the port that is so far from the first one, or at any free port if the first one is 0.
+/// Listens at the port that is `further` after the first one, or at any free port if the first one is 0.
 async fn listen(what: &'static str, first: u16, further: u16) -> anyhow::Result<TcpListener> {
     let port = if first == 0 { 0 } else { first.saturating_add(further) };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;

@@ -43,7 +43,7 @@ impl ProcessEntry {
         let field = |n: usize| tail.split_ascii_whitespace().nth(n);
         Some(Self {
             pid: head.split_once(' ')?.0.parse().ok()?,
-            // With more threads than one, only the main thread has ended.
+            // If more than one thread is left, only the main thread has ended.
             zombie: matches!(field(0)?, "Z" | "X") && field(17)?.parse::<u32>().ok()? <= 1,
             parent: field(1)?.parse().ok()?,
             session: field(3)?.parse().ok()?,
@@ -53,7 +53,7 @@ impl ProcessEntry {
     /// Whether the process was started with a `HOME` at or below `dir`.
     fn lives_in(&self, dir: &Path) -> bool {
         let of_main_thread = Path::new("/proc").join(self.pid.to_string());
-        // A main thread that has ended does not know it any more.
+        // The kernel has no environment for a main thread that has ended.
         let of_threads = fs::read_dir(of_main_thread.join("task")).into_iter().flatten().flatten().map(|t| t.path());
         let mut environs = std::iter::once(of_main_thread)
             .chain(of_threads)
@@ -157,7 +157,7 @@ mod tests {
             command.args(["-c", script]).env("HOME", home).stdin(Stdio::null()).stdout(Stdio::null());
             command.spawn().unwrap()
         };
-        // One daemon has its own session. Another one has no environment either, but its parent has one.
+        // One daemon has its own session. Another one also has no environment, but its parent has one.
         let mut machine = run(&dir.path().join("home"), "setsid sleep 600 & env -i setsid sleep 601 & wait");
         let mut stranger = run(Path::new("/"), "exec sleep 602");
         let until = Instant::now() + Duration::from_secs(10);

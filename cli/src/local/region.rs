@@ -6,7 +6,6 @@ use model::policy::Policy;
 use model::rng::Rng;
 use std::collections::BTreeSet;
 
-/// The region for this policy.
 pub(super) fn region(policy: &Policy) -> Ec2Settings {
     let mut settings = Ec2Settings { seed: Rng::real().bits() as u64, ..Ec2Settings::default() };
     let named: BTreeSet<_> =

@@ -1,7 +1,6 @@
 //! The life of `nodekeeper local`: build, start, run until told to end, end everything.
 //!
-//! Guarantees: when [`run`] returns, every process that descends from this program has ended, or
-//! the error says how many have not.
+//! Guarantees: when [`run`] returns, every process that descends from this program has ended, or the error says how many have not.
 //! Does not: start or stop the parts itself; `stack` does.
 
 use super::agent_program::agent;
@@ -12,11 +11,9 @@ use super::{demo, processes};
 use crate::console::signals::Signals;
 use anyhow::{Context as _, anyhow, ensure};
 
-/// A signal ended the demonstration.
 const INTERRUPTED: &str = "the demonstration was interrupted: nothing is left running";
 
-/// Runs the system until it is told to end, or the demonstration is over. A failed check of the
-/// demonstration is an error.
+/// Runs the system until it is told to end, or until the demonstration is over. A failed check of the demonstration is an error.
 ///
 /// Kills every process that descends from this one before it returns: the program must have no
 /// other work.

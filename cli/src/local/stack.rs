@@ -1,9 +1,9 @@
 //! Starts the parts of the local system, and stops them.
 //!
-//! Flow: directories, ports, database and policy, machines and EC2, functions, page. A failure
-//! ends the parts that were started before it.
-//! Guarantees: other programs find every part through the environment file;
-//! [`Stack::shut_down`] returns when no function and no machine is left.
+//! Flow: directories, ports, database and policy, machines and EC2, functions, page. A failure ends the parts that were started
+//! before it.
+//! Guarantees: other programs find every part by the environment file. [`Stack::shut_down`] returns when no function and no machine
+//! is left.
 //! Does not: decide when to end, or print to the terminal; `run` does.
 
 use super::access::{Access, programs_only};
@@ -36,13 +36,13 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
-/// The variables of this environment that machines have too. Nothing here stands for Amazon ECR. Docker and podman read the last ones.
+/// The variables of this environment that machines get, too. One is the endpoint of Amazon ECR, which has no stand-in here. Docker
+/// and podman read the last five.
 const OF_MACHINES: &str = "PATH RUST_LOG AWS_ENDPOINT_URL_ECR CONTAINERS_CONF CONTAINERS_STORAGE_CONF \
     CONTAINERS_REGISTRIES_CONF DOCKER_CONFIG DOCKER_HOST";
 /// How often ended orphans are reaped.
 const REAP: Duration = Duration::from_secs(5);
 
-/// The running system.
 pub(super) struct Stack {
     pub(super) store: Store,
     pub(super) ec2: Arc<Ec2>,
@@ -108,7 +108,7 @@ impl Stack {
         let source = Source {
             cluster: args.cluster.to_string(),
             store: store.clone(),
-            // EC2 as the functions see it.
+            // The page sees EC2 as the functions see it.
             cloud: Arc::new(Cloud::connect(&access.sdk_config(places.ec2), args.cluster.clone())),
             clock: Arc::clone(&env.clock),
             pace: Pace::LOCAL,
@@ -117,7 +117,7 @@ impl Stack {
         let page = Page { source, machines: machines.clone(), sessions };
         tasks.spawn(page::serve(ports.page, page, access));
         tasks.spawn(reap_orphans());
-        // Whoever waits for this file finds the tables.
+        // A program that waits for this file then finds the tables.
         environment::write_file(&places.env_file, &variables)?;
         let clock = Arc::clone(&env.clock);
         Ok(Self { store, ec2, machines, isolation, functions, policy, clock, places, _tasks: tasks, _lock: lock })
@@ -174,7 +174,7 @@ fn serve_for_jobs(
 ) -> anyhow::Result<()> {
     let rights = access.rights(places.secrets());
     if let Some(listener) = s3_at {
-        // What is stored lasts as long as the tables do.
+        // The content of S3 lasts as long as the tables.
         if args.data.is_none() {
             directory::fresh_directory(&places.stored(), PRIVATE)?;
         }

@@ -1,10 +1,10 @@
-//! The streams of the tables jobs and allocs, which wake poll-and-scale: a new job, and an alloc that ended.
+//! Stands for the streams of the tables jobs and allocs, which wake poll-and-scale after a new job and after the end of an alloc.
 //!
-//! Each call says itself what it writes, so no row is read for it.
+//! The request of a call says what it writes, so no row is read.
 //!
 //! Guarantees: a write is noticed within [`TOGETHER`].
-//! Does not: read the streams of the database, which it would keep for ever. Compare a row with what it was: a run too many does
-//! no harm.
+//! Does not: read the streams of the database, which would be kept for ever. Compare a row with its earlier content: a run that is not
+//! needed does no harm.
 
 use super::functions::Functions;
 use model::ClientStatus;
@@ -16,20 +16,20 @@ use store::Table;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// How long writes are gathered before they wake it together.
+/// How long writes are gathered. Together they wake the function once.
 const TOGETHER: Duration = Duration::from_millis(200);
 
-/// Wakes poll-and-scale after the writes of which it is told, until nothing is written any more.
+/// Wakes poll-and-scale after these writes, until the sender is dropped.
 pub(super) async fn wake(mut written: watch::Receiver<()>, functions: Arc<Functions>) {
     while written.changed().await.is_ok() {
         sleep(TOGETHER).await;
         written.mark_unchanged();
-        // The function asks only whether there are records.
+        // The function only checks whether the event has records.
         functions.send(POLL_AND_SCALE.name, json!({ "Records": [] }));
     }
 }
 
-/// Whether a call that was carried out wrote a new job, or ended an alloc.
+/// Whether a successful call wrote a new job, or ended an alloc.
 pub(super) fn wakes(operation: &str, request: &str) -> bool {
     if !matches!(operation, "PutItem" | "UpdateItem" | "BatchWriteItem" | "TransactWriteItems") {
         return false;
@@ -50,7 +50,7 @@ fn is_of(table: Table, name: &str) -> bool {
     name.ends_with(&format!("-{}", table.suffix()))
 }
 
-/// Only a new job is put as a whole row. A later write sets only what changes: that of an end sets `client`.
+/// Only a new job is put as a whole row. A later write sets only the changed attributes: the end of an alloc sets `client`.
 fn is_noticed(write: &Value) -> bool {
     let name = write.get("TableName").and_then(Value::as_str).unwrap_or_default();
     let values = |field: &str| write.get(field).and_then(Value::as_object).into_iter().flat_map(Map::values);

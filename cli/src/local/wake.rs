@@ -19,7 +19,7 @@ pub(super) fn authority(url: &str) -> Option<&str> {
     (rest.rsplit_once(':')?.1.parse::<u16>().is_ok() && !rest.contains('/')).then_some(rest)
 }
 
-/// A tick in each period; those that are missed are left out.
+/// A tick in each period. Missed ticks are left out.
 pub(super) fn ticks(period: Span) -> Interval {
     let mut ticks = interval(Duration::from_millis(u64::try_from(period.as_ms()).unwrap_or(1).max(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -37,7 +37,7 @@ pub(super) async fn invoke_by_schedule(authority: String, function: &'static str
             Ok(status) => Some(format!("it answers {status}")),
             Err(error) => Some(error.to_string()),
         };
-        // Logged only when the function begins to fail, not at each failure.
+        // Only the first of several failures in a row is logged.
         if let (Some(problem), false) = (&problem, failing) {
             let hint = "the function cannot be invoked: is `cargo lambda watch` running there?";
             tracing::warn!(function, authority, problem, "{hint}");

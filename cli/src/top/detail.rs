@@ -1,7 +1,7 @@
-//! One job and one node, as lines.
+//! One job or one node, as lines.
 //!
-//! Guarantees: the lines fit into the width; text of users and nodes cannot control the terminal.
-//! Does not: show the environment of a job: it is not read.
+//! Guarantees: the lines fit into the width. Text of users and nodes cannot control the terminal.
+//! Does not: show the environment of a job.
 
 use super::fold::fold;
 use super::paint::Paint;
@@ -55,7 +55,7 @@ impl Lines {
     }
 }
 
-/// All lines of what is opened.
+/// All lines of the opened job or node.
 pub(super) fn lines(opened: &Opened, width: usize, now: Time, paint: Paint) -> Vec<Line<'static>> {
     let mut lines = Lines { lines: Vec::new(), width, paint };
     let name = match opened.thing {
@@ -137,7 +137,7 @@ fn outputs(lines: &mut Lines, job: &JobDetail, now: Time) {
     }
 }
 
-/// The line with spaces up to the next stop in place of each tab.
+/// The line with spaces in place of each tab, up to the next stop.
 fn without_tabs(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     let mut column = 0;

@@ -1,4 +1,4 @@
-//! What the screen looks like.
+//! Draws the screen.
 //!
 //! ```text
 //! cluster, whether all is well, price, age     the head
@@ -8,8 +8,8 @@
 //! the question, the filter, or the keys        the foot
 //! ```
 //!
-//! Guarantees: any size of a terminal is drawn; text of users and nodes cannot control the terminal; a list of any length
-//! costs as much as the rows on the screen.
+//! Guarantees: any size of a terminal can be drawn. Text of users and nodes cannot control the terminal. A list costs as much as its
+//! rows on the screen, however long it is.
 //! Does not: read anything. The time is an argument.
 
 use super::fold::fold;
@@ -26,14 +26,13 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
 
-/// How many checks are shown on a high screen, and on a low one.
+/// The most checks on a high screen, and on a low one.
 const CHECKS: (usize, usize) = (4, 1);
-/// The height of a high screen.
+/// The least height of a high screen, in lines.
 const HIGH: u16 = 20;
 /// The columns between two columns of a table.
 const GAP: u16 = 2;
 
-/// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State, now: Time, paint: Paint) {
     let area = frame.area();
     let head = head(state, now, paint, area);
@@ -103,7 +102,7 @@ fn summary(seen: &Snapshot, now: Time, paint: Paint) -> Line<'static> {
     Line::from(spans)
 }
 
-/// What is wrong, then the notes.
+/// The lines of what is wrong, then of the notes.
 fn checks(checks: &[Check], paint: Paint, area: Rect) -> Vec<Line<'static>> {
     let most = if area.height >= HIGH { CHECKS.0 } else { CHECKS.1 };
     let of = |level| checks.iter().filter(move |c| c.level == level);

@@ -2,15 +2,15 @@
 
 use ratatui::text::Span;
 
-/// The lines of a text, none wider than `width` columns. The second line of what does not fit, and those after it, begin
-/// `indent` columns further right.
+/// The lines of a text, none wider than `width` columns. What does not fit into a line continues on lines that are indented by
+/// `indent` columns.
 pub(super) fn fold(text: &str, width: usize, indent: usize) -> Vec<String> {
     let width = width.max(2);
     let indent = if indent + 8 > width { 0 } else { indent };
     let mut lines = Vec::new();
     for part in text.split('\n') {
         let (mut line, mut wide) = (String::new(), 0);
-        // Where the line can be broken: behind its last space.
+        // The position after the last space, at which the line can be broken.
         let mut word = None;
         for c in part.chars() {
             let more = Span::raw(c.encode_utf8(&mut [0; 4]).to_owned()).width();

@@ -1,7 +1,7 @@
-//! What each key does.
+//! The effect of each key.
 //!
-//! Guarantees: while a question is open, only an answer is taken; Ctrl-C always ends `top`.
-//! Does not: do anything outside. What is to be done outside is a [`Effect`].
+//! Guarantees: an open question takes only an answer. Ctrl-C always ends `top`.
+//! Does not: do anything outside the state. For that, it returns an [`Effect`].
 
 use super::operator_action::OperatorAction;
 use super::state::{Effect, Opened, Selection, State, View};
@@ -22,10 +22,10 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("q, Ctrl-C", "quit"),
 ];
 
-/// The longest filter.
+/// The longest filter, in bytes.
 const LONGEST: usize = 200;
 
-/// Takes a key. Returns what is to be done outside.
+/// Takes a key. Returns its effect outside the state.
 pub(super) fn press(state: &mut State, key: KeyEvent) -> Option<Effect> {
     if key.kind == KeyEventKind::Release {
         return None;
@@ -102,7 +102,7 @@ fn show(state: &mut State, view: View) -> Option<Effect> {
     state.opened.take().map(|_| Effect::Open(None))
 }
 
-/// Asks whether the job is cancelled, or the node is drained.
+/// Asks whether to cancel the job, or to drain the node.
 fn ask(state: &mut State, is_cancel: bool) {
     let action = match (state.thing(), is_cancel) {
         (Some(Selection::Job(id)), true) => state.job(id).map(OperatorAction::cancel),
@@ -135,7 +135,7 @@ fn output(state: &mut State) -> Option<Effect> {
     None
 }
 
-/// From a job or a node to the list; in the list, to all rows.
+/// Goes from a job or a node back to the list. In the list, clears the filter.
 fn back(state: &mut State) -> Option<Effect> {
     if state.opened.take().is_some() {
         return Some(Effect::Open(None));
@@ -145,7 +145,7 @@ fn back(state: &mut State) -> Option<Effect> {
     None
 }
 
-/// Moves in the list, or in what is opened.
+/// Moves in the list, or in the opened job or node.
 fn motion(state: &mut State, code: KeyCode) {
     let (at, last, page) = match &state.opened {
         Some(Opened { line, lines: (all, fit), .. }) => (*line, all.saturating_sub(*fit), *fit),

@@ -1,12 +1,12 @@
-//! A list with a selected row, a filter and a part that is on the screen.
+//! A list with a selected row, a filter and a window on the screen.
 //!
-//! Guarantees: the selected row stays selected while rows come and go around it; the selected row is on the screen.
-//! Does not: keep the rows. It keeps their numbers and the key of the selected one.
+//! Guarantees: the selected row stays selected while rows come and go around it. The selected row is on the screen.
+//! Does not: keep the rows. It keeps their numbers and keys.
 
-/// A list. `K` tells one row from the others.
+/// A list. `K` is the key of a row.
 #[derive(Debug)]
 pub(super) struct List<K> {
-    /// The words that a row must have.
+    /// The words that a row must contain.
     pub(super) filter: String,
     /// The numbers and keys of the rows that the filter takes.
     shown: Vec<(usize, K)>,
@@ -22,7 +22,7 @@ impl<K> Default for List<K> {
 }
 
 impl<K: Copy + PartialEq> List<K> {
-    /// Takes the rows that the filter takes now, in their order.
+    /// Replaces the rows by those that the filter takes now, in their order.
     pub(super) fn update(&mut self, shown: impl Iterator<Item = (usize, K)>) {
         let selected = self.selected();
         self.shown = shown.collect();
@@ -35,12 +35,11 @@ impl<K: Copy + PartialEq> List<K> {
         self.shown.get(self.at).map(|(_, key)| *key)
     }
 
-    /// How many rows the filter takes.
     pub(super) fn len(&self) -> usize {
         self.shown.len()
     }
 
-    /// Which row is selected, the last one of all, and how many rows a page has.
+    /// The selected row, the last row, and the number of rows of a page.
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.at, self.shown.len().saturating_sub(1), self.height)
     }
@@ -54,12 +53,12 @@ impl<K: Copy + PartialEq> List<K> {
         (rows, selected)
     }
 
-    /// Selects this row, or the last one.
+    /// Selects this row, or the last one if there are fewer.
     pub(super) fn select(&mut self, at: usize) {
         self.at = at.min(self.shown.len().saturating_sub(1));
         let first = (self.at + 1).saturating_sub(self.height);
         self.offset = self.offset.clamp(first, self.at.max(first));
-        // No empty lines below the last row, if there are rows above.
+        // There are no empty lines below the last row while rows are above the screen.
         self.offset = self.offset.min(self.shown.len().saturating_sub(self.height).max(first));
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `state` | what is shown, without clock, terminal or database |
-//! | `keys`, `list` | what each key does; a list with a selected row and a filter |
-//! | `draw`, `rows`, `detail`, `fold`, `paint` | what the screen looks like |
+//! | `state` | the state of the screen, without clock, terminal or database |
+//! | `keys`, `list` | the effect of each key; a list with a selected row and a filter |
+//! | `draw`, `rows`, `detail`, `fold`, `paint` | draw the screen |
 //! | `reader` | reads in the background what the page reads |
 //! | `operator_action` | cancels and drains, as the commands do |
 //! | `screen` | the terminal, and the loop |
 //!
-//! Guarantees: nothing is changed without a yes to a question that says what will happen; the terminal is given back at
-//! every end; reading costs as much as one viewer of the page.
+//! Guarantees: nothing is changed before a yes to a question that says what will happen. The terminal is restored at every end.
+//! Reading costs as much as one viewer of the page.
 //! Does not: read or change anything in a way of its own.
 
 mod detail;
@@ -33,7 +33,7 @@ use crate::view::{Source, Views};
 use paint::Paint;
 use std::sync::Arc;
 
-/// What `--help` says below the options.
+/// The text of `--help` below the options.
 pub(crate) const HELP: &str =
     "Example: nodekeeper top   then 2 for the jobs, /failed Enter for those that failed, Enter for why, ? for all keys";
 

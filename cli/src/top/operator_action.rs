@@ -1,6 +1,6 @@
-//! What `top` changes: it cancels a job or drains a node, as `cancel` and `drain` do.
+//! The changes of `top`: it cancels a job or drains a node, as `cancel` and `drain` do.
 //!
-//! Guarantees: exactly what the question named is changed: a later node of the same slot is not drained.
+//! Guarantees: only what the question named is changed: a later node of the same slot is not drained.
 
 use crate::changes::operate::retention;
 use crate::changes::{Life, cancel, cancelled_line, change_intent};
@@ -11,7 +11,6 @@ use crate::view::{JobRow, NodeRow};
 use model::Intent;
 use model::ids::{JobId, NodeId};
 
-/// A change, and what it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OperatorAction {
     Cancel { job: JobId, name: Option<String>, slots: usize },
@@ -36,7 +35,7 @@ impl OperatorAction {
         }
     }
 
-    /// What will happen, as a question.
+    /// The question. It says what will happen.
     pub(super) fn question(&self) -> String {
         match self {
             Self::Cancel { job, name, slots } => {
@@ -60,7 +59,7 @@ impl OperatorAction {
         }
     }
 
-    /// Does it. Returns what was done.
+    /// Performs the change. Returns what was done.
     pub(super) async fn perform(&self, cluster: &Cluster, clock: &Clock) -> anyhow::Result<String> {
         match self {
             Self::Cancel { job, .. } => {

@@ -5,7 +5,6 @@
 use crate::console::tone::Tone;
 use ratatui::style::{Color, Modifier, Style};
 
-/// Whether colours are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Paint {
     pub(super) colours: bool,
@@ -22,7 +21,6 @@ impl Paint {
         if self.colours { Style::new().fg(colour) } else { Style::new() }
     }
 
-    /// A state in the colour of its tone.
     pub(super) fn word(self, word: &str) -> Style {
         self.tone(Tone::of(word))
     }

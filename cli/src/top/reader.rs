@@ -1,6 +1,6 @@
 //! Reads the cluster in the background, as the page does, again and again.
 //!
-//! Guarantees: at most one look of each kind is under way; keys never wait for a look.
+//! Guarantees: at most one look of each kind runs at a time. Keys never wait for a look.
 //! Does not: stop after a failed look. The next one may succeed.
 
 use super::state::{Detail, Selection, Snapshot};
@@ -10,7 +10,6 @@ use std::time::Duration;
 use store::DbError;
 use tokio::sync::{mpsc, watch};
 
-/// What was read.
 #[derive(Debug)]
 pub(super) enum Update {
     Snapshot(Arc<Snapshot>),
@@ -18,14 +17,14 @@ pub(super) enum Update {
     Detail(Selection, Result<Detail, String>),
 }
 
-/// What is opened, and how often everything was asked for again.
+/// What is opened, and how often a new look was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RefreshRequest {
     pub(super) opened: Option<Selection>,
     pub(super) again: u64,
 }
 
-/// Reads the lists until nobody takes them.
+/// Reads the lists until the receiver is dropped.
 pub(super) async fn lists(views: Arc<Views>, mut asked: watch::Receiver<RefreshRequest>, news: mpsc::Sender<Update>) {
     let mut last = None;
     loop {
@@ -50,7 +49,7 @@ async fn pause(views: &Views) {
     tokio::time::sleep(Duration::from_millis(views.source.pace.refresh_ms)).await;
 }
 
-/// The lists, if they are not those that were seen last.
+/// The lists; `None` if they have not changed.
 async fn refresh(views: &Views, last: &mut Option<(Arc<Live>, Arc<Stored>)>) -> Result<Option<Snapshot>, DbError> {
     let before = last.take();
     let (live, stored) = (views.live().await?, views.stored().await?);
@@ -67,7 +66,7 @@ async fn refresh(views: &Views, last: &mut Option<(Arc<Live>, Arc<Stored>)>) -> 
     Ok(snapshot)
 }
 
-/// Reads what is opened, until nobody takes it.
+/// Reads the opened job or node, until the receiver is dropped.
 pub(super) async fn details(views: Arc<Views>, mut asked: watch::Receiver<RefreshRequest>, news: mpsc::Sender<Update>) {
     loop {
         let opened = asked.borrow_and_update().opened;

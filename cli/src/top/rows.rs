@@ -1,6 +1,6 @@
-//! The rows of the lists as text, and which columns fit.
+//! The rows of the lists as text, and the columns that fit.
 //!
-//! Guarantees: the text is on one line and cannot control the terminal; the columns fit into the width.
+//! Guarantees: a text is on one line and cannot control the terminal. The columns fit into the width.
 
 use crate::console::show::{one_line, or_blank, rough};
 use crate::view::find::short;
@@ -9,13 +9,12 @@ use model::Intent;
 use model::time::Time;
 use ratatui::text::Span;
 
-/// A column.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) name: &'static str,
-    /// The columns with the highest numbers are left out first, if not all fit.
+    /// If not all columns fit, those with the highest rank are left out first. Rank 0 is never left out.
     rank: u8,
-    /// The widest that it gets, but for the last column.
+    /// The largest width, but for the last column.
     most: u16,
 }
 
@@ -23,7 +22,6 @@ const fn head(name: &'static str, rank: u8, most: u16) -> Head {
     Head { name, rank, most }
 }
 
-/// The columns of the nodes.
 pub(super) const NODES: &[Head] = &[
     head("SLOT", 0, 6),
     head("STATE", 0, 13),
@@ -37,7 +35,6 @@ pub(super) const NODES: &[Head] = &[
     head("NEXT OR REASON", 1, u16::MAX),
 ];
 
-/// The columns of the jobs.
 pub(super) const JOBS: &[Head] = &[
     head("JOB", 0, 8),
     head("NAME", 1, 24),
@@ -49,12 +46,11 @@ pub(super) const JOBS: &[Head] = &[
     head("WHY", 1, u16::MAX),
 ];
 
-/// The fewest columns of the last, open column.
+/// The least width of the last, open column.
 const LAST: u16 = 10;
-/// How many slots of a job are named.
+/// How many slots of a job are shown.
 const SLOTS: usize = 3;
 
-/// The cells of a node.
 pub(super) fn node(row: &NodeRow, now: Time) -> Vec<String> {
     let age = |at: Option<Time>| at.map(|at| rough(now.since(at))).unwrap_or_default();
     let works = row.work.iter().map(|w| w.name.clone().unwrap_or_else(|| short(w.job_id))).collect::<Vec<_>>();
@@ -82,7 +78,6 @@ pub(super) fn node(row: &NodeRow, now: Time) -> Vec<String> {
     cells.iter().map(|cell| one_line(cell)).collect()
 }
 
-/// The cells of a job.
 pub(super) fn job(row: &JobRow, now: Time) -> Vec<String> {
     let mut needs = row.capacity.to_string();
     if row.nodes > 1 {
@@ -113,7 +108,7 @@ pub(super) fn columns(heads: &[Head], cells: &[Vec<String>], width: u16, gap: u1
         u16::try_from(widest).unwrap_or(u16::MAX).min(head.most)
     };
     let mut columns: Vec<(usize, u16)> = heads.iter().enumerate().map(|(n, head)| (n, widest(n, head))).collect();
-    // An empty column says nothing.
+    // An empty column is left out.
     columns.retain(|(n, _)| cells.iter().any(|row| row.get(*n).is_some_and(|cell| !cell.is_empty())));
     let rank = |n: usize| heads.get(n).map_or(0, |head| head.rank);
     let is_open = |n: usize| heads.get(n).is_some_and(|head| head.most == u16::MAX);

@@ -1,6 +1,6 @@
-//! The terminal: draws, takes keys, and gives the terminal back.
+//! The terminal: draws, takes keys, and restores the terminal.
 //!
-//! Guarantees: whatever ends it (a key, a signal, an error, a panic), the terminal is as it was before.
+//! Guarantees: the terminal is restored, whatever ends `top`: a key, a signal, an error, or a panic.
 //! Does not: decide anything. `keys` and `state` do.
 
 use super::draw::draw;
@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// The ages on the screen are drawn anew this often.
+/// The screen is redrawn this often, because it shows ages.
 const TICK: Duration = Duration::from_secs(1);
-/// How many messages may wait to be taken.
+/// How many messages may wait in a channel.
 const WAITING: usize = 64;
 
-/// Gives the terminal back when it is dropped.
+/// Restores the terminal when it is dropped.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -46,13 +46,12 @@ impl Drop for Screen {
     }
 }
 
-/// What the loop works with.
 struct Loop {
     cluster: Cluster,
     clock: Clock,
     views: Arc<Views>,
     asked: watch::Sender<RefreshRequest>,
-    /// What is being done.
+    /// The changes that are under way.
     actions: FuturesUnordered<LocalBoxFuture<'static, Result<String, String>>>,
     state: State,
 }
@@ -85,7 +84,7 @@ pub(super) async fn run(cluster: Cluster, views: Arc<Views>, clock: Clock, paint
                         break Ok(());
                     }
                 }
-                // It is drawn anew for every event, also for a new size.
+                // Every event redraws the screen, also a new size.
                 Some(Ok(_)) => {}
                 Some(Err(e)) => break Err(anyhow::Error::new(e).context("the keys cannot be read")),
                 None => break Err(anyhow::anyhow!("the keys are no longer read")),
@@ -108,7 +107,7 @@ pub(super) async fn run(cluster: Cluster, views: Arc<Views>, clock: Clock, paint
 }
 
 impl Loop {
-    /// Does what a key asked for. Returns whether `top` ends.
+    /// Carries out the effect of a key. Returns whether `top` ends.
     fn follow(&self, wish: Option<Effect>) -> bool {
         match wish {
             None => {}
@@ -125,7 +124,7 @@ impl Loop {
         self.asked.send_modify(|asked| asked.again = asked.again.wrapping_add(1));
     }
 
-    /// Begins to do it. Keys are taken meanwhile.
+    /// Starts a change. Keys are taken meanwhile.
     fn perform(&self, action: OperatorAction) {
         let (cluster, clock) = (self.cluster.clone(), Arc::clone(&self.clock));
         let doing = async move { action.perform(&cluster, &clock).await.map_err(|e| show::error(&e)) };
@@ -133,7 +132,7 @@ impl Loop {
     }
 }
 
-/// The events of the terminal. A thread of its own waits for them: it ends with the program.
+/// The events of the terminal. A thread waits for them, which ends with the program.
 fn keys() -> mpsc::Receiver<io::Result<Event>> {
     let (sender, receiver) = mpsc::channel(WAITING);
     std::thread::spawn(move || {

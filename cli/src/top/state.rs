@@ -1,7 +1,7 @@
-//! What `top` shows and what it was told: without a clock, a terminal or a database.
+//! The state of `top`: what it shows and what was read, without a clock, a terminal or a database.
 //!
-//! Guarantees: nothing is cancelled or drained before a yes to a question that names it; what was read stays until
-//! something newer was read; a look that failed is remembered until one succeeds.
+//! Guarantees: nothing is cancelled or drained before a yes to a question that names it. What was read stays until something newer
+//! is read. A failed look is remembered until one succeeds.
 //! Does not: draw (`draw`), or read and write (`reader`, `operator_action`).
 
 use super::list::List;
@@ -12,18 +12,16 @@ use model::ids::{JobId, Slot};
 use model::time::Time;
 use std::sync::Arc;
 
-/// A cluster at a moment.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) at: Time,
     pub(super) cluster: String,
     pub(super) status: Status,
     pub(super) jobs: Vec<JobRow>,
-    /// The nodes that are there. Free slots are left out.
+    /// The nodes. Free slots are left out.
     pub(super) nodes: Vec<NodeRow>,
 }
 
-/// One of the lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum View {
     #[default]
@@ -31,14 +29,12 @@ pub(super) enum View {
     Jobs,
 }
 
-/// A job or a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Selection {
     Job(JobId),
     Node(Slot),
 }
 
-/// A job or a node with everything that is stored about it.
 #[derive(Debug)]
 pub(super) enum Detail {
     Job(Box<JobDetail>),
@@ -49,34 +45,33 @@ pub(super) enum Detail {
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) thing: Selection,
-    /// Only the output of a job.
+    /// Whether only the output of a job is shown.
     pub(super) output: bool,
     /// The first line on the screen.
     pub(super) line: usize,
-    /// What was read of it, if anything was.
+    /// What was read last; `None` before the first read.
     pub(super) detail: Option<Detail>,
-    /// Why nothing was read.
+    /// Why the last read failed.
     pub(super) missing: Option<String>,
     /// How many lines there are, and how many of them fit.
     pub(super) lines: (usize, usize),
 }
 
-/// What is to be done outside.
+/// An effect of a key outside the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Quit,
     /// Read everything again, now.
     Refresh,
-    /// Read this, and go on reading it. `None`: nothing is opened any more.
+    /// Read this job or node again and again; `None`: read none.
     Open(Option<Selection>),
     Do(OperatorAction),
 }
 
-/// Everything that is on the screen.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) seen: Option<Arc<Snapshot>>,
-    /// Since when looks fail, and how the last one did.
+    /// When looks began to fail, and why the last one failed.
     pub(super) failed: Option<(Time, String)>,
     pub(super) view: View,
     pub(super) nodes: List<Selection>,
@@ -85,27 +80,25 @@ pub(super) struct State {
     pub(super) help: bool,
     /// Whether the filter is being typed.
     pub(super) typing: bool,
-    /// What waits for a yes.
+    /// The change that waits for a yes.
     pub(super) question: Option<OperatorAction>,
-    /// The answer to the last key: what was done, or why it failed.
+    /// The result of the last key: what was done, or why it failed.
     pub(super) said: Option<Result<String, String>>,
 }
 
 impl State {
-    /// Takes what was read.
     pub(super) fn saw(&mut self, seen: Arc<Snapshot>) {
         self.seen = Some(seen);
         self.failed = None;
         self.filter();
     }
 
-    /// A look at the cluster failed.
     pub(super) fn failed(&mut self, at: Time, why: String) {
         let since = self.failed.take().map_or(at, |(since, _)| since);
         self.failed = Some((since, why));
     }
 
-    /// Takes what was read of a job or a node, if it is still opened.
+    /// Takes what was read of a job or a node, if it is still open.
     pub(super) fn detailed(&mut self, thing: Selection, read: Result<Detail, String>) {
         let Some(opened) = self.opened.as_mut().filter(|opened| opened.thing == thing) else { return };
         match read {
@@ -129,7 +122,7 @@ impl State {
         }
     }
 
-    /// Finds the rows that the filters take.
+    /// Applies the filters to the rows.
     pub(super) fn filter(&mut self) {
         let Some(seen) = &self.seen else { return };
         let wanted = words(&self.nodes.filter);
@@ -140,7 +133,7 @@ impl State {
         self.jobs.update(rows.map(|(n, row)| (n, Selection::Job(row.job_id))));
     }
 
-    /// The job or node that keys are about.
+    /// The job or node on which keys act.
     pub(super) fn thing(&self) -> Option<Selection> {
         self.opened.as_ref().map_or_else(|| self.list().selected(), |opened| Some(opened.thing))
     }
@@ -163,13 +156,13 @@ impl State {
         }
     }
 
-    /// Answers a key that does nothing.
+    /// Answers a key that has no effect.
     pub(super) fn refuse(&mut self, why: &str) {
         self.said = Some(Err(why.to_owned()));
     }
 }
 
-/// Whether a row has all these words, or they are its state.
+/// Whether each of these words is in the row, or its state begins with it.
 fn takes(row: &impl Searched, words: &[String]) -> bool {
     words.iter().all(|word| row.has(word) || row.state().starts_with(word.as_str()))
 }

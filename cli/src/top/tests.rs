@@ -1,4 +1,4 @@
-//! `top` as it is drawn, its keys, and what it changes.
+//! The screen of `top`, its keys, and its changes.
 
 use super::draw::draw;
 use super::keys::press;
@@ -324,7 +324,7 @@ fn a_filter_keeps_rows_with_all_its_words() {
     assert!(drawn.contains("render ") && !drawn.contains("train") && has(&drawn, &["/render_"]), "{drawn}");
     key(&mut state, KeyCode::Enter);
     assert!(has(&screen(&mut state, 80, 20), &["1 jobs with render; Esc shows all"]));
-    // Keys are keys again.
+    // Keys are commands again.
     assert_eq!(selected(&state), fixtures::job_id(3));
     key(&mut state, KeyCode::Esc);
     assert_eq!(state.jobs.len(), 4);
@@ -531,7 +531,7 @@ async fn what_the_question_named_is_changed_and_nothing_else() {
     assert!(again.to_string().contains("has ended already (cancelled)"), "{again}");
 
     let record = world.store().node(Slot::new(0).unwrap()).await.unwrap().unwrap();
-    // A node of the same slot that is there no more.
+    // A node that was in this slot before.
     let gone = NodeId::new(record.slot, ulid::Ulid::from_parts(1, 1));
     assert_ne!(record.node_id(), Some(gone));
     let error = OperatorAction::Drain { node: gone, allocs: 0 }.perform(&world.cluster, &clock).await.unwrap_err();

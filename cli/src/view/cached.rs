@@ -1,23 +1,21 @@
-//! Something that was read, kept for a while.
+//! A value that was read from the cluster, kept for a while.
 //!
-//! Guarantees: it is read by one at a time, and only in a small part of the time; while it is read again, the
-//! others see what is there, unless that is much too old.
-//! Does not: read by itself. Nothing is read while nobody asks.
-
+//! Guarantees: only one caller reads at a time, and reads take only a small part of the time. During a read, the other
+//! callers get the old value, unless it is much too old.
+//! Does not: read by itself. Nothing is read without a caller.
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// After so many times its age, a value is no longer shown while a new one is read.
+/// During a read, a value is shown up to this many times the time for which it is fresh.
 const MUCH_TOO_OLD: u32 = 10;
 
-/// Something that was read.
 pub(crate) struct Cached<T> {
     held: Mutex<Option<Held<T>>>,
     reading: tokio::sync::Mutex<()>,
-    /// The least age at which it is read again.
+    /// The least time for which a value is fresh.
     age: Duration,
-    /// The least age, in times of the time that reading took.
+    /// A value is fresh at least for this many times the time that its read took.
     times: u32,
 }
 
@@ -28,24 +26,23 @@ struct Held<T> {
 }
 
 impl<T> Cached<T> {
-    /// It is read again at this age, or if it is so many times as old as reading took.
     pub(crate) fn new(age: Duration, times: u32) -> Self {
         Self { held: Mutex::new(None), reading: tokio::sync::Mutex::default(), age, times }
     }
 
-    /// The value, if it is younger than so many times the age at which it is read again.
+    /// The value, if its age is below `times` times the time for which it is fresh.
     fn younger(&self, times: u32) -> Option<Arc<T>> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = held.as_ref().filter(|h| h.read_at.elapsed() < h.fresh_for.saturating_mul(times));
         fresh.map(|h| Arc::clone(&h.value))
     }
 
-    /// The next look reads it again, however young it is.
+    /// Makes the next `get` read again.
     pub(crate) fn forget(&self) {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The value; what `read` gives, if the value is too old. If not, `read` is not begun.
+    /// The value. If it is too old, `read` gives a new one; otherwise `read` is not begun.
     pub(crate) async fn get<E>(&self, read: impl Future<Output = Result<T, E>>) -> Result<Arc<T>, E> {
         if let Some(value) = self.younger(1) {
             return Ok(value);
@@ -57,7 +54,7 @@ impl<T> Cached<T> {
                 None => self.reading.lock().await,
             },
         };
-        // Somebody else may have read it meanwhile.
+        // Another caller may have read the value while this one waited.
         if let Some(value) = self.younger(1) {
             return Ok(value);
         }

@@ -1,7 +1,7 @@
-//! What the index of the queue does not know of jobs that are shown: their commands, and why they are in their state.
+//! The fields of a shown job that the index of the queue lacks: its command, and the reason for its state.
 //!
 //! Guarantees: a row is read once for each version of its job; memory is bounded.
-//! Does not: read rows that nobody sees.
+//! Does not: read rows that are not shown.
 
 use super::rows::JobRow;
 use model::ids::JobId;
@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use store::{DbError, Store};
 
-/// How many rows are kept.
+/// With more rows than this, all are forgotten.
 const KEPT: usize = 5000;
 
-/// Rows by their jobs, each with the version that the index had of it.
+/// Rows by job, each with the version that the index had of the job.
 #[derive(Default)]
 pub(super) struct Commands(Mutex<BTreeMap<JobId, (Version, JobRow)>>);
 
 impl Commands {
-    /// Adds what is missing to rows of these live jobs.
+    /// Adds the missing fields to the rows of these live jobs.
     pub(super) async fn complete(
         &self,
         store: &Store,

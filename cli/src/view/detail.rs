@@ -1,6 +1,6 @@
 //! One job, and one node, with everything that is stored about it.
 //!
-//! Guarantees: it never has the values of a job's environment, only their names.
+//! Guarantees: the values of a job's environment are left out; their names are there.
 
 use super::live::Live;
 use super::rows::{JobRow, NodeRow, retry_rules};
@@ -14,14 +14,14 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use store::{DbError, Store};
 
-/// How many allocs of a job are shown, and how many lives and events of a slot: the newest ones.
+/// The most allocs of a job, and the most lives and events of a slot, that are shown: the newest.
 const MOST: usize = 100;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct JobDetail {
     #[serde(flatten)]
     pub(crate) row: JobRow,
-    /// Without the values of its environment, as its allocs are.
+    /// The values of its environment are removed, as in its allocs.
     #[serde(flatten, serialize_with = "job_fields")]
     pub(crate) job: Job,
     /// The newest first.
@@ -49,7 +49,7 @@ impl JobDetail {
     }
 }
 
-/// What the page shows of a job besides its row. The command is quoted for a shell; the rules for retries are in order.
+/// The fields of a job on the page besides its row. The command is quoted for a shell; the rules for retries are in order.
 fn job_fields<S: Serializer>(job: &Job, to: S) -> Result<S::Ok, S::Error> {
     let Job { summary, work, failure_policy, env, .. } = job;
     let fields = known(json!({
@@ -62,7 +62,7 @@ fn job_fields<S: Serializer>(job: &Job, to: S) -> Result<S::Ok, S::Error> {
     fields.serialize(to)
 }
 
-/// The allocs for the page. What is not known of one is left out.
+/// The allocs for the page. Unknown values are left out.
 fn alloc_rows<S: Serializer>(allocs: &[Alloc], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(allocs.iter().map(|alloc| {
         let seen = &alloc.summary;
@@ -77,7 +77,6 @@ fn alloc_rows<S: Serializer>(allocs: &[Alloc], to: S) -> Result<S::Ok, S::Error>
     }))
 }
 
-/// The node of a slot, and what happened there.
 #[derive(Debug, Serialize)]
 pub(crate) struct NodeDetail {
     #[serde(flatten)]
@@ -90,7 +89,7 @@ pub(crate) struct NodeDetail {
 }
 
 impl NodeDetail {
-    /// Without a past, the lives are not told.
+    /// Without `past`, there are no lives.
     pub(crate) async fn read(
         store: &Store,
         live: &Live,

@@ -1,11 +1,11 @@
-//! Finding what a person names: a job by its id, the end or the beginning of its id, or its name; a node by its slot, its id
-//! or its instance.
+//! Finds what a person names: a job by its id, by the end or the beginning of its id, or by its name; a node by its slot, its
+//! id, its instance or its address.
 //!
-//! Guarantees: a whole id needs no read; an id, or the short one that lists show, comes before a name; a text that fits several
-//! things is refused, and the refusal lists them; jobs that have not ended come before those that have; what is read does not
-//! grow with the number of jobs.
-//! Does not: change anything, or check that a whole id exists: whoever reads the row says so. Find a job by the middle of its
-//! id: no index could.
+//! Guarantees: a whole id needs no read. A whole id and a short id (which lists show) come before a name. A text that fits
+//! several things is refused, and the error lists them. Live jobs come before ended ones. The amount that is read does not grow
+//! with the number of jobs.
+//! Does not: change anything. Check that a whole id exists: the reader of its row does. Find a job by the middle of its id: no
+//! index can.
 
 use crate::console::Cluster;
 use crate::console::show::{one_line, several};
@@ -16,26 +16,25 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{DbError, Store};
 
-/// The fewest characters of a part of an id. Fewer would fit something by chance.
+/// The fewest characters of a part of an id. A shorter part would fit many ids by chance.
 const SHORTEST: usize = 4;
 /// How many candidates an error lists.
 const LISTED: usize = 8;
 /// How many of the newest jobs with a name are looked at. An older one is found by its id.
 const NAMED: usize = 200;
-/// How many jobs whose names begin with a word are shown besides those that are known.
+/// How many jobs whose names begin with a word are found.
 const SOUGHT: usize = 50;
-/// The indexes are behind the table for a moment. If nothing is found, it is looked once more after this time.
+/// The indexes are a moment behind the table. If nothing is found, the search is repeated once after this time.
 const MOMENT: Duration = Duration::from_millis(200);
-/// How many characters of an id lists show: its end, which is random.
+/// The length of a short id: the last characters of an id, which are random.
 const SHOWN: usize = 8;
 
-/// The end of a job's id, which is enough to tell it from others. It can be given in place of the id.
+/// The short id of a job. It can be given in place of the id.
 pub(crate) fn short(job: JobId) -> String {
     let id = job.to_string();
     id.get(id.len().saturating_sub(SHOWN)..).unwrap_or(&id).to_owned()
 }
 
-/// The short form of an alloc's id.
 pub(crate) fn short_alloc(alloc: AllocId) -> String {
     format!("{}.{}.{}", short(alloc.job_id), alloc.member, alloc.copy)
 }
@@ -45,7 +44,6 @@ pub(crate) fn short_alloc(alloc: AllocId) -> String {
 #[error("{0}")]
 pub(crate) struct NotFound(String);
 
-/// What a text names.
 enum Found {
     /// A job, by its id or a part of it.
     Id(JobId),
@@ -53,7 +51,7 @@ enum Found {
     Named(Vec<JobSummary>),
 }
 
-/// Finds jobs and nodes. The list of nodes is read at most once.
+/// Finds jobs and nodes. Reads the list of nodes at most once.
 pub(crate) struct Finder<'a> {
     cluster: &'a Cluster,
     nodes: Option<Vec<NodeRecord>>,
@@ -96,10 +94,9 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// What a person names, by these rules. A whole id, and the short one that lists show, come before names: otherwise
-    /// somebody could give a job the short id of another one as its name, and get what was meant for that. Any other part of
-    /// an id fits names by chance, so that one text that is both is refused. Live jobs come before ended ones, and of ended
-    /// jobs with one name, the newest is meant.
+    /// Finds what a text names, by these rules. A whole id and a short id come before names. Otherwise a person could name a job
+    /// with the short id of another job, and get what was meant for that one. Any other part of an id can be a name by chance, so a
+    /// text that is both is refused. Live jobs come before ended ones. Of the ended jobs with one name, the newest is meant.
     async fn found(&self, given: &str) -> anyhow::Result<Found> {
         let text = text_of(given);
         let upper = text.to_ascii_uppercase();
@@ -112,7 +109,7 @@ impl<'a> Finder<'a> {
             jobs = looked_up(&self.cluster.store, text, &upper).await?;
         }
         let (live, ended): (Vec<JobSummary>, Vec<JobSummary>) = jobs.into_iter().partition(|job| !job.state.is_ended());
-        // The short id of an ended job may be the name of a live one.
+        // Even the short id of an ended job comes before the name of a live one.
         for jobs in [&live, &ended] {
             let is_short = |job: &&JobSummary| is_short_form(&upper) && job.job_id.to_string().ends_with(&upper);
             match jobs.iter().filter(is_short).collect::<Vec<_>>().as_slice() {
@@ -135,14 +132,14 @@ impl<'a> Finder<'a> {
             ([], []) => Err(unknown_job(text)),
             ([], _) => Ok(Found::Named(named.into_iter().cloned().collect())),
             ([id], []) => Ok(Found::Id(id.job_id)),
-            // A job that has its own id as its name.
+            // The name of the job is a part of its own id.
             ([id], [same]) if id.job_id == same.job_id => Ok(Found::Id(id.job_id)),
             _ => Err(ambiguous(text, parts.into_iter().chain(named))),
         }
     }
 
-    /// The job with this id, part of an id or name; or an alloc and its job. An alloc has its member and its copy at the end:
-    /// `.0.0`.
+    /// The job with this id, part of an id or name; or an alloc and its job. The id of an alloc ends with its member and its copy,
+    /// such as `.0.0`.
     pub(crate) async fn work(&self, given: &str) -> anyhow::Result<(JobId, Option<AllocId>)> {
         let text = given.strip_prefix("alloc#").unwrap_or(given);
         let mut parts = text.rsplitn(3, '.');
@@ -176,7 +173,7 @@ impl<'a> Finder<'a> {
             let instance = life.and_then(|l| l.instance_id.as_deref()).is_some_and(|i| is_long && i.contains(&lower));
             node || instance || life.and_then(|l| l.address.as_deref()) == Some(text)
         };
-        // A node says its address itself: it must not be taken for another one.
+        // A node reports its address itself, so the address must not hide the instance of another node.
         let is_instance =
             |record: &&NodeRecord| record.life().is_some_and(|l| l.instance_id.as_deref() == Some(lower.as_str()));
         let mut found: Vec<&NodeRecord> = self.nodes.iter().flatten().filter(is_instance).collect();
@@ -199,12 +196,10 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// No job has this id.
 pub(crate) fn no_job(id: JobId) -> anyhow::Error {
     anyhow::anyhow!("there is no job {id}: `nodekeeper jobs --all` lists the jobs that are stored")
 }
 
-/// No node was ever in this slot.
 pub(crate) fn no_node(slot: Slot) -> anyhow::Error {
     anyhow::anyhow!("slot {slot} has never had a node: `nodekeeper nodes --all` lists the slots that have had one")
 }
@@ -217,22 +212,22 @@ pub(crate) fn node_of(record: &NodeRecord) -> Option<NodeId> {
     }
 }
 
-/// What a person gave, without the word that events put before an id.
+/// The text without the prefix that events put before an id.
 fn text_of(given: &str) -> &str {
     given.strip_prefix("job#").unwrap_or(given)
 }
 
-/// Whether this can be the short id of a job: so many characters of those that ids have.
+/// Whether this can be the short id of a job: it has the length, and only characters of ULIDs.
 fn is_short_form(upper: &str) -> bool {
     upper.len() == SHOWN && upper.bytes().all(|b| b.is_ascii_alphanumeric() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
 }
 
-/// Whether this can be a part of an id that is long enough to look for.
+/// Whether this can be a part of an id, and is long enough to search for.
 fn can_be_part(upper: &str) -> bool {
     upper.len() >= SHORTEST && upper.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
-/// Finds the stored jobs with this name, and those whose id begins or ends with this text.
+/// The stored jobs with this name, and those whose id begins or ends with this text.
 async fn looked_up(store: &Store, text: &str, upper: &str) -> Result<Vec<JobSummary>, DbError> {
     let mut ids = store.named(text, None, NAMED).await?.ids;
     ids.truncate(NAMED);
@@ -241,7 +236,7 @@ async fn looked_up(store: &Store, text: &str, upper: &str) -> Result<Vec<JobSumm
     Ok(read.rows.into_iter().map(|job| job.summary).collect())
 }
 
-/// The jobs that one word may mean on the page: a part of an id, or the beginning of a name.
+/// The jobs that one word of a search may mean: by a part of an id, or by the beginning of a name.
 pub(crate) async fn sought(store: &Store, word: &str) -> Result<Vec<JobId>, DbError> {
     let mut ids = store.with_names_beginning(word, SOUGHT).await?.ids;
     ids.truncate(SOUGHT);
@@ -249,7 +244,7 @@ pub(crate) async fn sought(store: &Store, word: &str) -> Result<Vec<JobId>, DbEr
     Ok(ids)
 }
 
-/// The stored jobs whose id has this end or, if it is not the short id of one, this beginning.
+/// The stored jobs whose id ends with this text. If it is not the short id of a job, also those whose id begins with it.
 async fn with_part(store: &Store, upper: &str) -> Result<Vec<JobId>, DbError> {
     if !can_be_part(upper) {
         return Ok(Vec::new());
@@ -266,7 +261,7 @@ fn number(text: Option<&str>) -> Option<u32> {
     text.filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()
 }
 
-/// What a person typed, short and on one line.
+/// The given text for a message: short and on one line.
 fn quoted(text: &str) -> String {
     let shown: String = one_line(text).chars().take(80).collect();
     format!("`{shown}`")

@@ -1,18 +1,17 @@
-//! Filters, search and parts of a list.
+//! The filter, the search and the paging of a list.
 //!
 //! Guarantees: an answer has at most [`MOST`] rows, however long the list is.
 
 use serde::{Deserialize, Serialize};
 
-/// The most rows of an answer.
 const MOST: usize = 500;
-/// How many rows are sent if the question does not say.
+/// How many rows are sent without a `limit`.
 const USUAL: usize = 100;
 
-/// What is asked for.
+/// The query of a list.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Wanted {
-    /// Only rows that have all these words somewhere.
+    /// Only rows that contain all these words.
     q: Option<String>,
     /// Only rows in one of these states, separated by commas.
     state: Option<String>,
@@ -21,31 +20,29 @@ pub(crate) struct Wanted {
     limit: Option<usize>,
 }
 
-/// A row of a list.
 pub(crate) trait Searched {
     fn state(&self) -> &str;
-    /// Whether a word, in small letters, is somewhere in it.
+    /// Whether a word, in lower case, occurs in the row.
     fn has(&self, word: &str) -> bool;
 }
 
-/// A part of a list.
 #[derive(Debug, Serialize)]
 pub(crate) struct Part<T> {
     pub(crate) rows: Vec<T>,
     offset: usize,
-    /// How many rows there are that were asked for.
+    /// How many rows match the query.
     total: usize,
-    /// How many rows there are at all.
+    /// How many rows the list has without a query.
     all: usize,
 }
 
 impl Wanted {
-    /// The word that is searched for, if it is only one.
+    /// The word of the search, if there is exactly one.
     pub(crate) fn word(&self) -> Option<&str> {
         self.q.as_deref().map(str::trim).filter(|q| !q.is_empty() && !q.contains(char::is_whitespace))
     }
 
-    /// The part of the rows that is asked for.
+    /// The wanted part of the rows that match.
     pub(crate) fn of<T: Searched>(&self, rows: Vec<T>) -> Part<T> {
         let all = rows.len();
         let words = words(self.q.as_deref().unwrap_or_default());
@@ -60,14 +57,14 @@ impl Wanted {
     }
 }
 
-/// The words of a search, in small letters.
+/// The words of a search, in lower case.
 pub(crate) fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_lowercase).collect()
 }
 
-/// Whether a word, in small letters, is in a text.
+/// Whether a word, in lower case, occurs in a text.
 pub(crate) fn holds(text: &str, word: &str) -> bool {
-    // Most texts have small letters only.
+    // Most texts are in lower case already, and need no copy.
     text.contains(word) || text.to_lowercase().contains(word)
 }
 

@@ -1,9 +1,8 @@
-//! The present as the page and `top` show it: its status, and the lists of jobs and nodes.
+//! The present as the page and `top` show it: the status, and the lists of jobs and nodes.
 //!
-//! Flow: the jobs that run, the head of the queue and those that ended in the last minutes come from the index of the queue,
-//! often; those that ended last, of each end, seldom.
-//! Guarantees: what is shown of a job that has not ended is as new as the index; what is read does not grow with the number of
-//! jobs.
+//! Flow: running jobs, the head of the queue, and jobs that ended in the last minutes are read often, from the index of the
+//! queue. The jobs that ended last, of each kind of end, are read seldom.
+//! Guarantees: a live job is as new as the index. The amount that is read does not grow with the number of jobs.
 //! Does not: know every job. `find` does.
 
 use super::present::{COUNTED, Present};
@@ -17,25 +16,24 @@ use model::{JobState, NodeRecord};
 use std::collections::BTreeMap;
 use store::{DbError, End, Store};
 
-/// How many jobs of each end are known: those that ended last.
+/// How many ended jobs are known of each kind of end: those that ended last.
 const KEPT: usize = 500;
-/// For how long a job that has ended is looked for again and again. What is read seldom has it by then.
+/// Jobs that ended within this time are read at each look. Later the list that is read seldom has them.
 const LATELY: Span = Span::from_s(120);
-/// How many of these are looked for.
+/// How many of these jobs are read.
 const AGAIN: usize = 50;
 
-/// The present and its status.
 pub(crate) struct Live {
     pub(crate) present: Present,
     pub(crate) status: Status,
-    /// The jobs that have just ended.
+    /// The jobs that ended within [`LATELY`].
     ended: Vec<JobId>,
 }
 
-/// The jobs that ended last, in short.
+/// The rows of the jobs that ended last.
 pub(crate) struct Stored {
     rows: BTreeMap<JobId, JobRow>,
-    /// The states of which older jobs are stored.
+    /// The states of which more jobs are stored.
     more: Vec<JobState>,
 }
 
@@ -47,8 +45,8 @@ impl Live {
         Ok(Self { status, present, ended: ended.iter().map(|ended| ended.job.job_id).collect() })
     }
 
-    /// The jobs that are known: those that run, those that failed within a day, those that wait in their order, then the
-    /// others, the newest first.
+    /// The known jobs: first those that run, then those that failed within a day, then the waiting ones in the order of the queue,
+    /// then the others, the newest first.
     pub(crate) async fn jobs(&self, stored: &Stored, store: &Store) -> Result<Vec<JobRow>, DbError> {
         let mut rows = stored.rows.clone();
         let places = self.present.places();
@@ -57,7 +55,7 @@ impl Live {
             rows.insert(job.summary.job_id, JobRow::of(&job));
         }
         for job in &self.present.jobs {
-            // A job that has ended since the list of live jobs was read does not come back.
+            // A job that ended after the list of live jobs was read stays ended.
             rows.entry(job.job_id).or_insert_with(|| {
                 let mut row = JobRow::of_summary(job);
                 row.seen_in(job, &self.present, &places);
@@ -83,7 +81,6 @@ impl Live {
         rows
     }
 
-    /// One node, as the list has it.
     pub(crate) fn node(&self, record: &NodeRecord) -> NodeRow {
         NodeRow::of(record, self.present.next.as_ref().ok(), &self.present.names())
     }

@@ -1,23 +1,22 @@
-//! What is read of a cluster: the present, lists and details. Commands, the page and `top` see the same, and read the same
-//! way.
+//! Reads a cluster: the present, lists and details. Commands, the page and `top` use it, so that they show the same.
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `cached` | what was read, for a while: many viewers cost as much as one |
-//! | `commands` | what the index does not know of the jobs that are shown |
-//! | `present` | what the records and EC2 say now: the one reader of it |
+//! | `cached` | a value that is kept for a while: many viewers cost as much as one |
+//! | `commands` | the fields of shown jobs that the index lacks |
+//! | `present` | what the records and EC2 say now: the only reader of both |
 //! | `rows` | the shapes of a job, of its rules for retries, and of a node: from a record to what programs read |
 //! | `live` | the lists of jobs and nodes, for the page and `top` |
 //! | `list` | filters, search and parts of a list |
 //! | `detail` | one job, one node |
 //! | `find` | the job or node that a person names |
-//! | `next`, `status` | what the next run would do and why not; whether all is well |
+//! | `next`, `status` | what the next run would do, and why not more; whether all is well |
 //! | `stored` | stored jobs, the newest first |
 //! | `story` | what happened to a job |
 //! | `usage` | what an alloc or a job used |
 //!
-//! Guarantees: it changes nothing; it never shows the environment of a job; nothing is read while nobody looks.
-//! Does not: know how it is shown.
+//! Guarantees: it changes nothing. It never shows the values in the environment of a job. Nothing is read without a viewer.
+//! Does not: know where its results are shown.
 
 mod cached;
 mod commands;
@@ -50,22 +49,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 
-/// How far back is looked.
+/// How far back the history goes.
 pub(crate) const PAST: Span = Span::from_s(7 * 86_400);
-/// How many jobs of a list have their commands, so that words are found in them.
+/// How many jobs of a list have their commands, so that a search finds words in them.
 const COMPLETED: usize = 500;
 
-/// What a local stack shows besides: its processes.
+/// What a local stack shows in addition: its processes.
 pub(crate) type Extra = Arc<dyn Fn() -> Value + Send + Sync>;
 
 /// How often the tables may be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// The age up to which the present is shown again.
+    /// How long the present is fresh.
     live: Duration,
-    /// The age up to which whole tables, of jobs and of events, are shown again.
+    /// How long whole tables, of jobs and of events, are fresh.
     whole: Duration,
-    /// How many times as long as reading took something is shown again.
+    /// A value is fresh at least for this many times the time that its read took.
     times: u32,
     /// How often the page and `top` ask.
     pub(crate) refresh_ms: u64,
@@ -81,32 +80,25 @@ impl Pace {
         Self { live: Duration::from_secs(4), whole: Duration::from_secs(30), times: 20, refresh_ms: 5000 };
 }
 
-/// What is looked at.
+/// The cluster that is shown.
 #[derive(Clone)]
 pub(crate) struct Source {
-    /// The name of the cluster.
     pub(crate) cluster: String,
-    /// Its tables.
     pub(crate) store: Store,
-    /// Its instances.
     pub(crate) cloud: Arc<dyn Cloud>,
-    /// Gives the time.
     pub(crate) clock: Clock,
-    /// How often the tables may be read.
     pub(crate) pace: Pace,
-    /// What a local stack shows besides; absent for other clusters.
+    /// What a local stack shows in addition; `None` for other clusters.
     pub(crate) extra: Option<Extra>,
 }
 
 impl Source {
-    /// A cluster in AWS.
     pub(crate) fn in_aws(cluster: &Cluster, clock: &Clock) -> Self {
         let (store, cloud, clock) = (cluster.store.clone(), Arc::clone(&cluster.cloud), Arc::clone(clock));
         Self { cluster: cluster.dynamo.cluster().to_string(), store, cloud, clock, pace: Pace::AWS, extra: None }
     }
 }
 
-/// A cluster that is looked at, with what was read of it.
 pub(crate) struct Views {
     pub(crate) source: Source,
     live: Cached<Live>,
@@ -140,7 +132,7 @@ impl Views {
         self.past.get(History::read(&self.source.store, PAST, (self.source.clock)())).await
     }
 
-    /// The jobs that are known, in the order in which people look for them. The first of them have their commands.
+    /// The known jobs, in the order of the page. The first [`COMPLETED`] have their commands.
     pub(crate) async fn jobs(&self, live: &Live, stored: &Stored) -> Result<Vec<JobRow>, store::DbError> {
         let mut rows = live.jobs(stored, &self.source.store).await?;
         let first = rows.len().min(COMPLETED);
@@ -148,12 +140,12 @@ impl Views {
         Ok(rows)
     }
 
-    /// Adds to these rows what the index does not know of them.
+    /// Adds the fields that the index lacks.
     pub(crate) async fn complete(&self, live: &Live, rows: &mut [JobRow]) -> Result<(), store::DbError> {
         self.commands.complete(&self.source.store, &live.present.jobs, rows).await
     }
 
-    /// The next look reads everything again.
+    /// Makes the next look read everything again.
     pub(crate) fn forget(&self) {
         self.live.forget();
         self.stored.forget();

@@ -1,7 +1,7 @@
 //! What the next run of poll-and-scale would do with a job or a node, or why it would do nothing.
 //!
-//! Guarantees: says the same as the plan at this moment, of the head of the queue and what runs; of a job far behind the head, that a
-//! run has not looked at it. Does not: decide anything itself.
+//! Guarantees: it says the same as the plan at this moment, for running jobs and the head of the queue. For a job far behind the
+//! head, it says that a run has not looked at it. Does not: decide anything itself.
 
 use crate::console::Cluster;
 use crate::console::show::one_line;
@@ -15,18 +15,14 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use store::Store;
 
-/// The next run of poll-and-scale, as it would be now.
 pub(crate) struct Next {
-    /// What it would do, and what not.
     pub(crate) plan: Plan,
-    /// The live allocs.
     pub(crate) allocs: Vec<AllocSummary>,
     jobs: BTreeMap<JobId, String>,
     slots: BTreeMap<Slot, String>,
 }
 
 impl Next {
-    /// Reads the cluster and plans.
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
         Self::of_lists(Lists::read(store, cloud, Reader::Person, now).await?, store, cloud, now).await
     }
@@ -48,7 +44,7 @@ impl Next {
         Ok(Self { allocs: seen.allocs, ..next })
     }
 
-    /// What this plan does with each job and node.
+    /// Sorts what a plan says by job and by slot.
     pub(crate) fn of(plan: Plan) -> Self {
         let waits = plan.explained.by_job().into_iter().map(|(id, waiting)| (id, waiting.reason()));
         let mut jobs: BTreeMap<JobId, String> = waits.collect();
@@ -56,13 +52,13 @@ impl Next {
         let mut slots: BTreeMap<Slot, String> = stays.collect();
         for planned in &plan.actions {
             let row = planned.row();
-            // The notes that a run makes for itself say less than the reason why a node stays.
+            // The reason why a node stays says more than the idle mark that a run writes for itself.
             if matches!(row.action, ActionName::SetIdle) {
                 continue;
             }
             let does = format!("next run: {}: {}", row.action.as_str().replace('_', " "), row.reason);
             match (row.job_id.filter(|_| row.alloc_id.is_none()), row.slot.filter(|_| row.job_id.is_none())) {
-                // A job that a node is launched for still waits until the node has booted.
+                // A job for which a node is launched still waits until the node has booted.
                 (Some(job), _) if row.action != ActionName::Launch => _ = jobs.insert(job, does),
                 (None, Some(slot)) => _ = slots.insert(slot, does),
                 _ => {}
@@ -83,13 +79,13 @@ impl Next {
 }
 
 impl Cluster {
-    /// The next run of poll-and-scale.
     pub(crate) async fn next(&self, now: Time) -> Result<Next, ObserveError> {
         Next::read(&self.store, self.cloud.as_ref(), now).await
     }
 }
 
-/// The jobs that were placed on a node which takes no work now. Such a job waits for the node, or until its agent gives it up.
+/// The jobs with an alloc that waits on a node which takes no work now. Such a job waits for the node, or until the agent gives
+/// the alloc up.
 pub(crate) fn on_refusing(nodes: &[NodeRecord], allocs: &[AllocSummary]) -> BTreeMap<JobId, String> {
     let refuses: BTreeMap<NodeId, &str> = nodes.iter().filter_map(|n| Some((n.node_id()?, n.refuses()?))).collect();
     let pending = allocs.iter().filter(|alloc| alloc.client == ClientStatus::Pending);
@@ -100,8 +96,7 @@ pub(crate) fn on_refusing(nodes: &[NodeRecord], allocs: &[AllocSummary]) -> BTre
     pending.filter_map(why).collect()
 }
 
-/// The next run for a list. If EC2 or the policy cannot be read, the list is shown without it, and standard error
-/// says why.
+/// The next run, for a list. If it cannot be planned, the list is shown without it, and standard error says why.
 pub(crate) fn for_list(next: Result<Next, ObserveError>, err: &mut dyn Write) -> io::Result<Option<Next>> {
     match next {
         Ok(next) => Ok(Some(next)),

@@ -1,7 +1,7 @@
 //! The present: what the records and EC2 say now, and what the next run would do.
 //!
-//! Guarantees: every list is read once. If EC2 or the policy cannot be read, or the queue is longer than a run reads, the
-//! lists of the tables are read without a plan, or besides it.
+//! Guarantees: every list is read once, except a queue that is longer than a run reads: it is listed again, for people. If EC2
+//! or the policy cannot be read, the lists of the tables are read without a plan.
 //! Does not: leave out rows that contradict the contract. The plan does.
 
 use super::next::Next;
@@ -14,8 +14,8 @@ use runtime::observation::{Lists, ObserveError, Reader};
 use std::collections::BTreeMap;
 use store::{DbError, Listed, Store, Unreadable, Waiting};
 
-/// How many waiting jobs are counted: about as many as a run reads. Behind them, a person wants to know that there are more,
-/// and not how many.
+/// How many waiting jobs are counted: about as many as a run reads. Of a longer queue, a person only needs to know that it is
+/// longer.
 pub(crate) const COUNTED: usize = 2_000;
 
 pub(crate) struct Present {
@@ -26,13 +26,12 @@ pub(crate) struct Present {
     /// The jobs that have not ended: the waiting ones in the order of the queue, then the placed ones.
     pub(crate) jobs: Vec<JobSummary>,
     pub(crate) bad_jobs: Vec<Unreadable>,
-    /// Whether more jobs wait behind these.
     pub(crate) more_jobs_wait: bool,
     pub(crate) next: Result<Next, ObserveError>,
 }
 
 impl Present {
-    /// Reads the present, and at most so many waiting jobs.
+    /// Reads the present, with at most `most` waiting jobs.
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, most: usize, now: Time) -> Result<Self, DbError> {
         let (control, nodes, queue, next) = match Lists::read(store, cloud, Reader::Person, now).await {
             Ok(lists) => {
@@ -70,7 +69,7 @@ impl Present {
     }
 }
 
-/// The queue with at most so many waiting jobs.
+/// The queue with at most `most` waiting jobs.
 fn first(mut queue: Waiting, most: usize) -> Waiting {
     let waits = |job: &JobSummary| job.state == JobState::Queued;
     let mut left = most;

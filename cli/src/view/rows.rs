@@ -1,6 +1,6 @@
 //! The shapes of a job and of a node, for `--json`, the page and `top`: `docs/contract.md#shapes`.
 //!
-//! Guarantees: this is the one place where a record becomes what other programs read; no value of an environment is in it.
+//! Guarantees: only this module turns a record into what other programs read. No value of an environment is in it.
 //! Does not: read anything.
 
 use super::list::{Searched, holds};
@@ -21,10 +21,9 @@ use std::collections::BTreeMap;
 const COMMAND: usize = 200;
 /// How many allocs of a node are named in a list.
 const NAMED: usize = 8;
-/// How long a failed job stands before the queue.
+/// How long a failed job is listed before the queue.
 const NEWS: Span = Span::from_s(86_400);
 
-/// A job in a list.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct JobRow {
     pub(crate) job_id: JobId,
@@ -38,26 +37,26 @@ pub(crate) struct JobRow {
     pub(crate) submitted_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) finished_at: Option<Time>,
-    /// Why it is in its state; of a pack, otherwise how its elements stand.
+    /// Why the job is in its state. Without a reason, a pack has the counts of its elements here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
     /// Why it waits, or what the next run does with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waits_because: Option<String>,
-    /// Why it ended, or why its last try did.
+    /// Why the job ended, or why its last try ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<EndCause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
-    /// What its last try used: of several members, what the hungriest used.
+    /// The usage of its last try. Of several members, each number is the highest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Usage>,
-    /// How the elements of a pack stand.
+    /// How many elements of a pack are in which state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) elements: Option<Counts>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<String>,
-    /// Where its allocs are.
+    /// The slots of its live allocs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) slots: Vec<Slot>,
 }
@@ -71,7 +70,6 @@ pub(crate) struct Work {
     pub(crate) name: Option<String>,
 }
 
-/// A node in a list.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NodeRow {
     pub(crate) slot: Slot,
@@ -95,10 +93,10 @@ pub(crate) struct NodeRow {
     pub(crate) assigned_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heard_at: Option<Time>,
-    /// The GPUs of its size, if it has some.
+    /// The GPUs of its size; `None` if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gpus: Option<u32>,
-    /// How many of them work may use.
+    /// How many of these GPUs work may use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gpus_usable: Option<u32>,
     pub(crate) busy: bool,
@@ -106,12 +104,11 @@ pub(crate) struct NodeRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<String>,
     pub(crate) allocs: usize,
-    /// The first of them.
+    /// The first [`NAMED`] allocs.
     pub(crate) work: Vec<Work>,
 }
 
 impl JobRow {
-    /// The row of a stored job.
     pub(crate) fn of(job: &Job) -> Self {
         let command: String = show::command(&job.work.command).chars().take(COMMAND).collect();
         let row = Self::of_summary(&job.summary);
@@ -119,7 +116,7 @@ impl JobRow {
         Self { finished_at: job.finished_at, reason, command: Some(command), ..row }
     }
 
-    /// The row, as far as the index knows the job.
+    /// The row with what the index has of the job.
     pub(crate) fn of_summary(job: &JobSummary) -> Self {
         Self {
             job_id: job.job_id,
@@ -149,7 +146,7 @@ impl JobRow {
         self.slots = job.allocs.iter().filter_map(|id| places.get(id).copied()).collect();
     }
 
-    /// Why it waits; otherwise why it is in its state.
+    /// Why the job waits, or else why it is in its state.
     pub(crate) fn why(&self) -> Option<&str> {
         self.waits_because.as_deref().or(self.reason.as_deref())
     }
@@ -197,7 +194,7 @@ impl Searched for NodeRow {
 }
 
 impl NodeRow {
-    /// The row of a node. `names` are those of the jobs that have not ended.
+    /// The row of a node. `names` has the names of the live jobs.
     pub(crate) fn of(record: &NodeRecord, next: Option<&Next>, names: &BTreeMap<JobId, &str>) -> Self {
         let life = record.life();
         let gpus = life.map(|l| l.offering.capacity.gpus).filter(|gpus| *gpus > 0);
@@ -229,11 +226,9 @@ impl NodeRow {
     }
 }
 
-/// A rule of a job.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RuleRow {
     pub(crate) rule: String,
-    /// How often it was used.
     pub(crate) used: u32,
 }
 
@@ -244,7 +239,6 @@ impl RuleRow {
     }
 }
 
-/// The rules of a job, in order.
 pub(crate) fn retry_rules(job: &Job) -> Vec<RuleRow> {
     let uses = job.summary.tries.rule_uses.iter().copied().chain(std::iter::repeat(0));
     job.failure_policy.rules().zip(uses).map(|(rule, used)| RuleRow { rule: rule.to_string(), used }).collect()

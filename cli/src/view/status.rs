@@ -1,8 +1,8 @@
 //! Whether all is well, and what to do if not.
 //!
-//! Guarantees: it judges from the one list of signs (`runtime::signs`), as the page and the alarms do.
-//! Does not: repair anything. The functions do. If EC2 cannot be read, it judges what the functions stored, and a sign says
-//! what is not known.
+//! Guarantees: it judges by the one list of signs (`runtime::signs`), as the page and the alarms do. If EC2 cannot be read, it
+//! judges by what the functions stored, and a sign says what is not known.
+//! Does not: repair anything. The functions do.
 
 use super::present::Present;
 use crate::console::show::counted;
@@ -30,13 +30,13 @@ pub(crate) struct Status {
     /// Whether more jobs wait than were counted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) more_jobs_wait: bool,
-    /// What the nodes that are there cost in an hour, by the prices of the policy at their launches.
+    /// What the nodes cost per hour, by the prices that the policy had at their launches.
     pub(crate) price_per_hour: Usd,
 }
 
 impl Status {
-    /// Judges the present, and what is read only for that: the newest events of the cluster and of the functions, the
-    /// handles that their nodes do not destroy, and the jobs that ended last.
+    /// Judges the present. Reads for that also the newest events of the cluster and of the functions, the handles that their nodes
+    /// do not destroy, and the jobs that ended last.
     pub(crate) async fn of(store: &Store, present: &Present) -> Result<Self, DbError> {
         let Present { now, control, nodes, jobs, next, .. } = present;
         let now = *now;
@@ -44,7 +44,7 @@ impl Status {
         for (function, _) in functions::scheduled() {
             events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), LOOK_BACK).await?);
         }
-        // Those that their nodes do not destroy are looked at again and again.
+        // A run looks at a stuck handle at least once in this time, so it is among the due handles.
         let handles = store.handles_due(now + STUCK_AFTER).await?;
         let stuck: Vec<Handle> = handles.rows.into_iter().filter(|handle| handle.is_stuck(now)).collect();
         let ended = store.ended(&End::NOT_CANCELLED, now - signs::RECENT, signs::ENDED).await?;
@@ -58,7 +58,7 @@ impl Status {
             next: match next {
                 Ok(next) => signs::Next::Known(&next.plan.explained, next.plan.unready),
                 Err(ObserveError::Cloud(error)) => signs::Next::Unknown(error),
-                // The sign of the policy says the same. Without the tables, there is no status.
+                // The sign of the policy says the same. Without the tables, there is no status at all.
                 Err(ObserveError::Policy(_) | ObserveError::Db(_)) => signs::Next::NotAsked,
             },
             events: &events,
@@ -81,7 +81,6 @@ impl Status {
         format!("{at_least}{}", none_or(&self.jobs))
     }
 
-    /// Whether all is well, in a sentence.
     pub(crate) fn verdict(&self) -> String {
         let count = |level| self.checks.iter().filter(|c| c.level == level).count();
         let all = self.checks.len();
@@ -93,12 +92,10 @@ impl Status {
     }
 }
 
-/// These counts, in words.
 pub(crate) fn none_or(counts: &BTreeMap<String, usize>) -> String {
     if counts.is_empty() { "none".to_owned() } else { counted(counts) }
 }
 
-/// Counts how often each word occurs.
 pub(crate) fn counts(words: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for word in words {

@@ -1,8 +1,7 @@
 //! Stored jobs, the newest first, from the indexes of ids and names.
 //!
-//! Guarantees: reads no more than it needs for the jobs that are wanted, or as many as it may look at; each row is read
-//! consistently.
-//! Does not: see a job that was submitted in this moment. The indexes are behind the table.
+//! Guarantees: it stops reading when it has the wanted jobs, or has looked at as many as it may. Each row is read consistently.
+//! Does not: see a job that was submitted a moment ago, because the indexes are behind the table.
 
 use model::ids::JobId;
 use model::time::Time;
@@ -12,16 +11,14 @@ use store::{DbError, Found, Store, Unreadable};
 
 /// How many jobs a list looks at, unless the person wants all.
 pub(crate) const LOOKS: usize = 10_000;
-/// The fewest and the most jobs that are read at once.
+/// The fewest and the most jobs in one read.
 const CHUNK: std::ops::RangeInclusive<usize> = 100..=1000;
 
-/// Which jobs are looked at.
 pub(crate) enum Among<'a> {
-    /// All of them.
     Stored,
     /// Those with this name.
     Named(&'a str),
-    /// Those whose name begins so. Of too many, some are not looked at.
+    /// Those whose names begin with this text. If there are too many, some are not looked at.
     NamesBeginning(&'a str),
 }
 
@@ -32,19 +29,17 @@ pub(crate) struct Bounds {
     pub(crate) looks: usize,
 }
 
-/// Stored jobs.
 #[derive(Default)]
 pub(crate) struct StoredJobs {
-    /// The newest first: at most a few more than were wanted.
+    /// The newest first. There may be a few more than were wanted.
     pub(crate) jobs: Vec<Job>,
     pub(crate) unreadable: Vec<Unreadable>,
-    /// How many were looked at.
     pub(crate) looked: usize,
     /// Whether there may be more that were not looked at.
     pub(crate) more: bool,
 }
 
-/// The newest of these jobs that `takes` takes, none that was submitted before `since`.
+/// The newest jobs that `takes` accepts. `since` only limits the reads of [`Among::Stored`]; `takes` must check it, too.
 pub(crate) async fn newest(
     store: &Store,
     among: &Among<'_>,

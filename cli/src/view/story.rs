@@ -1,7 +1,7 @@
 //! The story of a job: what happened to it and to all its allocs, and why, in the order of time.
 //!
-//! The events tell it. What has no event of its own is in the rows: the submission in that of the job, and the placement and the start
-//! of an alloc in that of the alloc. The end of an alloc that changes the state of its job is one event, of which both are told.
+//! Events tell most of it. Rows tell what has no event of its own: the row of a job its submission, and the row of an alloc its
+//! placement and its start. If the end of an alloc changes the state of its job, one event tells both.
 //!
 //! Guarantees: each happening is told once, with the reason that was stored.
 //! Does not: show events of nodes (`history SLOT`), or rows and events that are no longer kept.
@@ -17,30 +17,28 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use store::{DbError, Store};
 
-/// The event of a placement is written within this time after the placement.
+/// The event of a placement is written at most this long after the placement.
 const SAME_RUN: Span = Span::from_s(60);
 
-/// How many events of a job or an alloc are read, and how many happenings are shown.
+/// The most events of a job or an alloc that are read, and the most happenings that are shown.
 pub(crate) const WHOLE: i32 = 1000;
 
-/// Of how many allocs the events are read: of those that were placed last.
+/// The most allocs whose events are read: the last copies.
 const ALLOCS: usize = 100;
 
 /// How many queries are made at the same time.
 const AT_ONCE: usize = 8;
 
-/// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Happening {
     pub(crate) at: Time,
-    /// The job or the alloc, as in events.
+    /// The subject of its event: the job or the alloc.
     pub(crate) subject: String,
-    /// What happened, in a word.
     pub(crate) action: String,
     pub(crate) reason: String,
 }
 
-/// The story of a job. If its row is no longer stored, only its events are told.
+/// The story of a job. Without a stored row, it has only the events.
 pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Job(id).to_string(), WHOLE).await?;
     let job = store.job(id).await?;
@@ -60,13 +58,12 @@ pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<H
         told_by_rows.extend(event.map(|e| e.at()));
         story.extend(of_row(alloc, event.map(|e| e.reason.as_str())));
     }
-    // The rows of old allocs expire earlier than events.
+    // Events are kept longer than the rows of old allocs.
     story.extend(placements.iter().filter(|e| !told_by_rows.contains(&e.at())).flat_map(|e| Happening::of_event(e)));
     story.extend(events_of(store, &allocs).await?);
     Ok(in_order(story, &Subject::Job(id), limit))
 }
 
-/// What happened to these allocs.
 pub(crate) async fn of_allocs(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, DbError> {
     let mut story: Vec<Happening> = allocs.iter().flat_map(|alloc| of_row(alloc, None)).collect();
     story.extend(events_of(store, allocs).await?);
@@ -78,7 +75,7 @@ pub(crate) async fn of_allocs(store: &Store, allocs: &[Alloc]) -> Result<Vec<Hap
     Ok(story)
 }
 
-/// The story of one alloc. If its row is no longer stored, its events are told.
+/// The story of one alloc. Without a stored row, it has only the events.
 pub(crate) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyhow::Result<Vec<Happening>> {
     let mut story = cluster.store.alloc(id).await?.map_or_else(Vec::new, |alloc| of_row(&alloc, None));
     story.extend(events_of_one(&cluster.store, id).await?);
@@ -86,13 +83,12 @@ pub(crate) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyh
     Ok(in_order(story, &Subject::Alloc(id), limit))
 }
 
-/// What the events of a job tell of its allocs.
+/// The ends of allocs in the events of a job.
 async fn ends_told_by(store: &Store, job: JobId) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Job(job).to_string(), WHOLE).await?;
     Ok(events.iter().filter_map(Happening::of_ended_alloc).collect())
 }
 
-/// What the events of these allocs tell.
 async fn events_of(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, DbError> {
     let last = allocs.len().saturating_sub(ALLOCS);
     let ids: Vec<AllocId> = allocs.iter().skip(last).map(Alloc::id).collect();
@@ -101,7 +97,7 @@ async fn events_of(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, Db
     Ok(read.into_iter().flatten().collect())
 }
 
-/// What the events of an alloc tell, without the placement of its copy: the row of the copy tells that.
+/// The events of an alloc, without the placement of a copy: the row of the copy tells it.
 async fn events_of_one(store: &Store, id: AllocId) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Alloc(id).to_string(), WHOLE).await?;
     let events = events.iter().filter(|e| e.action != ActionName::Replace.as_str());
@@ -110,7 +106,7 @@ async fn events_of_one(store: &Store, id: AllocId) -> Result<Vec<Happening>, DbE
 
 /// The newest `limit` happenings, the oldest of them first. If there are more, the first line says how many.
 fn in_order(mut story: Vec<Happening>, subject: &Subject, limit: i32) -> Vec<Happening> {
-    // The end of a job has the same time as the end of the alloc that caused it.
+    // A job ends at the same time as the alloc that ended it. The alloc comes first.
     story.sort_by_key(|happening| (happening.at, happening.action == ActionName::EndJob.as_str()));
     let older = story.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
     let first = story.get(older).filter(|_| older > 0).map(|first| Happening {
@@ -123,14 +119,14 @@ fn in_order(mut story: Vec<Happening>, subject: &Subject, limit: i32) -> Vec<Hap
 }
 
 impl Happening {
-    /// What an event tells.
+    /// The happening of an event, after the end of an alloc that the event also tells.
     fn of_event(event: &Event) -> impl Iterator<Item = Self> {
         let Event { subject, action, reason, .. } = event.clone();
         let own = Self { at: event.at(), subject, action, reason };
         Self::of_ended_alloc(event).into_iter().chain([own])
     }
 
-    /// The end of the alloc with which a job changed its state.
+    /// The end of the alloc that changed the state of the job.
     fn of_ended_alloc(event: &Event) -> Option<Self> {
         let text = |name: &str| event.detail.get(name)?.as_str();
         let (alloc, reason) = (text(ENDED_ALLOC)?, text(ENDED_AS)?.to_owned());
@@ -138,7 +134,6 @@ impl Happening {
         Some(Self { at: event.at(), subject: format!("alloc#{alloc}"), action, reason })
     }
 
-    /// The submission, which the row of the job tells.
     fn of_submission(job: &Job) -> Self {
         let JobSummary { submitted_at, priority, needs, .. } = &job.summary;
         Self {
@@ -154,7 +149,7 @@ impl Happening {
     }
 }
 
-/// What only the row of an alloc tells. `fits` is why the nodes of its placement were chosen, if that is known.
+/// The placement and the start of an alloc. `fits` says why its nodes were chosen, if that is known.
 fn of_row(alloc: &Alloc, fits: Option<&str>) -> Vec<Happening> {
     let summary = &alloc.summary;
     let happened = |at: Time, action: &str, reason: String| Happening {
@@ -173,7 +168,7 @@ fn of_row(alloc: &Alloc, fits: Option<&str>) -> Vec<Happening> {
             format!("on slot {} ({}){fits}", summary.slot, summary.node_id)
         }
     };
-    // The clocks of two functions may differ by a moment.
+    // The clocks of two functions may differ. A start is never shown before its placement.
     let started_at = summary.started_at.map(|at| at.max(summary.placed_at));
     let started = started_at.map(|at| happened(at, "start", "reported by its node".to_owned()));
     std::iter::once(happened(summary.placed_at, "place", placed)).chain(started).collect()

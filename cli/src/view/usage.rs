@@ -1,15 +1,13 @@
 //! What an alloc or a job used, in words.
 //!
-//! Guarantees: what is not known is blank, and never 0.
+//! Guarantees: an unknown value is blank, and never 0.
 //! Does not: measure; the nodes do.
 
 use model::machine::memory;
 use model::{Capacity, Usage};
 
-/// The cells of a table: CPU time, CPU efficiency, memory, what was read and written, scratch space, GPUs.
 pub(crate) const HEADS: [&str; 7] = ["CPU TIME", "CPU EFFICIENCY", "MEMORY", "READ", "WRITTEN", "SCRATCH", "GPU"];
 
-/// What was used of what was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
     pub(crate) usage: Usage,
@@ -17,7 +15,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// As [`HEADS`] say.
+    /// The cells in the order of [`HEADS`].
     pub(crate) fn cells(self) -> [String; 7] {
         let Usage { cpu_ms, read_bytes, written_bytes, .. } = self.usage;
         let (read, written) = (read_bytes.map(bytes_text), written_bytes.map(bytes_text));
@@ -25,7 +23,7 @@ impl Used {
             .map(Option::unwrap_or_default)
     }
 
-    /// `12.3 s of CPU in 10.0 s, 61 % of 2 vCPU; 300 MiB of 1 GiB memory; 4.0 MiB read, 7.0 MiB written`
+    /// `12.3 s of CPU in 10.0 s, 61 % of 2 vCPU, 300 MiB of 1 GiB memory, 4.0 MiB read, 7.0 MiB written`
     pub(crate) fn line(self) -> String {
         let Usage { ran_ms, cpu_ms, read_bytes, written_bytes, .. } = self.usage;
         let mut parts = vec![format!("{} of CPU in {}", cpu_time(cpu_ms), cpu_time(ran_ms))];
@@ -38,7 +36,7 @@ impl Used {
         parts.join(", ")
     }
 
-    /// The CPU time in hundredths of what the vCPUs could have done.
+    /// The CPU time in percent of what the vCPUs could have done.
     fn efficiency(self) -> Option<String> {
         let share = self.usage.busy_vcpus()? / f64::from(self.asked.vcpus.max(1));
         Some(format!("{:.0} %", share * 100.0))
@@ -60,12 +58,12 @@ impl Used {
     }
 }
 
-/// `300 MiB of 1 GiB`, in MiB; 0 if nothing was asked for.
+/// `300 MiB of 1 GiB`, or `300 MiB` if nothing was asked for. Both amounts are in MiB.
 fn of_asked(used: u64, asked: u64) -> String {
     if asked == 0 { memory(used) } else { format!("{} of {}", memory(used), memory(asked)) }
 }
 
-/// Seconds, minutes or hours with a digit behind the point.
+/// Seconds, minutes or hours, with one digit after the point.
 fn cpu_time(ms: u64) -> String {
     let s = ms as f64 / 1000.0;
     match ms {
@@ -75,7 +73,7 @@ fn cpu_time(ms: u64) -> String {
     }
 }
 
-/// An amount of bytes with a digit behind the point.
+/// An amount of bytes, with one digit after the point.
 pub(crate) fn bytes_text(n: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut amount, mut unit) = (n as f64, 0);

@@ -1,6 +1,6 @@
 //! The answers in JSON.
 //!
-//! Guarantees: an answer that cannot be given is JSON with an `error` that says what and why.
+//! Guarantees: a failed request gets JSON with an `error` that says what failed and why.
 
 use crate::view::status::counts;
 use crate::view::{JobDetail, JobRow, NodeDetail, PAST, Searched, Views, Wanted, find, holds};
@@ -20,12 +20,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use store::DbError;
 
-/// How many lines of a report of costs are sent.
+/// The most lines of a report of costs.
 const LINES: usize = 500;
-/// Into how many parts a time is divided if the question does not say.
+/// The number of parts of a span of time, without `parts` in the query.
 const PARTS: usize = 120;
 
-/// Why there is no answer.
 pub(super) struct Failure(pub(super) StatusCode, pub(super) String);
 
 impl From<DbError> for Failure {
@@ -68,12 +67,12 @@ fn named<T: FromStr<Err: Display>>(path: Named) -> Result<T, Failure> {
     name.parse().map_err(|e: T::Err| wrong(e.to_string()))
 }
 
-/// Something with the time at which it was seen.
+/// The value with the time at which it was read.
 fn seen(at: Time, value: impl Serialize) -> Answer {
     seen_with(at, value, [])
 }
 
-/// Something with the time at which it was seen, and more fields.
+/// The value with the time at which it was read, and with more fields.
 fn seen_with<const N: usize>(at: Time, value: impl Serialize, more: [(&str, Value); N]) -> Answer {
     let mut value = serde_json::to_value(value).map_err(|e| wrong(e.to_string()))?;
     if let Value::Object(fields) = &mut value {
@@ -138,7 +137,6 @@ pub(super) async fn node(State(web): State<Arc<Views>>, slot: Named) -> Answer {
     seen(live.present.now, detail.ok_or_else(|| not_found(format!("slot {slot} has never had a node")))?)
 }
 
-/// An event in a list.
 #[derive(Serialize)]
 struct EventRow {
     at: Time,
@@ -146,9 +144,8 @@ struct EventRow {
     subject: String,
     action: String,
     reason: String,
-    /// Whether it only keeps the house: nobody has to know of it.
+    /// Whether it is about housekeeping, and nobody has to know of it.
     housekeeping: bool,
-    /// The name of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
 }
@@ -163,7 +160,7 @@ impl Searched for EventRow {
     }
 }
 
-/// The actions that only keep the house.
+/// The actions of housekeeping.
 const HOUSEKEEPING: [ActionName; 11] = [
     ActionName::MarkDestroying,
     ActionName::ForgetHandle,
@@ -199,7 +196,7 @@ pub(super) async fn events(State(web): State<Arc<Views>>, query: Asked<Wanted>) 
     seen(past.to, wanted.of(rows.collect()))
 }
 
-/// A time that ends now.
+/// A span of time that ends now.
 #[derive(Deserialize)]
 pub(super) struct Asking {
     minutes: Option<u32>,
@@ -208,7 +205,7 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// A day, if nothing else is said.
+    /// The span, by default a day.
     fn span(&self) -> Span {
         Span::from_s(i64::from(self.minutes.unwrap_or(1440).max(1)) * 60).min(PAST)
     }

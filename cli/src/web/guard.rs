@@ -1,6 +1,6 @@
-//! What a browser may do with the page, and for whom.
+//! What a browser may do with the page.
 //!
-//! Guarantees: a page of another site gets no data ([`origin`]); an answer loads nothing from elsewhere, and is no part of
+//! Guarantees: a page of another site gets no data ([`origin`]). An answer loads nothing from elsewhere, and cannot be embedded in
 //! another site's page.
 
 use super::api::Failure;
@@ -10,7 +10,6 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use guard::origin;
 
-/// What the page may do in a browser.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

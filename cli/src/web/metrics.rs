@@ -1,8 +1,8 @@
-//! The numbers of the cluster in the form that Prometheus reads
+//! The numbers of the cluster in the text format of Prometheus
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 //!
-//! Guarantees: each metric has its help, its type and its unit in the name; each state of a set is always there, so that a
-//! missing number is never taken for zero. If the tables cannot be read, `nodekeeper_up` is 0 and nothing else is said.
+//! Guarantees: each metric has its help, its type and, in its name, its unit. Each state of a set is always there, so that a
+//! missing number is never taken for zero. If the tables cannot be read, `nodekeeper_up` is 0 and there is no other metric.
 //! Does not: read whole tables of jobs or events.
 
 use crate::view::present::Present;
@@ -31,7 +31,6 @@ pub(super) async fn answer(State(web): State<Arc<Views>>) -> Response {
     ([(header::CONTENT_TYPE, TEXT)], text).into_response()
 }
 
-/// The text, metric by metric.
 struct Text {
     cluster: String,
     text: String,
@@ -62,7 +61,7 @@ impl Text {
     }
 }
 
-/// A value of a label.
+/// Escapes the value of a label.
 fn escaped(text: &str) -> String {
     text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
@@ -117,7 +116,6 @@ fn written(cluster: &str, live: Option<&Live>) -> String {
     text.text
 }
 
-/// How the functions do.
 fn functions(text: &mut Text, present: &Present) {
     let runs = || FUNCTIONS.iter().filter_map(|f| Some((f.name, present.control.runs.get(f.name)?)));
     let mut each = |name: &str, help: &str, value: fn(&RunRow) -> Option<f64>| {

@@ -2,13 +2,13 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `guard` | what a browser may do with an answer; the crate `guard` says who may ask |
+//! | `guard` | what a browser may do with an answer; the crate `guard` checks who asks |
 //! | `api` | the answers in JSON, as `docs/contract.md#section-5` says |
 //! | `metrics` | the same numbers for Prometheus |
 //! | `assets` | the files of the page |
 //!
-//! Guarantees: it changes nothing; it never shows the environment of a job; nothing is loaded from elsewhere; nothing is
-//! read while nobody looks.
+//! Guarantees: it changes nothing. It never shows the values in the environment of a job. Nothing is loaded from elsewhere. Nothing
+//! is read without a viewer.
 //! Does not: ask which person looks. It must be served on the loopback address, where only programs of the same user get an
 //! answer.
 
@@ -54,7 +54,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Re
     Ok(Outcome::Done)
 }
 
-/// The page and its API, for people on this machine and for no page of another site.
+/// The page and its API, for people on this machine. A page of another site gets no answer.
 pub(crate) fn router(source: Source) -> Router {
     let api = Router::new()
         .route("/api/overview", get(api::overview))

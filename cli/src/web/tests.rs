@@ -160,7 +160,7 @@ async fn jobs_are_in_the_order_in_which_people_look_for_them() {
     assert_eq!((column(&found, "job_id"), &found["total"]), (vec![id(4)], &json!(3)));
 }
 
-/// The table of the jobs is read seldom. What the index says is newer.
+/// The stored jobs are read seldom. The list of jobs that have just ended is newer.
 #[tokio::test]
 async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {
     let served = Served::some().await;
@@ -272,7 +272,7 @@ fn the_page_never_turns_data_into_markup_and_loads_nothing_from_elsewhere() {
         {
             assert!(!content.contains(bad), "{path}: {bad}");
         }
-        // Every file that one of them names is there.
+        // Every file that one of these files names exists.
         for part in content.split("from \"./").skip(1).chain(content.split("=\"/page/").skip(1)) {
             let file = part.split('"').next().unwrap();
             assert!(assets::ASSETS.iter().any(|(path, ..)| *path == format!("/page/{file}")), "{path} names {file}");

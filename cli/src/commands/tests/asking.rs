@@ -53,7 +53,7 @@ async fn an_unreadable_state_does_not_affect_the_others() {
     assert!(err[0].starts_with("nodekeeper: line 3: the state is not one JSON object: "), "{err:?}");
     assert!(err[1].starts_with("nodekeeper: line 4: the state cannot be read: missing field `now`"), "{err:?}");
     assert_eq!(err.len(), 2);
-    // The same states from a file. Without a policy, the error names the missing option.
+    // The same state from a file. Without a policy, the error names the missing option.
     let file = file(&dir, "states", &state);
     let out = world.run(&["plan", "--state", &file, "--policy", &policy]).await.done();
     assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap(), answers[0]);
@@ -159,7 +159,7 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     assert!(out.contains("ok    poll-and-scale       last succeeded 20 s ago, 2 actions done\n"), "{out}");
     assert!(out.ends_with("nodes: none\njobs: 1 queued\nnothing is wrong; 1 of 6 checks to look at\n"), "{out}");
 
-    // Entries that have ended are not shown.
+    // Entries that are over are not shown.
     world.put_node(&fixtures::ready(0)).await;
     let until = |key: &str, s: i64| {
         let key: ControlKey = key.parse().unwrap();

@@ -1,9 +1,9 @@
-//! `submit --file`: many jobs, once.
+//! `submit --file`: many jobs, each once.
 
 use super::*;
 use std::collections::BTreeSet;
 
-/// A file of so many jobs, each with its number.
+/// A file with this many jobs. Each has its number in its name.
 fn lines(jobs: usize) -> String {
     (1..=jobs).map(|n| format!("{{\"name\": \"n{n}\", \"command\": [\"work\", \"{n}\"]}}\n")).collect()
 }
@@ -48,7 +48,7 @@ async fn a_file_is_submitted_in_its_order_and_only_once() {
     assert_eq!((all.len(), count(&world, "jobs/").await), (360, 360));
 }
 
-/// A store in which transactions of so many writes never succeed.
+/// A store in which a transaction of this many writes never succeeds.
 fn without(db: Dynamo, writes: usize) -> Store {
     let never = store::Write {
         key: Key::hash(Table::Jobs, aws_sdk_dynamodb::types::AttributeValue::S("none".into())),
@@ -122,7 +122,7 @@ async fn a_file_whose_jobs_have_all_ended_is_new() {
         assert_eq!(said.err.contains("1 day ago") || said.err.contains("24 h ago"), night > 0, "{}", said.err);
         let submitted = ids(&said.out);
         assert!(submitted.len() == 3 && submitted.iter().all(|id| all.insert(*id)), "night {night}: {submitted:?}");
-        // While one of them goes on, the same file is the same submission.
+        // Until all of them have ended, the same file is the same submission.
         for id in &submitted {
             let again = world.run_with(&["submit", "--file", "-"], &lines(3)).await;
             assert!(again.err.contains("not all of its jobs have ended, so nothing was written"), "{}", again.err);
@@ -131,7 +131,7 @@ async fn a_file_whose_jobs_have_all_ended_is_new() {
         }
     }
     assert_eq!(count(&world, "jobs/").await, 9);
-    // Of two programs that find it ended at the same time, only one submits it anew.
+    // If two programs find at the same time that it has ended, only one of them submits it anew.
     let events = world.store().history(&submission(&world).await, 9).await.unwrap();
     let mut anew = events[0].clone();
     anew.detail.insert("at".into(), 7.into());

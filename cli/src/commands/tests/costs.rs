@@ -1,4 +1,4 @@
-//! `cost`, and what `status` says of money.
+//! `cost`, and the cost in `status`.
 
 use super::*;
 
@@ -14,7 +14,7 @@ async fn cost_says_what_ran_and_for_whom() {
     world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
     let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
 
-    // While the job runs, it counts until now.
+    // While the job runs, its time counts until now.
     world.now = at(3700);
     let out = world.run(&["cost", "--by", "job"]).await.done();
     assert!(!out.contains('\u{1b}'), "a name cannot drive the terminal: {out:?}");
@@ -24,7 +24,7 @@ async fn cost_says_what_ran_and_for_whom() {
     assert!(out.contains("total: $0.10 for 1 node, 1.03 h of node time, since "), "{out}");
     assert!(out.ends_with("an estimate from the list prices in the policy, not a bill\n"), "{out}");
 
-    // After its end, the event knows as much as the row did.
+    // After the end of the job, the event has what the row had.
     let ending = Ending::exited(0);
     let keep =
         store::transactions::Retention::of(&model::policy::Policy::from_json(&model::policy::example_json()).unwrap());

@@ -1,4 +1,4 @@
-//! `demand`: what a controller says, what is written, and what is refused.
+//! `demand`: what is written, what is printed, and what is refused.
 
 use super::*;
 use model::control::{DemandSet, Entry};
@@ -52,7 +52,7 @@ async fn a_change_of_another_version_is_refused() {
     world.run(&["demand", "delete", "ci", "--if-version", "1"]).await.error();
     world.run(&["demand", "delete", "ci", "--if-version", "2"]).await.done();
     assert_eq!(stored(&world, "ci").await.count(world.now), 0);
-    // Somebody else may want it again.
+    // With version 0, another caller may set it again.
     world.run(&set("1", "0")).await.done();
     assert_eq!(stored(&world, "ci").await.revision(), 4);
 }
@@ -60,7 +60,7 @@ async fn a_change_of_another_version_is_refused() {
 #[tokio::test]
 async fn a_set_is_shown_with_what_it_has_until_it_is_over() {
     let mut world = World::with_policy().await;
-    // The lease of the node is valid.
+    // At this time, the lease of the node is valid.
     world.now = at(100);
     assert_eq!(world.run(&["demand", "show"]).await.done(), "there is no demand set\n");
     world.run(&["demand", "set", "ci", "--size", "small", "--count", "9"]).await.done();
@@ -107,7 +107,7 @@ async fn what_cannot_be_is_refused_and_nothing_is_written() {
         assert!(parse(&line.split(' ').collect::<Vec<_>>()).is_err(), "{line}");
     }
     assert_eq!(world.store().control().await.unwrap().wanted_sets(world.now).count(), 0);
-    // Whoever wants none of it any more is heard, whatever the policy has by now.
+    // A count of 0 is accepted whatever the policy offers.
     world.run(&["demand", "set", "a", "--vcpus", "999", "--count", "0"]).await.done();
 }
 

@@ -5,7 +5,7 @@ use crate::commands::teardown::{TeardownArgs, wait};
 use model::cloud::InstanceState;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// EC2 with the instances that a test sets. An instance that is terminated is shutting down, until the test ends it.
+/// EC2 with the instances that a test sets. A terminated instance stays `shutting-down` until the test ends it.
 #[derive(Default)]
 struct Ending {
     instances: Mutex<Vec<Instance>>,
@@ -50,7 +50,7 @@ impl Cloud for Ending {
     }
 }
 
-/// Waits as `teardown` does. Before look number `n` (from 1), `happens(n)` changes the world. Each look is 10 s later.
+/// Waits as `teardown` does. `happens(n)` changes the world before look number `n` (from 1). Each look is 10 s after the last.
 async fn waited(world: &World, terminate: bool, timeout_s: u32, happens: impl AsyncFn(i64)) -> Said {
     let args =
         TeardownArgs { confirm: "test".parse().unwrap(), cancel_jobs: false, terminate, prove_s: 120, timeout_s };
@@ -115,10 +115,10 @@ async fn a_teardown_ends_when_ec2_has_listed_nothing_for_two_minutes() {
             let gone = down.clean(at(1002), "gone").unwrap();
             world.store().write(Some(&down), &gone, Vec::new()).await.unwrap();
         }
-        // The launch of a run that had read the old policy.
+        // A run that had read the old policy launches.
         8 => ec2.set("i-2", InstanceState::Pending),
         10 => ec2.set("i-2", InstanceState::Terminated),
-        // Somebody stores another policy. What a run launches by it would appear within the next two minutes.
+        // Somebody stores another policy. A run that launches by it would show within the next two minutes.
         20 => {
             let dir = tempfile::tempdir().unwrap();
             world.run(&["policy", "set", &file(&dir, "p.toml", POLICY)]).await.done();
@@ -161,7 +161,7 @@ async fn a_teardown_terminates_what_no_function_ends() {
         }
     })
     .await;
-    // The record stays, because no function runs. It holds nothing.
+    // The record stays, because no function runs. It does not keep the teardown from ending.
     assert!(said.done().ends_with("no instance is left: EC2 listed none for 120 s\n"));
     assert_eq!(*ec2.terminated.lock().unwrap(), ["i-1", "i-2"]);
 }

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Job 1 with this alloc, as the agent last said.
+/// Job 1 with an alloc of this client status.
 async fn with_client(client: ClientStatus) -> World {
     let mut world = World::with_policy().await;
-    // A command that finds its alloc would become another program.
+    // Otherwise a command that finds its alloc would replace the test program.
     world.cluster.reach.local = Some("/no such directory".into());
     let (_, alloc) = world.put_running(1).await;
     let mut reported = alloc.clone();
@@ -48,7 +48,7 @@ async fn who_looked_into_what_is_on_the_record_before_it_happens() {
     world.cluster.reach.local = Some(machines.path().to_owned());
     world.cluster.reach.user = Some("ada".into());
     std::fs::create_dir(machines.path().join("i-0")).unwrap();
-    // It cannot be executed, so that the command comes back.
+    // The file is not executable, so that the command returns.
     std::fs::write(machines.path().join("i-0/agent"), "").unwrap();
     let (said, changed) = world.changes(&["exec", &job.to_string(), "--", "ls", "-l"]).await;
     assert!(said.error().contains("cannot run "));
@@ -73,7 +73,7 @@ async fn exec_says_why_there_is_nothing_to_look_into() {
     let world = with_client(ClientStatus::Running).await;
     let said = world.run(&["exec", &job, "--member", "3", "--", "true"]).await.error();
     assert!(said.contains("nothing of it runs now"), "{said}");
-    // Its second member.
+    // The second member of the job.
     let (stored, id) =
         (world.store().job(fixtures::job(1).summary.job_id).await.unwrap().unwrap(), fixtures::alloc_id(1));
     let second = model::ids::AllocId { member: 1, ..id };

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A world in which job 1 waits, because its only node is held. `policy` is added to the policy, `small` to its size.
+/// A world in which job 1 waits, because its only node is held. `nodes` and `small` change the policy.
 async fn waiting(nodes: &str, small: &str, entry: Option<EntryRow>) -> World {
     let mut world = World::new().await;
     world.now = at(100);
@@ -80,7 +80,7 @@ async fn a_quota_that_a_job_waits_for_is_wrong_and_has_its_name() {
     };
     let name = "the quota \"Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances\" is reached";
     let world = waiting("max = 4", "", Some(entry("on_demand"))).await;
-    // Nobody waits for this one.
+    // No job waits for this quota.
     world.put_entry(entry("spot")).await;
     let (status, _) = world.run(&["status"]).await.failed();
     let line = |what: &str| status.lines().find(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}: {status}"));

@@ -25,7 +25,7 @@ async fn a_job_follows_jobs_by_id_by_name_and_a_whole_array() {
     let world = World::with_policy().await;
     let first = submitted(&world, &["submit", "--name", "prepare", "--", "true"]).await[0];
     let array = submitted(&world, &["submit", "--name", "train", "--array", "0-2", "--", "true"]).await;
-    // Of an array, some have ended.
+    // A job of the array has ended already.
     end(&world, array[0], JobState::Complete).await;
     let id = first.to_string().to_lowercase();
     let line = ["submit", "--after", &id, "--after", "train", "--after-any", "prepare", "--", "true"];
@@ -34,7 +34,7 @@ async fn a_job_follows_jobs_by_id_by_name_and_a_whole_array() {
     assert_eq!(after(&world, last).await, all, "named twice, the stricter end counts");
     let any = submitted(&world, &["submit", "--after-any", "prepare", "--", "true"]).await[0];
     assert_eq!(after(&world, any).await, [(first, AfterEnd::Any)].into());
-    // It is listed with the jobs that wait, and not read with those that may be placed.
+    // The new job is listed with the waiting jobs, and not read with those that may be placed.
     let listed = world.store().waiting(None, 100).await.unwrap().jobs;
     let queued = world.store().queued(None, 100).await.unwrap().jobs;
     assert_eq!((listed.len(), queued.len()), (5, 3));

@@ -56,7 +56,7 @@ fn parse(line: &[&str]) -> Result<Command, clap::Error> {
     Line::try_parse_from(std::iter::once(&"nodekeeper").chain(line)).map(|l| l.command)
 }
 
-/// EC2 that lists these instances and says these offers, and refuses every change.
+/// EC2 that lists these instances, has these offers, and refuses every change.
 #[derive(Default)]
 pub(crate) struct Listed {
     instances: Vec<Instance>,
@@ -85,27 +85,27 @@ impl Cloud for Listed {
     }
 }
 
-/// What happens just before a command writes. It sees the writes, and returns a write of somebody else, which is made
+/// Runs just before a write of the command. It sees the writes, and may return a write of another writer, which is made
 /// first.
 type BeforeWrite = Box<dyn Fn(&[DbWrite]) -> Option<DbWrite> + Send + Sync>;
 
-/// A database that is told of each write of the command.
+/// A database that reports each write of the command before it is made.
 struct Watched {
     db: Dynamo,
     before_write: BeforeWrite,
-    /// The table that the permissions do not allow to write.
+    /// The table that may not be written.
     denies: Option<Table>,
 }
 
 impl Watched {
-    /// A store with a concurrent writer, who makes one of these writes before each write of the command.
+    /// A store with a concurrent writer, which makes one of these writes before each write of the command.
     fn rival(db: Dynamo, theirs: Vec<DbWrite>) -> Store {
         let theirs = Mutex::new(theirs.into_iter());
         let before_write: BeforeWrite = Box::new(move |_| theirs.lock().unwrap().next());
         Store::new(Arc::new(Self { db, before_write, denies: None }))
     }
 
-    /// A store of somebody who may not write this table.
+    /// A store of a person who may not write this table.
     fn denying(db: Dynamo, table: Table) -> Store {
         Store::new(Arc::new(Self { db, before_write: Box::new(|_| None), denies: Some(table) }))
     }
@@ -182,13 +182,12 @@ impl Said {
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
     now: Time,
-    /// How much time passes between two looks at the clock.
+    /// How much time passes between two reads of the clock.
     tick: Span,
     screen: Screen,
 }
 
 impl World {
-    /// A world without tables.
     pub(crate) async fn empty() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -288,14 +287,14 @@ impl World {
         rows
     }
 
-    /// Puts a row as it is, whatever it says.
+    /// Puts a row as it is, valid or not.
     async fn put_raw(&self, key: store::Key, row: &[(&str, aws_sdk_dynamodb::types::AttributeValue)]) {
         let row = row.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         let write = store::Write { key, when: Vec::new(), effect: store::Effect::Put(row) };
         self.store().apply(&write).await.unwrap();
     }
 
-    /// Runs a command. Returns which rows it changed.
+    /// Runs a command. Returns the keys of the rows that it changed.
     async fn changes(&self, line: &[&str]) -> (Said, Vec<String>) {
         let before = self.rows().await;
         let said = self.run(line).await;

@@ -1,4 +1,4 @@
-//! Jobs and nodes by parts of their ids and by names; filters; lists that are shown again and again.
+//! Jobs and nodes by parts of their ids and by names; filters; `--watch`.
 
 use super::*;
 use crate::commands::{jobs, nodes};
@@ -41,7 +41,7 @@ async fn a_job_is_found_by_a_part_of_its_id_in_either_case_and_by_its_name() {
     for (text, says) in [("CCCC", "no stored job"), ("AAA", "at least 4 characters"), ("x y", "no stored job")] {
         assert!(world.run(&["job", text]).await.error().contains(says), "{text}");
     }
-    // What a table shows can be given back.
+    // An id from a table can be given to a command.
     let table = world.run(&["jobs"]).await.done();
     let pasted = table.lines().nth(1).unwrap().split(' ').next().unwrap().to_owned();
     assert_eq!(shown(&world, &pasted).await, second.to_string());
@@ -75,16 +75,16 @@ async fn ids_come_before_names_and_a_text_that_is_both_is_refused() {
     }
     let out = world.run(&["cancel", "AAAAAAAA"]).await.done();
     assert!(out.starts_with(&meant.to_string()), "{out}");
-    // The job that has ended is still the one whose id this is.
+    // The short id still means the job that has ended, and not the live one of this name.
     assert_eq!(shown(&world, "AAAAAAAA").await, meant.to_string());
     assert_eq!(shown(&world, &decoy.to_string()).await, decoy.to_string());
-    // Any other part may fit by chance.
+    // A part that is not the short id may fit by chance.
     let part = put(&world, "01JD0000000000000CCCCCCCCC", "BBBBBB").await;
     let (said, changed) = world.changes(&["cancel", "BBBBBB"]).await;
     let (_, err) = said.failed();
     assert!(err.contains("2 jobs fit `BBBBBB`") && changed.is_empty(), "{err}");
     assert!([part, decoy].iter().all(|id| err.contains(&id.to_string())), "{err}");
-    // What a job follows is found by the same rules.
+    // The jobs of `--after` are found by the same rules.
     let out = world.run(&["submit", "--after-any", "AAAAAAAA", "--json", "--", "true"]).await.json();
     assert_eq!(out[0]["after"], serde_json::json!({ meant.to_string(): "any" }));
     assert!(world.run(&["submit", "--after", "BBBBBB", "--", "true"]).await.error().contains("2 jobs fit"));
@@ -106,7 +106,7 @@ async fn a_node_is_found_by_its_instance_its_id_and_its_address() {
     );
     let shared = life.address.as_deref().unwrap();
     assert!(world.run(&["node", shared]).await.error().starts_with("2 nodes fit"));
-    // An alloc is found by the short form of its job.
+    // An alloc is found by its short id.
     let short = &alloc.id().to_string()[18..];
     let node = output::FakeNode::new(&world, "printed\n");
     assert!(node.answering(world.run(&["logs", short])).await.err.contains(&alloc.id().to_string()));
@@ -131,7 +131,7 @@ async fn jobs_are_filtered_and_the_newest_come_first() {
     assert_eq!(names(&["jobs", "--json", "--all", "--name", "a*"]).await, "a2 a1");
     assert_eq!(names(&["jobs", "--json", "--state", "cancelled"]).await, "a2");
     assert_eq!(names(&["jobs", "--json", "--state", "pending,cancelled", "--limit", "2"]).await, "b1 a2");
-    // They were submitted 1000 s ago.
+    // The jobs were submitted 1000 s ago.
     assert_eq!(names(&["jobs", "--json", "--since", "20m"]).await, "b1 a1");
     assert_eq!(names(&["jobs", "--json", "--since", "10m"]).await, "");
     assert_eq!(
@@ -190,14 +190,14 @@ async fn a_drain_has_a_deadline() {
     let said = world.run(&["drain", "0", "--by", "30m"]).await.done();
     assert!(said.contains("by 2027-01-15T08:46:40.000Z (in 30 min): what still runs is stopped before"), "{said}");
     assert_eq!(by().await, Some(at(2800)));
-    // Without a deadline, the old one stays.
+    // A drain without a deadline keeps the old one.
     assert!(world.run(&["drain", "0"]).await.done().starts_with("nothing changed"));
     world.run(&["drain", "0", "--by", "1h"]).await.done();
     assert_eq!(by().await, Some(at(4600)));
     world.run(&["resume", "0"]).await.done();
     assert_eq!(by().await, None);
     assert_eq!(parse(&["drain", "0", "--by", "soon"]).unwrap_err().exit_code(), 2);
-    // A wrong year, or a local time that is said to be UTC.
+    // A wrong year, and a local time that is given as UTC.
     for over in ["2020-01-01T00:00:00Z", "2027-01-15", "2027-01-15T08:16:39Z"] {
         let (said, changed) = world.changes(&["drain", "0", "--by", over]).await;
         let error = said.result.unwrap_err();
@@ -208,7 +208,7 @@ async fn a_drain_has_a_deadline() {
     assert_eq!(by().await, Some(at(1000)));
 }
 
-/// Runs a command that watches, for so many looks. `happens` changes the world after each look.
+/// Runs a command with `--watch`, for this many looks. `happens` changes the world after each look.
 async fn watched(world: &World, screen: Screen, line: &[&str], looks: usize, happens: impl AsyncFn(usize)) -> Said {
     let cluster = world.cluster.clone();
     let (mut out, mut err) = (Vec::new(), Vec::new());

@@ -157,7 +157,7 @@ async fn a_release_names_what_is_held_now_and_frees_nothing_else() {
     let shown = said.done();
     assert!(shown.starts_with("the brake leases holds 2 (many):\n") && changed.is_empty(), "{shown}");
     assert!(shown.contains(&node(0)) && shown.contains(&node(1)), "{shown}");
-    // What was shown is released, and nothing else.
+    // Exactly what was shown is released: with anything else in the brake, nothing is.
     let digest = shown.trim_end().rsplit(' ').next().unwrap().trim_end_matches('`').to_owned();
     put(&world, 0..3).await;
     let (said, changed) = world.changes(&["release", "leases", "--shown", &digest]).await;
@@ -175,7 +175,7 @@ async fn a_release_names_what_is_held_now_and_frees_nothing_else() {
     let down: Vec<&str> = plan.lines().filter(|line| line.contains("mark_down")).collect();
     assert_eq!(down.len(), 2, "{plan}");
     assert!(down.iter().all(|line| line.contains("slot#0") || line.contains("slot#1")), "{plan}");
-    // Nothing is held: there is nothing to release.
+    // The brake holds nothing any more.
     world.now = at(1500);
     let (said, changed) = world.changes(&["release", "leases"]).await;
     assert_eq!(said.done(), "the brake leases holds nothing: there is nothing to release\n");

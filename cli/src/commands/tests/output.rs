@@ -1,4 +1,4 @@
-//! `logs`, and the output of `run`: read from a node, from the row of the alloc, or not to be had.
+//! `logs`, and the output of `run`: from a node, from the row of the alloc, or missing.
 
 use super::*;
 use crate::commands::output_stream::MISSING;
@@ -19,11 +19,11 @@ pub(super) struct FakeNode {
     store: Store,
     output: Mutex<String>,
     ended: Mutex<bool>,
-    /// What the node has of the output: from this byte on, or nothing.
+    /// The byte from which on the node has the output; `None`: it has nothing.
     has: Option<usize>,
     /// The most bytes in a piece.
     most: usize,
-    /// Which bytes are standard error.
+    /// The bytes at which the stream changes.
     switches: Switches,
 }
 
@@ -44,7 +44,7 @@ impl FakeNode {
         self.output.lock().unwrap().push_str(more);
     }
 
-    /// Sends pieces to whoever reads, while something happens.
+    /// Sends pieces to each reader while `what` runs.
     pub(super) async fn answering<T>(&self, what: impl Future<Output = T>) -> T {
         tokio::select! {
             said = what => said,
@@ -97,7 +97,6 @@ impl FakeNode {
     }
 }
 
-/// What a command has printed so far.
 #[derive(Clone, Default)]
 struct Printed(Arc<Mutex<Vec<u8>>>);
 
@@ -115,7 +114,7 @@ impl Printed {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// Waits until this was printed.
+    /// Waits until this text was printed.
     async fn until(&self, what: &str, world: &World) {
         for _ in 0..100_000 {
             if self.text().contains(what) {
@@ -127,7 +126,7 @@ impl Printed {
     }
 }
 
-/// Runs a command line that prints here.
+/// Runs a command line that prints to `out` and `err`.
 async fn print(world: &World, line: &[&str], out: &Printed, err: &Printed) -> anyhow::Result<Outcome> {
     let (cluster, clock) = (world.cluster.clone(), world.clock());
     let (mut out, mut err) = (out.clone(), err.clone());
@@ -204,7 +203,7 @@ async fn a_short_output_stands_in_the_row_and_needs_no_node() {
     let (world, _) = ended("one\ntwo\nthree\n").await;
     let (said, changed) = world.changes(&["logs", &id(1), "-n", "2"]).await;
     assert_eq!((said.out.as_str(), changed), ("two\nthree\n", Vec::new()));
-    // What is no text is not whole in the row, and neither is an end that was cut for many allocs in one report.
+    // A row is not taken as whole if its text had to be replaced in part, or if its end was cut for a report of many allocs.
     for cut in ["a\u{fffd}b", "…end\n"] {
         let (world, _) = ended(cut).await;
         let said = FakeNode::ended(&world, "the whole\n").answering(world.run(&["logs", &id(1)])).await;
@@ -259,7 +258,7 @@ async fn the_row_completes_a_short_output_whose_node_says_no_more() {
 #[tokio::test]
 async fn without_its_node_the_end_of_the_output_is_printed_and_a_note() {
     let tail = tail_of(&long());
-    // The node is no more.
+    // The node is gone.
     let world = World::with_policy().await;
     let (job, node) = (world.put_job(1).await, fixtures::ready(0));
     let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(100)).unwrap();
@@ -274,14 +273,14 @@ async fn without_its_node_the_end_of_the_output_is_printed_and_a_note() {
         "{}",
         said.err
     );
-    // Its last lines are all here.
+    // The row has all of the last lines.
     let said = world.run(&["logs", &id(1), "--tail", "2"]).await;
     assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, "line 19998\nline 19999\n"));
-    // Who follows it gets no end without its beginning.
+    // A reader that follows the output never gets only its end.
     let said = world.run(&["logs", "--follow", &id(1)]).await;
     assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), ""));
     assert!(said.err.contains("prints the last 8192 bytes of it"), "{}", said.err);
-    // The node does not have it any more, or only its end.
+    // The node has no output any more, or only the end of it.
     let (world, _) = ended(&long()).await;
     let node = FakeNode { has: None, ..FakeNode::ended(&world, &long()) };
     let said = node.answering(world.run(&["logs", &id(1)])).await;
@@ -299,7 +298,7 @@ async fn a_node_that_does_not_answer_is_not_waited_for_long() {
     let said = world.run(&["logs", &id(1)]).await;
     assert!(said.out == tail_of(&long()) && said.err.contains(" does not answer\n"), "{}", said.err);
     assert_eq!(readers(&world).await, 0);
-    // The same of a job that runs: only who follows it waits.
+    // A running job: without `--follow`, its node is not waited for either.
     let mut world = World::with_policy().await;
     world.put_running(1).await;
     world.tick = Span::from_s(60);
@@ -360,7 +359,7 @@ async fn a_run_prints_lines_as_they_come_and_ends_as_its_command() {
     assert_eq!(readers(&world).await, 0);
 }
 
-/// A run whose alloc is placed on the node and ends as `ends` says, and what it printed on both streams.
+/// A run whose alloc is placed on the node, and ends as `ends` does: its exit code and what it printed on both streams.
 async fn run_of(
     node: &FakeNode,
     world: &World,
@@ -394,7 +393,7 @@ async fn run_of(
 async fn a_run_whose_output_breaks_off_prints_nothing_behind_the_gap_and_has_a_code_of_its_own() {
     let mut world = World::with_policy().await;
     world.tick = Span::from_s(4);
-    // The node sends no more than this, and its row has only the end.
+    // The node sends only this part, and the row has only the end.
     let node = FakeNode::new(&world, &long()[..30_000]);
     let (code, out, err) = run_of(&node, &world, async |job, alloc, out| {
         out.until("line 2000\n", &world).await;
@@ -411,7 +410,7 @@ async fn the_streams_of_a_run_stay_apart_and_logs_prints_both_or_one() {
     let world = World::with_policy().await;
     let text = "out 1\nerr 1\nerr 2\nout 2\n";
     let switches = Switches::new(vec![6, 18]);
-    // More than its row has, and a piece that ends within each stream.
+    // The output is longer than the row has, and pieces end within each stream.
     let rest = "more\n".repeat(1800);
     let all = text.to_owned() + &rest;
     let node = FakeNode { switches: switches.clone(), most: 10, ..FakeNode::new(&world, &all) };
@@ -422,7 +421,7 @@ async fn the_streams_of_a_run_stay_apart_and_logs_prints_both_or_one() {
     .await;
     assert_eq!((code, err.as_str()), (0, "err 1\nerr 2\n"));
     assert!(out == format!("out 1\nout 2\n{rest}"), "{}", out.len());
-    // A short output in its row, and a long one from its node.
+    // The row has a short output whole.
     let (world, alloc) = ended(text).await;
     let row = world.store().alloc(alloc.id()).await.unwrap().unwrap();
     world.store().write(Some(&row), &Alloc { tail_switches: switches, ..row.clone() }, Vec::new()).await.unwrap();

@@ -1,4 +1,4 @@
-//! The S3 of the outputs, as tests of the commands have it.
+//! S3 clients for the outputs in tests of the commands.
 
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_dynamodb::config::Credentials;
@@ -14,7 +14,7 @@ pub(super) fn client(url: &str) -> s3::S3 {
     crate::aws::s3(&config, None, || SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)).unwrap()
 }
 
-/// S3 of a cluster that stores nothing.
+/// A client of an S3 that nobody serves.
 pub(super) fn nothing() -> s3::S3 {
     client("http://127.0.0.1:9")
 }

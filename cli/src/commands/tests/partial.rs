@@ -1,10 +1,10 @@
-//! What a try had made that was lost with its node, as `fetch` gets it.
+//! Partial outputs of a try that was lost with its node, as `fetch` gets them.
 
 use super::stored::FakeS3;
 use super::*;
 use model::{EndCause, StoredOutput, Work};
 
-/// A way in which an alloc of the job ended, and what its row says that it keeps.
+/// The cause of the end of an alloc, and the outputs in its row.
 type End = (EndCause, &'static [&'static str]);
 
 fn lost() -> EndCause {
@@ -15,7 +15,7 @@ fn stopped(code: i32) -> EndCause {
     EndCause::Stopped { why: "the drain ends".into(), code: Some(code) }
 }
 
-/// A job with a copy for each of these ends. What an alloc keeps, or had made, is a file that has its own name as its text.
+/// A job with a copy for each of these ends. Each output is a file whose text is its name in `ends`.
 async fn job_with(ends: &[End]) -> (World, FakeS3, String) {
     let mut world = World::with_policy().await;
     let dir = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ fn leaves(s3: &FakeS3, copy: u32, text: &str) {
     s3.put_object(&format!("3/0-{copy}/partial.json"), &list);
 }
 
-/// What `fetch` gets, or what it says.
+/// The text of the fetched file, or the error of `fetch`.
 async fn fetched(world: &World, job: &str, options: &[&str]) -> Result<String, String> {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().display().to_string();

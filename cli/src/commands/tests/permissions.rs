@@ -1,5 +1,5 @@
-//! What the people who use the commands must be allowed: `infra/people.json`, with which `infra/check.py` compares the
-//! policies of the template.
+//! The permissions that the users of the commands need: `infra/people.json`. `infra/check.py` compares the policies of the
+//! template with this file.
 //!
 //! Everybody may read every table; readers without the environments of jobs. So the file lists only the other calls.
 
@@ -11,8 +11,8 @@ use model::{StoredOutput, Work};
 use std::collections::BTreeSet;
 use store::Effect;
 
-/// The least powerful person who may give this command. `None`: the command calls nothing, or is not for a deployed
-/// cluster.
+/// The person with the fewest permissions who may use this command. `None`: the command calls nothing, or is not for a
+/// deployed cluster.
 fn who(command: &Command) -> Option<&'static str> {
     match command {
         Command::Init(_) | Command::Policy(PolicyCommand::Check(_)) => None,
@@ -49,10 +49,10 @@ fn who(command: &Command) -> Option<&'static str> {
     }
 }
 
-/// What `logs` does without if its caller may not do it: the whole output is asked of the node, or read where it is stored.
+/// The calls without which `logs` still prints the end: it asks the node for the whole output, or reads the stored one.
 const OF_LOGS: [&str; 2] = ["dynamodb:UpdateItem nodes", "s3:GetObject"];
 
-/// What an operator may ask of EC2's offers. The trait `Cloud` has none of it, so [`NotingCloud`] does not see it.
+/// The calls for EC2's offers, which an operator needs. The trait `Cloud` has none of them, so [`NotingCloud`] does not see them.
 const OFFERS: [&str; 7] = [
     "ec2:DescribeCapacityReservations",
     "ec2:DescribeInstanceTypeOfferings",
@@ -63,7 +63,7 @@ const OFFERS: [&str; 7] = [
     "servicequotas:ListServiceQuotas",
 ];
 
-/// What the ended job keeps.
+/// The output of the ended job.
 const KEPT: &str = "kept=s3://logs/kept";
 
 type Calls = Arc<Mutex<BTreeSet<String>>>;
@@ -126,7 +126,7 @@ impl Cloud for NotingCloud {
     }
 }
 
-/// A job that is lost, with a stored output. Returns its id.
+/// Stores a lost job with a stored output. Returns its id.
 async fn put_stored(world: &World, s3: &stored::FakeS3) -> String {
     let job = world.put_job(3).await;
     let work = Work { outputs: vec![KEPT.parse().unwrap()], ..job.work.clone() };
@@ -220,7 +220,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         let asked = s3.asked().into_iter();
         calls
             .extend(asked.map(|call| if call.starts_with("PUT") { "s3:PutObject" } else { "s3:GetObject" }.to_owned()));
-        // Who may do more may do this too.
+        // A person with more permissions needs these calls, too.
         let powers = ["reader", "submitter", "operator"];
         for more in powers.iter().skip_while(|power| **power != who) {
             let needed = calls.iter().filter(|call| *more != "reader" || !OF_LOGS.contains(&call.as_str()));

@@ -6,7 +6,7 @@ use model::ids::AllocId;
 use model::{EndCause, JobSet};
 use tokio::sync::mpsc::unbounded_channel;
 
-/// Runs a command line of `run` with a person who says this, while `happens` changes the world.
+/// Runs a `run` command with these events of the person, while `happens` changes the world.
 async fn ran(world: &World, line: &[&str], says: Vec<Heard>, happens: impl Future<Output = ()>) -> Said {
     let cluster = world.cluster.clone();
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -30,7 +30,7 @@ async fn ran(world: &World, line: &[&str], says: Vec<Heard>, happens: impl Futur
     Said { result, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
 }
 
-/// Waits for the one job, places it, and ends its alloc like this.
+/// Waits for the only live job, places it, and ends its alloc with this cause and output.
 async fn end_as(world: &World, cause: EndCause, printed: &str) {
     let job = loop {
         let mut jobs = world.store().jobs().await.unwrap();

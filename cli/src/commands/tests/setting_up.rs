@@ -62,7 +62,7 @@ async fn the_printed_defaults_are_a_file_that_is_checked_and_stored_as_it_is() {
     let checked = world.run(&["policy", "check", &written]).await.done();
     assert!(checked.ends_with("is valid: 1 size, at most 64 nodes\n"), "{checked}");
     assert_eq!(world.run(&["policy", "set", &written]).await.done(), "stored as version 1\n");
-    // What is stored is what was printed.
+    // The stored policy is the printed one.
     assert_eq!(world.run(&["policy", "diff", &written]).await.done(), "");
 }
 
@@ -80,7 +80,7 @@ async fn setting_a_policy_prints_the_difference_and_stores_it_once() {
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines.contains(&"~ nodes.max: 4 -> 8") && lines.contains(&"- size.small.vcpus: 2"), "{said}");
     assert!(lines.contains(&"+ size.tiny.name: \"tiny\"") && lines.ends_with(&["stored as version 2"]), "{said}");
-    // The policy as shown can be stored again, and nothing changes.
+    // The shown policy can be stored again without a change.
     let shown = world.run(&["policy", "show"]).await.done();
     assert!(shown.starts_with("# version 2\n"), "{shown}");
     let said = world.run(&["policy", "set", &file(&dir, "shown.toml", &shown)]).await.done();

@@ -1,4 +1,4 @@
-//! Tests of `sizes`, and of what `policy set` asks EC2.
+//! `sizes`, and the questions of `policy set` to EC2.
 
 use super::*;
 use model::catalogue::{Catalogue, Subnet};
@@ -51,7 +51,7 @@ async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
     let policy = file(&dir, "p.toml", SEVERAL);
     let stored = world.run(&["policy", "set", &policy]).await.done();
     assert!(stored.contains("size any: 2 instance types, spot, from m7a.large at $0.0300 an hour"), "{stored}");
-    // What has no zone with a subnet has no price here.
+    // A type without a zone that has a subnet has no price here.
     let said = world.run(&["sizes"]).await.done();
     let shown = lines(&said);
     assert_eq!(shown[1][..7], ["any", "m7a.large", "x86_64", "2", "8", "GiB", "spot"], "{said}");
@@ -63,7 +63,7 @@ async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
     );
     assert!(said.contains("EC2 says 2 vCPU, 8 GiB; AWS says $0.1050"), "the typed size: {said}");
 
-    // A price rises, a type goes, another comes.
+    // One price rises, one type disappears, another one appears.
     let mut later = shop();
     later.of.types.get_mut("m7a.large").unwrap().spot.insert("b".into(), Usd::from_micros(50_000));
     later.of.types.remove("m6i.large");
@@ -79,7 +79,7 @@ async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
     assert_eq!(marks, [("+", "m5.large"), ("-", "m6i.large"), ("~", "m7a.large")], "{said}");
     assert!(said.contains("the functions know $0.0300"), "{said}");
     assert!(said.contains("EC2 does not have this type here: it cannot be bought"), "{said}");
-    // What the functions know is as it was.
+    // The stored catalogue of the functions has not changed.
     let known = world.run(&["sizes", "--stored", "--json"]).await.done();
     let known_to_them: Value = serde_json::from_str(&known).unwrap();
     let rows = known_to_them["sizes"].as_array().unwrap();
@@ -118,7 +118,7 @@ async fn what_cannot_be_bought_or_asked_is_said() {
     let nowhere = file(&dir, "nowhere.toml", &SEVERAL.replace("subnet-1", "subnet-9"));
     let said = world.run(&["sizes", "--file", &nowhere]).await;
     assert!(said.err.contains("EC2 does not know subnet subnet-9"), "{said:?}");
-    // A policy is stored also if EC2 does not answer.
+    // A policy is stored even if EC2 does not answer.
     let mut away = world.clone();
     away.cluster.cloud =
         Arc::new(Listed { offers: Some(FixedOffers { is_away: true, ..FixedOffers::default() }), ..Listed::default() });

@@ -20,19 +20,18 @@ pub(super) struct FakeS3(Arc<Mutex<Objects>>);
 #[derive(Default)]
 struct Objects {
     objects: BTreeMap<String, Vec<u8>>,
-    /// The metadata of each piece: what comes after it.
+    /// The metadata of each piece that says what comes after it.
     then: BTreeMap<String, &'static str>,
     /// The method and the key of each call.
     asked: Vec<String>,
-    /// How many of the next answers break off in their middle.
+    /// How many of the next answers break off in the middle.
     breaks: u32,
-    /// How many of the next calls are refused for a passing reason.
+    /// How many of the next calls are refused with `SlowDown`.
     busy: u32,
     denies: bool,
 }
 
 impl FakeS3 {
-    /// Serves the objects.
     pub(super) async fn serve(&self) -> s3::S3 {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -41,7 +40,7 @@ impl FakeS3 {
         client(&url)
     }
 
-    /// Stores the bytes of an output as its pieces, or the beginning of one.
+    /// Stores an output in pieces. `then` is what comes after the last of them.
     pub(super) fn put(&self, key: &str, bytes: &[u8], then: &'static str) {
         let mut s3 = self.0.lock().unwrap();
         let pieces: Vec<&[u8]> =
@@ -54,7 +53,7 @@ impl FakeS3 {
         }
     }
 
-    /// Stores a file under its own text.
+    /// Stores a file with its text as its key.
     pub(super) fn put_content(&self, text: &str) -> model::Content {
         self.0.lock().unwrap().objects.insert(text.to_owned(), text.into());
         let mut digest = files::Digesting::new(std::io::sink());
@@ -63,12 +62,11 @@ impl FakeS3 {
         model::Content::new(model::files::Form::File, &digest.sha256, digest.bytes).unwrap()
     }
 
-    /// Stores this object.
     pub(super) fn put_object(&self, key: &str, text: &str) {
         self.0.lock().unwrap().objects.insert(key.to_owned(), text.into());
     }
 
-    /// Stores a file in its place in the bucket of the cluster.
+    /// Stores a file at its place in the bucket of the cluster.
     pub(super) fn put_file(&self, text: &str) -> model::Content {
         let content = self.put_content(text);
         self.put_object(&format!("test/files/{}", content.sha256()), text);
@@ -84,7 +82,6 @@ impl FakeS3 {
     }
 }
 
-/// Answers as S3 does.
 async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, method: Method) -> Response {
     let mut s3 = s3.0.lock().unwrap();
     s3.asked.push(format!("{method} {}", key.strip_prefix(KEY).unwrap_or(&key)));
@@ -112,7 +109,7 @@ async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, method: Metho
     s3.breaks -= 1;
     let part = all[..all.len() / 2].to_vec();
     let broken = async {
-        // What was written so far is sent while the body has nothing.
+        // Lets the server send what was written so far.
         tokio::task::yield_now().await;
         Err(std::io::Error::other("broken"))
     };
@@ -122,7 +119,7 @@ async fn object(State(s3): State<FakeS3>, Path(key): Path<String>, method: Metho
 
 const KEY: &str = "lab/1/0-0";
 
-/// A world with one job that has ended with this output, and is to be stored. Its node is there, and does not answer.
+/// A world with one ended job with this output, which is to be stored in S3. Its node exists, and does not answer.
 async fn to_be_stored(output: &str) -> (World, FakeS3) {
     let (mut world, alloc) = ended(output).await;
     let alloc = world.store().alloc(alloc.id()).await.unwrap().unwrap();
@@ -193,7 +190,7 @@ async fn a_connection_that_breaks_is_replaced_and_not_for_ever() {
 async fn an_output_that_is_not_stored_yet_comes_from_its_node_or_is_told_to_be_absent() {
     let (mut world, s3) = to_be_stored(&long()).await;
     world.tick = Span::ZERO;
-    // Also if a part is stored already.
+    // The second time, a part is stored already.
     for stored in [0, 100] {
         if stored > 0 {
             s3.put(KEY, &long().as_bytes()[..stored], MORE);
@@ -214,7 +211,7 @@ async fn an_output_that_is_not_stored_yet_comes_from_its_node_or_is_told_to_be_a
     assert!(said.out == tail_of(&long()) && said.err.contains("cannot be read: no usable answer"), "{}", said.err);
 }
 
-/// Its instance ended while its command ran.
+/// The instance ended while the command ran.
 #[tokio::test]
 async fn what_was_stored_of_an_output_that_broke_off_is_printed_and_up_to_where_it_is_whole() {
     let (world, s3) = to_be_stored(&long()).await;
@@ -227,7 +224,7 @@ async fn what_was_stored_of_an_output_that_broke_off_is_printed_and_up_to_where_
     }
 }
 
-/// The node goes away after it has sent a part, and has stored all before.
+/// The node is gone after it has sent a part and stored the whole output.
 #[tokio::test]
 async fn the_rest_that_the_node_does_not_send_is_read_where_it_is_stored() {
     let (mut world, s3) = to_be_stored(&long()).await;

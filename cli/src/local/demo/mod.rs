@@ -36,7 +36,7 @@ pub(super) async fn run(stack: &Stack) -> anyhow::Result<Vec<Check>> {
     verdict::checks(&mut demo, end).await
 }
 
-/// Prints every check; an error if one failed.
+/// Prints every check. Returns an error if one failed.
 pub(super) fn judge(checks: &[Check], logs: &Path) -> anyhow::Result<()> {
     say("");
     for check in checks {

@@ -24,7 +24,6 @@ const NOT_REPORTED: [&str; 1] = ["mark_destroying"];
 /// The time limit of the whole demonstration.
 pub(super) const TIME_LIMIT: Span = Span::from_s(300);
 
-/// The state of the demonstration.
 pub(super) struct Demo<'a> {
     pub(super) stack: &'a Stack,
     began: Time,
@@ -36,7 +35,6 @@ pub(super) struct Demo<'a> {
     pub(super) instances: BTreeSet<String>,
 }
 
-/// How the demonstration ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     InTime,
@@ -108,7 +106,6 @@ impl<'a> Demo<'a> {
         }
     }
 
-    /// Whether the fleet is gone.
     async fn is_fleet_gone(&mut self) -> anyhow::Result<bool> {
         let cleaned = self.store().nodes().await?.iter().all(|n| n.is_cleaned());
         Ok(cleaned && self.live_instances().is_empty() && self.handles().await? == 0)

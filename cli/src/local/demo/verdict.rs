@@ -1,7 +1,7 @@
 //! Checks the results of the demonstration against the expected ones.
 //!
-//! Guarantees: every job, every result, the events of every slot, and everything that could be left
-//! over is checked; a failed check says what is wrong with which job, slot or process.
+//! Guarantees: every job, every result, the events of every slot, and everything that could be left over is checked. A failed check
+//! says what is wrong with which job, slot or process.
 //! Does not: change anything.
 
 use super::progress::{Demo, End, TIME_LIMIT};
@@ -12,7 +12,7 @@ use model::{Alloc, ClientStatus, Desired, Job, JobState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fmt, fs};
 
-/// How many problems of one check are printed; more are only counted.
+/// The most problems of one check that are printed. The others are counted.
 const SHOWN: usize = 5;
 
 /// One check: passed if it found no problem.
@@ -31,7 +31,7 @@ impl Check {
         Self::new(what, if holds { Vec::new() } else { vec![otherwise()] })
     }
 
-    /// The check that no process is left. Made after everything was shut down.
+    /// The check that no process is left. It is made after everything was shut down.
     pub(in crate::local) fn nothing_left(processes: usize) -> Self {
         Self::that("every process that was started has ended", processes == 0, || {
             format!("{processes} processes are left")
@@ -63,7 +63,6 @@ struct Ended<'a> {
     allocs: Vec<Alloc>,
 }
 
-/// Makes all checks.
 pub(super) async fn checks(demo: &mut Demo<'_>, end: End) -> anyhow::Result<Vec<Check>> {
     let mut ended = BTreeMap::new();
     for (id, task) in &demo.jobs {
@@ -99,7 +98,7 @@ fn outcomes<'a>(ended: impl Iterator<Item = &'a Ended<'a>>) -> Vec<Check> {
 }
 
 impl Ended<'_> {
-    /// An error that says what is wrong with the job, if something is.
+    /// Returns an error that says what is wrong with the job.
     fn check(&self) -> anyhow::Result<()> {
         let Expect { state: wanted, exit_codes, results, .. } = &self.task.expect;
         let (is, reason) = (self.job.summary.state, self.job.reason.as_deref().unwrap_or_default());

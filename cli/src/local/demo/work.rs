@@ -18,7 +18,6 @@ const HASHED: usize = 20;
 const COUNTED: usize = 6;
 const JOINED: usize = 3;
 
-/// One job, and how it must end.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub(super) name: String,
@@ -26,15 +25,14 @@ pub(super) struct Task {
     pub(super) expect: Expect,
 }
 
-/// How a job must end.
 #[derive(Clone, Debug)]
 pub(super) struct Expect {
-    /// In words. Jobs with the same words share a check.
+    /// The expectation in words. Jobs with the same words share a check.
     pub(super) what: &'static str,
     pub(super) state: JobState,
-    /// The exit codes of its allocs, if it matters how often it was tried. Those that fail say that it is on purpose.
+    /// The exit codes of its allocs, if the number of tries matters. A failing try prints that it fails on purpose.
     pub(super) exit_codes: Option<Vec<Option<i32>>>,
-    /// The files that it makes, and what they say.
+    /// The files that the job makes, and their content.
     pub(super) results: Vec<(PathBuf, String)>,
 }
 
@@ -77,10 +75,10 @@ pub(super) fn make(results: &Path) -> io::Result<(Vec<Task>, Task)> {
     Ok((tasks, urgent))
 }
 
-/// Fails the first time.
+/// A script that fails when it first runs.
 const SECOND: &str = r#"mkdir "$OUT.tried" && { echo failing on purpose, once; exit 9; }; echo at last > "$OUT""#;
 
-/// Two members that wait for each other, and count the addresses that they know.
+/// A script of two members: each waits for the other one, and counts the addresses that it knows.
 const TOGETHER: &str = r#"
         : > "$OUT.$NODEKEEPER_MEMBER"
         left=200
@@ -128,7 +126,7 @@ fn special_jobs(results: &Path) -> Vec<Task> {
     ]
 }
 
-/// The digest of these files together.
+/// A job that computes the digest of these files together.
 fn hash(name: &str, inputs: &[PathBuf], results: &Path, spec: JobSpec) -> io::Result<Task> {
     let mut all = Vec::new();
     for input in inputs {
@@ -139,7 +137,7 @@ fn hash(name: &str, inputs: &[PathBuf], results: &Path, spec: JobSpec) -> io::Re
     Ok(says(name, &script, hex(&Sha256::digest(&all)), results, spec))
 }
 
-/// A job whose result is what this script prints.
+/// A job whose result is the output of this script.
 fn says(name: &str, script: &str, content: String, results: &Path, spec: JobSpec) -> Task {
     let script = format!(r#"sleep 1; {script} > "$OUT.part" && mv "$OUT.part" "$OUT""#);
     let expect = Expect {

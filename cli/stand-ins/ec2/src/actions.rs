@@ -5,7 +5,7 @@ use crate::call::Call;
 use crate::faults::LostAs;
 use crate::wire::Xml;
 
-/// The response of the stand-in to a successful action.
+/// The answer to a successful action.
 pub(crate) enum Answer {
     Xml(String),
     /// The action is done, but the connection breaks before the answer.

@@ -1,4 +1,4 @@
-//! The errors that this stand-in answers: each with the code, the text and the HTTP status of EC2's.
+//! The errors of this stand-in, each with EC2's code, text and HTTP status.
 //!
 //! Codes and their meaning are those of "Error codes for the Amazon EC2 API", EC2 API
 //! Reference. Client errors are 4xx and server errors 5xx. **A capacity shortage is a server
@@ -16,12 +16,12 @@ pub(crate) struct ApiError {
 }
 
 impl ApiError {
-    /// An error of the client, which most are.
+    /// A client error, as most are.
     pub(crate) fn new(code: &str, message: impl Into<String>) -> Self {
         Self { status: 400, code: code.to_owned(), message: message.into() }
     }
 
-    /// Whoever serves the stand-in refuses the signature.
+    /// The error for a request whose signature is refused. The server of the stand-in checks signatures.
     pub(crate) fn unsigned(why: &str) -> Self {
         let message = format!("AWS was not able to validate the provided access credentials: {why}");
         Self { status: 401, ..Self::new("AuthFailure", message) }
@@ -72,7 +72,7 @@ impl ApiError {
     }
 }
 
-/// The begin of a text of a request: as much as an answer repeats of it.
+/// The beginning of a text of a request. An answer repeats no more of it.
 pub(crate) fn clip(text: &str) -> String {
     text.chars().take(100).collect()
 }

@@ -7,7 +7,6 @@ use crate::settings::Ec2Settings;
 use crate::wire::Params;
 use crate::world::World;
 
-/// One API call, and all that its action may read or change.
 pub(crate) struct Call<'a> {
     pub(crate) settings: &'a Ec2Settings,
     pub(crate) params: &'a Params,

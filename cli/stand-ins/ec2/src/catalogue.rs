@@ -1,7 +1,7 @@
 //! The instance types of a region whose settings list none.
 //!
 //! The types are real. Their prices on demand are those that AWS published for us-east-1 at some time, and are only
-//! examples: no cost can be computed from them. Spot prices are made up: about a third of it, by type and zone.
+//! examples: no cost can be computed from them. Spot prices are made up: about a third of these, by type and zone.
 //! Source of the shapes: "Amazon EC2 instance types", EC2 Instance Types guide.
 
 use std::borrow::Cow;
@@ -25,23 +25,23 @@ const FAMILIES: [(&str, &str, u64, u64); 9] = [
 /// The sizes of each family, and how many `large` each is.
 const SIZES: [(&str, u32); 5] = [("large", 1), ("xlarge", 2), ("2xlarge", 4), ("4xlarge", 8), ("8xlarge", 16)];
 
-/// A type of its own: name, vCPUs, memory in GiB, price in millionths of a dollar.
+/// A type that is in no family: name, vCPUs, memory in GiB, price in millionths of a dollar an hour.
 type Single<'a> = (&'a str, u32, u64, u64);
 
 const SMALLEST: Single<'static> = ("m7a.medium", 1, 4, 57_960);
 const BURSTABLE: Single<'static> = ("t3.medium", 2, 4, 41_600);
 const PREVIOUS: Single<'static> = ("m4.large", 2, 8, 100_000);
 const BARE_METAL: Single<'static> = ("m7i.metal-24xl", 96, 384, 4_838_400);
-/// With a local disk: its size in GB.
+/// A type with a local disk, and the size of the disk in GB.
 const WITH_DISK: (Single<'static>, u64) = (("i4i.large", 2, 16, 172_000), 468);
-/// With GPUs of one model: the local disk in GB, and how many GPUs.
+/// Types with GPUs of one model, each with its local disk in GB and the number of its GPUs.
 const WITH_GPUS: [(Single<'static>, u64, u32); 3] = [
     (("g5.xlarge", 4, 16, 1_006_000), 250, 1),
     (("g5.2xlarge", 8, 32, 1_212_000), 450, 1),
     (("g5.12xlarge", 48, 192, 5_672_000), 3_800, 4),
 ];
 
-/// The types that lists show: those of the settings, or the built-in ones.
+/// The types of lists: those of the settings, or the built-in ones.
 pub(crate) fn types(settings: &Ec2Settings) -> Cow<'_, [InstanceType]> {
     if settings.instance_types.is_empty() {
         return built_in().into();
@@ -85,7 +85,7 @@ fn single((name, vcpus, memory_gib, micros): Single<'_>) -> InstanceType {
 }
 
 impl InstanceType {
-    /// The zones that offer it, of those of the region.
+    /// The zones that offer it; by default all of the region.
     pub(crate) fn zones_of<'a>(&'a self, settings: &'a Ec2Settings) -> Vec<&'a str> {
         if !self.zones.is_empty() {
             return self.zones.iter().map(String::as_str).collect();
@@ -104,7 +104,7 @@ impl InstanceType {
         let on_demand = self.on_demand.as_ref()?;
         let Ok(price) = on_demand.parse::<f64>() else { return Some(on_demand.clone()) };
         let scattered: u32 = self.name.bytes().chain(zone.bytes()).map(u32::from).sum();
-        // From 28 to 39 percent.
+        // From 28 to 39 percent of the price on demand.
         Some(format!("{:.6}", price * f64::from(28 + scattered % 12) / 100.0))
     }
 }

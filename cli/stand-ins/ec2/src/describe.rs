@@ -18,7 +18,7 @@ impl Call<'_> {
     /// Instances in launch order. Consecutive instances of one launch form one reservation.
     pub(crate) fn describe_instances(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
         let ids = self.instance_ids()?;
-        // The stand-in does not know filters by other things than tags, and wildcards in other places than the end.
+        // The stand-in knows only filters by tag, and wildcards only at the end of a value.
         let is_plain = |value: &str| !value.strip_suffix('*').unwrap_or(value).contains(['*', '?', '\\']);
         let is_known = |name: &str, values: &[String]| name.starts_with("tag:") && values.iter().all(|v| is_plain(v));
         let filters = filters::read_known(self.params, is_known)?;

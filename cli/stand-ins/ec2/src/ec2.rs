@@ -109,7 +109,7 @@ impl Ec2 {
         })
     }
 
-    /// Answers one request to the price list; the text is the request id.
+    /// Answers one request to the price list or to Service Quotas; the text is the request id.
     pub(crate) fn answer_json(&self, headers: &HeaderMap, body: &[u8]) -> (String, Result<Value, ApiError>) {
         let (now, params) = ((self.clock)(), Params::default());
         self.change(|world| {

@@ -1,5 +1,4 @@
-//! Failures on demand. A fault that applies to a number of calls counts itself down. Reading the faults back shows only
-//! those that are still to come.
+//! Failures on demand. A fault for a number of calls counts itself down. The faults that can be read back are those still to come.
 
 use model::Market;
 use model::reservation::CapacityReservation;
@@ -16,7 +15,6 @@ use crate::wire::Params;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
-    /// The capacity shortages.
     pub shortages: Vec<Shortage>,
     /// The quota of on-demand instances: `InstanceLimitExceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +34,6 @@ pub struct Faults {
     pub throttle_calls: u32,
     /// This many of the next successful calls of RunInstances and CreateFleet launch, but their answer is lost.
     pub lose_run_answers: u32,
-    /// How an answer is lost.
     pub lost_as: LostAs,
     pub fail: Vec<FailCall>,
     /// Instances (`*`: all) that stay `shutting-down` or `stopping` while named here.
@@ -119,7 +116,6 @@ pub struct FailCall {
     /// The HTTP status of the answer.
     #[serde(default = "client_error")]
     pub status: u16,
-    /// The message of the answer.
     #[serde(default)]
     pub message: String,
 }
@@ -156,12 +152,11 @@ pub struct Forget {
     #[serde(default)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
-    /// Whether they are also unknown to a call that names them by id.
+    /// Whether a call that names them by id does not know them either.
     #[serde(default)]
     pub by_id: bool,
 }
 
-/// How a call names the instances that it wants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lookup {
     ById,
@@ -178,7 +173,7 @@ impl Faults {
         self.fail_as_told(action, params)
     }
 
-    /// Fails this call if `fail` says so. A fleet asks for each of its ways, as the launch that the way stands for.
+    /// Fails this call if `fail` says so. CreateFleet checks each of its ways, as the call of RunInstances that launches the same.
     pub(crate) fn fail_as_told(&mut self, action: &str, params: &Params) -> Result<(), ApiError> {
         for fail in self.fail.iter_mut().filter(|f| f.matches(action, params)) {
             fail.on_call = fail.on_call.saturating_sub(1);

@@ -26,7 +26,7 @@ pub(crate) fn read(params: &Params, known: &[&str]) -> Result<Vec<Filter>, ApiEr
     read_known(params, |name, _| known.contains(&name))
 }
 
-/// The same, with a question whether the stand-in knows a filter, by its name and its values.
+/// As [`read`]. `is_known` says, by name and values, whether the stand-in knows a filter.
 pub(crate) fn read_known(params: &Params, is_known: impl Fn(&str, &[String]) -> bool) -> Result<Vec<Filter>, ApiError> {
     let mut filters = Vec::new();
     for filter in params.structures("Filter") {

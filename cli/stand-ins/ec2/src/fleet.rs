@@ -1,11 +1,11 @@
 //! CreateFleet of the type `instant`: one call that launches by the best of several ways.
 //!
 //! A way is an override with its template. Ways are tried in the order of the allocation strategy, and each launches what quota
-//! and capacity allow, as RunInstances does. A way that launches nothing is in the answer's `errorSet` with its error.
+//! and capacity allow, as RunInstances does. The `errorSet` of the answer has each way that launched nothing, with its error.
 //!
 //! A fault of RunInstances fails the ways that it names.
 //!
-//! Guarantees: a call with a client token that was used answers as the first one did.
+//! Guarantees: a call with a used client token gets the answer of the first call.
 //! Does not: know other types of fleets, fleets of both markets, weights or attributes in place of types; forget a token. If the
 //! ways of a type share a quota or a shortage, less than `MinTargetCapacity` may be launched. Launch indexes begin anew in each
 //! way, because EC2 documents no more.
@@ -21,16 +21,15 @@ use crate::settings::InstanceType;
 use crate::templates;
 use crate::wire::{Params, Xml};
 
-/// What a fleet asks for.
 struct Fleet {
     total: u32,
     market: Market,
-    /// Of its market.
+    /// The options of its market.
     options: Params,
     ways: Vec<Way>,
 }
 
-/// An override of a template: as CreateFleet has it, and as RunInstances would.
+/// An override of a template: its parameters in CreateFleet, and the parameters of RunInstances that launch the same.
 struct Way {
     given: Params,
     template: Params,
@@ -75,7 +74,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Sorts the ways by the allocation strategy. A lower priority is tried first; no priority, and no price, last.
+    /// Sorts the ways by the allocation strategy. A lower priority or price comes first; ways without one come last.
     fn order(&self, fleet: &mut Fleet) -> Result<(), ApiError> {
         let strategy = fleet.options.filled("AllocationStrategy").unwrap_or("lowest-price");
         let is_by_priority = match strategy {
@@ -110,7 +109,7 @@ impl Call<'_> {
             return Err(ApiError::combination(why));
         }
         let (settings, mut tried, mut left) = (self.settings, Vec::new(), fleet.total);
-        // What every instance must have, once the first one is launched.
+        // The type and the zone of the first launched instance, which the others must share.
         let mut only: Option<(String, String)> = None;
         for way in &fleet.ways {
             if left == 0 {
@@ -234,7 +233,7 @@ fn as_launch(
         pairs.push(("InstanceMarketOptions.MarketType".to_owned(), "spot"));
     }
     let tags = fleet.structures("TagSpecification");
-    // Nobody reads the tags of the fleet itself.
+    // The tags of the fleet itself are not needed.
     for (n, tags) in tags.iter().enumerate().filter(|(_, tags)| tags.filled("ResourceType") != Some("fleet")) {
         pairs.extend(tags.pairs().map(|(name, value)| (format!("TagSpecification.{}.{name}", n + 1), value)));
     }

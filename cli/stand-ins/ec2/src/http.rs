@@ -1,4 +1,4 @@
-//! The HTTP side: requests in, answers out, and the stand-in's own paths below `/_stand-in`.
+//! The HTTP server: requests in, answers out, and the stand-in's own paths below `/_stand-in`.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -57,7 +57,7 @@ impl Ec2 {
         self.api().merge(self.controls())
     }
 
-    /// EC2's API at `/`, and the price list and Service Quotas: requests that name their operation in a header are for these.
+    /// EC2's API at `/`, with the price list and Service Quotas, whose requests name their operation in a header.
     pub fn api(self: &Arc<Self>) -> Router {
         Router::new().route("/", get(api).post(api)).with_state(Arc::clone(self))
     }
@@ -72,7 +72,7 @@ impl Ec2 {
         refused_json("-", &ApiError::unsigned(why))
     }
 
-    /// The name in signatures of the service that a request with these headers is for.
+    /// The service that a request with these headers asks, by its name in signatures.
     pub fn service(headers: &HeaderMap) -> &'static str {
         json_services::service(headers).unwrap_or("ec2")
     }

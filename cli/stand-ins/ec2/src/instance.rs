@@ -1,4 +1,4 @@
-//! What an instance is, and the states it can be in.
+//! An instance, and its states.
 //!
 //! Does not: change a state; `world` does.
 

@@ -70,8 +70,8 @@ fn instance(xml: &mut Xml, instance: &Instance) {
     xml.tags("tagSet", &instance.tags);
 }
 
-/// What EC2 also says about a live instance, and nodekeeper does not need: the security group, the volume, the network
-/// interface, and options. With them an answer is about as long as EC2's, so that a client's memory and time are real.
+/// The parts of a live instance that nodekeeper does not need: the security group, the volume, the network interface, and options.
+/// With them an answer is about as long as EC2's, so that a client's memory and time are real.
 fn details(instance: &Instance) -> String {
     let ip = &instance.private_ip;
     include_str!("details.xml")

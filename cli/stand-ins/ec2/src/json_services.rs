@@ -5,7 +5,7 @@
 //! | GetProducts | `price_list` |
 //! | ListServiceQuotas | `service_quotas` |
 //!
-//! Does not: answer requests, except that it knows no such operation.
+//! Does not: answer requests, except those with an unknown operation.
 
 use axum::http::HeaderMap;
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn target(headers: &HeaderMap) -> Option<&str> {
     headers.get(TARGET).map(|target| target.to_str().unwrap_or_default())
 }
 
-/// The name in signatures of the service that a request with these headers is for; `None` for EC2.
+/// The service that a request with these headers asks, by its name in signatures; `None` for EC2.
 pub(crate) fn service(headers: &HeaderMap) -> Option<&'static str> {
     target(headers).map(|target| if target.starts_with("ServiceQuotas") { "servicequotas" } else { "pricing" })
 }
@@ -36,8 +36,7 @@ impl Call<'_> {
         }
     }
 
-    /// The answer with the rows of the page that a request asks for. `size` and `token` are of the request, and the codes are
-    /// those of the errors about them.
+    /// The answer with one page of these rows. `size` and `token` are those of the request, each with the code of the error about it.
     pub(crate) fn json_page(
         &self,
         rows: Vec<Value>,

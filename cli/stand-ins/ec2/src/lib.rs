@@ -1,12 +1,11 @@
 //! A stand-in for EC2: an HTTP server that speaks the calls that nodekeeper makes, for the unmodified AWS SDK, with the
-//! instances in memory. It also answers as AWS's price list, for the types that it offers.
+//! instances in memory. It also answers for AWS's price list and for Service Quotas.
 //!
-//! Guarantees: client tokens, states, limits, pages, filters and error codes are as AWS
-//! documents them (each rule names its source); the same seed, clock and requests give the same
-//! instances, ids and answers; no request can cause a panic.
-//! Does not: verify signatures (who serves it may check them around [`Ec2::api`]); know images, networks, volumes, or more than one account and
-//! region; end an instance when nobody asks for it. It ignores parameters that it does not know;
-//! two requests with one client token must still agree on them.
+//! Guarantees: client tokens, states, limits, pages, filters and error codes are as AWS documents them (each rule names its
+//! source). The same seed, clock and requests give the same instances, ids and answers. No request can cause a panic.
+//! Does not: verify signatures (its server may check them around [`Ec2::api`]); know images, networks, volumes, or more than one
+//! account and region; end an instance by itself. It ignores parameters that it does not know; two requests with one client token
+//! must still agree on them.
 //!
 //! With [`Faults`], the stand-in fails on demand as EC2 fails: no capacity, lost answers, instances
 //! that hang. `GET` and `POST /_stand-in/faults` read and replace the faults.

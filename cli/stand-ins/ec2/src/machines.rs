@@ -9,7 +9,7 @@ pub trait Machines: Send + Sync {
     /// The instance became `running`: boot it.
     fn start(&self, machine: MachineStart);
 
-    /// A started instance begins to shut down or to stop: end what runs on it.
+    /// A started instance begins to shut down or to stop: end the processes on it.
     fn stop(&self, instance_id: &str);
 
     /// EC2 will terminate the instance at `at`. Its instance metadata must say so from now on.

@@ -1,6 +1,6 @@
 //! DescribeInstanceTypes, DescribeInstanceTypeOfferings, DescribeSpotPriceHistory and DescribeSubnets.
 //!
-//! Does not: know a price of the past (each price holds since an hour), or subnets by filter.
+//! Does not: know prices of the past (each price began an hour ago), or filters of subnets.
 //! Source: the actions of these names, EC2 API Reference.
 
 use model::time::Span;
@@ -14,12 +14,12 @@ use crate::instance::State;
 use crate::settings::{InstanceType, Subnet};
 use crate::wire::Xml;
 
-/// What `MaxResults` may be for types, and for the other lists.
+/// The allowed values of `MaxResults`: for types, and for the other lists.
 const TYPES_PAGE: RangeInclusive<usize> = 5..=100;
 const PAGE: RangeInclusive<usize> = 5..=1_000;
 /// The product for which there are spot prices.
 const LINUX: &str = "Linux/UNIX";
-/// The addresses of a subnet without a limit: a network of 16 bits, of which EC2 keeps five.
+/// The addresses of a subnet without a limit: a /16 network, without the five that EC2 keeps.
 const ADDRESSES: u32 = 65_531;
 
 impl Call<'_> {
@@ -106,7 +106,7 @@ impl Call<'_> {
         })
     }
 
-    /// How many instances have room in a subnet. An instance keeps its address until it is terminated.
+    /// How many more instances have room in a subnet. An instance keeps its address until it is terminated.
     pub(crate) fn free_addresses(&self, subnet: &Subnet) -> u32 {
         let has_one = |i: &crate::instance::Instance| i.subnet_id == subnet.subnet_id && i.state != State::Terminated;
         let used = self.world.listed(None).filter(|(_, instance)| has_one(instance)).count();

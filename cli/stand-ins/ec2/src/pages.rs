@@ -1,6 +1,6 @@
-//! Pages of a list, and the tokens by which a request goes on.
+//! Pages of a list, and the tokens that ask for the next page.
 //!
-//! Guarantees: a token belongs to its query and expires; whoever follows the tokens gets each row once.
+//! Guarantees: a token belongs to its query and expires. A client that follows the tokens gets each row once.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,7 +13,7 @@ use crate::call::Call;
 use crate::wire::{Params, Xml};
 
 impl Call<'_> {
-    /// The number after which the page begins that a token asks for.
+    /// The number of the last row before the page that a token asks for.
     pub(crate) fn read_token(&self, token: &str, query: u64) -> Result<u64, ApiError> {
         let read = || {
             let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
@@ -49,8 +49,8 @@ impl Call<'_> {
         Ok((rows.into_iter().skip(skipped).take(size).collect(), next))
     }
 
-    /// Writes the page of these rows that the request asks for, as items of `name`. `sizes` is what `MaxResults` may be; its
-    /// end is what it is if it is absent.
+    /// Writes the page of these rows that the request asks for, as items of `name`. `sizes` has the allowed values of `MaxResults`,
+    /// and its end is the default.
     pub(crate) fn write_page<T>(
         &self,
         xml: &mut Xml,

@@ -1,6 +1,6 @@
 //! AWS's price list: GetProducts for machines of EC2, in JSON 1.1.
 //!
-//! Guarantees: an answer has the shape of AWS's, with the parts that a price on demand is read from; any text can be asked.
+//! Guarantees: an answer has the shape of AWS's, with the parts from which a price on demand is read. Any body can be sent.
 //! Does not: know a region (the prices of each are the same), other services, or other terms than on demand.
 //! Source: "GetProducts", AWS Billing and Cost Management API Reference; "Reading the service price list files", AWS Billing
 //! User Guide.

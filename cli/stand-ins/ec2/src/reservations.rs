@@ -1,4 +1,4 @@
-//! Capacity reservations: DescribeCapacityReservations, and which launches one has room for.
+//! Capacity reservations: DescribeCapacityReservations, and the room for launches in a reservation.
 //!
 //! Guarantees: a reservation has no more instances than its total. The instances of a capacity block end half an hour before the
 //! block does.
@@ -16,11 +16,11 @@ use crate::instance::State;
 use crate::wire::Xml;
 use crate::world::World;
 
-/// What `MaxResults` may be.
+/// The allowed values of `MaxResults`.
 const PAGE: RangeInclusive<usize> = 1..=1_000;
 
 impl World {
-    /// How many more instances run in this reservation, and the reservation.
+    /// The reservation with this id, and how many more instances have room in it.
     pub(crate) fn reservation(&self, id: &str) -> Result<(&Reservation, u32), ApiError> {
         let known = self.faults.capacity_reservations.iter().find(|known| known.id == id);
         let absent = || format!("The Capacity Reservation ID '{}' does not exist", clip(id));

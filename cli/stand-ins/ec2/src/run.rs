@@ -28,10 +28,10 @@ const DEFAULT_TYPE: &str = "m1.small";
 /// The resource types that a launch may tag ("RunInstances", EC2 API Reference, TagSpecification.N).
 const TAGGABLE: [&str; 4] = ["instance", "volume", "network-interface", "spot-instances-request"];
 
-/// What names the capacity reservation of a launch.
+/// The parameter that names the capacity reservation of a launch.
 pub(crate) const RESERVATION: &str = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId";
 
-/// A valid request.
+/// A valid request for a launch.
 pub(crate) struct Launch<'a> {
     min: u32,
     pub(crate) max: u32,
@@ -284,7 +284,7 @@ fn subnet<'a>(params: &Params, settings: &'a Ec2Settings) -> Result<(usize, &'a 
 
 fn vcpus(instance_type: &str, zone: &str, settings: &Ec2Settings) -> Result<u32, ApiError> {
     if settings.instance_types.is_empty() {
-        // Any type may be launched. Of those that lists do not show, nobody knows more.
+        // Any type may be launched. A type that lists do not show counts as one vCPU.
         return Ok(catalogue::types(settings).iter().find(|k| k.name == instance_type).map_or(1, |k| k.vcpus));
     }
     let Some(known) = settings.instance_types.iter().find(|known| known.name == instance_type) else {

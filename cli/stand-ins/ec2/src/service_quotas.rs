@@ -1,9 +1,9 @@
 //! Service Quotas: ListServiceQuotas for the quotas of vCPUs of EC2.
 //!
-//! The quotas are those that the faults set. A market without one has no limit here, and is not in the list.
+//! The faults set the quotas. A market without a quota has no limit here, and is not in the list.
 //!
 //! Does not: know other services or other quotas of EC2, or keep a quota for each group of families: the groups of a market
-//! share what the fault gives.
+//! share one.
 //! Source: "ListServiceQuotas", Service Quotas API Reference.
 
 use model::Market;

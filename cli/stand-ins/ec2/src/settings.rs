@@ -68,7 +68,7 @@ pub struct Subnet {
     pub addresses: Option<u32>,
 }
 
-/// An instance type that can be launched, and what lists of types and prices say of it.
+/// An instance type that can be launched, and its facts in lists of types and prices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InstanceType {
@@ -86,7 +86,7 @@ pub struct InstanceType {
     pub is_bare_metal: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Gpus>,
-    /// The local disks together; 0: it has none.
+    /// The size of the local disks together; 0 if it has none.
     pub local_disk_gb: u64,
     /// The dollars an hour as the price list writes them. Absent: the price list does not have the type.
     #[serde(skip_serializing_if = "Option::is_none")]

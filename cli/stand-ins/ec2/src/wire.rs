@@ -31,7 +31,6 @@ impl Params {
         self.get(name).filter(|value| !value.is_empty())
     }
 
-    /// The parameter as a number.
     pub(crate) fn number<N: FromStr>(&self, name: &'static str) -> Result<Option<N>, ApiError> {
         let Some(value) = self.filled(name) else { return Ok(None) };
         value.parse().map(Some).map_err(|_| ApiError::value(value, name, "it must be a whole number in range"))
@@ -65,12 +64,10 @@ impl Params {
         (!inside.is_empty()).then_some(Params(inside))
     }
 
-    /// These parameters: names and values.
     pub(crate) fn of<'a>(pairs: impl IntoIterator<Item = (String, &'a str)>) -> Self {
         Self(pairs.into_iter().map(|(name, value)| (name, value.to_owned())).collect())
     }
 
-    /// The names and values.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }

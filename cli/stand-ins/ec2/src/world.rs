@@ -78,7 +78,7 @@ impl BucketLevel {
 pub(crate) struct World {
     pub(crate) faults: Faults,
     pub(crate) tokens: HashMap<TokenKey, UsedToken>,
-    /// The fleets that were made with a client token, by the token: the request, and the answer as it was.
+    /// The fleets that were made with a client token, by token: the request, and its answer.
     pub(crate) fleets: HashMap<String, (Params, String)>,
     pub(crate) run_requests: BucketLevel,
     pub(crate) run_instances: BucketLevel,
@@ -114,7 +114,7 @@ impl World {
         format!("10.{}.{}.{}", subnet % 256, host / 256, host % 256)
     }
 
-    /// Instances in launch order, starting behind number `after`.
+    /// Instances in launch order, starting after number `after`.
     pub(crate) fn listed(&self, after: Option<u64>) -> impl Iterator<Item = (u64, &Instance)> {
         self.instances.range(after.map_or(0, |n| n.saturating_add(1))..).map(|(n, instance)| (*n, instance))
     }
@@ -214,7 +214,7 @@ impl World {
             (DueChange::Terminate, State::ShuttingDown) | (DueChange::Stop, State::Stopping)
                 if self.faults.is_stuck(instance) =>
             {
-                // Tried again soon: the fault may be lifted by then.
+                // The change is tried again soon: the fault may have ended by then.
                 self.schedule(now + Span::from_ms(settings.shutting_down_ms.clamp(1, 1_000)), number, due);
             }
             (DueChange::Terminate, State::ShuttingDown) => {

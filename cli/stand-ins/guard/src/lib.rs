@@ -1,7 +1,7 @@
-//! Who may ask what this machine serves on its loopback address.
+//! Checks who may use a service on the loopback address of this machine.
 //!
-//! Every program of this machine can connect to a port there: those of other users, jobs that are isolated, and every page
-//! in a browser. So each request passes up to three checks:
+//! Every program of this machine can connect to a port there: programs of other users, isolated jobs, and every page in a
+//! browser. So each request passes up to three checks:
 //!
 //! | check | keeps out |
 //! | --- | --- |

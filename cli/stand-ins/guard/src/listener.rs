@@ -1,6 +1,6 @@
-//! Connections of one user only.
+//! Accepts connections of one user only.
 //!
-//! The kernel knows whose socket is at the other end of a connection on this machine, and tells it in `/proc/net/tcp`.
+//! The kernel knows the user of the socket at the other end of a connection on this machine, and shows it in `/proc/net/tcp`.
 //!
 //! Guarantees: a connection whose user is not known is closed.
 //! Does not: work where there is no `/proc`; there, no connection is accepted.
@@ -34,12 +34,11 @@ impl Owner {
 pub struct Listener {
     inner: TcpListener,
     owner: Owner,
-    /// Who was refused: each is logged once.
+    /// The users that were refused: each is logged once.
     refused: BTreeSet<Option<u32>>,
 }
 
 impl Listener {
-    /// Guards a listener.
     pub const fn new(inner: TcpListener, owner: Owner) -> Self {
         Self { inner, owner, refused: BTreeSet::new() }
     }
@@ -54,7 +53,7 @@ impl axum::serve::Listener for Listener {
             let (stream, peer) = axum::serve::Listener::accept(&mut self.inner).await;
             let uid = stream.local_addr().ok().and_then(|ours| user_of(peer, ours));
             if uid.is_some_and(|uid| self.owner.0.contains(&uid)) {
-                // Answers are small, and somebody waits for each: send them at once.
+                // Answers are small, and a client waits for each, so they are sent at once.
                 let _ = stream.set_nodelay(true);
                 return (stream, peer);
             }

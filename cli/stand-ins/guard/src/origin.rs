@@ -1,8 +1,8 @@
-//! What a browser says about the page that asks.
+//! Checks what a browser says about the page that sends a request.
 //!
-//! A page of somebody else can send requests to this machine, and can make a name of its own mean the loopback address (DNS
-//! rebinding). Then the browser sends that name as the host, and lets the other page read the answer. So only names of this
-//! machine are answered. A browser also says which site asks.
+//! A page of another site can send requests to this machine, and can make a name of its own resolve to the loopback address (DNS
+//! rebinding). The browser then sends that name as the host, and lets the other page read the answer. So only requests to a name of
+//! this machine are answered. A browser also says which site's page asks.
 //!
 //! Guarantees: a page of another site gets no data and changes nothing.
 //! Does not: know users.
@@ -14,13 +14,13 @@ use axum::response::{IntoResponse, Response};
 
 /// The names of this machine.
 const OURS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
-/// Which site's page asks. Every browser of today sends it to this machine.
+/// The header with the site of the page that asks. All current browsers send it to this machine.
 const SITE: &str = "sec-fetch-site";
 
 /// Why a request is refused.
 pub type Refused = (StatusCode, &'static str);
 
-/// For what only programs ask: refuses every request of a page.
+/// For a service of programs: refuses every request of a page.
 pub async fn programs_only(request: Request, next: Next) -> Response {
     match of_program(request.headers()) {
         Ok(()) => next.run(request).await,
@@ -37,7 +37,7 @@ fn of_program(headers: &HeaderMap) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Whether our own page asks, or a person who opens it, also by a link of another site.
+/// Whether our own page asks, or a person who opens it, even by a link of another site.
 pub fn of_our_page(method: &Method, headers: &HeaderMap) -> Result<(), Refused> {
     by_our_name(headers)?;
     if !matches!(*method, Method::GET | Method::HEAD) {
@@ -51,7 +51,7 @@ pub fn of_our_page(method: &Method, headers: &HeaderMap) -> Result<(), Refused> 
     if is_ours && same_site { Ok(()) } else { Err((StatusCode::FORBIDDEN, "a page of another site asks\n")) }
 }
 
-/// The request must name this machine. The port may be another one, as with a forwarded port.
+/// Whether the request names this machine. The port may be another one, as with a forwarded port.
 fn by_our_name(headers: &HeaderMap) -> Result<(), Refused> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

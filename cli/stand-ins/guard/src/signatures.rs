@@ -10,10 +10,10 @@ use model::time::Time;
 use std::fmt;
 use std::sync::Arc;
 
-/// The largest body: as large as DynamoDB takes.
+/// The largest body in bytes: as large as DynamoDB takes.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
-/// A pair of credentials that count until this program ends.
+/// A pair of credentials that is valid until this program ends.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     pub access_key_id: String,
@@ -39,13 +39,13 @@ impl Issuer for Credentials {
     }
 }
 
-/// How a service says that it refuses a request, and why.
+/// The answer of a service to a refused request. The text says why.
 pub type Refusal = fn(&str) -> Response;
 
-/// Lets requests pass that are signed for one service.
+/// Passes on only requests that are signed for one service.
 #[derive(Clone)]
 pub struct Signatures {
-    /// Whose signatures count.
+    /// Whose signatures are accepted.
     pub credentials: Arc<Credentials>,
     /// The region of the signatures.
     pub region: &'static str,
@@ -63,7 +63,6 @@ impl fmt::Debug for Signatures {
 }
 
 impl Signatures {
-    /// The middleware.
     pub async fn check(State(signatures): State<Self>, request: Request, next: Next) -> Response {
         let (parts, body) = request.into_parts();
         let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: every part of the signature is checked: method, path, query, the signed headers, the body, the time, the
 //! scope, the session token.
-//! Does not: know policies; every known caller may do everything. Take signatures in the query.
+//! Does not: know policies: every known caller may do everything. Accept signatures in the query.
 //! Source: "Create a signed AWS API request" and "Signature Version 4", IAM User Guide. Written from these pages, and not
 //! from a library that signs, so that the two can disagree.
 
@@ -21,13 +21,13 @@ pub const MAX_SKEW: Span = Span::from_s(300);
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// Knows who has which credentials.
+/// Knows the credentials of all callers.
 pub trait Issuer: Debug + Send + Sync {
     /// The credentials with this access key id; `None` if nobody has them.
     fn issued(&self, access_key_id: &str) -> Option<Issued>;
 }
 
-/// Credentials, and whose they are.
+/// Credentials, and who has them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Issued {
     pub secret_access_key: String,
@@ -58,14 +58,12 @@ pub struct Signed<'a> {
 }
 
 impl<'a> Signed<'a> {
-    /// The request with this head and this body.
     pub fn of(parts: &'a Parts, body: &'a [u8]) -> Self {
         let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
         Self { method: parts.method.as_str(), path, query, headers: &parts.headers, body }
     }
 }
 
-/// What a signature is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
     pub region: &'a str,

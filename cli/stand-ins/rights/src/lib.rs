@@ -1,9 +1,9 @@
-//! A stand-in for what jobs need of AWS to have rights: STS gives the credentials of a role, and Secrets Manager and Parameter
-//! Store give secrets to who has them.
+//! A stand-in for the AWS services by which jobs get rights: STS gives the credentials of a role, and Secrets Manager and
+//! Parameter Store give secrets to the session of a role.
 //!
-//! Guarantees: each request must be signed; a role is assumed only by the owner of the local system, and a secret is given only
-//! to the session of a role; credentials end when they say.
-//! Does not: know policies: each role may read each secret. It takes one region only.
+//! Guarantees: each request must be signed. Only the owner of the local system can assume a role, and only the session of a role
+//! gets a secret. Credentials expire at their time.
+//! Does not: know policies: each role may read each secret. It knows one region only.
 //! Source: AWS Security Token Service API Reference; AWS Secrets Manager API Reference; AWS Systems Manager API Reference.
 
 mod secrets;

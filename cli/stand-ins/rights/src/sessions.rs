@@ -1,4 +1,4 @@
-//! Sessions of roles, with credentials that end.
+//! Sessions of roles, with credentials that expire.
 //!
 //! Guarantees: a session that has ended is forgotten when the next one is opened.
 //! Does not: decide who may open one.
@@ -31,7 +31,7 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The credentials of a session with this ARN that counts after this time, if there is one.
+    /// The credentials of a session with this ARN that are valid after this time, if there is one.
     pub fn lasting(&self, arn: &str, after: Time) -> Option<(String, Issued)> {
         let all = self.all();
         let found = all.iter().find(|(_, issued)| issued.arn == arn && issued.expires_at > after);

@@ -1,4 +1,4 @@
-//! What the services share: who has which credentials, and where the secrets are.
+//! The state that the services share: the credentials, and the place of the secrets.
 
 use crate::sessions::Sessions;
 use axum::http::request::Parts;
@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
-/// The stand-in.
 pub struct Rights {
     region: &'static str,
     /// Who may assume roles.
@@ -36,12 +35,12 @@ impl Issuer for Rights {
 }
 
 impl Rights {
-    /// The stand-in with these secrets. `owner` assumes roles.
+    /// The stand-in with the secrets in this file. Only `owner` can assume roles.
     pub fn new(region: &'static str, owner: Arc<Credentials>, clock: Clock, secrets: PathBuf) -> Self {
         Self { region, owner, clock, secrets, sessions: Sessions::default() }
     }
 
-    /// How long a session lasts at most, in seconds, if the file `session-seconds` beside the secrets says so: somebody tries
+    /// The longest session in seconds, if the file `session-seconds` beside the secrets gives one. A person makes that file to test
     /// whether a program renews its credentials. It is read with each request.
     pub(crate) fn longest_s(&self) -> Option<i64> {
         let text = fs::read_to_string(self.secrets.with_file_name("session-seconds")).ok()?;

@@ -1,7 +1,7 @@
 //! A stand-in for S3: the crate `s3s` over a folder.
 //!
-//! Guarantees: each request must be signed by somebody whose secret key is known; what is stored stays in the folder.
-//! Does not: know policies, regions, versions or lifecycles: whoever may sign may read and write everything.
+//! Guarantees: each request must be signed with a known secret key. What is stored stays in the folder.
+//! Does not: know policies, regions, versions or lifecycles: each caller may read and write everything.
 
 use axum::Router;
 use axum::error_handling::HandleError;
@@ -15,7 +15,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// The secret key of an access key id; `None` if it does not count.
+/// Gives the secret key of an access key id; `None` if the id is not valid.
 pub type Keys = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// S3 over this folder, with these buckets.

@@ -60,7 +60,7 @@ fn launched(bench: &Bench) -> Vec<(String, String, Market)> {
 
 #[tokio::test]
 async fn the_strategy_orders_the_ways() {
-    // The strategy, whether it is for the spot market, and the type that is launched.
+    // The strategy, whether the market is spot, and the type that is launched.
     for (strategy, is_spot, expected) in [
         ("", false, "a.large"),
         ("lowest-price", false, "a.large"),

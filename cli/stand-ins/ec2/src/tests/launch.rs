@@ -36,7 +36,7 @@ async fn a_launch_answers_pending_instances_of_one_reservation() {
     assert_eq!(reply.all("clientToken"), ["7-X-1", "7-X-1"]);
     assert_eq!(reply.all("key"), ["nodekeeper:node-id"; 2], "volume tags are not instance tags");
     assert_eq!(reply.all("value"), ["7-<X>&"; 2]);
-    // An instance has its address, and its network interface has the same one twice.
+    // The address is in the instance once, and twice in its network interface.
     let addresses = reply.all("privateIpAddress");
     assert!(addresses[..3].iter().all(|a| *a == addresses[0] && a.starts_with("10.2.")), "{addresses:?}");
     assert!(addresses[3..].iter().all(|a| *a == addresses[3] && *a != addresses[0]), "{addresses:?}");

@@ -71,7 +71,7 @@ async fn the_built_in_types_are_listed_in_pages() {
 async fn filters_of_types_are_joined() {
     let bench = Bench::new(few_types()).await;
     let arch = "processor-info.supported-architecture";
-    // The name of the filter, and its values; then what it lists.
+    // The name of each filter with its values; then the types that are listed.
     type Case<'a> = (&'a [(&'a str, &'a [&'a str])], &'a [&'a str]);
     let cases: [Case<'_>; 5] = [
         (&[("instance-type", &["a1.*"])], &["a1.large", "a1.xlarge"]),
