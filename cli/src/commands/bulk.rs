@@ -76,6 +76,9 @@ pub(super) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> W
             let there: BTreeSet<JobId> = found.iter().map(|job| job.summary.job_id).collect();
             all.missing.extend(unclear.into_iter().filter(|id| !there.contains(id)));
             all.jobs.extend(found);
+            if all.missing.is_empty() {
+                all.error = None;
+            }
         }
         Err(_) => all.unclear.extend(unclear),
     }

@@ -184,9 +184,10 @@ impl Listed {
 
 async fn write_page(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
     let Found { mut jobs, cut, next } = find(cluster, args, now, page).await?;
-    let cut = if jobs.len() > args.limit && !args.queue { Cut::More } else { cut };
-    // With `--queue`, `find` has limited the waiting jobs, and running jobs come after them.
-    if !args.queue || !args.filter.is_empty() {
+    // With `--queue` and no filter, `find` has limited the waiting jobs, and running jobs come after them.
+    let is_limited = args.queue && args.filter.is_empty();
+    let cut = if jobs.len() > args.limit && !is_limited { Cut::More } else { cut };
+    if !is_limited {
         jobs.truncate(args.limit);
     }
     let waits = jobs.iter().any(|job| !job.summary.state.is_ended());

@@ -68,6 +68,7 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     let (job_id, only) = Finder::new(&cluster).work(&args.id).await?;
     let job = cluster.store.job(job_id).await?.ok_or_else(|| no_job(job_id))?;
     let mut allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+    let ids = ids_of(&allocs);
     if let Some(id) = only {
         allocs.retain(|alloc| alloc.id() == id);
         anyhow::ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
@@ -78,7 +79,7 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     }
     if args.follow {
         let member = only.map(|id| id.member).or(args.member).unwrap_or(0);
-        return follow(context, &cluster, job, allocs, args, member).await;
+        return follow(context, &cluster, job, (allocs, ids), args, member).await;
     }
     if allocs.is_empty() {
         writeln!(context.err, "nothing has run yet: `nodekeeper job {}` says why", show::one_line(&args.id))?;
@@ -97,7 +98,7 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     let mut outcome = Outcome::Done;
     for alloc in shown {
         head(context, &alloc)?;
-        let others = job_allocs_except(&cluster, &job, alloc.id()).await?;
+        let others = ids.iter().copied().filter(|id| *id != alloc.id()).collect();
         let member = alloc.id().member;
         let mut stream = OutputStream::new(&cluster, member, Until::Now, others, args.route());
         stream.lines = args.tail;
@@ -151,14 +152,14 @@ async fn element_logs(
     if let Some(outcome) = outcome(Some(id)) {
         writeln!(context.err, "== element {element} of {id}: {outcome}")?;
     }
-    let others = job_allocs_except(cluster, &job, id).await?;
+    let others = ids_of(&allocs).into_iter().filter(|other| *other != id).collect();
     let mut stream = OutputStream::new(cluster, id.member, Until::Now, others, args.route());
     stream.printer.only = Some(bytes);
     stream.print(context, &job).await
 }
 
-async fn job_allocs_except(cluster: &Cluster, job: &Job, id: AllocId) -> anyhow::Result<BTreeSet<AllocId>> {
-    Ok(cluster.store.allocs_of(job).await?.rows.iter().map(Alloc::id).filter(|other| *other != id).collect())
+fn ids_of(allocs: &[Alloc]) -> BTreeSet<AllocId> {
+    allocs.iter().map(Alloc::id).collect()
 }
 
 /// Prints the output of a member until the job ends.
@@ -166,12 +167,12 @@ async fn follow(
     context: &mut Context<'_>,
     cluster: &Cluster,
     job: Job,
-    allocs: Vec<Alloc>,
+    (allocs, ids): (Vec<Alloc>, BTreeSet<AllocId>),
     args: &LogsArgs,
     member: u32,
 ) -> anyhow::Result<Outcome> {
-    let newest = last_allocs(allocs.clone()).find(|alloc| alloc.id().member == member);
-    let earlier = allocs.iter().map(Alloc::id).filter(|id| Some(*id) != newest.as_ref().map(Alloc::id)).collect();
+    let newest = last_allocs(allocs).find(|alloc| alloc.id().member == member);
+    let earlier = ids.into_iter().filter(|id| Some(*id) != newest.as_ref().map(Alloc::id)).collect();
     if let Some(newest) = &newest {
         head(context, newest)?;
     }

@@ -134,7 +134,8 @@ pub(super) async fn run_with(
     }
     let Some(job) = followed.jobs.first() else { return Ok(Outcome::Code(NO_CODE)) };
     // The rest of the output. The job has ended, so Ctrl-C only ends this wait.
-    while job.summary.needs.nodes == 1 && !stream.poll(context, job).await? {
+    let has_one_member = job.summary.needs.nodes == 1;
+    while has_one_member && !rest_is_printed(context, &mut stream, job).await? {
         let pause = tokio::time::timeout(POLL, heard.recv()).await;
         if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
             stream.leave(context.now()).await;
@@ -195,13 +196,35 @@ async fn follow(
     Ok(true)
 }
 
+/// Prints more of the output of an ended job. Returns whether nothing is left that can be printed.
+async fn rest_is_printed(context: &mut Context<'_>, stream: &mut OutputStream<'_>, job: &Job) -> anyhow::Result<bool> {
+    match stream.poll(context, job).await {
+        Err(error) => rest_is_not_read(context, error).map(|()| true),
+        printed => printed,
+    }
+}
+
+/// Says that the rest of the output cannot be read. The job has ended, and its exit code stays what it is.
+fn rest_is_not_read(context: &mut Context<'_>, error: anyhow::Error) -> anyhow::Result<()> {
+    if show::is_closed(&error) {
+        return Err(error);
+    }
+    Ok(writeln!(context.err, "nodekeeper: the rest of the output cannot be read: {}", show::error(&error))?)
+}
+
 /// Prints the output of an ended job of several members, and says how the job ended.
 async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, is_quiet: bool) -> anyhow::Result<Outcome> {
-    let allocs: Vec<_> = last_allocs(cluster.store.allocs_of(job).await?.rows).collect();
     // The output of one member was printed while the job ran.
-    for alloc in allocs.iter().filter(|_| job.summary.needs.nodes > 1) {
-        writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
-        tail(context, alloc)?;
+    if job.summary.needs.nodes > 1 {
+        match cluster.store.allocs_of(job).await {
+            Ok(allocs) => {
+                for alloc in last_allocs(allocs.rows) {
+                    writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
+                    tail(context, &alloc)?;
+                }
+            }
+            Err(e) => rest_is_not_read(context, e.into())?,
+        }
     }
     let state = job.summary.state;
     if !is_quiet || state != JobState::Complete {

@@ -96,7 +96,11 @@ fn written(cluster: &str, live: Option<&Live>) -> String {
     );
     let oldest = present.jobs.iter().filter(|j| j.state == JobState::Queued).map(|j| j.submitted_at).min();
     let age = oldest.map_or(0.0, |at| present.now.since(at).as_s().max(0.0));
-    text.one("oldest_queued_job_age_seconds", "How long the oldest queued job has waited since its submission.", age);
+    text.one(
+        "oldest_queued_job_age_seconds",
+        "How long the oldest of the first 2,000 queued jobs has waited since its submission.",
+        age,
+    );
     let allocs: usize = present.nodes.iter().filter_map(|n| Some(n.life()?.allocs.len())).sum();
     text.one("allocs", "Live allocs on nodes.", allocs);
     let price = f64::from(status.price_per_hour);

@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use tar::{Archive, Builder, EntryType, Header};
+use tar::{Archive, Builder, Entry, EntryType, Header};
 
 /// The time of all that is packed: 2000-01-01. Some programs take no time before 1980.
 const MTIME: u64 = 946_684_800;
@@ -63,20 +63,31 @@ fn header(entry_type: EntryType, mode: u32, bytes: u64) -> Header {
 /// Unpacks an archive into a folder that exists. Its entries replace what has their names, and everything else stays.
 pub fn unpack(archive: &mut File, into: &Path) -> io::Result<()> {
     let mut archive = Archive::new(archive);
+    let mut folders = Vec::new();
     for entry in archive.entries()? {
-        let mut entry = entry?;
+        let entry = entry?;
         let kind = entry.header().entry_type();
         if !matches!(kind, EntryType::Regular | EntryType::Directory | EntryType::Symlink) {
             let name = entry.path()?.display().to_string();
             return Err(io::Error::other(format!("{name} is neither a file nor a folder nor a link")));
         }
-        // `unpack_in` does not go through a link that leads out of the folder.
-        if !entry.unpack_in(into)? {
-            let name = entry.path()?.display().to_string();
-            return Err(io::Error::other(format!("{name} leads out of the folder")));
+        if kind == EntryType::Directory {
+            folders.push(entry);
+        } else {
+            unpack_one(entry, into)?;
         }
     }
-    Ok(())
+    // The folders come last, the deepest first: nothing can be put into one that may not be written.
+    folders.sort_by(|a, b| b.path_bytes().cmp(&a.path_bytes()));
+    folders.into_iter().try_for_each(|folder| unpack_one(folder, into))
+}
+
+fn unpack_one(mut entry: Entry<'_, &mut File>, into: &Path) -> io::Result<()> {
+    // `unpack_in` does not go through a link that leads out of the folder.
+    if entry.unpack_in(into)? {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{} leads out of the folder", entry.path()?.display())))
 }
 
 #[cfg(test)]
@@ -98,7 +109,7 @@ mod tests {
     #[test]
     fn what_is_packed_comes_out_again_and_nothing_gets_special_rights() {
         let mut packed = archive(|tree| {
-            tree.folder(Path::new("a"), 0o750).unwrap();
+            tree.folder(Path::new("a"), 0o555).unwrap();
             tree.file(Path::new("a/run"), 0o4755, 2, &b"hi"[..]).unwrap();
             tree.link(Path::new("a/link"), Path::new("run")).unwrap();
             let long = format!("{}/{}", "x".repeat(200), "y".repeat(200));
@@ -109,6 +120,7 @@ mod tests {
         unpack(&mut packed, into.path()).unwrap();
         assert_eq!(fs::read(into.path().join("a/link")).unwrap(), b"hi");
         assert_eq!(fs::metadata(into.path().join("a/run")).unwrap().permissions().mode() & 0o7777, 0o755);
+        assert_eq!(fs::metadata(into.path().join("a")).unwrap().permissions().mode() & 0o7777, 0o555);
         assert!(into.path().join("x".repeat(200)).join("y".repeat(200)).exists());
     }
 

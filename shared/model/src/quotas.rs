@@ -11,8 +11,10 @@ use crate::node::{NodeRecord, Offering};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The families of each group, and the group's name in Service Quotas.
-const GROUPS: &[(&str, &str, &[&str])] = &[
+/// A group, its name in Service Quotas, and its families.
+type Group = (&'static str, &'static str, &'static [&'static str]);
+
+const GROUPS: &[Group] = &[
     ("standard", "Standard (A, C, D, H, I, M, R, T, Z)", &["a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"]),
     ("g_vt", "G and VT", &["g", "gr", "vt"]),
     ("p", "P", &["p"]),
@@ -25,16 +27,27 @@ const GROUPS: &[(&str, &str, &[&str])] = &[
     ("hpc", "HPC", &["hpc"]),
 ];
 
+/// The groups of spot that differ: the generations of P have two quotas.
+const SPOT_GROUPS: &[Group] = &[("p4_p3_p2", "P4, P3 and P2", &["p4", "p3", "p2"]), ("p5", "P5", &["p5"])];
+
 /// The group of an instance type. The group of an unknown family is the family.
-pub fn group_of(instance_type: &str) -> &str {
-    let letters = instance_type.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(instance_type.len());
-    let family = instance_type.get(..letters).unwrap_or(instance_type);
-    GROUPS.iter().find(|(_, _, families)| families.contains(&family)).map_or(family, |(group, ..)| group)
+pub fn group_of(market: Market, instance_type: &str) -> &str {
+    let up_to = |end: Option<usize>| end.and_then(|end| instance_type.get(..end)).unwrap_or(instance_type);
+    let family = up_to(instance_type.find(|c: char| !c.is_ascii_alphabetic()));
+    let digits = instance_type.get(family.len()..).unwrap_or_default().find(|c: char| !c.is_ascii_digit());
+    let generation = up_to(digits.map(|digits| family.len() + digits));
+    let of = |groups: &'static [Group], name: &str| groups.iter().find(|(_, _, of)| of.contains(&name));
+    match market {
+        Market::Spot => of(SPOT_GROUPS, generation).or_else(|| of(GROUPS, family)),
+        Market::OnDemand | Market::Reserved => of(GROUPS, family),
+    }
+    .map_or(family, |(group, ..)| group)
 }
 
 /// The name of a group's quota in Service Quotas.
 pub fn quota_name(market: Market, group: &str) -> String {
-    let name = GROUPS.iter().find(|(known, ..)| *known == group).map_or(group, |(_, name, _)| name);
+    let known = GROUPS.iter().chain(SPOT_GROUPS).find(|(known, ..)| *known == group);
+    let name = known.map_or(group, |(_, name, _)| name);
     match market {
         Market::OnDemand | Market::Reserved => format!("Running On-Demand {name} instances"),
         Market::Spot => format!("All {name} Spot Instance Requests"),
@@ -43,12 +56,13 @@ pub fn quota_name(market: Market, group: &str) -> String {
 
 /// The name in Service Quotas of the quota that machines of this type count against.
 pub fn quota_of(market: Market, instance_type: &str) -> String {
-    quota_name(market, group_of(instance_type))
+    quota_name(market, group_of(market, instance_type))
 }
 
 /// The names of the quotas of a market.
 pub fn names(market: Market) -> impl Iterator<Item = String> {
-    GROUPS.iter().map(move |(group, ..)| quota_name(market, group))
+    let of_spot: &[Group] = if market == Market::Spot { SPOT_GROUPS } else { &[] };
+    GROUPS.iter().chain(of_spot).map(move |(group, ..)| quota_name(market, group))
 }
 
 /// Whether this is the name of a quota of vCPUs that the table knows.
@@ -89,7 +103,7 @@ pub fn used(quotas: &BTreeMap<String, u64>, records: &[NodeRecord]) -> Vec<Quota
     let mut used: BTreeMap<(Market, &str), u64> = BTreeMap::new();
     for offering in records.iter().filter_map(|record| Some(&record.life()?.offering)) {
         let Some(market) = counts_as(offering) else { continue };
-        let vcpus = used.entry((market, group_of(&offering.instance_type))).or_default();
+        let vcpus = used.entry((market, group_of(market, &offering.instance_type))).or_default();
         *vcpus = vcpus.saturating_add(offering.capacity.vcpus.into());
     }
     let used: BTreeMap<String, u64> =
@@ -124,7 +138,17 @@ mod tests {
             ("quantum9.large", "quantum"),
             ("", ""),
         ] {
-            assert_eq!(group_of(instance_type), group, "{instance_type}");
+            assert_eq!(group_of(Market::OnDemand, instance_type), group, "{instance_type}");
+        }
+        for (instance_type, group, quota) in [
+            ("p4d.24xlarge", "p4_p3_p2", "All P4, P3 and P2 Spot Instance Requests"),
+            ("p5en.48xlarge", "p5", "All P5 Spot Instance Requests"),
+            ("p6-b200.48xlarge", "p", "All P Spot Instance Requests"),
+            ("m7a.large", "standard", "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"),
+        ] {
+            assert_eq!(group_of(Market::Spot, instance_type), group, "{instance_type}");
+            assert_eq!(quota_of(Market::Spot, instance_type), quota);
+            assert!(is_of_vcpus(quota));
         }
         assert_eq!(quota_name(Market::OnDemand, "g_vt"), "Running On-Demand G and VT instances");
         assert_eq!(

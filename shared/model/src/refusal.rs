@@ -71,7 +71,7 @@ impl Scope {
         let of = match reach {
             Reach::Account => String::new(),
             Reach::Market => market.to_string(),
-            Reach::Family => format!("{market}#{}", group_of(instance_type)),
+            Reach::Family => format!("{market}#{}", group_of(*market, instance_type)),
             Reach::Type => format!("{market}#{instance_type}"),
             Reach::Subnet => match subnet_id {
                 Some(subnet_id) => subnet_id.clone(),

@@ -310,7 +310,10 @@ impl Observation {
         }
         let read = store.allocs_listed(ask.iter().copied()).await?;
         self.allocs.retain(|a| !ask.contains(&a.alloc_id));
-        self.allocs.extend(read.rows.into_iter().map(|a| a.summary).filter(|a| !a.client.is_final()));
+        let mut again: Vec<AllocSummary> = read.rows.into_iter().map(|alloc| alloc.summary).collect();
+        again.retain(|alloc| !alloc.client.is_final() && !self.quarantined.allocs.contains(&alloc.alloc_id));
+        validation::quarantine_allocs(&mut self.quarantined, self.observed_at, &mut again);
+        self.allocs.extend(again);
         self.quarantined.unreadable(read.unreadable);
         self.allocs.sort_by_key(|a| a.alloc_id);
         self.partially_read = self.differing().map(|(node_id, _)| node_id).collect();

@@ -72,11 +72,7 @@ pub fn quarantine(
     nodes.retain(|node| keeps(quarantined, Table::Nodes, Subject::Slot(node.slot), wrong_node(node, &slots, now)));
     let ids = counts(jobs.iter().map(|j| j.job_id));
     jobs.retain(|job| keeps(quarantined, Table::Jobs, Subject::Job(job.job_id), wrong_job(job, &ids)));
-    let ids = counts(allocs.iter().map(|a| a.alloc_id));
-    // The node of an alloc that is quarantined is only partially read: nothing is placed or stopped on it.
-    allocs.retain(|alloc| {
-        keeps(quarantined, Table::Allocs, Subject::Alloc(alloc.alloc_id), wrong_alloc(alloc, &ids, now))
-    });
+    quarantine_allocs(quarantined, now, allocs);
     let ids = counts(handles.iter().map(key_of));
     handles.retain(|handle| {
         let is_wrong = is_twice(&ids, &key_of(handle));
@@ -84,6 +80,15 @@ pub fn quarantine(
         keeps(quarantined, Table::Handles, Subject::Slot(handle.node_id.slot()), what)
     });
     quarantined.rows.dedup();
+}
+
+/// Takes the allocs that contradict the contract out of this list. The node of such an alloc is only partially read: nothing is
+/// placed or stopped on it.
+pub fn quarantine_allocs(quarantined: &mut Quarantined, now: Time, allocs: &mut Vec<AllocSummary>) {
+    let ids = counts(allocs.iter().map(|a| a.alloc_id));
+    allocs.retain(|alloc| {
+        keeps(quarantined, Table::Allocs, Subject::Alloc(alloc.alloc_id), wrong_alloc(alloc, &ids, now))
+    });
 }
 
 /// Returns whether the row stays. If not, notes what is wrong with it.

@@ -33,6 +33,7 @@ pub struct S3(Arc<Inner>);
 
 struct Inner {
     http: reqwest::Client,
+    upload: reqwest::Client,
     keys: Arc<dyn Keys>,
     region: String,
     endpoint: Option<String>,
@@ -66,11 +67,13 @@ impl S3 {
     /// S3 in this region, or what speaks its API at `endpoint`. Fails if the system's certificates cannot be used.
     pub fn new(keys: Arc<dyn Keys>, region: String, endpoint: Option<&str>) -> Result<Self, S3Error> {
         // A redirect would need a signature of its own.
-        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-        let http = http.connect_timeout(CONNECT).read_timeout(SILENCE).build();
-        let http = http.map_err(|e| S3Error::Failed(format!("cannot set up HTTP: {}", error_chain(&e))))?;
+        let http = || reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT);
+        let failed = |e: reqwest::Error| S3Error::Failed(format!("cannot set up HTTP: {}", error_chain(&e)));
+        // The time for a read begins with the call. A slow upload would use it up before S3 can answer.
+        let upload = http().timeout(UPLOAD).build().map_err(failed)?;
+        let http = http().read_timeout(SILENCE).build().map_err(failed)?;
         let endpoint = endpoint.map(|url| url.trim_end_matches('/').to_owned());
-        Ok(Self(Arc::new(Inner { http, keys, region, endpoint, regions: Mutex::default() })))
+        Ok(Self(Arc::new(Inner { http, upload, keys, region, endpoint, regions: Mutex::default() })))
     }
 
     /// Makes a call, and returns a successful answer before its body is read.
@@ -96,11 +99,13 @@ impl S3 {
         let (method, service) = (call.method.as_str(), sign::S3);
         let signed = Signed { region: &region, service, method, url: &url, headers: &headers, body: &call.body };
         let signed = signature(&access, &signed).map_err(S3Error::Refused)?;
-        let request = self.0.http.request(call.method.clone(), &url);
+        let uploads = matches!(call.method, Method::PUT | Method::POST);
+        let http = if uploads { &self.0.upload } else { &self.0.http };
+        let request = http.request(call.method.clone(), &url);
         let request = call.headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
         let mut request = signed.into_iter().fold(request, |request, (name, value)| request.header(name, value));
-        if matches!(call.method, Method::PUT | Method::POST) {
-            request = request.timeout(UPLOAD).body(call.body.clone());
+        if uploads {
+            request = request.body(call.body.clone());
         }
         let response = request.send().await.map_err(|e| S3Error::Failed(error_chain(&e)))?;
         if matches!(response.status(), StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST) {

@@ -41,13 +41,14 @@ impl S3 {
     pub async fn get_file(&self, place: &S3Place, path: &Path) -> Result<u64, S3Error> {
         let mut response = self.call(&Call::new(Method::GET, place)).await?;
         let mut to = File::create(path).await?;
-        let (expected, mut bytes) = (head(&response).bytes, 0_u64);
+        let (expected, mut bytes) = (length(&response), 0_u64);
         while let Some(chunk) = response.chunk().await.map_err(|e| S3Error::Failed(error_chain(&e)))? {
             to.write_all(&chunk).await?;
             bytes = bytes.saturating_add(chunk.len() as u64);
         }
         to.flush().await?;
-        if bytes != expected {
+        // An answer in chunks says no length, and its last chunk says that it is whole.
+        if let Some(expected) = expected.filter(|expected| *expected != bytes) {
             return Err(S3Error::Failed(format!("{bytes} of {expected} bytes came")));
         }
         Ok(bytes)
@@ -59,10 +60,13 @@ impl S3 {
     }
 }
 
+fn length(response: &Response) -> Option<u64> {
+    header(response, "content-length")?.parse().ok()
+}
+
 fn head(response: &Response) -> Head {
-    let bytes = header(response, "content-length").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
     Head {
-        bytes,
+        bytes: length(response).unwrap_or(0),
         then: header(response, THEN_HEADER),
         streams: header(response, STREAMS_HEADER),
         stored: header(response, "last-modified"),

@@ -398,7 +398,15 @@ impl Store {
         }
     }
 
+    /// Makes one write. A contention that outlasts the retries is a conflict.
     async fn write_one(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
+        match self.try_write(write, answer).await {
+            Err(WriteError::Contended) => Err(WriteError::CONFLICT),
+            other => other,
+        }
+    }
+
+    async fn try_write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
         let mut tries = 0;
         loop {
             match self.db.write(write, answer).await {
@@ -452,7 +460,7 @@ impl Store {
         }
         let effect = Effect::Update { set, remove: Vec::new() };
         let write = Write { key: node_key(pulse.node_id.slot()), when, effect };
-        match self.write_one(&write, Answer::Row).await {
+        match self.try_write(&write, Answer::Row).await {
             Ok(Some(item)) => Ok(Ok(from_row(Table::Nodes, &item)?)),
             Ok(None) => Ok(Err(self.node(pulse.node_id.slot()).await?)),
             Err(WriteError::Conflict(Some(item))) => Ok(Err(Some(from_row(Table::Nodes, &item)?))),

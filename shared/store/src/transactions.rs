@@ -411,9 +411,9 @@ pub async fn clean_node(
             }
         }
     }
-    // The next run deletes the rest.
+    // The next run deletes the rest. This one does not fail: it counts as a lost race.
     if rest.is_some() {
-        return Err(WriteError::Contended);
+        return Err(WriteError::CONFLICT);
     }
     let cleaned = record.clean(now, reason).map_err(|_| WriteError::CONFLICT)?;
     let mut more = more;

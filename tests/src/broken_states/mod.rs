@@ -392,3 +392,15 @@ async fn a_row_that_cannot_be_read_is_left_alone_and_stops_nothing_0() {
 async fn a_row_that_cannot_be_read_is_left_alone_and_stops_nothing_1() {
     unreadable(1).await;
 }
+
+/// The record and the job of a quarantined alloc name it, so a run reads its row again.
+#[tokio::test]
+async fn a_quarantined_alloc_is_no_part_of_what_a_run_decides_from() {
+    let town = Town::new().await;
+    let state = STATES.iter().find(|state| state.name == "an alloc is unknown since in thirty years").unwrap();
+    assert!(town.edit(&(state.edits)(&town), true).await);
+    let seen = Observation::read(&town.world.look, &*town.world.cloud, town.world.now()).await.unwrap();
+    assert!(seen.quarantined.allocs.contains(&town.broken.alloc));
+    assert!(seen.allocs.iter().all(|alloc| alloc.alloc_id != town.broken.alloc));
+    assert!(seen.partially_read.contains(&town.broken.node), "nothing is placed or stopped there");
+}
