@@ -48,7 +48,7 @@ fn span(text: &str) -> Result<Span, String> {
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let past = History::read(&cluster.store, args.since, now).await?;
+    let past = History::read_costs(&cluster.store, args.since, now).await?;
     let by = match args.by {
         Lines::Job => By::Job,
         Lines::Name => By::Name,

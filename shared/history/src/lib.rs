@@ -28,7 +28,7 @@ use model::events::Event;
 use model::ids::{JobId, NodeId};
 use model::money::Usd;
 use model::time::{Span, Time};
-use model::{AllocSummary, JobState, JobSummary, NodeRecord};
+use model::{ActionName, AllocSummary, JobState, JobSummary, NodeRecord};
 use std::collections::BTreeMap;
 use store::{DbError, Store};
 use uses::MOST;
@@ -65,10 +65,15 @@ struct Present {
 
 impl Present {
     async fn read(store: &Store) -> Result<Self, DbError> {
+        let present = Self::read_nodes(store).await?;
+        Ok(Self { jobs: store.queue_listed(MOST).await?.jobs, ..present })
+    }
+
+    /// Reads the nodes and what runs on them.
+    async fn read_nodes(store: &Store) -> Result<Self, DbError> {
         let nodes = store.nodes_listed(1).await?.rows;
         let allocs = store.live_allocs_listed(1).await?.rows;
-        let jobs = store.queue_listed(MOST).await?.jobs;
-        Ok(Self { nodes, allocs, jobs, prices: prices(&store.control().await?) })
+        Ok(Self { nodes, allocs, jobs: Vec::new(), prices: prices(&store.control().await?) })
     }
 }
 
@@ -84,7 +89,31 @@ fn prices(control: &Control) -> BTreeMap<String, Usd> {
     prices
 }
 
+/// The actions of the events that say when a node was there, and who used it.
+const OF_COSTS: &[&str] = &[
+    ActionName::Launch.as_str(),
+    ActionName::Abandon.as_str(),
+    ActionName::Ready.as_str(),
+    ActionName::Heartbeat.as_str(),
+    ActionName::Disconnect.as_str(),
+    ActionName::MarkDown.as_str(),
+    ActionName::ShutDown.as_str(),
+    ActionName::Terminate.as_str(),
+    ActionName::Clean.as_str(),
+    ActionName::EndAlloc.as_str(),
+    ActionName::EndJob.as_str(),
+];
+
 impl History {
+    /// Reads what the nodes of the last `span` cost, and for whom. The queue is not read, and neither are the other events: so
+    /// there are no waits and no events in it.
+    pub async fn read_costs(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
+        let mut told = EventDigest::since(now - span.min(LONGEST));
+        store.each_event_of(OF_COSTS, |event| told.take(event)).await?;
+        let present = Present { jobs: store.placed().await?.rows, ..Present::read_nodes(store).await? };
+        Ok(Self { waits: Vec::new(), latest: Vec::new(), ..Self::of(told, present, now) })
+    }
+
     /// Reads the last `span` before now. Reads every event that is stored.
     pub async fn read(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
         let mut told = EventDigest::since(now - span.min(LONGEST));

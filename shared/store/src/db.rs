@@ -6,7 +6,7 @@
 //! Does not: retry; [`super::Store`] retries transaction conflicts.
 
 use crate::tables::{Index, Table};
-use crate::write::{Item, Key, Write};
+use crate::write::{Cond, Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::types::AttributeValue;
 use std::any::Any;
@@ -104,11 +104,25 @@ pub struct Scan {
     pub index: Option<Index>,
     /// `None` for all rows.
     pub segment: Option<Segment>,
+    pub only: Option<Words>,
 }
 
 impl Scan {
     pub const fn all(table: Table, index: Option<Index>) -> Self {
-        Self { table, index, segment: None }
+        Self { table, index, segment: None, only: None }
+    }
+}
+
+/// The words that an attribute must have. The database reads the other rows too, and does not send them.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    pub attribute: &'static str,
+    pub words: &'static [&'static str],
+}
+
+impl Words {
+    pub fn condition(self) -> Cond {
+        Cond::In(self.attribute, self.words.iter().map(|word| AttributeValue::S((*word).to_owned())).collect())
     }
 }
 

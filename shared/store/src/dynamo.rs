@@ -370,9 +370,11 @@ impl Db for Dynamo {
     }
 
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
-        let Scan { table, index, segment } = *scan;
+        let Scan { table, index, segment, only } = *scan;
         let name = self.name(table);
         let (projection, aliases) = self.projection(table, index).unzip();
+        let mut aliases = aliases.unwrap_or_default();
+        let filter = only.and_then(|only| aliases.condition(&[only.condition()]));
         let answer = self
             .client
             .scan()
@@ -380,7 +382,9 @@ impl Db for Dynamo {
             .set_index_name(index.map(|i| i.name.to_owned()))
             .set_select(projection.is_some().then_some(Select::SpecificAttributes))
             .set_projection_expression(projection)
-            .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
+            .set_filter_expression(filter)
+            .set_expression_attribute_names(some(aliases.names))
+            .set_expression_attribute_values(some(aliases.values))
             .consistent_read(index.is_none())
             .set_segment(segment.map(|s| s.number))
             .set_total_segments(segment.map(|s| s.of))

@@ -36,7 +36,7 @@ pub use conditions::{
     change_handle, delete, delete_handle, handle_unchanged, insert_handle, make_handle, no_job, no_live_allocs,
     silent_since,
 };
-pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict};
+pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict};
 pub use dynamo::Dynamo;
 pub use end::End;
 pub use found::Found;

@@ -5,7 +5,7 @@
 //! conflict is retried three times with jitter, a failed condition never (`docs/rules.md#R3`).
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
-use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict};
+use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict};
 use crate::json::to_json;
 use crate::listed::{Listed, Unreadable};
 use crate::rows::{
@@ -94,21 +94,13 @@ impl Store {
             rows.iter().for_each(|row| listed.add(table, row));
             ready(Ok(listed))
         };
-        self.scan_pages(table, index, segments).try_fold(Listed::default(), add).await
+        self.scan_pages(Scan::all(table, index), segments).try_fold(Listed::default(), add).await
     }
 
     /// The rows of each page of a list, in any order. Several segments are read at the same time.
-    fn scan_pages(
-        &self,
-        table: Table,
-        index: Option<Index>,
-        segments: i32,
-    ) -> impl Stream<Item = Result<Vec<Row>, DbError>> + '_ {
-        let scans = (0..segments.max(1)).map(move |number| Scan {
-            table,
-            index,
-            segment: (segments > 1).then_some(Segment { number, of: segments }),
-        });
+    fn scan_pages(&self, all: Scan, segments: i32) -> impl Stream<Item = Result<Vec<Row>, DbError>> + '_ {
+        let segment = move |number| (segments > 1).then_some(Segment { number, of: segments });
+        let scans = (0..segments.max(1)).map(move |number| Scan { segment: segment(number), ..all });
         select_all(scans.map(move |scan| {
             Box::pin(try_unfold(Some(None), move |from| async move {
                 let Some(from) = from else { return Ok(None) };
@@ -303,20 +295,30 @@ impl Store {
     /// Gives every event that can be read to `take`, page by page, in any order. The table may be larger than the
     /// memory.
     pub async fn each_event(&self, take: impl FnMut(Event) + Send) -> Result<(), DbError> {
-        self.each(Table::Events, take).await
+        self.each(Scan::all(Table::Events, None), take).await
+    }
+
+    /// As [`Store::each_event`], only for events with one of these actions.
+    pub async fn each_event_of(
+        &self,
+        actions: &'static [&'static str],
+        take: impl FnMut(Event) + Send,
+    ) -> Result<(), DbError> {
+        let only = Some(Words { attribute: "action", words: actions });
+        self.each(Scan { only, ..Scan::all(Table::Events, None) }, take).await
     }
 
     /// As [`Store::each_event`], for jobs.
     pub async fn each_job(&self, take: impl FnMut(Job) + Send) -> Result<(), DbError> {
-        self.each(Table::Jobs, take).await
+        self.each(Scan::all(Table::Jobs, None), take).await
     }
 
-    async fn each<R: Readable>(&self, table: Table, mut take: impl FnMut(R) + Send) -> Result<(), DbError> {
+    async fn each<R: Readable>(&self, scan: Scan, mut take: impl FnMut(R) + Send) -> Result<(), DbError> {
         let take_all = |rows: Vec<Row>| {
-            Listed::of(table, &rows).rows.into_iter().for_each(&mut take);
+            Listed::of(scan.table, &rows).rows.into_iter().for_each(&mut take);
             ready(Ok(()))
         };
-        self.scan_pages(table, None, SEGMENTS_OF_PAST).try_for_each(take_all).await
+        self.scan_pages(scan, SEGMENTS_OF_PAST).try_for_each(take_all).await
     }
 
     /// Writes what changed between `before` (the record as read) and `after`. The conditions `more` must hold besides

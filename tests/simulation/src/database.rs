@@ -14,8 +14,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound;
 use std::sync::{Mutex, PoisonError};
 use store::{
-    Answer, Db, DbError, Effect, Index, Item, Key, KeySchema, Page, PageKey, Query, Row, Scan, TABLES, Table, Write,
-    WriteError,
+    Answer, Db, DbError, Effect, Index, Item, Key, KeySchema, Page, PageKey, Query, Row, Scan, TABLES, Table, Words,
+    Write, WriteError,
 };
 
 /// The most items of one transaction (DynamoDB API reference, TransactWriteItems).
@@ -276,7 +276,11 @@ impl Model {
             let table = scan.table.definition().key;
             refused("Scan", rules::place(&[table, scan.index.map_or(table, |i| i.key)], from))?;
         }
-        self.page(scan, None, false, from, most.max(1), now)
+        let mut page = self.page(scan, None, false, from, most.max(1), now)?;
+        if let Some(only) = scan.only.map(Words::condition) {
+            page.items.retain(|row| rules::holds(std::slice::from_ref(&only), Some(row)));
+        }
+        Ok(page)
     }
 
     fn page(
@@ -289,7 +293,7 @@ impl Model {
         now: i64,
     ) -> Result<Page, DbError> {
         let operation = if of.is_some() { "Query" } else { "Scan" };
-        let Scan { table, index, segment } = *scan;
+        let Scan { table, index, segment, .. } = *scan;
         let in_segment = |hash: &Part| segment.is_none_or(|s| segment_of(hash, s.of) == s.number);
         let data = self.tables.iter_mut().find(|d| d.table == table).ok_or_else(|| invalid(operation, "no table"))?;
         let schema = data.key;

@@ -315,7 +315,7 @@ impl Db for Tables {
     }
 
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
-        let Scan { table, index, segment } = *scan;
+        let Scan { table, index, segment, .. } = *scan;
         let caller = self.before("Scan", true).await?;
         self.called(&caller, "Scan", table, index);
         if table == Table::Control && from.is_none() && matches!(caller.kind, Kind::Run(_)) {

@@ -300,6 +300,7 @@ impl Check {
                 && (row.contains_key("instance_id")
                     || time(row, "launch_claim_until_at") > Some(caller.began() + SLACK))
                 && node_id(row).is_some_and(|n| caller.knows(n))
+                && !is_given_up(caller, model, row)
         };
         let of_kind = |row: &&Row| alike(row, after) && is_of_market(row, market);
         let booting = model.rows(Table::Nodes).filter(boots).filter(of_kind).count();
@@ -432,4 +433,18 @@ fn has_room(policy: &Policy, job: &Item) -> bool {
     let limited = sizes.iter().any(|s| s.max.is_some());
     let affordable = cap == 0.0 || (!limited && cheapest * nodes as f64 <= cap);
     room >= nodes && nodes <= u64::from(policy.nodes.max) && affordable
+}
+
+/// Whether this record waits for an instance, and at least two launches of its offering in a row got no answer: then its jobs
+/// go another way.
+fn is_given_up(caller: &Caller, model: &Model, row: &Item) -> bool {
+    let place = text(row, "zone").or(text(row, "subnet_id")).unwrap_or("any");
+    let (market, kind) = (text(row, "market").unwrap_or_default(), text(row, "instance_type").unwrap_or_default());
+    let key = format!("limit#unanswered#offering#{market}#{kind}#{place}");
+    let applies = |limit: &Row| {
+        text(limit, "key") == Some(&key)
+            && count(limit, "wait_s") > 60
+            && time(limit, "until_at").is_some_and(|until| until > caller.began())
+    };
+    !row.contains_key("instance_id") && model.rows(Table::Control).any(applies)
 }
