@@ -1,7 +1,7 @@
 //! The invariants of jobs.
 
 use super::row::within;
-use super::{Check, SLACK, alloc_id, count, done, is_ended, is_final, set, text, time};
+use super::{Check, RUN, SLACK, alloc_id, count, done, is_ended, is_final, set, text, time};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -288,6 +288,9 @@ impl Check {
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
         // A job may wait for its array. See `invariant_the_limit_of_an_array_is_used`.
         let first = first.filter(|row| !row.contains_key("array_limit"));
+        // Nor is there an end if the members must be in several zones, and only one zone has a type that is large enough.
+        let has_share = self.policies(RUN).iter().any(|policy| policy.launch.zone_share < 1.0);
+        let first = first.filter(|row| !has_share || count(row, "nodes") <= 1);
         let Some((first, id)) = first.and_then(|row| Some((row, job_id(row)?))) else { return };
         let now = self.core.now();
         let mut seen = lock(&self.seen);
