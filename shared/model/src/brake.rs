@@ -207,6 +207,16 @@ impl<'a> Brake<'a> {
         }
     }
 
+    /// Decides about a trouble, if there is one. Otherwise everything may go, and the entry says that nothing is held.
+    pub fn judge(&self, trouble: Option<Incident>) -> Decision {
+        if let Some(trouble) = trouble {
+            return self.decide(trouble);
+        }
+        let change = self.calm();
+        let (news, reason) = (change.entry.is_some(), Reason::TroubleOver { kind: self.kind });
+        Decision { permit: Permit::All, news, change, reason }
+    }
+
     /// Decides what may be taken away in this trouble.
     pub fn decide(&self, trouble: Incident) -> Decision {
         let now = self.now;

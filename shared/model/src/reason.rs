@@ -253,8 +253,6 @@ reasons! {
 
     ReportedAgain "reported_again" {} = "its node reports it again";
     ReportTaken "report_taken" {} = "its complete report was taken";
-    /// What a heartbeat changed on the record.
-    Heard "heard" { how: String } = "{how}";
     LaunchRefused "launch_refused" { size: String, error: String } = "{size}: {error}";
     /// Enough starts failed in a row to pause launching.
     StartsFailed "starts_failed" { count: u64, pause_s: i64, console: String } = "{count} starts failed in a row: launching pauses for {pause_s} s; console: {console}";

@@ -8,7 +8,7 @@
 
 use crate::actions::{Action, Proof};
 use model::action::EventPolicy;
-use model::brake::{Brake, BrakeChange, Incident, Permit, Threshold};
+use model::brake::{Brake, Incident, Permit, Threshold};
 use model::cloud::{Instance, InstanceState};
 use model::control::{ControlKey, EntryRow};
 use model::events::Subject;
@@ -165,23 +165,11 @@ fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent
 /// Decides what a brake lets go, and adds the decision to the plan together with the entry to store. Without a trouble, the
 /// stored entry says that nothing is held.
 fn braked(plan: &mut Plan, brake: &Brake<'_>, trouble: Option<Incident>) -> Permit {
-    let mut store = |change: BrakeChange, reason, is_news| {
-        if !change.is_empty() {
-            plan.push(Action::HoldBack(Box::new(change)), reason, EventPolicy::of_news(is_news));
-        }
-    };
-    match trouble.map(|trouble| brake.decide(trouble)) {
-        Some(decision) => {
-            store(decision.change, decision.reason, decision.news);
-            decision.permit
-        }
-        None => {
-            let change = brake.calm();
-            let (reason, is_news) = (Reason::TroubleOver { kind: change.kind }, change.entry.is_some());
-            store(change, reason, is_news);
-            Permit::All
-        }
+    let decision = brake.judge(trouble);
+    if !decision.change.is_empty() {
+        plan.push(Action::HoldBack(Box::new(decision.change)), decision.reason, EventPolicy::of_news(decision.news));
     }
+    decision.permit
 }
 
 /// Deletes the row of a free slot that is not below `nodes.max`. Such rows exist after the maximum was lowered.

@@ -79,7 +79,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         proven_at: proven_at(view, &fleet),
     };
     view.suspicion = if fleet.open.is_empty() {
-        brakes::calm(plan, &brakes::of(view, BrakeKind::Leases));
+        brakes::decide(plan, &brakes::of(view, BrakeKind::Leases), None);
         suspicion
     } else {
         judge(view, plan, &fleet, suspicion)
@@ -143,12 +143,7 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut suspicion: Sus
     let brake = brakes::of(view, BrakeKind::Leases);
     let many = brake.is_unusual(fleet.fell_silent, fleet.earlier, unbraked);
     let ids = |open: &[Silent<'_>]| open.iter().map(|s| s.node_id).collect::<BTreeSet<_>>();
-    let permit = if all || many {
-        braked(view, plan, fleet)
-    } else {
-        brakes::calm(plan, &brake);
-        Permit::All
-    };
+    let permit = if all || many { braked(view, plan, fleet) } else { brakes::decide(plan, &brake, None) };
     if let Permit::Only(_) = permit {
         let is_released = |s: &&Silent<'_>| permit.frees(&s.node_id.to_string());
         let (released, held): (Vec<_>, Vec<_>) = fleet.open.iter().partition(is_released);
@@ -186,5 +181,5 @@ fn braked(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>) -> Permit {
     };
     let hold = Some(Span::from_s(hold_s));
     let ids = fleet.open.iter().map(|s| s.node_id.to_string()).collect();
-    brakes::decide(plan, &brakes::of(view, BrakeKind::Leases), Incident { hold, ids, not_before, why })
+    brakes::decide(plan, &brakes::of(view, BrakeKind::Leases), Some(Incident { hold, ids, not_before, why }))
 }

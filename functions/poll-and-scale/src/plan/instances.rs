@@ -225,11 +225,10 @@ fn brake(view: &View<'_>, plan: &mut Plan, gone: Vec<&Life>) -> Permit {
     let up = view.lives().filter(|(record, life)| is_up(record) && was_there(life)).count();
     let unbraked = Threshold { number: policy.brake_min.into(), share: policy.brake_fraction };
     if !brake.is_unusual(gone.len(), up, unbraked) {
-        brakes::calm(plan, &brake);
-        return Permit::All;
+        return brakes::decide(plan, &brake, None);
     }
     let why = Reason::ManyUnlisted { unlisted: gone.len(), up };
     let ids = gone.iter().map(|life| life.node_id.to_string()).collect();
     let hold = Some(Span::from_s(policy.brake_hold_s));
-    brakes::decide(plan, &brake, Incident { hold, ids, not_before: None, why })
+    brakes::decide(plan, &brake, Some(Incident { hold, ids, not_before: None, why }))
 }
