@@ -265,7 +265,10 @@ async fn write(
         let Some(record) = record else { anyhow::bail!("node {node_id} is no more") };
         let hears = until.may_wait(alloc) || hears_within(&record, alloc).is_some();
         anyhow::ensure!(hears, "node {node_id} is silent");
-        let after = record.with_follow(follow, now)?;
+        // The clock of this machine may be slow. By the functions' clock it is at least as late as the node's last heartbeat.
+        let now = record.contact().map_or(now, |contact| contact.last_ping_at.max(now));
+        let follow = Follow { until_at: now + FOLLOW_LASTS, ..follow.clone() };
+        let after = record.with_follow(&follow, now)?;
         Ok(cluster.store.write(Some(&record), &after, Vec::new()).await?)
     })
     .await

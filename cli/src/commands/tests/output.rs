@@ -242,6 +242,29 @@ async fn a_follower_gets_lines_as_they_come_and_all_of_them() {
 }
 
 #[tokio::test]
+async fn a_reader_whose_clock_is_slow_is_still_a_reader_for_the_functions() {
+    let world = World::with_policy().await;
+    let (job, alloc) = world.put_running(1).await;
+    let before = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
+    let mut after = before.clone();
+    let heard_at = at(1000 + 600);
+    if let model::NodeState::InUse(node) = &mut after.state {
+        (node.contact.last_ping_at, node.contact.lease_expires_at) = (heard_at, heard_at + Span::from_s(90));
+    }
+    world.store().write(Some(&before), &after, Vec::new()).await.unwrap();
+    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, "one\n"));
+    let happens = async {
+        out.until("one\n", &world).await;
+        let record = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
+        assert!(record.life().unwrap().is_read(heard_at));
+        end(&world, &job, &alloc, "one\n").await;
+    };
+    let line = ["logs", "-f", &id(1)];
+    let (result, ()) = node.answering(async { tokio::join!(print(&world, &line, &out, &err), happens) }).await;
+    assert_eq!(result.unwrap(), Outcome::Done, "{}", err.text());
+}
+
+#[tokio::test]
 async fn the_row_completes_a_short_output_whose_node_says_no_more() {
     let world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
