@@ -182,7 +182,7 @@ async fn the_handles_of_a_dead_node_are_deleted_in_parts() {
         calls += 1;
         match transactions::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await {
             Ok(cleaned) => break assert!(cleaned.is_cleaned()),
-            Err(WriteError::Contended) => record = world.look.nodes().await.unwrap().remove(0),
+            Err(WriteError::Conflict(_)) => record = world.look.nodes().await.unwrap().remove(0),
             Err(other) => panic!("{other}"),
         }
         assert!(calls < 10);

@@ -146,7 +146,7 @@ async fn quotas_are_those_of_vcpus() {
     let quotas = ec2.quotas().await.unwrap();
     let of = |market, name| quotas.get(&quota_of(market, name)).copied();
     assert_eq!((of(Market::OnDemand, "m7i.large"), of(Market::Spot, "g5.xlarge")), (Some(64), Some(0)), "{quotas:?}");
-    assert_eq!(quotas.len(), 20);
+    assert_eq!(quotas.len(), 22);
 }
 
 #[tokio::test]

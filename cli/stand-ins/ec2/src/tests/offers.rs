@@ -261,9 +261,9 @@ async fn the_quotas_are_those_that_the_faults_set() {
             None => break,
         }
     }
-    assert_eq!(seen.len(), 20);
+    assert_eq!(seen.len(), 22);
     assert!(seen.contains(&(json!("Running On-Demand G and VT instances"), json!(11.0))), "{seen:?}");
-    assert!(seen.contains(&(json!("All P Spot Instance Requests"), json!(0.0))), "{seen:?}");
+    assert!(seen.contains(&(json!("All P4, P3 and P2 Spot Instance Requests"), json!(0.0))), "{seen:?}");
     for (body, code) in [
         ("[", "IllegalArgumentException"),
         (r#"{"ServiceCode": "ec2", "MaxResults": 0}"#, "IllegalArgumentException"),
