@@ -5,8 +5,8 @@
 //! orders contain secrets.
 //! Does not: retry.
 
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -56,10 +56,10 @@ impl Spare {
         if self.fill(bytes).is_err() {
             return replace(path, bytes);
         }
-        match renameat2(AT_FDCWD, &self.path, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE) {
+        match renameat_with(CWD, &self.path, CWD, path, RenameFlags::EXCHANGE) {
             Ok(()) => sync_parent(path),
             // There is no old file, so a new spare one is made.
-            Err(Errno::ENOENT) => {
+            Err(Errno::NOENT) => {
                 fs::rename(&self.path, path)?;
                 sync_parent(path)?;
                 // If this fails, the next write tries to reserve the space again.
