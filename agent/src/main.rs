@@ -19,18 +19,26 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What is logged: `RUST_LOG`, as in `warn,reqwest=debug`.
+#[allow(clippy::disallowed_methods, reason = "a program reads its environment where it starts")]
+fn log_filter() -> Targets {
+    let filter = std::env::var("RUST_LOG").ok().and_then(|filter| filter.parse().ok());
+    filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO))
+}
 
 fn main() -> ExitCode {
     // First of all, because this closes every descriptor but the standard streams.
     close_inherited();
     let args = AgentArgs::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // The log may be on a full disk. A log that cannot be written must not end the agent.
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).log_internal_errors(false);
-    log.with_env_filter(filter).init();
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(log.log_internal_errors(false)).with(log_filter()).init();
     let result = match args.internal.clone() {
         None => run_agent(args),
         Some(InternalCommand::Enter(args)) => match enter::run(&args, term()) {

@@ -18,11 +18,14 @@ use nodekeeper_cli::hidden_env::HiddenEnv;
 #[cfg(feature = "local")]
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
 use nodekeeper_cli::no_cluster;
+use runtime::lambda::log_filter;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use store::{Dynamo, Store};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Keeps EC2 nodes matched to a queue of jobs, with five functions and no server.
 #[derive(Parser, Debug)]
@@ -82,12 +85,11 @@ const CLOSED_PIPE: u8 = 141;
 async fn main() -> ExitCode {
     let matches = with_negative_numbers(Cli::command()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| QUIET.into()))
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        .init();
-    let given = Given { cluster: cli.cluster, context: cli.context, env: environment() };
+    let env = environment();
+    let filter = log_filter(env.get("RUST_LOG").map(String::as_str), QUIET);
+    let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(log).with(filter).init();
+    let given = Given { cluster: cli.cluster, context: cli.context, env };
     match run(cli.what, cli.color, given.clone()).await {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),

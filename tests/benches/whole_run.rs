@@ -61,6 +61,7 @@ fn ec2(url: &str) -> Ec2 {
     let credentials = aws_sdk_ec2::config::Credentials::new("local", "local", None, None, "bench");
     let config = aws_sdk_ec2::Config::builder()
         .behavior_version(aws_sdk_ec2::config::BehaviorVersion::latest())
+        .http_client(store::http_client())
         .region(aws_sdk_ec2::config::Region::new("us-east-1"))
         .credentials_provider(credentials)
         .endpoint_url(url);

@@ -213,6 +213,7 @@ impl Account {
     pub fn dynamo_client(&self, credentials: &Credentials) -> aws_sdk_dynamodb::Client {
         let config = aws_sdk_dynamodb::Config::builder()
             .behavior_version(aws_sdk_dynamodb::config::BehaviorVersion::latest())
+            .http_client(store::http_client())
             .region(aws_sdk_dynamodb::config::Region::new(REGION))
             .credentials_provider(credentials.clone())
             .endpoint_url(&self.url)
@@ -227,6 +228,7 @@ impl Account {
     pub fn ec2(&self, credentials: &Credentials) -> aws_sdk_ec2::Client {
         let config = aws_sdk_ec2::Config::builder()
             .behavior_version(aws_sdk_ec2::config::BehaviorVersion::latest())
+            .http_client(store::http_client())
             .region(aws_sdk_ec2::config::Region::new(REGION))
             .credentials_provider(credentials.clone())
             .endpoint_url(&self.url)
@@ -312,6 +314,7 @@ impl Inside {
     fn owners_ec2(&self) -> aws_sdk_ec2::Client {
         let config = aws_sdk_ec2::Config::builder()
             .behavior_version(aws_sdk_ec2::config::BehaviorVersion::latest())
+            .http_client(store::http_client())
             .region(aws_sdk_ec2::config::Region::new(REGION))
             .credentials_provider(Account::owner())
             .endpoint_url(&self.moto.url)

@@ -149,6 +149,7 @@ async fn a_role_is_assumed_as_sts_expects() {
     let moto = Emulator::moto();
     let config = aws_sdk_sts::Config::builder()
         .behavior_version(aws_sdk_sts::config::BehaviorVersion::latest())
+        .http_client(store::http_client())
         .region(aws_sdk_sts::config::Region::new("us-east-1"))
         .credentials_provider(credentials())
         .endpoint_url(&moto.url)

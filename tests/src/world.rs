@@ -57,6 +57,7 @@ pub fn credentials() -> aws_sdk_dynamodb::config::Credentials {
 pub fn dynamo_client(url: &str) -> aws_sdk_dynamodb::Client {
     let config = aws_sdk_dynamodb::Config::builder()
         .behavior_version(aws_sdk_dynamodb::config::BehaviorVersion::latest())
+        .http_client(store::http_client())
         .region(aws_sdk_dynamodb::config::Region::new("us-east-1"))
         .credentials_provider(credentials())
         .endpoint_url(url)
@@ -67,6 +68,7 @@ pub fn dynamo_client(url: &str) -> aws_sdk_dynamodb::Client {
 pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
     let config = aws_sdk_ec2::Config::builder()
         .behavior_version(aws_sdk_ec2::config::BehaviorVersion::latest())
+        .http_client(store::http_client())
         .region(aws_sdk_ec2::config::Region::new("us-east-1"))
         .credentials_provider(credentials())
         .endpoint_url(url)
@@ -77,6 +79,7 @@ pub fn ec2_client(url: &str) -> aws_sdk_ec2::Client {
 pub fn aws(url: &str, region: &'static str) -> aws_config::SdkConfig {
     aws_config::SdkConfig::builder()
         .behavior_version(aws_config::BehaviorVersion::latest())
+        .http_client(store::http_client())
         .region(aws_config::Region::new(region))
         .credentials_provider(aws_sdk_dynamodb::config::SharedCredentialsProvider::new(credentials()))
         .endpoint_url(url)

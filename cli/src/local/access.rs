@@ -74,6 +74,7 @@ impl Access {
             aws_sdk_dynamodb::config::Credentials::new(access_key_id, secret_access_key, None, None, source);
         SdkConfig::builder()
             .behavior_version(BehaviorVersion::latest())
+            .http_client(store::http_client())
             .region(Region::new(REGION))
             .endpoint_url(format!("http://{at}"))
             .retry_config(runtime::lambda::retries())

@@ -33,6 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::Dispatch;
 use tracing::instrument::WithSubscriber;
+use tracing_subscriber::layer::SubscriberExt;
 
 const LAMBDAS: [Lambda; 5] = [
     poll_and_scale::LAMBDA,
@@ -261,10 +262,8 @@ async fn ended(answer: impl Future<Output = Result<Value, String>>, time_out: Du
 
 /// A log in this file, as functions write it under Lambda.
 fn log_to(file: &Arc<File>, filter: Option<&str>) -> Dispatch {
-    let filter = filter.and_then(|filter| filter.parse().ok());
-    let filter: tracing_subscriber::EnvFilter = filter.unwrap_or_else(|| "info".into());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Arc::clone(file)).with_ansi(false);
-    Dispatch::new(log.without_time().finish())
+    let log = tracing_subscriber::fmt::layer().with_writer(Arc::clone(file)).with_ansi(false).without_time();
+    Dispatch::new(tracing_subscriber::registry().with(log).with(runtime::lambda::log_filter(filter, "info")))
 }
 
 /// Invokes the functions that run at `url` by their schedules.

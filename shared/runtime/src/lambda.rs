@@ -27,6 +27,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Dynamo, Store};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// How long a run may take if Lambda does not say when the run must end.
 const UNKNOWN_BUDGET: Duration = Duration::from_secs(50);
@@ -60,6 +63,12 @@ impl Parts {
     }
 }
 
+/// What is logged: `RUST_LOG`, as in `warn,store=debug`, or the usual if it is not set or cannot be read.
+pub fn log_filter(rust_log: Option<&str>, usual: &str) -> Targets {
+    let filter = rust_log.and_then(|text| text.parse().ok());
+    filter.unwrap_or_else(|| usual.parse().unwrap_or_default())
+}
+
 pub fn retries() -> RetryConfig {
     RetryConfig::standard().with_max_attempts(3)
 }
@@ -74,7 +83,8 @@ pub fn timeouts() -> TimeoutConfig {
 
 /// How the configuration of the AWS SDK is loaded, with limits on how long a call may take.
 pub fn sdk_config() -> ConfigLoader {
-    aws_config::defaults(BehaviorVersion::latest()).retry_config(retries()).timeout_config(timeouts())
+    let loader = aws_config::defaults(BehaviorVersion::latest()).http_client(store::http_client());
+    loader.retry_config(retries()).timeout_config(timeouts())
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -151,12 +161,9 @@ impl Made {
 /// Runs as this function until Lambda ends the process. If it cannot start, it logs why in one line and exits with code 1.
 pub async fn serve(lambda: Lambda) {
     // This is the only subscriber of the process, so setting it cannot fail.
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .without_time()
-        .init();
+    let filter = log_filter(std::env::var("RUST_LOG").ok().as_deref(), "info");
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).without_time();
+    tracing_subscriber::registry().with(log).with(filter).init();
     let served = match parts(lambda.needs).await {
         Ok(parts) => {
             let made = Arc::new(Made::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts)));

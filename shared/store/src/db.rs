@@ -5,10 +5,12 @@
 //! Guarantees: a failed condition and a transaction conflict are different errors.
 //! Does not: retry; [`super::Store`] retries transaction conflicts.
 
+use crate::raw;
 use crate::tables::{Index, Table};
 use crate::write::{Cond, Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::types::AttributeValue;
+use serde_json::value::RawValue;
 use std::any::Any;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -20,22 +22,30 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Debug)]
 pub struct Row(Arc<Shared>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
-    item: Item,
+    /// The row as the database sent it, if it came in a list.
+    raw: Option<Box<RawValue>>,
+    /// Its attributes. A raw row that can be read as a record never gets any.
+    item: OnceLock<Item>,
     read: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Row {
+    /// The text of a row that the database sent in a list.
+    pub fn raw(&self) -> Option<&str> {
+        self.0.raw.as_deref().map(RawValue::get)
+    }
+
     /// The row as a record. `read` is called only if the row was not read as this type before.
     pub(crate) fn read_as<R: Clone + Send + Sync + 'static, E>(
         &self,
-        read: impl FnOnce(&Item) -> Result<R, E>,
+        read: impl FnOnce() -> Result<R, E>,
     ) -> Result<R, E> {
         if let Some(known) = self.0.read.get().and_then(|known| known.downcast_ref::<R>()) {
             return Ok(known.clone());
         }
-        let record = read(&self.0.item)?;
+        let record = read()?;
         if Arc::strong_count(&self.0) > 1 {
             // If the row was first read as another type, the record of that type is kept.
             let _ = self.0.read.set(Box::new(record.clone()));
@@ -46,14 +56,20 @@ impl Row {
 
 impl From<Item> for Row {
     fn from(item: Item) -> Self {
-        Self(Arc::new(Shared { item, read: OnceLock::new() }))
+        Self(Arc::new(Shared { item: item.into(), ..Shared::default() }))
+    }
+}
+
+impl From<Box<RawValue>> for Row {
+    fn from(raw: Box<RawValue>) -> Self {
+        Self(Arc::new(Shared { raw: Some(raw), ..Shared::default() }))
     }
 }
 
 impl Deref for Row {
     type Target = Item;
     fn deref(&self) -> &Item {
-        &self.0.item
+        self.0.item.get_or_init(|| self.raw().and_then(raw::item).unwrap_or_default())
     }
 }
 

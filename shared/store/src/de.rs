@@ -53,19 +53,24 @@ impl<'de> IntoDeserializer<'de, Error> for Text<'de> {
     }
 }
 
+/// Reads the text of a number.
+pub(crate) fn number<'de, V: Visitor<'de>, E: serde::de::Error>(text: &'de str, visitor: V) -> Result<V::Value, E> {
+    if let Ok(whole) = text.parse::<u64>() {
+        visitor.visit_u64(whole)
+    } else if let Ok(whole) = text.parse::<i64>() {
+        visitor.visit_i64(whole)
+    } else if let Ok(number) = text.parse::<f64>() {
+        visitor.visit_f64(number)
+    } else {
+        visitor.visit_borrowed_str(text)
+    }
+}
+
 impl<'de> Deserializer<'de> for Number<'de> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        if let Ok(whole) = self.0.parse::<u64>() {
-            visitor.visit_u64(whole)
-        } else if let Ok(whole) = self.0.parse::<i64>() {
-            visitor.visit_i64(whole)
-        } else if let Ok(number) = self.0.parse::<f64>() {
-            visitor.visit_f64(number)
-        } else {
-            visitor.visit_borrowed_str(self.0)
-        }
+        number(self.0, visitor)
     }
 
     forward_to_deserialize_any! {

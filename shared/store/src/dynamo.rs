@@ -6,17 +6,23 @@
 //! Does not: decide what to read or write.
 
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
+use crate::lists::List;
 use crate::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
 use crate::write::{Aliases, Effect, Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::operation::query::{Query as QueryOperation, QueryOutput};
+use aws_sdk_dynamodb::operation::scan::{Scan as ScanOperation, ScanOutput};
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
     KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, PutRequest,
     ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, Select, TimeToLiveSpecification,
     TransactWriteItem, Update, WriteRequest,
 };
+use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_runtime_api::client::interceptors::context::Output;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use model::error_chain::error_chain;
 use model::ids::ClusterName;
@@ -43,6 +49,11 @@ macro_rules! conditional {
             .set_expression_attribute_names(some($aliases.names))
             .set_expression_attribute_values(some($aliases.values))
     };
+}
+
+/// What clients of AWS send their requests with. Its connections are shared by all clients that have it.
+pub fn http_client() -> SharedHttpClient {
+    aws_smithy_http_client::Builder::new().tls_provider(tls::Provider::Rustls(CryptoMode::Ring)).build_https()
 }
 
 #[derive(Clone)]
@@ -240,10 +251,6 @@ where
     }
 }
 
-fn rows(items: Option<Vec<Item>>) -> Vec<Row> {
-    items.unwrap_or_default().into_iter().map(Row::from).collect()
-}
-
 /// The error of a cancelled transaction. If its writes failed for different reasons, a failed condition comes before a
 /// conflict, and a conflict before throttling.
 fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
@@ -351,6 +358,9 @@ impl Db for Dynamo {
         if let (Some(range), Some(bound)) = (key.range, bound) {
             condition.push_str(&format!(" AND {} {bound}", aliases.name(range.name)));
         }
+        let list = List::new(&QueryOperation::new(), |next| {
+            Output::erase(QueryOutput::builder().set_last_evaluated_key(next).build())
+        });
         let answer = self
             .client
             .query()
@@ -363,10 +373,12 @@ impl Db for Dynamo {
             .scan_index_forward(!query.newest_first)
             .set_limit(query.limit)
             .set_exclusive_start_key(from)
+            .customize()
+            .interceptor(list.clone())
             .send()
             .await
             .map_err(|e| db_error("Query", &table, &e))?;
-        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page { items: list.rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
     }
 
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
@@ -375,6 +387,9 @@ impl Db for Dynamo {
         let (projection, aliases) = self.projection(table, index).unzip();
         let mut aliases = aliases.unwrap_or_default();
         let filter = only.and_then(|only| aliases.condition(&[only.condition()]));
+        let list = List::new(&ScanOperation::new(), |next| {
+            Output::erase(ScanOutput::builder().set_last_evaluated_key(next).build())
+        });
         let answer = self
             .client
             .scan()
@@ -389,10 +404,12 @@ impl Db for Dynamo {
             .set_segment(segment.map(|s| s.number))
             .set_total_segments(segment.map(|s| s.of))
             .set_exclusive_start_key(from)
+            .customize()
+            .interceptor(list.clone())
             .send()
             .await
             .map_err(|e| db_error("Scan", &name, &e))?;
-        Ok(Page { items: rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page { items: list.rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
     }
 
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {

@@ -23,8 +23,10 @@ mod handles;
 mod job_event;
 mod json;
 mod listed;
+mod lists;
 pub mod placing;
 mod queue;
+mod raw;
 mod rows;
 mod store;
 mod tables;
@@ -37,7 +39,7 @@ pub use conditions::{
     silent_since,
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict};
-pub use dynamo::Dynamo;
+pub use dynamo::{Dynamo, http_client};
 pub use end::End;
 pub use found::Found;
 pub use job_event::JOB_EVENT;

@@ -9,7 +9,7 @@ use crate::end::End;
 use crate::json::{attribute, plain};
 use crate::tables::Table;
 use crate::write::{Cond, Effect, Item, Key, Write};
-use crate::{compressed, de, job_event};
+use crate::{compressed, de, job_event, raw};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::announced::AnnouncedRow;
 use model::catalogue::CatalogueRow;
@@ -20,7 +20,7 @@ use model::output::Piece;
 use model::time::Time;
 use model::{Alloc, AllocSummary, FailurePolicy, Handle, Job, JobState, JobSummary, Needs, NodeRecord, Version, Work};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
@@ -126,7 +126,18 @@ impl Readable for Alloc {
 }
 
 pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbError> {
-    row.read_as(|item| from_item(table, item))
+    row.read_as(|| match row.raw().and_then(|raw| from_raw(table, raw)) {
+        Some(read) => Ok(read),
+        None => from_item(table, row),
+    })
+}
+
+/// The record of a row as the database sent it. `None` if that is not certain: [`from_item`] then says what is wrong.
+fn from_raw<R: Readable>(table: Table, row: &str) -> Option<R> {
+    if table == Table::Handles && !raw::read::<HashMap<String, IgnoredAny>>(row)?.contains_key("due") {
+        return None;
+    }
+    raw::read(row).filter(|read| R::contradiction(read).is_none())
 }
 
 pub(crate) fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {

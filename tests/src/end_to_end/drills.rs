@@ -73,7 +73,9 @@ fn client(local: &Local) -> aws_sdk_dynamodb::Client {
     let [id, secret] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(|name| env[name].as_str());
     let config =
         Builder::new().behavior_version(BehaviorVersion::latest()).region(Region::new(env["AWS_REGION"].clone()));
-    let config = config.credentials_provider(Credentials::new(id, secret, None, None, "local"));
+    let config = config
+        .http_client(store::http_client())
+        .credentials_provider(Credentials::new(id, secret, None, None, "local"));
     aws_sdk_dynamodb::Client::from_conf(config.endpoint_url(&env["AWS_ENDPOINT_URL_DYNAMODB"]).build())
 }
 

@@ -194,6 +194,7 @@ impl World {
         tokio::spawn(dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()));
         let config = aws_sdk_dynamodb::Config::builder()
             .behavior_version(BehaviorVersion::latest())
+            .http_client(store::http_client())
             .region(Region::new("eu-west-1"))
             .credentials_provider(Credentials::new("local", "local", None, None, "test"))
             .endpoint_url(url)

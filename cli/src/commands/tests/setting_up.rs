@@ -108,6 +108,7 @@ async fn an_unreachable_cluster_gives_one_line_that_says_what_to_do() {
     let mut world = World::empty().await;
     let config = aws_sdk_dynamodb::Config::builder()
         .behavior_version(BehaviorVersion::latest())
+        .http_client(store::http_client())
         .region(Region::new("eu-west-1"))
         .credentials_provider(Credentials::new("local", "local", None, None, "test"))
         .endpoint_url("http://127.0.0.1:9")
