@@ -177,7 +177,7 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     no_cluster::listens(&given, &told).await?;
     let config = nodekeeper_cli::aws::config(given.var("AWS_PROFILE"), &told).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
-    let cloud = Ec2::connect(&config, name);
+    let cloud = Ec2::connect(&config, name).with_offers(&config);
     let outputs = nodekeeper_cli::aws::s3(&config, given.var("AWS_ENDPOINT_URL_S3"), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
     let local = given.var("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);

@@ -2,7 +2,7 @@
 
 use crate::second_opinions::free_url;
 use crate::world::aws;
-use cloud::Ec2;
+use cloud::AwsOffers;
 use ec2_stand_in::{Ec2Settings, Faults, Gpus, InstanceType, NoMachines, Subnet};
 use model::catalogue::{self, Offers, TypeFacts};
 use model::cloud::CloudError;
@@ -16,13 +16,17 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 /// A stand-in with these settings, and a client of it.
-async fn region(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2>, Ec2) {
+async fn region(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2>, AwsOffers) {
     let stand_in =
         ec2_stand_in::Ec2::new(settings, Arc::new(|| Time::from_ms(1_700_000_000_000)), Arc::new(NoMachines));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
-    (stand_in, Ec2::connect(&aws(&url, "eu-west-1"), "c".parse().unwrap()))
+    (stand_in, offers(&url, "eu-west-1"))
+}
+
+fn offers(url: &str, region: &'static str) -> AwsOffers {
+    AwsOffers::connect(&aws(url, region))
 }
 
 fn two_zones() -> Ec2Settings {
@@ -230,7 +234,7 @@ async fn garbage_is_an_error() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let router = axum::Router::new().fallback(|| async { "<a><b>{\u{1}" });
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let ec2 = Ec2::connect(&aws(&url, "us-east-1"), "c".parse().unwrap());
+    let ec2 = offers(&url, "us-east-1");
     let (all, named) = (set(["*"]), set(["m7i.large"]));
     let errors = [
         ec2.types(&all).await.map(drop),
@@ -249,7 +253,7 @@ async fn garbage_is_an_error() {
 #[tokio::test]
 async fn other_partitions_have_no_prices() {
     for region in ["cn-north-1", "us-gov-west-1", "us-iso-east-1", "eusc-de-east-1"] {
-        let ec2 = Ec2::connect(&aws(&free_url(), region), "c".parse().unwrap());
+        let ec2 = offers(&free_url(), region);
         let error = ec2.prices(&set(["m7i.large"])).await.unwrap_err().to_string();
         assert!(error.contains("partition") && error.contains(region), "{error}");
     }

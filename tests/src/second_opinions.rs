@@ -6,7 +6,7 @@
 //! pending to running, and capacity.
 
 use crate::world::{World, aws, dynamo_client, dynamo_url, ec2_client, fresh_cluster, job};
-use cloud::Ec2;
+use cloud::{AwsOffers, Ec2};
 use model::catalogue::Offers;
 use model::cloud::{Cloud, InstanceState};
 use model::fixtures;
@@ -155,7 +155,7 @@ async fn nightly_the_ec2_calls_of_a_whole_pass_are_understood_by_moto() {
 #[tokio::test]
 async fn nightly_what_moto_offers_is_understood() {
     let emulator = Emulator::moto();
-    let ec2 = Ec2::connect(&aws(&emulator.url, "us-east-1"), fresh_cluster());
+    let ec2 = AwsOffers::connect(&aws(&emulator.url, "us-east-1"));
     let set = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<String>>();
     let types = ec2.types(&set(&["m5.*", "g4dn.xlarge", "m6g.large"])).await.unwrap();
     assert!(types.keys().filter(|name| name.starts_with("m5.")).count() > 5, "{types:?}");

@@ -220,7 +220,8 @@ impl World {
             let (inner, switch) = (Arc::clone(&db), Arc::clone(&switch));
             Store::new(Arc::new(Switched { inner, switch, function }))
         };
-        let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::new(ec2_client(&url), cluster.clone()));
+        let aws = aws(&url, "us-east-1");
+        let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::connect(&aws, cluster.clone()).with_offers(&aws));
         let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch), function: "" });
         let key = NODE_KEY.parse::<NodeKey>().unwrap();
         let credentials = Credentials::Token(key.clone());

@@ -176,7 +176,7 @@ mod tests {
         tokio::spawn(async move { axum::serve(listener, router).await });
         let names = BTreeSet::from(["m7i.large".to_owned()]);
         for (access, allowed) in [(access, true), (other, false)] {
-            let cloud = cloud::Ec2::connect(&access.sdk_config(at), "c".parse().unwrap());
+            let cloud = cloud::AwsOffers::connect(&access.sdk_config(at));
             let types = cloud.types(&names).await.map(|_| ());
             let (prices, quotas) = (cloud.prices(&names).await.map(|_| ()), cloud.quotas().await.map(|_| ()));
             for answer in [types, prices, quotas] {

@@ -32,7 +32,7 @@ pub const FUNCTION: &str = CLEAN_STALE_RECORDS.name;
 pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: false, urls: false }, make };
 
 fn make(parts: Parts) -> Handler {
-    let ec2 = Ec2::connect(&parts.aws, parts.env.cluster.clone());
+    let ec2 = Ec2::connect(&parts.aws, parts.env.cluster.clone()).with_offers(&parts.aws);
     lambda::handler((parts.store, ec2), async |kept, input, clock| {
         tick(&kept.0, &kept.1, &input, clock).await.map(Reply::run)
     })

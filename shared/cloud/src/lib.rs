@@ -13,6 +13,7 @@ mod price_list;
 mod quotas;
 mod refusal;
 
+pub use offers::AwsOffers;
 pub use price_list::PRICES_REGION;
 
 use async_trait::async_trait;
@@ -30,9 +31,9 @@ use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, LaunchAn
 use model::ids::{ClusterName, NodeId};
 use model::launch::LaunchRequest;
 use model::time::Time;
-use price_list::PriceList;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long any other call may take, retries included, in seconds.
@@ -51,10 +52,7 @@ const DESCRIBE: &str = "DescribeInstances";
 pub struct Ec2 {
     client: Client,
     cluster: ClusterName,
-    /// `None` if no region is configured.
-    prices: Option<PriceList>,
-    /// `None` if no region is configured.
-    quotas: Option<aws_sdk_servicequotas::Client>,
+    offers: Option<Arc<dyn Offers>>,
 }
 
 impl fmt::Debug for Ec2 {
@@ -66,13 +64,18 @@ impl fmt::Debug for Ec2 {
 impl Ec2 {
     /// The instances of this cluster, with a client of this configuration.
     pub fn connect(aws: &SdkConfig, cluster: ClusterName) -> Self {
-        let quotas = aws.region().map(|_| aws_sdk_servicequotas::Client::new(aws));
-        Self { prices: PriceList::connect(aws), quotas, ..Self::new(Client::new(aws), cluster) }
+        Self::new(Client::new(aws), cluster)
     }
 
-    /// The instances of this cluster, reached through this client. It has no prices on demand, and no quotas.
+    /// Can also say what AWS offers. A program that never asks for it is a twelfth smaller without.
+    #[must_use]
+    pub fn with_offers(self, aws: &SdkConfig) -> Self {
+        Self { offers: Some(Arc::new(AwsOffers::connect(aws))), ..self }
+    }
+
+    /// The instances of this cluster, reached through this client. It cannot say what AWS offers.
     pub const fn new(client: Client, cluster: ClusterName) -> Self {
-        Self { client, cluster, prices: None, quotas: None }
+        Self { client, cluster, offers: None }
     }
 }
 
@@ -143,7 +146,7 @@ impl Cloud for Ec2 {
     }
 
     fn offers(&self) -> Option<&dyn Offers> {
-        Some(self)
+        self.offers.as_deref()
     }
 
     async fn console_output(&self, instance_id: &str) -> Result<Option<String>, CloudError> {

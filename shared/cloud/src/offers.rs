@@ -6,9 +6,11 @@
 //! Source: EC2 API reference, the actions of these names.
 
 use crate::calls::{AT_ONCE, FILTER_VALUES, cloud_error};
-use crate::price_list::{GET_PRODUCTS, usd};
-use crate::{Ec2, by_id, quotas};
+use crate::price_list::{GET_PRODUCTS, PriceList, usd};
+use crate::{by_id, quotas};
 use async_trait::async_trait;
+use aws_config::SdkConfig;
+use aws_sdk_ec2::Client;
 use aws_sdk_ec2::primitives::DateTime;
 use aws_sdk_ec2::types::{
     CapacityReservation as EC2Reservation, CapacityReservationState, CapacityReservationType, Filter, GpuDeviceInfo,
@@ -23,6 +25,7 @@ use model::money::Usd;
 use model::reservation::CapacityReservation;
 use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// The most types on a page of DescribeInstanceTypes, and the most rows on a page of the other lists.
 const TYPES_PAGE: i32 = 100;
@@ -91,8 +94,30 @@ fn by_name(patterns: &BTreeSet<String>) -> Vec<Filter> {
     patterns.chunks(FILTER_VALUES).map(filter).collect()
 }
 
+/// What AWS offers in the region of its configuration.
+pub struct AwsOffers {
+    client: Client,
+    /// `None` if no region is configured.
+    prices: Option<PriceList>,
+    /// `None` if no region is configured.
+    quotas: Option<aws_sdk_servicequotas::Client>,
+}
+
+impl fmt::Debug for AwsOffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AwsOffers")
+    }
+}
+
+impl AwsOffers {
+    pub fn connect(aws: &SdkConfig) -> Self {
+        let quotas = aws.region().map(|_| aws_sdk_servicequotas::Client::new(aws));
+        Self { client: Client::new(aws), prices: PriceList::connect(aws), quotas }
+    }
+}
+
 #[async_trait]
-impl Offers for Ec2 {
+impl Offers for AwsOffers {
     async fn types(&self, patterns: &BTreeSet<String>) -> Result<BTreeMap<String, TypeFacts>, CloudError> {
         let mut found = BTreeMap::new();
         for filter in by_name(patterns) {
