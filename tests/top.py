@@ -7,6 +7,7 @@ It needs the programs in target/debug and tests/requirements.txt. Every check pr
 ends it with exit code 1.
 """
 
+import codecs
 import fcntl
 import json
 import os
@@ -25,6 +26,8 @@ from local_stack import PROGRAM, Local, check
 
 # What a program writes to a terminal: a control sequence, or one character.
 PART = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|(.)", re.DOTALL)
+# An escape sequence at the end that is not complete; empty if there is none.
+BEGUN = re.compile(r"(?:\x1b(?:\[[0-9;?]*)?)?\Z")
 
 
 class Terminal:
@@ -34,6 +37,7 @@ class Terminal:
         self.columns, self.rows, self.raw = columns, rows, ""
         self.lines = [[" "] * columns for _ in range(rows)]
         self.at = (0, 0)
+        self.begun, self.decode = "", codecs.getincrementaldecoder("utf-8")("replace").decode
         self.master, self.slave = pty.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(self.slave)
@@ -46,10 +50,17 @@ class Terminal:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if select.select([self.master], [], [], left)[0]:
-                self.draw(os.read(self.master, 65536).decode(errors="replace"))
+                self.take()
                 return
 
+    def take(self):
+        self.draw(self.decode(os.read(self.master, 65536)))
+
     def draw(self, text):
+        # One read may end within an escape sequence: its beginning waits for the rest.
+        text = self.begun + text
+        self.begun = BEGUN.search(text)[0]
+        text = text.removesuffix(self.begun)
         self.raw += text
         for numbers, command, char in PART.findall(text):
             row, column = self.at
@@ -84,7 +95,7 @@ class Terminal:
         while self.process.poll() is None and time.monotonic() < end:
             self.read(0.2)
         while select.select([self.master], [], [], 0.2)[0]:
-            self.draw(os.read(self.master, 65536).decode(errors="replace"))
+            self.take()
         check(f"{what}: top ends with exit code {code}", self.process.poll() == code, self.process.poll())
         check(f"{what}: the terminal is as before", termios.tcgetattr(self.slave) == self.before)
         left = self.raw.rfind("\x1b[?1049l")
@@ -179,7 +190,7 @@ def colours(local):
         while terminal.process.poll() is None:
             terminal.read(0.2)
         while select.select([terminal.master], [], [], 0.2)[0]:
-            terminal.draw(os.read(terminal.master, 65536).decode(errors="replace"))
+            terminal.take()
         return terminal.raw
 
     plain = said("nodes")

@@ -1,7 +1,7 @@
 //! Rows as the database sends them: JSON in which each value names its type, as in `{"slot":{"N":"3"}}`.
 //!
-//! Guarantees: a record is read from the text of its row, with no map in between; a list of 10,000 rows needs a third of the
-//! time and of the memory that way. What it reads is what [`crate::de`] reads from the attributes of the same row.
+//! Guarantees: a record is read from the text of its row, with no map in between: a run on 10,000 nodes needs two fifths of the
+//! CPU that way. What it reads is what [`crate::de`] reads from the attributes of the same row.
 //! Does not: say why a row cannot be read, or read null, binary values and escaped names. The caller then takes the attributes.
 
 use crate::de;
@@ -333,7 +333,7 @@ mod tests {
     fn a_row_reads_the_same_from_its_text_and_from_its_attributes() {
         for (table, row) in rows() {
             assert_eq!(item(&sent(&row).to_string()).as_ref(), Some(&row));
-            // Whether the text alone is enough. If not, a run would cost three times as much.
+            // Whether the text alone is enough. If not, a run on a large fleet would cost twice as much and more.
             assert!(reads(table, &row).iter().all(|read| *read == (true, true)), "{table:?} {row:?}");
         }
     }

@@ -151,7 +151,7 @@ pub const KNOBS: &[Knob] = knobs! {
         "if all nodes are silent at once, heartbeat-ingest is more likely down than the nodes: none is treated as silent for this time";
     "poll.stale_after_s", Kind::Whole(10, 366 * DAY_S), "45":
         "a run does not act on anything that it read longer ago than this";
-    "poll.min_gap_s", Kind::Whole(0, 20), "5": "the shortest time between two runs that events start";
+    "poll.min_gap_s", Kind::Whole(0, 20), "1": "the shortest time between two runs that events start";
     "poll.list_nodes", COUNT, "1000":
         "up to this many nodes in use, poll-and-scale reads EC2's list of all instances of the cluster; in a larger fleet it asks EC2 by id for the instances of nodes that boot, shut down or have a late heartbeat";
     "poll.queue_rows", Kind::Whole(4, 100_000), "20000":
