@@ -26,7 +26,7 @@ from local_stack import PROGRAM, Local, check
 
 # What a program writes to a terminal: a control sequence, or one character.
 PART = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|(.)", re.DOTALL)
-# An escape sequence at the end that is not complete; empty if there is none.
+# The beginning of an escape sequence at the end of a text. It may be empty.
 BEGUN = re.compile(r"(?:\x1b(?:\[[0-9;?]*)?)?\Z")
 
 

@@ -121,7 +121,7 @@ fn policies(stack: &Value) -> BTreeMap<String, Vec<Value>> {
             String::from_utf8(printed.stdout).unwrap()
         })
         .clone();
-    // AWS chooses this name. The output of check.py has a placeholder.
+    // AWS chooses the name of the template. check.py prints another one.
     let template = format!("launch-template/{}", stack["template"].as_str().unwrap());
     let name = "launch-template/NodeTemplate";
     assert!(text.contains(name), "{name} is in no policy");

@@ -131,7 +131,7 @@ async fn a_run_that_waits_and_is_killed_blocks_nobody_for_longer_than_the_gap() 
 
 #[tokio::test(start_paused = true)]
 async fn the_gap_grows_with_the_fleet_and_no_run_waits_for_longer_than_its_time() {
-    // A gap for each hundred nodes, and one; at most as long as a run may wait.
+    // The gap is `min_gap_s`, and one more for each hundred nodes. It is never longer than a run may wait.
     for (min_gap_s, begins_s) in [(5, 15.0), (20, 20.0)] {
         let bench = Bench::new(json!({"min_gap_s": min_gap_s})).await;
         bench.submit().await;

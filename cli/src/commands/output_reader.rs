@@ -265,7 +265,7 @@ async fn write(
         let Some(record) = record else { anyhow::bail!("node {node_id} is no more") };
         let hears = until.may_wait(alloc) || hears_within(&record, alloc).is_some();
         anyhow::ensure!(hears, "node {node_id} is silent");
-        // The clock of this machine may be slow. By the functions' clock it is at least as late as the node's last heartbeat.
+        // The clock of this machine may be slow. The functions' clock has at least reached the node's last heartbeat.
         let now = record.contact().map_or(now, |contact| contact.last_ping_at.max(now));
         let follow = Follow { until_at: now + FOLLOW_LASTS, ..follow.clone() };
         let after = record.with_follow(&follow, now)?;

@@ -67,7 +67,7 @@ impl Ec2 {
         Self::new(Client::new(aws), cluster)
     }
 
-    /// Can also say what AWS offers. A program that never asks for it is a twelfth smaller without.
+    /// Adds the clients that ask what AWS offers. A program that does not call this is a twelfth smaller.
     #[must_use]
     pub fn with_offers(self, aws: &SdkConfig) -> Self {
         Self { offers: Some(Arc::new(AwsOffers::connect(aws))), ..self }

@@ -63,7 +63,7 @@ impl Parts {
     }
 }
 
-/// What is logged: `RUST_LOG`, as in `warn,store=debug`, or the usual if it is not set or cannot be read.
+/// Decides what is logged: what `RUST_LOG` says, as in `warn,store=debug`. If it is not set or cannot be read, `usual` counts.
 pub fn log_filter(rust_log: Option<&str>, usual: &str) -> Targets {
     let filter = rust_log.and_then(|text| text.parse().ok());
     filter.unwrap_or_else(|| usual.parse().unwrap_or_default())

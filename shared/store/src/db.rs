@@ -26,7 +26,7 @@ pub struct Row(Arc<Shared>);
 struct Shared {
     /// The row as the database sent it, if it came in a list.
     raw: Option<Box<RawValue>>,
-    /// Its attributes. A raw row that can be read as a record never gets any.
+    /// The attributes. A raw row gets them when somebody asks for them, and most rows never do.
     item: OnceLock<Item>,
     read: OnceLock<Box<dyn Any + Send + Sync>>,
 }

@@ -51,7 +51,7 @@ macro_rules! conditional {
     };
 }
 
-/// What clients of AWS send their requests with. Its connections are shared by all clients that have it.
+/// Makes the HTTP client that sends requests to AWS. SDK clients that get the same one share its connections.
 pub fn http_client() -> SharedHttpClient {
     aws_smithy_http_client::Builder::new().tls_provider(tls::Provider::Rustls(CryptoMode::Ring)).build_https()
 }

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a record is read from the text of its row, with no map in between: a run on 10,000 nodes needs two fifths of the
 //! CPU that way. What it reads is what [`crate::de`] reads from the attributes of the same row.
-//! Does not: say why a row cannot be read, or read null, binary values and escaped names. The caller then takes the attributes.
+//! Does not: read null, binary values and escaped names, or say why a row cannot be read. The caller then uses the attributes.
 
 use crate::de;
 use crate::write::Item;
@@ -25,7 +25,7 @@ pub(crate) struct RawPage {
     pub(crate) next: Option<Item>,
 }
 
-/// The page that this answer to a query or scan has. `None` if it is none that this module can read.
+/// Reads the page in an answer to a query or a scan. `None` if this module cannot read the answer.
 pub(crate) fn page(answer: &[u8]) -> Option<RawPage> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -85,7 +85,7 @@ struct Attributes<D>(D);
 /// The value of an attribute: an object with one name, which is the type.
 struct Attribute<D>(D);
 
-/// A number, which is sent as a text.
+/// A number. DynamoDB sends it as a text.
 struct Number<D>(D);
 
 macro_rules! any_is_all {
@@ -144,7 +144,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Number<D> {
     any_is_all! { option newtype_struct enum }
 }
 
-/// Seeds that find an attribute, or a number, in the text.
+/// These seeds read an attribute or a number from the text.
 struct ReadsAttribute<S>(S);
 struct ReadsNumber<S>(S);
 
@@ -217,7 +217,7 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for OfNumbers<A> {
 /// The name and the variants of an enum.
 type Enum = (&'static str, &'static [&'static str]);
 
-/// Reads the object of an attribute's value: the type first, and then the value as this type has it.
+/// Reads the value of an attribute: first its type, and then the value itself.
 struct ByType<V> {
     visitor: V,
     enum_of: Option<Enum>,
@@ -289,7 +289,8 @@ mod tests {
 
     fn rows() -> Vec<(Table, Item)> {
         let id = fixtures::alloc_id(1);
-        let job = fixtures::job(1).with_placed(&[id]).unwrap();
+        let mut job = fixtures::job(1).with_placed(&[id]).unwrap();
+        job.summary.done = [0, 7, 100].into();
         let mut alloc = Alloc::place(id, &job, &fixtures::ready(1), at(1)).unwrap();
         let with_alloc = row(&alloc);
         alloc.log_tail = Some("a line \u{1} \"with\" é\n".to_owned());
@@ -308,7 +309,8 @@ mod tests {
         ]
     }
 
-    /// The row as each of these types, read from its text and from its attributes. Both say the same of a wrong row.
+    /// Reads the row from its attributes and from its text, as each of its types. Both ways must give the same record, or the same
+    /// error. Returns which of them gave a record: the attributes, and the text alone.
     fn reads(table: Table, item: &Item) -> Vec<(bool, bool)> {
         fn one<R: Readable + PartialEq + fmt::Debug>(table: Table, item: &Item) -> (bool, bool) {
             let text = sent(item).to_string();
@@ -333,7 +335,7 @@ mod tests {
     fn a_row_reads_the_same_from_its_text_and_from_its_attributes() {
         for (table, row) in rows() {
             assert_eq!(item(&sent(&row).to_string()).as_ref(), Some(&row));
-            // Whether the text alone is enough. If not, a run on a large fleet would cost twice as much and more.
+            // The text alone must be enough. Else a run on a large fleet needs more than twice the CPU.
             assert!(reads(table, &row).iter().all(|read| *read == (true, true)), "{table:?} {row:?}");
         }
     }

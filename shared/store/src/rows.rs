@@ -132,7 +132,7 @@ pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbErro
     })
 }
 
-/// The record of a row as the database sent it. `None` if that is not certain: [`from_item`] then says what is wrong.
+/// Reads a record from the text of a row. `None` if the row may be wrong: [`from_item`] then says why.
 fn from_raw<R: Readable>(table: Table, row: &str) -> Option<R> {
     if table == Table::Handles && !raw::read::<HashMap<String, IgnoredAny>>(row)?.contains_key("due") {
         return None;

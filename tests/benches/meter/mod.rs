@@ -22,8 +22,8 @@ pub(crate) fn dynamo(url: &str, cluster: ClusterName) -> Dynamo {
     Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config.build()), cluster)
 }
 
-/// The calls by operation, and the bytes of the rows that came back. A row of a list counts as it was sent, because its attributes
-/// would cost more than the run.
+/// The calls by operation, and the bytes of the rows that came back. Of a row of a list, the text
+/// counts: to make its attributes costs more than the run.
 #[derive(Default)]
 pub(crate) struct Meter {
     calls: Mutex<BTreeMap<String, usize>>,
