@@ -1,28 +1,41 @@
 //! The crate `cloud` reads what EC2 offers, here from the stand-in.
 
 use crate::second_opinions::free_url;
-use crate::world::aws;
+use crate::world::{aws, dynamo_client, dynamo_url, fresh_cluster, set_policy};
 use cloud::AwsOffers;
 use ec2_stand_in::{Ec2Settings, Faults, Gpus, InstanceType, NoMachines, Subnet};
 use model::catalogue::{self, Offers, TypeFacts};
 use model::cloud::CloudError;
+use model::fixtures::at;
 use model::money::Usd;
+use model::policy::{Policy, example_json};
 use model::quotas::quota_of;
 use model::time::Time;
 use model::{Arch, Market};
+use runtime::clock::RunClock;
+use runtime::env::Environment;
+use runtime::http::Credentials;
+use runtime::lambda::Parts;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
+use store::{Dynamo, Store};
 use tokio::net::TcpListener;
 
 /// A stand-in with these settings, and a client of it.
 async fn region(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2>, AwsOffers) {
+    let (stand_in, url) = serve(settings).await;
+    (stand_in, offers(&url, "eu-west-1"))
+}
+
+async fn serve(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2>, String) {
     let stand_in =
         ec2_stand_in::Ec2::new(settings, Arc::new(|| Time::from_ms(1_700_000_000_000)), Arc::new(NoMachines));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
-    (stand_in, offers(&url, "eu-west-1"))
+    (stand_in, url)
 }
 
 fn offers(url: &str, region: &'static str) -> AwsOffers {
@@ -257,4 +270,25 @@ async fn other_partitions_have_no_prices() {
         let error = ec2.prices(&set(["m7i.large"])).await.unwrap_err().to_string();
         assert!(error.contains("partition") && error.contains(region), "{error}");
     }
+}
+
+/// A function gets its clients where it is made for Lambda, and no other test does that.
+#[tokio::test]
+async fn clean_stale_records_keeps_what_aws_offers() {
+    let (cluster, (_stand_in, ec2)) = (fresh_cluster(), serve(two_zones()).await);
+    let dynamo = Dynamo::new(dynamo_client(dynamo_url()), cluster.clone());
+    dynamo.create_tables().await.unwrap();
+    let store = Store::new(Arc::new(dynamo));
+    set_policy(&store, &Policy::from_json(&example_json()).unwrap()).await;
+    let env = Environment {
+        cluster,
+        credentials: Credentials::Nobody,
+        heartbeat_url: "http://heartbeat".into(),
+        sweep_url: "http://sweep".into(),
+        grant_url: None,
+    };
+    let parts = Parts::new(env, &aws(dynamo_url(), "us-east-1"), aws(&ec2, "eu-west-1"));
+    let handler = (clean_stale_records::LAMBDA.make)(parts);
+    handler(json!({}), RunClock::new(at(1000), None, Duration::from_secs(50))).await.unwrap();
+    assert!(store.control().await.unwrap().catalogue.is_some());
 }

@@ -115,6 +115,15 @@ async fn an_event_within_the_gap_waits_for_its_end_and_the_next_ones_leave() {
     assert_eq!(fifth, Some(100.0), "a promise that is kept is over");
 }
 
+/// Each slot of a full fleet stands idle for this long between two jobs.
+#[tokio::test(start_paused = true)]
+async fn by_default_an_event_waits_for_a_second_at_most() {
+    let bench = Bench::new(json!({})).await;
+    bench.submit().await;
+    let (first, second) = tokio::join!(bench.event(0), bench.event(0));
+    assert_eq!([first, second], [Some(0.0), Some(1.0)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_that_waits_and_is_killed_blocks_nobody_for_longer_than_the_gap() {
     let bench = Bench::new(json!({"min_gap_s": 5})).await;
