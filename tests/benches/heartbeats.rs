@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench --workspace --bench heartbeats                 10,000 nodes for ten minutes
 //! cargo bench --workspace --bench heartbeats -- 1000 60      1,000 nodes for a minute
+//! cargo bench --workspace --bench heartbeats -- client       the CPU of one process: the function, and its calls by the SDK
 //! cargo bench --workspace --bench heartbeats -- alone        the function alone: no database, no client of AWS
 //! cargo bench --workspace --bench heartbeats -- alone 1000   so many heartbeats, once: to count allocations by valgrind
 //! ```
@@ -72,12 +73,20 @@ fn request(n: u32, token: &str, as_of: u64, uptime_ms: u128) -> Value {
     })
 }
 
-async fn whole(nodes: u32, seconds: u64) {
-    let cluster: ClusterName = "large".parse().unwrap();
+fn cluster() -> ClusterName {
+    "large".parse().unwrap()
+}
+
+fn key() -> NodeKey {
+    "5a".repeat(32).parse().unwrap()
+}
+
+/// The URL of an embedded DynamoDB of this process, its tables, and their policy for so many nodes.
+async fn database(nodes: u32) -> (String, Store, Policy) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()).await });
-    let dynamo = meter::dynamo(&url, cluster.clone());
+    let dynamo = meter::dynamo(&url, cluster());
     dynamo.create_tables().await.unwrap();
     let store = Store::new(Arc::new(dynamo));
     let mut document = example_json();
@@ -85,24 +94,34 @@ async fn whole(nodes: u32, seconds: u64) {
     document["heartbeat"]["idle_s"] = json!(60);
     let policy = Policy::from_json(&document).unwrap();
     store.write(None, &model::control::PolicyRow::new(&policy), Vec::new()).await.unwrap();
+    (url, store, policy)
+}
+
+const AN_HOUR: Span = Span::from_s(3600);
+
+/// A node that was launched an hour ago, and has just registered.
+fn node(n: u32, policy: &Policy, nodes: u64, now: Time) -> NodeRecord {
+    let (id, lease) = (format!("i-{n}"), now + policy.heartbeat.lease(nodes));
+    let record = NodeRecord::assign(fixtures::slot(n), None, fixtures::new_life(n), now - AN_HOUR, "").unwrap();
+    let record = record.bind(&fixtures::new_instance(&id), now - AN_HOUR).unwrap();
+    record.register(&fixtures::heartbeat(&id), "inc-1", lease, now).unwrap().open_gate(now).unwrap()
+}
+
+async fn whole(nodes: u32, seconds: u64) {
+    let (_, store, policy) = database(nodes).await;
     let now = Time::now();
     let (mut instances, mut orders) = (Vec::new(), Vec::new());
     for n in 0..nodes {
-        let (id, hour_ago) = (format!("i-{n}"), now - Span::from_s(3600));
-        let record = NodeRecord::assign(fixtures::slot(n), None, fixtures::new_life(n), hour_ago, "").unwrap();
-        let mut record = record.bind(&fixtures::new_instance(&id), hour_ago).unwrap();
-        let lease = now + policy.heartbeat.lease(u64::from(nodes));
-        record = record.register(&fixtures::heartbeat(&id), "inc-1", lease, now).unwrap().open_gate(now).unwrap();
-        instances.push(Instance { launched_at: hour_ago, ..fixtures::running(&id, &record) });
+        let record = node(n, &policy, u64::from(nodes), now);
+        instances.push(Instance { launched_at: now - AN_HOUR, ..fixtures::running(&format!("i-{n}"), &record) });
         orders.push(record.life().unwrap().seq);
         store.write(None, &record, Vec::new()).await.unwrap();
     }
     let versions: Vec<_> = store.nodes().await.unwrap().iter().map(|n| (n.slot, n.version)).collect();
-    let key = "5a".repeat(32).parse::<NodeKey>().unwrap();
-    let tokens: Vec<String> = (0..nodes).map(|n| key.token(&cluster, fixtures::node_id(n))).collect();
-    let ingest = Ingest::new(store.clone(), Credentials::Token(key.clone()), cluster.clone());
-    let ingest = Arc::new(ingest);
-    let settings = LaunchSettings { cluster, key: Some(key), heartbeat_url: String::new(), sweep_url: String::new() };
+    let tokens: Vec<String> = (0..nodes).map(|n| key().token(&cluster(), fixtures::node_id(n))).collect();
+    let ingest = Arc::new(Ingest::new(store.clone(), Credentials::Token(key()), cluster()));
+    let settings =
+        LaunchSettings { cluster: cluster(), key: Some(key()), heartbeat_url: String::new(), sweep_url: String::new() };
     let cloud = Arc::new(Running(instances));
 
     let began = Instant::now();
@@ -200,41 +219,66 @@ impl Db for Steady {
     }
 }
 
+/// Sends heartbeats of the node 1, one after the other. Each comes a second after the one before, so that no limit on
+/// calls applies. Returns the time of the last one.
+async fn steady(ingest: &Ingest, as_of: u64, beats: u32, mut now: Time) -> Time {
+    let token = key().token(&cluster(), fixtures::node_id(1));
+    for _ in 0..beats {
+        now = now + Span::from_s(1);
+        let answer = ingest.handle(&request(1, &token, as_of, now.as_ms().unsigned_abs().into()), now).await;
+        assert_eq!(answer["statusCode"], 200, "{answer}");
+    }
+    now
+}
+
 /// The time of one steady heartbeat in the function itself: the event, the token, the body, the write's conditions, the
 /// record and the answer.
 async fn alone(beats: u32, rounds: u32) {
-    let cluster: ClusterName = "large".parse().unwrap();
-    let key = "5a".repeat(32).parse::<NodeKey>().unwrap();
-    let token = key.token(&cluster, fixtures::node_id(1));
     let record = fixtures::ready(1);
-    let as_of = record.life().unwrap().seq;
     let store = Store::new(Arc::new(Steady(store::row(&record))));
-    let ingest = Ingest::new(store, Credentials::Token(key), cluster);
-    // Each heartbeat comes a second after the one before, so that no limit on calls applies.
-    let mut now = Time::now();
-    let mut least = Duration::MAX;
+    let ingest = Ingest::new(store, Credentials::Token(key()), cluster());
+    let (mut now, mut least) = (Time::now(), Duration::MAX);
     for _ in 0..rounds {
-        let events: Vec<Value> = (0..beats).map(|n| request(1, &token, as_of, u128::from(n))).collect();
         let began = Instant::now();
-        for event in &events {
-            now = now + Span::from_s(1);
-            let answer = ingest.handle(event, now).await;
-            assert_eq!(answer["statusCode"], 200, "{answer}");
-        }
+        now = steady(&ingest, record.life().unwrap().seq, beats, now).await;
         least = least.min(began.elapsed());
     }
     println!("a steady heartbeat in the function alone: {:.1} µs", least.as_secs_f64() * 1e6 / f64::from(beats));
 }
 
+/// The CPU time of one steady heartbeat with its call of DynamoDB, which another process answers.
+async fn client(beats: u32) {
+    let (url, store, policy) = database(1).await;
+    store.write(None, &node(1, &policy, 1, Time::now()), Vec::new()).await.unwrap();
+    let mut sender = tokio::process::Command::new(std::env::current_exe().unwrap());
+    let ended = sender.args(["send", &url, &beats.to_string()]).status().await.unwrap();
+    assert!(ended.success());
+}
+
+async fn send(url: &str, beats: u32) {
+    let store = Store::new(Arc::new(meter::dynamo(url, cluster())));
+    let as_of = store.nodes().await.unwrap()[0].life().unwrap().seq;
+    let ingest = Ingest::new(store, Credentials::Token(key()), cluster());
+    // The first ones connect and read the policy.
+    let now = steady(&ingest, as_of, 100, Time::now()).await;
+    let before = cpu_ms();
+    steady(&ingest, as_of, beats, now).await;
+    let each = (cpu_ms() - before) as f64 * 1000.0 / f64::from(beats);
+    println!("a steady heartbeat with its call of DynamoDB: {each:.0} µs of CPU, the mean of {beats}");
+}
+
 fn main() {
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
-    if std::env::args().any(|a| a == "alone") {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let (beats, rounds) = numbers.first().map_or((100_000, 5), |n| (u32::try_from(*n).unwrap(), 1));
-        return runtime.block_on(alone(beats, rounds));
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let number = |at: usize, usual: u32| words.get(at).map_or(usual, |n| n.parse().unwrap());
+    let one_thread = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    match words.first() {
+        Some(&"alone") => one_thread().block_on(alone(number(1, 100_000), if words.len() > 1 { 1 } else { 5 })),
+        Some(&"client") => one_thread().block_on(client(number(1, 20_000))),
+        Some(&"send") => one_thread().block_on(send(words[1], number(2, 0))),
+        _ => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(whole(number(0, 10_000), number(1, 600).into()));
+        }
     }
-    let nodes = u32::try_from(numbers.first().copied().unwrap_or(10_000)).unwrap();
-    let seconds = numbers.get(1).copied().unwrap_or(600);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(whole(nodes, seconds));
 }

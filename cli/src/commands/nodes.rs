@@ -149,7 +149,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     fields.colours(context.colours).print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {
-        let mut allocs = show::readable(context.err, cluster.store.allocs_listed(ids).await?)?;
+        let mut allocs = show::readable(context.err, cluster.store.allocs_listed(ids.iter().copied()).await?)?;
         allocs.sort_by_key(|a| a.id());
         let cells = |alloc: &Alloc| {
             let seen = &alloc.summary;

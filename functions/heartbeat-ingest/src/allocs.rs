@@ -202,7 +202,7 @@ impl Applying<'_> {
     async fn absence(&mut self, report: &AllocReport, bad: &BTreeSet<AllocId>) -> Result<(), Refusal> {
         let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).chain(bad.iter().copied()).collect();
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
-        for id in live.difference(&listed) {
+        for id in live.iter().filter(|id| !listed.contains(id)) {
             let mut read = self.ingest.store.alloc(*id).await;
             for race in 0..RACES {
                 let row = match read {

@@ -25,7 +25,8 @@ use model::wire::{
     ErrorCode, HandleReport, HandleReportAnswer, MAX_DIGEST_BYTES, ReportCounter, ReportPart, ReportedHandle,
 };
 use model::{
-    ActionName, AllocSummary, BrakeKind, ClientStatus, Handle, HandleKind, HandleState, NodeRecord, NodeStatus,
+    ActionName, AllocIds, AllocSummary, BrakeKind, ClientStatus, Handle, HandleKind, HandleState, NodeRecord,
+    NodeStatus,
 };
 use runtime::clock::RunClock;
 use runtime::http::{Claim, Refusal, Request, first_part, report_of, reporting, standing, too_often};
@@ -128,7 +129,7 @@ struct Basis {
     handles: Vec<ReportedHandle>,
     /// The labels of other nodes whose lives are over.
     over: BTreeSet<String>,
-    allocs: BTreeSet<AllocId>,
+    allocs: AllocIds,
     used_caches: BTreeSet<String>,
     complete: BTreeMap<AllocId, Time>,
     is_every_row_read: bool,
@@ -217,7 +218,7 @@ impl Applying<'_> {
         &self,
         handles: &mut Vec<ReportedHandle>,
         rows: &[Handle],
-        live: &BTreeSet<AllocId>,
+        live: &AllocIds,
     ) -> Result<BTreeMap<AllocId, Time>, WriteError> {
         let known: BTreeSet<&str> = rows.iter().map(|row| row.handle.as_str()).collect();
         let id = |handle: &ReportedHandle| handle.handle.parse().ok().filter(|id| !live.contains(id));
@@ -272,7 +273,7 @@ impl Applying<'_> {
         &self,
         handles: &[ReportedHandle],
         rows: &[Handle],
-        allocs: &BTreeSet<AllocId>,
+        allocs: &AllocIds,
     ) -> Result<Option<BTreeSet<String>>, WriteError> {
         let is_in_use = |row: &&Handle| matches!(row.state, HandleState::Creating | HandleState::Live);
         let in_use: BTreeSet<&str> = rows.iter().filter(is_in_use).map(|row| row.handle.as_str()).collect();

@@ -9,7 +9,7 @@ use model::handle::{Judgement, ReportRules, Sighting, cache_name};
 use model::ids::{AllocId, NodeId};
 use model::time::{Span, Time};
 use model::wire::ReportedHandle;
-use model::{Handle, HandleState, MAX_DUE_S};
+use model::{AllocIds, Handle, HandleState, MAX_DUE_S};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ pub(crate) struct OfNode<'a> {
     /// The labels of other nodes whose lives are over.
     pub(crate) over: &'a BTreeSet<String>,
     /// The live allocs of the node.
-    pub(crate) allocs: &'a BTreeSet<AllocId>,
+    pub(crate) allocs: &'a AllocIds,
     /// The caches that these allocs name.
     pub(crate) used_caches: &'a BTreeSet<String>,
     /// The complete allocs of the node whose containers the report lists, and when they ended.

@@ -29,6 +29,7 @@
 pub mod action;
 pub mod after;
 pub mod alloc;
+mod alloc_ids;
 pub mod amounts;
 pub mod announced;
 pub mod array;
@@ -88,6 +89,7 @@ pub mod wire;
 pub mod work;
 
 pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
+pub use alloc_ids::AllocIds;
 pub use end_cause::{EndCause, Ending};
 pub use enums::{
     ActionName, AfterEnd, Arch, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState,

@@ -3,6 +3,7 @@
 //! Guarantees: a summary reads the same from an index as from the table.
 //! Does not: change anything. `job` and `alloc` hold the state machines.
 
+use crate::alloc_ids::AllocIds;
 use crate::array::ArrayLimit;
 use crate::enums::{AfterEnd, ClientStatus, Desired, JobState};
 use crate::failure_policy::FailurePolicy;
@@ -52,8 +53,8 @@ pub struct JobSummary {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub done: BTreeSet<u32>,
     /// The live allocs of the job.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub allocs: BTreeSet<AllocId>,
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub allocs: AllocIds,
 }
 
 impl JobSummary {

@@ -22,7 +22,7 @@ use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId};
 use model::policy::Policy;
 use model::time::{Span, Time};
-use model::{AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Life, NodeRecord, NodeState};
+use model::{AllocIds, AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Life, NodeRecord, NodeState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -285,7 +285,8 @@ impl Observation {
         let unreadable: BTreeSet<AllocId> =
             read.unreadable.iter().filter_map(|row| row.text("alloc_id")?.parse().ok()).collect();
         let lives = self.nodes.iter().filter_map(NodeRecord::life);
-        let partially_read = lives.filter(|life| !life.allocs.is_disjoint(&unreadable)).map(|life| life.node_id);
+        let partially_read =
+            lives.filter(|life| life.allocs.iter().any(|id| unreadable.contains(id))).map(|life| life.node_id);
         self.partially_read.extend(partially_read.collect::<Vec<_>>());
         self.quarantined.unreadable(read.unreadable);
         Ok(())
@@ -296,8 +297,8 @@ impl Observation {
     /// final by now, or newer than the record.
     async fn complete(&mut self, store: &Store) -> Result<(), ObserveError> {
         let shown: BTreeSet<AllocId> = self.allocs.iter().map(|a| a.alloc_id).collect();
-        let of_jobs = self.jobs.iter().flat_map(|j| j.allocs.difference(&shown).copied());
-        let mut ask: BTreeSet<AllocId> = of_jobs.collect();
+        let of_jobs = self.jobs.iter().flat_map(|j| j.allocs.iter().copied());
+        let mut ask: BTreeSet<AllocId> = of_jobs.filter(|id| !shown.contains(id)).collect();
         // The index shows only a part of a row. If the other part cannot be read, no node gets the order to start.
         let latest = self.observed_at - Span::from_s(self.policy.sweep.creating_s);
         let waits = |alloc: &&AllocSummary| alloc.client == ClientStatus::Pending && alloc.placed_at <= latest;
@@ -323,14 +324,16 @@ impl Observation {
     /// The nodes whose record lists other allocs than this observation has for them, each with the allocs that
     /// differ.
     fn differing(&self) -> impl Iterator<Item = (NodeId, BTreeSet<AllocId>)> {
-        let mut shown: BTreeMap<NodeId, BTreeSet<AllocId>> = BTreeMap::new();
+        let mut shown: BTreeMap<NodeId, Vec<AllocId>> = BTreeMap::new();
         for alloc in &self.allocs {
-            shown.entry(alloc.node_id).or_default().insert(alloc.alloc_id);
+            shown.entry(alloc.node_id).or_default().push(alloc.alloc_id);
         }
         let lives = self.nodes.iter().filter_map(NodeRecord::life);
         lives.filter_map(move |life| {
-            let shown = shown.remove(&life.node_id).unwrap_or_default();
-            let differ: BTreeSet<AllocId> = shown.symmetric_difference(&life.allocs).copied().collect();
+            let shown = AllocIds::from(shown.remove(&life.node_id).unwrap_or_default());
+            let missed = life.allocs.iter().filter(|id| !shown.contains(id));
+            let differ: BTreeSet<AllocId> =
+                shown.iter().filter(|id| !life.allocs.contains(id)).chain(missed).copied().collect();
             (!differ.is_empty()).then_some((life.node_id, differ))
         })
     }

@@ -8,21 +8,22 @@ use model::NodeRecord;
 use model::action::LockKey;
 use model::ids::{NodeId, Slot, Ulid};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 
 /// The locks of one run, and the node records as this run knows them: as the run read them, or as it last wrote them.
-#[derive(Debug, Default)]
-pub struct RecordLocks {
+#[derive(Debug)]
+pub struct RecordLocks<'a> {
     locks: Mutex<HashMap<LockKey, Arc<tokio::sync::Mutex<()>>>>,
-    records: Mutex<HashMap<Slot, NodeRecord>>,
+    /// In the order of the slots.
+    read: &'a [NodeRecord],
+    written: Mutex<HashMap<Slot, NodeRecord>>,
 }
 
-impl RecordLocks {
-    /// The locks of a new run, all free, with these records as read.
-    pub fn new(records: &[NodeRecord]) -> Self {
-        let records = records.iter().map(|r| (r.slot, r.clone())).collect();
-        Self { locks: Mutex::default(), records: Mutex::new(records) }
+impl<'a> RecordLocks<'a> {
+    /// The locks of a new run, all free, with these records as read, in the order of the slots.
+    pub fn new(read: &'a [NodeRecord]) -> Self {
+        Self { locks: Mutex::default(), read, written: Mutex::default() }
     }
 
     /// Takes all of these locks. Waits until each is free.
@@ -39,9 +40,14 @@ impl RecordLocks {
         guards
     }
 
+    fn written(&self) -> MutexGuard<'_, HashMap<Slot, NodeRecord>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The record of a slot as this run knows it.
     pub fn record(&self, slot: Slot) -> Option<NodeRecord> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).get(&slot).cloned()
+        let written = self.written().get(&slot).cloned();
+        written.or_else(|| self.read.get(self.read.binary_search_by_key(&slot, |r| r.slot).ok()?).cloned())
     }
 
     /// The record of a node, if it still has its slot.
@@ -51,9 +57,10 @@ impl RecordLocks {
 
     /// The records of the nodes of one launch, which share a ULID, in the order of their slots.
     pub fn of_launch(&self, launch: Ulid) -> Vec<NodeRecord> {
-        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.written();
+        let unchanged = self.read.iter().filter(|record| !written.contains_key(&record.slot));
         let is_its = |record: &&NodeRecord| record.node_id().is_some_and(|node_id| node_id.ulid() == launch);
-        let mut found: Vec<NodeRecord> = records.values().filter(is_its).cloned().collect();
+        let mut found: Vec<NodeRecord> = unchanged.chain(written.values()).filter(is_its).cloned().collect();
         found.sort_by_key(|record| record.slot);
         found
     }
@@ -66,6 +73,29 @@ impl RecordLocks {
 
     /// Remembers a record as this run wrote it.
     pub fn wrote(&self, record: NodeRecord) {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(record.slot, record);
+        self.written().insert(record.slot, record);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fixtures;
+
+    #[test]
+    fn a_record_is_as_read_until_this_run_writes_it() {
+        let read = [1, 2, 4].map(fixtures::assigned);
+        let locks = RecordLocks::new(&read);
+        let launch = |n: u32| locks.of_launch(fixtures::node_id(n).ulid());
+        assert_eq!(locks.record(fixtures::slot(2)).as_ref(), Some(&read[1]));
+        assert_eq!(locks.record(fixtures::slot(3)), None);
+        assert_eq!(launch(2), [read[1].clone()]);
+
+        let (changed, added) = (fixtures::bound(2), fixtures::assigned(3));
+        locks.wrote(changed.clone());
+        locks.wrote(added.clone());
+        assert_eq!(locks.record(fixtures::slot(2)), Some(changed.clone()));
+        assert_eq!(locks.record(fixtures::slot(3)), Some(added));
+        assert_eq!(launch(2), [changed]);
     }
 }

@@ -62,7 +62,7 @@ pub struct Run<'a> {
     pub store: &'a Store,
     pub seen: &'a Observation,
     pub clock: RunClock,
-    pub locks: RecordLocks,
+    pub locks: RecordLocks<'a>,
     events: Mutex<Events>,
 }
 

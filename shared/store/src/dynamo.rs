@@ -5,8 +5,8 @@
 //! the same row again.
 //! Does not: decide what to read or write.
 
+use crate::answered::Answered;
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
-use crate::lists::List;
 use crate::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
 use crate::write::{Aliases, Effect, Item, Key, Write};
 use async_trait::async_trait;
@@ -14,6 +14,7 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::query::{Query as QueryOperation, QueryOutput};
 use aws_sdk_dynamodb::operation::scan::{Scan as ScanOperation, ScanOutput};
+use aws_sdk_dynamodb::operation::update_item::{UpdateItem as UpdateOperation, UpdateItemOutput};
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
     KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, PutRequest,
@@ -358,7 +359,7 @@ impl Db for Dynamo {
         if let (Some(range), Some(bound)) = (key.range, bound) {
             condition.push_str(&format!(" AND {} {bound}", aliases.name(range.name)));
         }
-        let list = List::new(&QueryOperation::new(), |next| {
+        let answered = Answered::new(&QueryOperation::new(), |next| {
             Output::erase(QueryOutput::builder().set_last_evaluated_key(next).build())
         });
         let answer = self
@@ -374,11 +375,14 @@ impl Db for Dynamo {
             .set_limit(query.limit)
             .set_exclusive_start_key(from)
             .customize()
-            .interceptor(list.clone())
+            .interceptor(answered.clone())
             .send()
             .await
             .map_err(|e| db_error("Query", &table, &e))?;
-        Ok(Page { items: list.rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page {
+            items: answered.rows(answer.items.unwrap_or_default()),
+            next: answer.last_evaluated_key.filter(|k| !k.is_empty()),
+        })
     }
 
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
@@ -387,7 +391,7 @@ impl Db for Dynamo {
         let (projection, aliases) = self.projection(table, index).unzip();
         let mut aliases = aliases.unwrap_or_default();
         let filter = only.and_then(|only| aliases.condition(&[only.condition()]));
-        let list = List::new(&ScanOperation::new(), |next| {
+        let answered = Answered::new(&ScanOperation::new(), |next| {
             Output::erase(ScanOutput::builder().set_last_evaluated_key(next).build())
         });
         let answer = self
@@ -405,11 +409,14 @@ impl Db for Dynamo {
             .set_total_segments(segment.map(|s| s.of))
             .set_exclusive_start_key(from)
             .customize()
-            .interceptor(list.clone())
+            .interceptor(answered.clone())
             .send()
             .await
             .map_err(|e| db_error("Scan", &name, &e))?;
-        Ok(Page { items: list.rows(answer.items), next: answer.last_evaluated_key.filter(|k| !k.is_empty()) })
+        Ok(Page {
+            items: answered.rows(answer.items.unwrap_or_default()),
+            next: answer.last_evaluated_key.filter(|k| !k.is_empty()),
+        })
     }
 
     async fn write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
@@ -441,9 +448,13 @@ impl Db for Dynamo {
             Effect::Update { set, remove } => {
                 let change = aliases.update(set, remove);
                 let update = self.client.update_item().table_name(&table).set_key(key).update_expression(change);
+                let answered =
+                    Answered::new(&UpdateOperation::new(), |_| Output::erase(UpdateItemOutput::builder().build()));
                 let answer = conditional!(update, condition, aliases)
                     .return_values(if wants { ReturnValue::AllNew } else { ReturnValue::None })
                     .return_values_on_condition_check_failure(on_failure)
+                    .customize()
+                    .interceptor(answered.clone())
                     .send()
                     .await
                     .map_err(|e| {
@@ -454,7 +465,7 @@ impl Db for Dynamo {
                         };
                         write_error("UpdateItem", &table, &e, row)
                     })?;
-                Ok(answer.attributes.map(Row::from))
+                Ok(answered.rows(answer.attributes).pop())
             }
             Effect::Delete => {
                 let delete = self.client.delete_item().table_name(&table).set_key(key);

@@ -10,6 +10,7 @@
 //! Guarantees: every write is conditional (`docs/rules.md#R3`).
 //! Does not: decide anything.
 
+mod answered;
 mod compressed;
 mod conditions;
 mod db;
@@ -23,7 +24,6 @@ mod handles;
 mod job_event;
 mod json;
 mod listed;
-mod lists;
 pub mod placing;
 mod queue;
 mod raw;

@@ -240,6 +240,10 @@ impl Part {
 
 /// Both lists together. A job that is placed between the two queries is in both, and its second row is newer.
 pub fn placed_last(waiting: Vec<JobSummary>, placed: Vec<JobSummary>) -> Vec<JobSummary> {
+    // In a large fleet with an empty queue, two copies of this list would be the most memory of a run.
+    if waiting.is_empty() {
+        return placed;
+    }
     let newer: HashSet<JobId> = placed.iter().map(|job| job.job_id).collect();
     let mut jobs = waiting;
     jobs.retain(|job| !newer.contains(&job.job_id));

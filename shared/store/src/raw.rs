@@ -17,21 +17,23 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// One page of a list.
+/// The rows that a request is answered with.
 #[derive(Debug)]
-pub(crate) struct RawPage {
+pub(crate) struct RawAnswer {
     pub(crate) rows: Vec<Box<RawValue>>,
-    /// Where the next page begins; `None` on the last page.
+    /// Where the next page of a list begins; `None` on the last page.
     pub(crate) next: Option<Item>,
 }
 
-/// Reads the page in an answer to a query or a scan. `None` if this module cannot read the answer.
-pub(crate) fn page(answer: &[u8]) -> Option<RawPage> {
+/// Reads the answer to a query, a scan or an update. `None` if this module cannot read the answer.
+pub(crate) fn answer(answer: &[u8]) -> Option<RawAnswer> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Answer<'a> {
         #[serde(borrow, default)]
         items: Vec<&'a RawValue>,
+        #[serde(borrow)]
+        attributes: Option<&'a RawValue>,
         #[serde(borrow)]
         last_evaluated_key: Option<&'a RawValue>,
     }
@@ -40,7 +42,8 @@ pub(crate) fn page(answer: &[u8]) -> Option<RawPage> {
         Some(key) => Some(item(key.get())?),
         None => None,
     };
-    Some(RawPage { rows: answer.items.into_iter().map(ToOwned::to_owned).collect(), next })
+    let rows = answer.items.into_iter().chain(answer.attributes);
+    Some(RawAnswer { rows: rows.map(ToOwned::to_owned).collect(), next })
 }
 
 /// The record of a row. `None` if the row must be read through its attributes.
@@ -369,15 +372,17 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_its_rows_and_says_where_the_next_one_begins() {
+    fn an_answer_has_its_rows_and_says_where_the_next_page_begins() {
         let answer = json!({"Count": 1, "Items": [{"slot": {"N": "3"}}], "LastEvaluatedKey": {"slot": {"N": "3"}}});
-        let read = page(answer.to_string().as_bytes()).unwrap();
+        let read = super::answer(answer.to_string().as_bytes()).unwrap();
         assert_eq!(read.rows.iter().map(|row| row.get()).collect::<Vec<_>>(), [r#"{"slot":{"N":"3"}}"#]);
         assert_eq!(read.next, Some(Item::from([("slot".to_owned(), AttributeValue::N("3".into()))])));
-        let last = page(br#"{"Items": [], "Count": 0}"#).unwrap();
+        let last = super::answer(br#"{"Items": [], "Count": 0}"#).unwrap();
         assert!(last.rows.is_empty() && last.next.is_none());
+        let updated = super::answer(br#"{"Attributes": {"slot": {"N": "4"}}}"#).unwrap();
+        assert_eq!(updated.rows.iter().map(|row| row.get()).collect::<Vec<_>>(), [r#"{"slot": {"N": "4"}}"#]);
         for none in [&b""[..], b"{", b"[]", br#"{"Items": {}}"#, br#"{"LastEvaluatedKey": {"slot": {"X": "3"}}}"#] {
-            assert!(page(none).is_none(), "{}", String::from_utf8_lossy(none));
+            assert!(super::answer(none).is_none(), "{}", String::from_utf8_lossy(none));
         }
     }
 }

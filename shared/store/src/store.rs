@@ -112,9 +112,15 @@ impl Store {
 
     /// A list, read to its last page; one page of it, if the query has a limit.
     pub(crate) async fn query<R: Readable>(&self, query: &Query) -> Result<Listed<R>, DbError> {
-        let most = if query.limit.is_some() { 0 } else { usize::MAX };
-        let (rows, _) = self.rows(query, None, most).await?;
-        Ok(Listed::of(query.table, &rows))
+        let (mut listed, mut from) = (Listed::default(), None);
+        loop {
+            let (page, rest) = self.rows(query, from, 0).await?;
+            page.iter().for_each(|row| listed.add(query.table, row));
+            from = rest;
+            if from.is_none() || query.limit.is_some() {
+                return Ok(listed);
+            }
+        }
     }
 
     /// Reads pages of a list until it has at least `most` rows. Returns the rows, and where the rest begins.

@@ -22,6 +22,7 @@
 //! Rules: `docs/rules.md#section-6` and `docs/rules.md#packs`.
 
 use crate::after::MAX_AFTER;
+use crate::alloc_ids::AllocIds;
 use crate::elements::{Counts, Outcome, Results};
 use crate::end_cause::{EndCause, Ending, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
@@ -106,7 +107,7 @@ impl Job {
                 after: spec.after,
                 tries: Tries { elements, ..Tries::default() },
                 done: BTreeSet::new(),
-                allocs: BTreeSet::new(),
+                allocs: AllocIds::default(),
             },
             work: spec.work,
             env: spec.env,

@@ -1,5 +1,6 @@
 use super::*;
 use crate::alloc::Alloc;
+use crate::alloc_ids::AllocIds;
 use crate::elements::Pack;
 use crate::enums::{AfterEnd, MarketNeed};
 use crate::fixtures::{self, at};
@@ -248,7 +249,8 @@ fn a_bad_submission_lists_every_mistake() {
 fn placing(members: u32) -> (Job, Vec<AllocSummary>) {
     let (job, allocs) = placed(3, 0, 0);
     let ids: Vec<AllocId> = allocs.iter().map(|alloc| alloc.alloc_id).collect();
-    let queued = Job { summary: JobSummary { state: JobState::Queued, allocs: BTreeSet::new(), ..job.summary }, ..job };
+    let queued =
+        Job { summary: JobSummary { state: JobState::Queued, allocs: AllocIds::default(), ..job.summary }, ..job };
     (queued.with_placed(&ids[..members as usize]).unwrap(), allocs)
 }
 

@@ -8,6 +8,7 @@ use super::{
     Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, NodeRecord, NodeState, NotPossible, Offering,
     ShuttingDown, Version, short_reason,
 };
+use crate::alloc_ids::AllocIds;
 use crate::batch::Batch;
 use crate::enums::{Intent, NodeStatus};
 use crate::ids::{AllocId, NodeId, Slot};
@@ -15,7 +16,6 @@ use crate::instance::NewInstance;
 use crate::output::{Follow, MAX_FOLLOWS};
 use crate::time::Time;
 use crate::wire::Heartbeat;
-use std::collections::BTreeSet;
 
 /// A new life of a slot, and its launch call.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl NodeRecord {
             drain_by_at: None,
             interrupt_at: None,
             absent_since_at: None,
-            allocs: BTreeSet::new(),
+            allocs: AllocIds::default(),
             follows: Vec::new(),
         };
         Ok(Self {

@@ -3,10 +3,11 @@
 //! Guarantees: each state holds only the data of that state; the rules for "takes work" and "may update allocs" are only here.
 //! Does not: change anything; `transitions` does.
 
+use crate::alloc_ids::AllocIds;
 use crate::batch::Batch;
 use crate::end_cause::{EndCause, Ending};
 use crate::enums::{Intent, Market, NodeStateName, NodeStatus};
-use crate::ids::{AllocId, NodeId, Slot};
+use crate::ids::{NodeId, Slot};
 use crate::instance::NewInstance;
 use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
@@ -14,7 +15,6 @@ use crate::output::{FOLLOW_LASTS, Follow};
 use crate::reservation::Reserved;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::fmt;
 
 /// The longest `reason` kept on a record, in bytes. With a small record, a heartbeat costs one write unit.
@@ -151,8 +151,8 @@ pub struct Life {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent_since_at: Option<Time>,
     /// The node's live allocs.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub allocs: BTreeSet<AllocId>,
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub allocs: AllocIds,
     /// The readers of output of this node's allocs: at most [`crate::output::MAX_FOLLOWS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub follows: Vec<Follow>,

@@ -1,4 +1,4 @@
-//! Reads the answers to queries and scans in the SDK's place.
+//! Reads the rows of answers in the SDK's place: those of queries and scans, and the one of an update.
 //!
 //! The SDK makes maps of each row. For 10,000 rows, these maps are more than half of the CPU of a run. So the SDK gets the answer
 //! without its rows, and each [`Row`] gets its text.
@@ -6,7 +6,7 @@
 //! Does not: send, sign or repeat a request.
 
 use crate::db::Row;
-use crate::raw::{self, RawPage};
+use crate::raw::{self, RawAnswer};
 use crate::write::Item;
 use aws_sdk_dynamodb::config::interceptors::BeforeSerializationInterceptorContextRef;
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept};
@@ -19,9 +19,9 @@ use aws_smithy_types::config_bag::FrozenLayer;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One request for a list.
+/// The rows that one request is answered with.
 #[derive(Clone, Debug)]
-pub(crate) struct List(Arc<Reader>);
+pub(crate) struct Answered(Arc<Reader>);
 
 struct Reader {
     /// How the SDK reads an answer.
@@ -37,21 +37,21 @@ impl fmt::Debug for Reader {
     }
 }
 
-impl List {
+impl Answered {
     pub(crate) fn new(operation: &impl RuntimePlugin, output: fn(Option<Item>) -> Output) -> Self {
         Self(Arc::new(Reader { sdk: operation.config(), output, rows: Mutex::default() }))
     }
 
     /// The rows of the answer. `by_sdk` has the rows that the SDK read, if it read the answer.
-    pub(crate) fn rows(&self, by_sdk: Option<Vec<Item>>) -> Vec<Row> {
+    pub(crate) fn rows(&self, by_sdk: impl IntoIterator<Item = Item>) -> Vec<Row> {
         let read = self.0.rows.lock().unwrap_or_else(PoisonError::into_inner).take();
-        read.unwrap_or_else(|| by_sdk.unwrap_or_default().into_iter().map(Row::from).collect())
+        read.unwrap_or_else(|| by_sdk.into_iter().map(Row::from).collect())
     }
 }
 
-impl Intercept for List {
+impl Intercept for Answered {
     fn name(&self) -> &'static str {
-        "List"
+        "Answered"
     }
 
     fn read_before_execution(
@@ -66,14 +66,14 @@ impl Intercept for List {
     }
 }
 
-impl DeserializeResponse for List {
+impl DeserializeResponse for Answered {
     fn deserialize_nonstreaming_with_config(
         &self,
         response: &HttpResponse,
         config: &ConfigBag,
     ) -> Result<Output, OrchestratorError<Error>> {
         let answer = response.body().bytes().filter(|_| response.status().is_success());
-        if let Some(RawPage { rows, next }) = answer.and_then(raw::page) {
+        if let Some(RawAnswer { rows, next }) = answer.and_then(raw::answer) {
             let rows = rows.into_iter().map(Row::from).collect();
             *self.0.rows.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows);
             return Ok((self.0.output)(next));
