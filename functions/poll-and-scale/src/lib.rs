@@ -139,17 +139,14 @@ async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<Turn, Obse
     let by_event = by_event(input);
     for _ in 0..RACES {
         let last: LastRun = store.entry(&ControlKey::LastRun).await?;
-        let gap = if by_event { gap_now(store).await? } else { Span::ZERO };
         // A time far ahead is from a wrong clock. It must not keep every run from its turn.
         let can_be = |at: &Time| at.since(now) <= LONGEST_WAIT;
-        let due = last.since_at().filter(can_be).map_or(now, |at| at + gap).max(now);
-        let (after, turn) = if due == now {
-            (last.begun(now), Turn::Now)
-        } else if last.promised_at(now).is_some_and(|at| can_be(&at)) {
+        if by_event && last.promised_at(now).is_some_and(|at| can_be(&at)) {
             return Ok(Turn::Left);
-        } else {
-            (last.promised(due), Turn::At(due))
-        };
+        }
+        let gap = if by_event { gap_now(store).await? } else { Span::ZERO };
+        let due = last.since_at().filter(can_be).map_or(now, |at| at + gap).max(now);
+        let (after, turn) = if due == now { (last.begun(now), Turn::Now) } else { (last.promised(due), Turn::At(due)) };
         match store.write_entry(&last, &after).await {
             Ok(_) => return Ok(turn),
             Err(WriteError::Db(e)) => return Err(e.into()),

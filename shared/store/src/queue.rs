@@ -240,7 +240,7 @@ impl Part {
 
 /// Both lists together. A job that is placed between the two queries is in both, and its second row is newer.
 pub fn placed_last(waiting: Vec<JobSummary>, placed: Vec<JobSummary>) -> Vec<JobSummary> {
-    // In a large fleet with an empty queue, two copies of this list would be the most memory of a run.
+    // Otherwise, a large fleet with an empty queue would have its placed jobs in memory twice.
     if waiting.is_empty() {
         return placed;
     }

@@ -207,7 +207,8 @@ async fn life_of_a_job(handle_report: Use) -> Lifetime {
         Kind::Heartbeat => heartbeat,
         Kind::HandleReport => handle_report,
         Kind::Woken => run[&Kind::Poll],
-        Kind::Left => i.used,
+        // A run of clean-stale-records reads one page of the jobs, however many there are: the bill counts a whole page.
+        Kind::Left | Kind::Clean => i.used,
         kind => run.get(&kind).copied().unwrap_or_default(),
     });
     let finished_bytes = (bytes(&fleet, &[Table::Jobs, Table::Allocs]) - before.0) / count;

@@ -111,7 +111,7 @@ fn times() -> Vec<String> {
     vec![
         format!("| heartbeat, handle report without news | {HEARTBEAT_MS} | one call of DynamoDB |"),
         format!("| report with news | {REPORT_MS} | some calls, one after the other |"),
-        format!("| event that comes too soon | {LEFT_MS} | two calls |"),
+        format!("| event that comes too soon | {LEFT_MS} | one call |"),
         format!("| run with {few} nodes | {few_ms} | an idle run with the embedded DynamoDB on one core |"),
         format!("| run with {many} nodes | {many_ms} | the same |"),
         format!("| what a job, or a life of a node, adds to the runs | {ACTIONS_MS} | its writes |"),
