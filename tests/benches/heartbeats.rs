@@ -81,7 +81,8 @@ fn key() -> NodeKey {
     "5a".repeat(32).parse().unwrap()
 }
 
-/// The URL of an embedded DynamoDB of this process, its tables, and their policy for so many nodes.
+/// Starts an embedded DynamoDB in this process, and makes its tables and a policy for so many nodes. Returns its URL, the
+/// tables and the policy.
 async fn database(nodes: u32) -> (String, Store, Policy) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

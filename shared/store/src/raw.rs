@@ -313,7 +313,7 @@ mod tests {
     }
 
     /// Reads the row from its attributes and from its text, as each of its types. Both ways must give the same record, or the same
-    /// error. Returns which of them gave a record: the attributes, and the text alone.
+    /// error. Returns whether the attributes gave a record, and whether the text alone gave one.
     fn reads(table: Table, item: &Item) -> Vec<(bool, bool)> {
         fn one<R: Readable + PartialEq + fmt::Debug>(table: Table, item: &Item) -> (bool, bool) {
             let text = sent(item).to_string();
