@@ -5,6 +5,7 @@
     overhead.py starts 500      from submit to start on a node that is up, and from an end to the next start, with the default times
     overhead.py elements 10000  what an element of a pack costs beside its command, which does nothing
     overhead.py jobs 1000       the same of a job of its own
+    overhead.py cpu 200         the CPU time of the agents and of what they start, for a job that does nothing and for one that runs
     overhead.py seats 20000     what a list costs with so many jobs that wait and so many that ended, and with a tenth of them
 
 Beside nodekeeper run GNU parallel, HyperQueue (`pip install hyperqueue`) and Slurm (Debian's `slurmctld slurmd slurm-client munge`, as
@@ -33,6 +34,8 @@ RELEASE = ROOT / "target/release/nodekeeper"
 # The highest ratio to GNU parallel, and the highest exponent of growth, which `--floor` accepts.
 MOST_OF_AN_ELEMENT = 8.0
 MOST_GROWTH = 0.9
+# The most CPU time of an agent for a job that runs, in ms a second.
+MOST_OF_A_RUNNING_JOB = 4.0
 POLICY = """
 [nodes]
 max = {nodes}
@@ -165,6 +168,39 @@ def jobs(count):
     compared(f"jobs: {count}", ms, others)
 
 
+def agents_ms():
+    """The CPU time of all agents so far, and of what they started and waited for, in ms."""
+    own, started = 0, 0
+    for comm in pathlib.Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            # Supervisors and helpers have the name of /proc/self/exe.
+            if comm.read_text() == "nodekeeper-agen\n":
+                fields = comm.with_name("stat").read_text().rpartition(")")[2].split()
+                own += int(fields[11]) + int(fields[12])
+                started += int(fields[13]) + int(fields[14])
+    tick_ms = 1000 / os.sysconf("SC_CLK_TCK")
+    return own * tick_ms, started * tick_ms
+
+
+def cpu(count):
+    with fleet(2, 1) as local:
+        local.run("submit", "--wait", "--count", "4", "--", "true")
+        own, started = agents_ms()
+        local.run("submit", "--wait", "--count", str(count), "--", "true")
+        time.sleep(1)
+        own, started = agents_ms()[0] - own, agents_ms()[1] - started
+        line("CPU time of the agents, for a job of `true`", own / count, "ms")
+        line("CPU time of what they start, for a job of `true`", started / count, "ms")
+        local.run("submit", "--count", "4", "--name", "long", "--", "sleep", "600")
+        while len(json.loads(local.run("jobs", "--state", "running", "--json").stdout)) < 4:
+            time.sleep(1)
+        seconds, own = 20, agents_ms()[0]
+        time.sleep(seconds)
+        own = (agents_ms()[0] - own) / 4 / seconds
+        line("CPU time of an agent, for a job that runs", own, "ms", "a second")
+        below("ms of CPU time a second for a job that runs", own, MOST_OF_A_RUNNING_JOB)
+
+
 def seats(count):
     """Lists and views with a tenth of the jobs, and with all: the exponent says how they grow."""
     times = {}
@@ -202,7 +238,7 @@ def seats(count):
 
 
 def main():
-    parts = {"starts": (starts, 20), "elements": (elements, 5000), "jobs": (jobs, 300), "seats": (seats, 5000)}
+    parts = {"starts": (starts, 20), "elements": (elements, 5000), "jobs": (jobs, 300), "cpu": (cpu, 100), "seats": (seats, 5000)}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="?", choices=parts)
     parser.add_argument("count", nargs="?", type=int)

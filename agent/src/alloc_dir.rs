@@ -229,8 +229,9 @@ impl AllocDir {
         give_to_job(&temp, task)?;
         // The job's user may enter the directory, but cannot list it.
         fs::set_permissions(&temp, fs::Permissions::from_mode(0o711))?;
-        atomic_file::replace(&temp.join("label"), task.node_id.to_string().as_bytes())?;
-        atomic_file::replace(&temp.join("task.json"), &serde_json::to_vec(task)?)?;
+        atomic_file::write_synced(&temp.join("label"), task.node_id.to_string().as_bytes())?;
+        atomic_file::write_synced(&temp.join("task.json"), &serde_json::to_vec(task)?)?;
+        atomic_file::sync_dir(&temp)?;
         fs::rename(&temp, &self.0)?;
         self.0.parent().map_or(Ok(()), atomic_file::sync_dir)
     }

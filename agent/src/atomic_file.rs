@@ -105,10 +105,10 @@ impl Spare {
         let wanted = bytes.max(self.bytes) as u64;
         let len = file.metadata()?.len();
         if len < wanted {
-            // Writes the bytes instead of only making the file longer: a file with holes takes up no space.
+            // Writes the bytes instead of only making the file longer: a file with holes takes up no space. The file system counts
+            // the space of what was written at once, so this needs no sync.
             file.seek(SeekFrom::Start(len))?;
             io::copy(&mut io::repeat(b' ').take(wanted.saturating_mul(2).saturating_sub(len)), &mut file)?;
-            file.sync_all()?;
             file.rewind()?;
         }
         Ok(file)
@@ -143,13 +143,15 @@ fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".tmp-{}-{n}", std::process::id()));
     let temp = path.with_file_name(name);
-    let write = || {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temp)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&temp)))?;
+    write_synced(&temp, bytes).inspect_err(|_| drop(fs::remove_file(&temp)))?;
     Ok(temp)
+}
+
+/// Writes a file that no reader looks at yet. Its content is on disk then; its name is when [`sync_dir`] was called.
+pub fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 #[cfg(test)]

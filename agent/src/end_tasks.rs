@@ -64,7 +64,7 @@ pub(crate) async fn end_processes(program: &Path, dir: &AllocDir, start: &StartR
     match dir.task()?.and_then(|task| task.isolation) {
         None => Ok(()),
         Some(isolation) => {
-            isolation.end(program).await;
+            isolation.end(program, dir.path()).await;
             dir.close()
         }
     }

@@ -9,10 +9,14 @@ use crate::elements;
 use crate::output_files::output_tail;
 use crate::process_table::{self, ProcessEntry};
 use crate::protocol::Seen;
+use model::ids::AllocId;
 use model::wire::MAX_LOG_TAIL_BYTES;
 use model::{EndCause, Ending};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// The first argument of a supervisor.
 pub(crate) const RUN_ALLOC: &str = "run-alloc";
@@ -31,8 +35,10 @@ pub(crate) fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
 /// Who claimed the right to start the alloc. If the file is garbage, this is the supervisor that runs.
 pub(crate) fn started(dir: &AllocDir) -> io::Result<Option<StartRecord>> {
     let read = dir.start_record();
-    let garbage = read.as_ref().is_err_and(is_garbage);
-    let (true, Some(supervisor), Ok(Some(task))) = (garbage, supervisor_of(dir), dir.task()) else { return read };
+    if !read.as_ref().is_err_and(is_garbage) {
+        return read;
+    }
+    let (Some(supervisor), Ok(Some(task))) = (supervisor_of(dir), dir.task()) else { return read };
     Ok(Some(StartRecord { pid: supervisor.pid, start_ticks: supervisor.start_ticks, boot_id: task.boot_id }))
 }
 
@@ -61,11 +67,26 @@ pub(crate) fn is_garbage(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// The running supervisor of this alloc, found by its command line. The directory need not exist.
-pub(crate) fn supervisor_of(dir: &AllocDir) -> Option<ProcessEntry> {
-    let named = [RUN_ALLOC.as_bytes(), dir.path().as_os_str().as_encoded_bytes()];
-    let is_it = |pid: i32| process_table::arguments(pid).split(|b| *b == 0).skip(1).take(2).eq(named);
-    process_table::all().into_iter().find(|process| !process.zombie && is_it(process.pid))
+/// The running supervisor of this alloc, found by its command line. The directory need not exist. Reads the command line of every
+/// process of the machine.
+fn supervisor_of(dir: &AllocDir) -> Option<ProcessEntry> {
+    supervisors().find(|(_, path)| path == dir.path()).map(|(process, _)| process)
+}
+
+/// The allocs below the directory `allocs` that have a running supervisor.
+pub(crate) fn with_supervisors(allocs: &Path) -> BTreeSet<AllocId> {
+    let below = supervisors().filter(|(_, path)| path.parent() == Some(allocs));
+    below.filter_map(|(_, path)| path.file_name()?.to_str()?.parse().ok()).collect()
+}
+
+/// Each running supervisor, with the directory of its alloc.
+fn supervisors() -> impl Iterator<Item = (ProcessEntry, PathBuf)> {
+    process_table::all().into_iter().filter(|process| !process.zombie).filter_map(|process| {
+        let arguments = process_table::arguments(process.pid);
+        let mut arguments = arguments.split(|b| *b == 0).skip(1);
+        let path = arguments.next().filter(|first| *first == RUN_ALLOC.as_bytes()).and(arguments.next())?;
+        Some((process, Path::new(OsStr::from_bytes(path)).to_owned()))
+    })
 }
 
 /// Kills everything that runs for an alloc whose end nobody knows.
@@ -75,7 +96,7 @@ pub(crate) async fn end_unknown(dir: &AllocDir, program: &Path, why: String) -> 
         process_table::kill_session(supervisor.pid, supervisor.start_ticks);
     }
     if let Some(isolation) = dir.task().ok().flatten().and_then(|task| task.isolation) {
-        isolation.end(program).await;
+        isolation.end(program, dir.path()).await;
     }
     ExitRecord::of(EndCause::Lost { why })
 }

@@ -73,6 +73,8 @@ pub struct Runner {
     cache_labels: PathBuf,
     /// The supervisors that this agent started and has to reap. Init reaps the supervisors of an earlier agent.
     children: BTreeMap<AllocId, Child>,
+    /// The allocs whose supervisors ran when this agent started: an earlier agent started them.
+    inherited: BTreeSet<AllocId>,
     attempts: BTreeMap<AllocId, StartAttempts>,
     /// Exit records that could not be written.
     unwritten: BTreeMap<AllocId, ExitRecord>,
@@ -102,12 +104,14 @@ impl From<io::Error> for NoStart {
 impl Runner {
     pub fn new(settings: RunnerSettings, data: &DataDir) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
+        let inherited = ends::with_supervisors(&allocs);
         Self {
             settings,
             allocs,
             caches,
             cache_labels,
             children: BTreeMap::new(),
+            inherited,
             attempts: BTreeMap::new(),
             unwritten: BTreeMap::new(),
             ending: EndTasks::default(),
@@ -233,7 +237,12 @@ impl Runner {
                     max_tasks: ids.max_tasks,
                     private_mounts: ids.private_mounts,
                     closed,
-                    cgroup: ids.cgroups.as_ref().map(|parent| parent.join(order.alloc_id.to_string())),
+                    // A container has the group that its runtime makes.
+                    cgroup: ids
+                        .cgroups
+                        .as_ref()
+                        .filter(|_| order.work.image.is_none())
+                        .map(|parent| parent.join(order.alloc_id.to_string())),
                 });
             }
             JobUsers::Named(name) => task.job_user = Some(name.clone()),
@@ -388,7 +397,7 @@ impl Runner {
             return Ok(ended(&dir, exit));
         }
         let Some(start) = start else {
-            if !dir.path().exists() && self.has_started(id, &dir) {
+            if !dir.path().exists() && self.has_started(id) {
                 return Ok(self.end_unknown(id, &dir, "its directory is gone from its node".to_owned()).await);
             }
             // The alloc is not started, or its supervisor ended without a claim. A new supervisor is started for it.
@@ -408,9 +417,9 @@ impl Runner {
         self.end_without_supervisor(id, &dir, &start)
     }
 
-    /// Whether a supervisor was started for the alloc, by this agent or by an earlier one whose supervisor still runs.
-    fn has_started(&self, id: AllocId, dir: &AllocDir) -> bool {
-        self.attempts.get(&id).map_or_else(|| ends::supervisor_of(dir).is_some(), |attempts| attempts.started > 0)
+    /// Whether a supervisor was started for the alloc, by this agent or by an earlier one.
+    fn has_started(&self, id: AllocId) -> bool {
+        self.inherited.contains(&id) || self.attempts.get(&id).is_some_and(|attempts| attempts.started > 0)
     }
 
     /// Ends an alloc as lost, because its files do not say how it ends.

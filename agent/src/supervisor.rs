@@ -97,7 +97,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     meter.scratch().look_last(&dir.of_command());
     let usage = meter.usage();
     if let Some(isolation) = &task.isolation {
-        isolation.end(&context.program).await;
+        isolation.end(&context.program, dir.path()).await;
         // Processes that were ended just now may have become our children.
         reap_all();
     }

@@ -235,6 +235,27 @@ async fn what_left_its_process_group_and_its_parents_ends_with_the_alloc() {
     assert_eq!(process_table::of_user(ids.first), [] as [i32; 0]);
 }
 
+/// A machine without control groups. The chain of processes forks without end, and each of them ignores TERM.
+#[tokio::test]
+async fn everything_of_a_user_ends_without_a_control_group_too() {
+    needs_root!();
+    let ids = ids();
+    let (uid, reaper) = (ids.first, ids.first + 1);
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(dir.path().join("chain"), "trap '' TERM; setsid sh ./chain & exit").unwrap();
+    let mut user = Command::new("setpriv");
+    user.args(["--reuid", &uid.to_string(), "--regid", &uid.to_string(), "--clear-groups"]).current_dir(dir.path());
+    let mut begun = user.args(["sh", "-c", "setsid sh ./chain & exec sleep 1000"]).spawn().unwrap();
+    while process_table::of_user(uid).len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_nodekeeper-agent"));
+    nodekeeper_agent::isolation::end::end_user(program, uid, reaper).await;
+    assert_eq!(process_table::of_user(uid), [] as [i32; 0]);
+    begun.wait().unwrap();
+}
+
 #[tokio::test]
 async fn an_alloc_whose_supervisor_is_killed_leaves_nothing_running() {
     needs_root!();
@@ -275,13 +296,17 @@ async fn a_user_id_is_used_again_only_after_its_files_are_closed() {
 async fn what_a_job_leaves_in_a_shared_place_is_gone_when_it_has_ended() {
     needs_root!();
     let (mut node, ids) = (TestNode::new().await, ids());
-    // A job reaches this shared place only without namespaces. So the test leaves something there in the job's name.
-    let left = Path::new("/dev/shm").join(format!("nodekeeper-left-{}", ids.first));
-    node.with(|p| p.order(vec![order(0, "while ! test -e end; do sleep 0.05; done")]));
+    // A job shares the temporary directory that contains its own files, and no other one.
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::copy(node.dir.path().join("node.json"), dir.path().join("node.json")).unwrap();
+    node.dir = dir;
+    let left = Path::new("/tmp").join(format!("nodekeeper-left-{}", ids.first));
+    let script = format!("echo x > {}; echo > wrote; while ! test -e end; do sleep 0.05; done", left.display());
+    node.with(|p| p.order(vec![order(0, &script)]));
     node.start(&ids.args());
-    node.running(0).await;
-    std::fs::write(&left, "x").unwrap();
-    nix::unistd::chown(&left, Some(ids.first.into()), None).unwrap();
+    node.line_of(0, "wrote").await;
+    assert!(left.exists());
     std::fs::write(node.alloc_dir(0).join("work/end"), "").unwrap();
     node.end_of(0).await;
     assert!(!left.exists());

@@ -2,9 +2,9 @@
 //!
 //! Flow: this program is started again, as the helper `end-user`. The helper takes the user's rights to signal, and
 //! kills all processes of the user in one system call, which no fork can outrun.
-//! Guarantees: when [`end_user`] returns, no process of the user runs, whatever process group, session or control group
-//! it went to. No process of the user can signal the helper.
-//! Does not: end processes of other users.
+//! Guarantees: when [`end_user`] returns, no process of the user runs, whatever process group or session it went to. No process
+//! of the user can signal the helper.
+//! Does not: end processes of other users. An alloc with a control group does not need this, because no process leaves the group.
 
 use crate::process_table;
 use nix::errno::Errno;

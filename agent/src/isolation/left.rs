@@ -2,7 +2,8 @@
 //!
 //! Guarantees: an alloc that gets the id later finds no file, shared memory, semaphore or queue of an earlier one, also where
 //! the machine allows no private view of these places.
-//! Does not: look below directories of others there, or elsewhere: only these places are open to everybody.
+//! Does not: look at a place that the alloc had for itself, below directories of others, or elsewhere: only these places are
+//! open to everybody.
 
 use remove_tree::remove_tree;
 use std::fs;
@@ -19,23 +20,49 @@ const OPEN: [&str; 2] = ["/dev/shm", "/dev/mqueue"];
 /// The lists of System V objects, and the option of `ipcrm` that removes one.
 const SYSTEM_V: [(&str, &str); 3] = [("shm", "-m"), ("sem", "-s"), ("msg", "-q")];
 
-/// Removes everything that the user has left. Call this when no process of the user runs. What cannot be removed is logged.
-pub(super) fn remove_of_user(uid: u32) {
-    for dir in OPEN.into_iter().chain(TEMPORARY) {
-        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-        for entry in entries.filter(|e| fs::symlink_metadata(e.path()).is_ok_and(|found| found.uid() == uid)) {
-            if let Err(error) = remove_tree(&entry.path()) {
-                tracing::warn!(uid, %error, "a job left something that cannot be removed");
-            }
+/// Where an alloc may have left something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Dir(&'static str),
+    SystemV { list: &'static str, option: &'static str },
+}
+
+/// The places that an alloc shared with others. `view` is its directory, if it had its own view of the file system: then it
+/// shared only the temporary directory that contains its own files.
+pub(super) fn places(view: Option<&Path>) -> Vec<Place> {
+    let temporary = TEMPORARY.into_iter().filter(|t| view.is_none_or(|dir| dir.starts_with(t)));
+    let open = OPEN.into_iter().filter(|_| view.is_none());
+    let system_v = SYSTEM_V.into_iter().filter(|_| view.is_none());
+    let system_v = system_v.map(|(list, option)| Place::SystemV { list, option });
+    temporary.chain(open).map(Place::Dir).chain(system_v).collect()
+}
+
+/// Removes everything that the user has left in these places. Call this when no process of the user runs. What cannot be removed
+/// is logged.
+pub(super) fn remove_of_user(uid: u32, places: &[Place]) {
+    for place in places {
+        match *place {
+            Place::Dir(dir) => remove_files(uid, dir),
+            Place::SystemV { list, option } => remove_objects(uid, list, option),
         }
     }
-    for (list, option) in SYSTEM_V {
-        let text = fs::read_to_string(Path::new("/proc/sysvipc").join(list)).unwrap_or_default();
-        for id in ids_of(&text, uid) {
-            let removed = Command::new("ipcrm").args([option, id]).stdin(Stdio::null()).status();
-            if !removed.is_ok_and(|status| status.success()) {
-                tracing::warn!(uid, list, id, "a job left a System V object that ipcrm cannot remove");
-            }
+}
+
+fn remove_files(uid: u32, dir: &str) {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    for entry in entries.filter(|e| fs::symlink_metadata(e.path()).is_ok_and(|found| found.uid() == uid)) {
+        if let Err(error) = remove_tree(&entry.path()) {
+            tracing::warn!(uid, %error, "a job left something that cannot be removed");
+        }
+    }
+}
+
+fn remove_objects(uid: u32, list: &str, option: &str) {
+    let text = fs::read_to_string(Path::new("/proc/sysvipc").join(list)).unwrap_or_default();
+    for id in ids_of(&text, uid) {
+        let removed = Command::new("ipcrm").args([option, id]).stdin(Stdio::null()).status();
+        if !removed.is_ok_and(|status| status.success()) {
+            tracing::warn!(uid, list, id, "a job left a System V object that ipcrm cannot remove");
         }
     }
 }
@@ -57,6 +84,13 @@ mod tests {
     use std::os::unix::fs::chown;
 
     #[test]
+    fn an_alloc_with_its_own_view_shared_only_the_temporary_directory_with_its_files() {
+        assert_eq!(places(Some(Path::new("/var/lib/nodekeeper/allocs/a"))), []);
+        assert_eq!(places(Some(Path::new("/var/tmp/data/allocs/a"))), [Place::Dir("/var/tmp")]);
+        assert_eq!(places(None).len(), TEMPORARY.len() + OPEN.len() + SYSTEM_V.len());
+    }
+
+    #[test]
     fn what_a_user_left_is_removed_and_nothing_else() {
         if !nix::unistd::geteuid().is_root() {
             return eprintln!("skipped: only root has files of others");
@@ -76,7 +110,7 @@ mod tests {
             lists.iter().map(|list| ids_of(list, uid).len()).sum::<usize>()
         };
         assert_eq!((ipcmk.unwrap().success(), objects()), (true, 3));
-        remove_of_user(uid);
+        remove_of_user(uid, &places(None));
         assert_eq!((place(uid).exists(), place(other).exists(), objects()), (false, true, 0));
         remove_tree(&place(other)).unwrap();
     }

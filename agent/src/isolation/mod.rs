@@ -81,17 +81,26 @@ pub struct TaskIsolation {
 }
 
 impl TaskIsolation {
-    /// Ends everything that runs for the alloc, and removes what it left in places that are open to everybody. `program` is
-    /// the agent's own.
-    pub async fn end(&self, program: &Path) {
-        if let Some(cgroup) = &self.cgroup
-            && let Err(error) = cgroup::remove(cgroup).await
-        {
-            tracing::warn!(%error, cgroup = %cgroup.display(), "the control group of the alloc is left behind");
+    /// Ends everything that runs for the alloc in `dir`, and removes what it left in places that are open to everybody.
+    /// `program` is the agent's own.
+    pub async fn end(&self, program: &Path, dir: &Path) {
+        // Only root takes a process out of its group. So a group without processes proves that nothing of the alloc runs.
+        let has_ended = match &self.cgroup {
+            Some(cgroup) => {
+                let removed = cgroup::remove(cgroup).await.inspect_err(|error| {
+                    tracing::warn!(%error, cgroup = %cgroup.display(), "the control group of the alloc is left behind");
+                });
+                removed.is_ok()
+            }
+            None => false,
+        };
+        if !has_ended {
+            end::end_user(program, self.uid, self.reaper).await;
         }
-        end::end_user(program, self.uid, self.reaper).await;
-        let uid = self.uid;
-        if let Err(error) = tokio::task::spawn_blocking(move || left::remove_of_user(uid)).await {
+        let (uid, places) = (self.uid, left::places(self.private_mounts.then_some(dir)));
+        if !places.is_empty()
+            && let Err(error) = tokio::task::spawn_blocking(move || left::remove_of_user(uid, &places)).await
+        {
             tracing::error!(%error, "the removal of what a job left failed");
         }
     }
