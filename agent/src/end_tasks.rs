@@ -1,14 +1,15 @@
-//! Ends what is left of an alloc, when its supervisor is gone or must go.
+//! Ends what is left of an alloc, when its supervisor is gone or must go, or when nobody knows how it ends.
 //!
 //! Guarantees: a process that hangs in the kernel, or a container runtime that does not answer, holds up no other alloc.
 //! Does not: decide that an alloc ends, or how (`runner` and `ends` do).
 
 use crate::alloc_dir::{AllocDir, StartRecord};
+use crate::ends;
 use crate::process_table;
 use model::ids::AllocId;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -21,33 +22,18 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 pub(crate) struct EndTasks(BTreeMap<AllocId, JoinHandle<io::Result<()>>>);
 
 impl EndTasks {
-    /// Whether nothing of this alloc runs any more, neither a process nor a container. Its supervisor is gone. `boot_id` is the
-    /// present boot: processes of an earlier one are gone.
+    /// Whether nothing of this alloc runs any more, neither a process nor a container. `end` ends it. The first call starts that, and
+    /// later ones look whether it is done.
     pub(crate) async fn have_ended(
         &mut self,
         id: AllocId,
-        dir: &AllocDir,
-        start: &StartRecord,
-        (program, boot_id): (&Path, &str),
+        end: impl Future<Output = io::Result<()>> + Send + 'static,
     ) -> io::Result<bool> {
-        let mut task = match self.0.remove(&id) {
-            Some(task) if !task.is_finished() => {
-                self.0.insert(id, task);
-                return Ok(false);
-            }
-            Some(task) => task,
-            None => {
-                let of_this_boot = (start.boot_id == boot_id).then(|| (program.to_owned(), start.clone()));
-                let dir = dir.clone();
-                tokio::spawn(async move {
-                    if let Some((program, start)) = of_this_boot {
-                        end_processes(&program, &dir, &start).await?;
-                    }
-                    dir.remove_container().await
-                })
-            }
+        let (mut task, wait) = match self.0.remove(&id) {
+            Some(task) => (task, Duration::ZERO),
+            None => (tokio::spawn(end), AT_ONCE),
         };
-        match timeout(AT_ONCE, &mut task).await {
+        match timeout(wait, &mut task).await {
             Ok(ended) => ended.map_err(io::Error::other)?.map(|()| true),
             Err(_) => {
                 self.0.insert(id, task);
@@ -57,15 +43,50 @@ impl EndTasks {
     }
 }
 
-/// Kills the supervisor of the alloc in `dir`, if it still runs, and everything else that runs for the alloc. Then takes the
-/// files away from the job's user.
-pub(crate) async fn end_processes(program: &Path, dir: &AllocDir, start: &StartRecord) -> io::Result<()> {
-    process_table::kill_session(start.pid, start.start_ticks);
-    match dir.task()?.and_then(|task| task.isolation) {
-        None => Ok(()),
-        Some(isolation) => {
-            isolation.end(program, dir.path()).await;
-            dir.close()
+/// Kills the supervisor of the alloc in `dir`, if it still runs, and everything else that runs for the alloc. Then takes the files
+/// away from the job's user. `start` is `None` if the alloc was started in an earlier boot: its processes are gone, and a container
+/// may be left. `program` is the agent's own.
+pub(crate) async fn end(program: PathBuf, dir: AllocDir, start: Option<StartRecord>) -> io::Result<()> {
+    if let Some(start) = start {
+        process_table::kill_session(start.pid, start.start_ticks);
+        if let Some(isolation) = dir.task()?.and_then(|task| task.isolation) {
+            isolation.end(&program, dir.path()).await;
+            dir.close()?;
         }
+    }
+    dir.remove_container().await
+}
+
+/// Kills what can be found of an alloc whose files are gone or garbage.
+pub(crate) async fn end_unknown(program: PathBuf, dir: AllocDir) -> io::Result<()> {
+    if let Some(supervisor) = ends::supervisor_of(&dir) {
+        process_table::kill_descendants(supervisor.pid);
+        process_table::kill_session(supervisor.pid, supervisor.start_ticks);
+    }
+    if let Some(isolation) = dir.task().ok().flatten().and_then(|task| task.isolation) {
+        isolation.end(&program, dir.path()).await;
+    }
+    if let Err(error) = dir.remove_container().await {
+        tracing::warn!(dir = %dir.path().display(), %error, "cannot remove the container of the alloc");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::testing::alloc_id;
+    use std::future::{pending, ready};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alloc_that_does_not_end_holds_up_no_other() {
+        let mut tasks = EndTasks::default();
+        assert!(!tasks.have_ended(alloc_id(0), pending()).await.unwrap());
+        assert!(tasks.have_ended(alloc_id(1), ready(Ok(()))).await.unwrap());
+        // The first one goes on, however often somebody looks.
+        assert!(!tasks.have_ended(alloc_id(0), ready(Ok(()))).await.unwrap());
+        let failed = ready(Err(io::ErrorKind::NotFound.into()));
+        assert!(tasks.have_ended(alloc_id(2), failed).await.is_err());
+        assert!(tasks.have_ended(alloc_id(2), ready(Ok(()))).await.unwrap(), "it is tried again");
     }
 }

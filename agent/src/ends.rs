@@ -69,7 +69,7 @@ pub(crate) fn is_garbage(error: &io::Error) -> bool {
 
 /// The running supervisor of this alloc, found by its command line. The directory need not exist. Reads the command line of every
 /// process of the machine.
-fn supervisor_of(dir: &AllocDir) -> Option<ProcessEntry> {
+pub(crate) fn supervisor_of(dir: &AllocDir) -> Option<ProcessEntry> {
     supervisors().find(|(_, path)| path == dir.path()).map(|(process, _)| process)
 }
 
@@ -87,16 +87,4 @@ fn supervisors() -> impl Iterator<Item = (ProcessEntry, PathBuf)> {
         let path = arguments.next().filter(|first| *first == RUN_ALLOC.as_bytes()).and(arguments.next())?;
         Some((process, Path::new(OsStr::from_bytes(path)).to_owned()))
     })
-}
-
-/// Kills everything that runs for an alloc whose end nobody knows.
-pub(crate) async fn end_unknown(dir: &AllocDir, program: &Path, why: String) -> ExitRecord {
-    if let Some(supervisor) = supervisor_of(dir) {
-        process_table::kill_descendants(supervisor.pid);
-        process_table::kill_session(supervisor.pid, supervisor.start_ticks);
-    }
-    if let Some(isolation) = dir.task().ok().flatten().and_then(|task| task.isolation) {
-        isolation.end(program, dir.path()).await;
-    }
-    ExitRecord::of(EndCause::Lost { why })
 }

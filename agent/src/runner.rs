@@ -9,7 +9,7 @@
 use crate::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use crate::atomic_file;
 use crate::data_dir::DataDir;
-use crate::end_tasks::{EndTasks, end_processes};
+use crate::end_tasks::{self, EndTasks};
 use crate::ends::{self, ended};
 use crate::fitness::{Fitness, is_lack_of_room, no_room, try_disk};
 use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
@@ -389,7 +389,7 @@ impl Runner {
         }
         let read = dir.exit_record().and_then(|exit| Ok((exit, ends::started(&dir)?)));
         let (exit, start) = match read {
-            Err(error) if ends::is_garbage(&error) => return Ok(self.end_unknown(id, &dir, error.to_string()).await),
+            Err(error) if ends::is_garbage(&error) => return self.end_unknown(id, &dir, error.to_string()).await,
             read => read?,
         };
         if let Some(exit) = exit {
@@ -398,7 +398,7 @@ impl Runner {
         }
         let Some(start) = start else {
             if !dir.path().exists() && self.has_started(id) {
-                return Ok(self.end_unknown(id, &dir, "its directory is gone from its node".to_owned()).await);
+                return self.end_unknown(id, &dir, "its directory is gone from its node".to_owned()).await;
             }
             // The alloc is not started, or its supervisor ended without a claim. A new supervisor is started for it.
             return Ok(Seen::Pending);
@@ -407,8 +407,7 @@ impl Runner {
         if same_boot && process_table::is_alive(start.pid, start.start_ticks) {
             return Ok(Seen::Running);
         }
-        let now = (self.settings.program.as_path(), self.settings.boot_id.as_str());
-        if !self.ending.have_ended(id, &dir, &start, now).await? {
+        if !self.have_ended(id, &dir, &start).await? {
             return Ok(Seen::Running);
         }
         if !same_boot && !start.is_never() {
@@ -422,15 +421,23 @@ impl Runner {
         self.inherited.contains(&id) || self.attempts.get(&id).is_some_and(|attempts| attempts.started > 0)
     }
 
+    /// Whether nothing of a started alloc runs any more. The first call begins to end it.
+    async fn have_ended(&mut self, id: AllocId, dir: &AllocDir, start: &StartRecord) -> io::Result<bool> {
+        let of_this_boot = (start.boot_id == self.settings.boot_id).then(|| start.clone());
+        let end = end_tasks::end(self.settings.program.clone(), dir.clone(), of_this_boot);
+        self.ending.have_ended(id, end).await
+    }
+
     /// Ends an alloc as lost, because its files do not say how it ends.
-    async fn end_unknown(&mut self, id: AllocId, dir: &AllocDir, why: String) -> Seen {
-        tracing::error!(alloc_id = %id, why, "nobody knows how the alloc ends: it is lost");
-        let exit = ends::end_unknown(dir, &self.settings.program, why).await;
-        if let Err(error) = dir.remove_container().await {
-            tracing::warn!(alloc_id = %id, %error, "cannot remove the container of the alloc");
+    async fn end_unknown(&mut self, id: AllocId, dir: &AllocDir, why: String) -> io::Result<Seen> {
+        let end = end_tasks::end_unknown(self.settings.program.clone(), dir.clone());
+        if !self.ending.have_ended(id, end).await? {
+            return Ok(Seen::Running);
         }
+        tracing::error!(alloc_id = %id, why, "nobody knows how the alloc ends: it is lost");
+        let exit = ExitRecord::of(EndCause::Lost { why });
         self.unwritten.insert(id, exit.clone());
-        ended(dir, exit)
+        Ok(ended(dir, exit))
     }
 
     /// Notes what the end of an alloc says about the fitness of this node.
@@ -461,13 +468,14 @@ impl Runner {
         Ok(ended(dir, exit))
     }
 
-    /// Kills an alloc that did not stop in time.
-    pub async fn kill(&self, id: AllocId) {
+    /// Kills an alloc that did not stop in time. Does not wait long for it.
+    pub async fn kill(&mut self, id: AllocId) {
         let dir = self.dir(id);
-        if let Ok(Some(start)) = dir.start_record()
-            && let Err(error) = end_processes(&self.settings.program, &dir, &start).await
-        {
-            tracing::warn!(alloc_id = %id, %error, "cannot end everything that the alloc ran");
+        let Ok(Some(start)) = dir.start_record() else { return };
+        match self.have_ended(id, &dir, &start).await {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(alloc_id = %id, "something of the alloc still runs"),
+            Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot end everything that the alloc ran"),
         }
     }
 
