@@ -24,6 +24,8 @@
 //!
 //! Guarantees: `started` and `exit.json` are each created at most once, however many processes try, and no reader sees
 //! a part of their content. So a command runs at most once, and has only one end.
+//! Syncs: four when the directory is made (two files, itself, and `allocs`), so that a crash leaves all of it or nothing; two for
+//! `started`, so that a power cut lets no command run twice; two for `exit.json`, so that no end is lost.
 //! Does not: start or stop processes, or look at them.
 
 use crate::atomic_file::{self, Spare, absent_is_fine};
