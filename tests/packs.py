@@ -23,9 +23,11 @@ def rows(local, name):
 def each_once(elements):
     """Each element has its result, its output and its exit code, whatever becomes of machines and other elements."""
     size = min(1000, max(10, elements // 10))
+    # Twenty elements of each pack take a while, so that a pack is there to be seen.
+    slow = max(2, size // 20)
     with Local("--tick-s", "1") as local:
         script = ('n=$NODEKEEPER_ARRAY_INDEX; echo "this is $n"; [ $((n % 100)) != 7 ] || exit 3; '
-                  f'[ $((n % 50)) != 1 ] || sleep 0.2')
+                  f'[ $((n % {slow})) != 1 ] || sleep 0.2')
         local.run("submit", "--name", "many", "--array", f"0-{elements - 1}", "--pack", str(size), "--at-once", "2",
                   "--vcpus", "1", "--retry-lost", "1000", "--", "sh", "-c", script)
         ended = lambda: sum(job["state"] in ("complete", "failed") for job in rows(local, "many"))
@@ -35,7 +37,7 @@ def each_once(elements):
             if busy and killed < max(3, elements // 2000):
                 victim = rng.choice(busy)["instance_id"]
                 killed += subprocess.run(["pkill", "-KILL", "-f", f"machines/{victim}"], check=False).returncode == 0
-            time.sleep(2)
+            time.sleep(0.5)
         jobs = rows(local, "many")
         counts = [job["elements"] for job in jobs]
         check(f"{elements} elements ran in {len(jobs)} jobs, with {killed} machines killed",
