@@ -105,8 +105,8 @@ impl Spare {
         let wanted = bytes.max(self.bytes) as u64;
         let len = file.metadata()?.len();
         if len < wanted {
-            // Writes the bytes instead of only making the file longer: a file with holes takes up no space. The file system counts
-            // the space of what was written at once, so this needs no sync.
+            // This writes the bytes, because a file with holes takes up no space. The file system reserves the space at the write, so
+            // no sync is needed.
             file.seek(SeekFrom::Start(len))?;
             io::copy(&mut io::repeat(b' ').take(wanted.saturating_mul(2).saturating_sub(len)), &mut file)?;
             file.rewind()?;

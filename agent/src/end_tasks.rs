@@ -1,4 +1,4 @@
-//! Ends what is left of an alloc, when its supervisor is gone or must go, or when nobody knows how it ends.
+//! Ends everything that still runs for an alloc, without its supervisor: that one is gone, must go, or is not known.
 //!
 //! Guarantees: a process that hangs in the kernel, or a container runtime that does not answer, holds up no other alloc.
 //! Does not: decide that an alloc ends, or how (`runner` and `ends` do).
@@ -22,8 +22,8 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 pub(crate) struct EndTasks(BTreeMap<AllocId, JoinHandle<io::Result<()>>>);
 
 impl EndTasks {
-    /// Whether nothing of this alloc runs any more, neither a process nor a container. `end` ends it. The first call starts that, and
-    /// later ones look whether it is done.
+    /// Whether nothing of this alloc runs any more, neither a process nor a container. The first call starts `end`. Later calls only
+    /// look whether it is done.
     pub(crate) async fn have_ended(
         &mut self,
         id: AllocId,
@@ -43,9 +43,9 @@ impl EndTasks {
     }
 }
 
-/// Kills the supervisor of the alloc in `dir`, if it still runs, and everything else that runs for the alloc. Then takes the files
-/// away from the job's user. `start` is `None` if the alloc was started in an earlier boot: its processes are gone, and a container
-/// may be left. `program` is the agent's own.
+/// Kills everything that still runs for the alloc in `dir`, its supervisor first. Then takes the files away from the job's user, and
+/// removes the container. `start` is `None` if the alloc was started in an earlier boot: then only a container may be left. `program`
+/// is the agent's own.
 pub(crate) async fn end(program: PathBuf, dir: AllocDir, start: Option<StartRecord>) -> io::Result<()> {
     if let Some(start) = start {
         process_table::kill_session(start.pid, start.start_ticks);
@@ -83,7 +83,7 @@ mod tests {
         let mut tasks = EndTasks::default();
         assert!(!tasks.have_ended(alloc_id(0), pending()).await.unwrap());
         assert!(tasks.have_ended(alloc_id(1), ready(Ok(()))).await.unwrap());
-        // The first one goes on, however often somebody looks.
+        // A later call does not start the end again.
         assert!(!tasks.have_ended(alloc_id(0), ready(Ok(()))).await.unwrap());
         let failed = ready(Err(io::ErrorKind::NotFound.into()));
         assert!(tasks.have_ended(alloc_id(2), failed).await.is_err());

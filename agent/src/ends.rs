@@ -67,8 +67,8 @@ pub(crate) fn is_garbage(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// The running supervisor of this alloc, found by its command line. The directory need not exist. Reads the command line of every
-/// process of the machine.
+/// Finds the running supervisor of this alloc by its command line, also if the directory is gone. This reads the command line of
+/// every process of the machine.
 pub(crate) fn supervisor_of(dir: &AllocDir) -> Option<ProcessEntry> {
     supervisors().find(|(_, path)| path == dir.path()).map(|(process, _)| process)
 }
@@ -79,7 +79,7 @@ pub(crate) fn with_supervisors(allocs: &Path) -> BTreeSet<AllocId> {
     below.filter_map(|(_, path)| path.file_name()?.to_str()?.parse().ok()).collect()
 }
 
-/// Each running supervisor, with the directory of its alloc.
+/// Lists the running supervisors, each with the directory of its alloc.
 fn supervisors() -> impl Iterator<Item = (ProcessEntry, PathBuf)> {
     process_table::all().into_iter().filter(|process| !process.zombie).filter_map(|process| {
         let arguments = process_table::arguments(process.pid);

@@ -73,7 +73,7 @@ pub struct Runner {
     cache_labels: PathBuf,
     /// The supervisors that this agent started and has to reap. Init reaps the supervisors of an earlier agent.
     children: BTreeMap<AllocId, Child>,
-    /// The allocs whose supervisors ran when this agent started: an earlier agent started them.
+    /// The allocs that an earlier agent started, and whose supervisors still ran when this agent started.
     inherited: BTreeSet<AllocId>,
     attempts: BTreeMap<AllocId, StartAttempts>,
     /// Exit records that could not be written.
