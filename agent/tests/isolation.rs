@@ -6,6 +6,7 @@
 use crate::common::{TestNode, is_alive, order};
 use model::wire::AllocOrder;
 use model::{ClientStatus, EndCause, Needs};
+use nodekeeper_agent::isolation::TaskIsolation;
 use nodekeeper_agent::process_table;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -251,7 +252,9 @@ async fn everything_of_a_user_ends_without_a_control_group_too() {
         tokio::task::yield_now().await;
     }
     let program = Path::new(env!("CARGO_BIN_EXE_nodekeeper-agent"));
-    nodekeeper_agent::isolation::end::end_user(program, uid, reaper).await;
+    let isolation =
+        TaskIsolation { uid, reaper, max_tasks: 100, private_mounts: true, closed: Vec::new(), cgroup: None };
+    isolation.end(program, dir.path()).await;
     assert_eq!(process_table::of_user(uid), [] as [i32; 0]);
     begun.wait().unwrap();
 }
