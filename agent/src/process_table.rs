@@ -212,7 +212,7 @@ mod tests {
         // The kernel makes a process name from the first 15 bytes of the file name.
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("01234567890123é");
-        fs::copy("/bin/sleep", &program).unwrap();
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
         let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
         let pid = child.id() as i32;
         let found = || all().iter().any(|p| p.pid == pid) && memory_kib(pid, "status", ["VmRSS"]) > [0];

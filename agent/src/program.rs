@@ -130,10 +130,13 @@ mod tests {
     #[test]
     fn a_program_that_cannot_be_executed_is_told_apart() {
         let dir = tempfile::tempdir().unwrap();
+        // Another process writes the files: while this one has a file open for writing, every process that another test starts
+        // has it open too, and Linux executes no file that is open for writing.
         let file = |name: &str, content: &str, mode: u32| {
-            let path = dir.path().join(name);
-            fs::write(&path, content).unwrap();
-            fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            let script = "printf %s \"$1\" > \"$0\" && chmod $2 \"$0\"";
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script, name, content, &format!("{mode:o}")]).current_dir(dir.path());
+            assert!(shell.status().unwrap().success());
         };
         file("plain", "echo", 0o644);
         file("lost", "#!/no/such/interpreter -x\necho", 0o755);

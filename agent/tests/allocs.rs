@@ -255,11 +255,7 @@ async fn a_job_user_runs_the_command_without_the_agents_rights() {
 #[tokio::test]
 async fn a_command_ignores_no_signal_that_the_starter_of_the_agent_ignored() {
     let mut node = TestNode::new().await;
-    let program = node.dir.path().join("ignores");
-    let agent = env!("CARGO_BIN_EXE_nodekeeper-agent");
-    std::fs::write(&program, format!("#!/bin/sh\ntrap '' HUP INT QUIT USR1 TSTP ALRM\nexec {agent} \"$@\"\n")).unwrap();
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    node.program = Some(program);
+    node.prelude = "trap '' HUP INT QUIT USR1 TSTP ALRM".to_owned();
     node.with(|p| p.order(vec![order(0, "grep SigIgn /proc/self/status")]));
     node.start(&[]);
     let line = node.end_of(0).await.log_tail.unwrap();

@@ -3,7 +3,7 @@
 //! The attacks are run twice: as allocs with user ids of their own, where each must fail, and unisolated, where each must succeed.
 //! So an attack that fails for another reason is noticed.
 
-use crate::common::{TestNode, is_alive, order};
+use crate::common::{TestNode, copy_program, is_alive, order};
 use model::wire::AllocOrder;
 use model::{ClientStatus, EndCause, Needs};
 use nodekeeper_agent::isolation::TaskIsolation;
@@ -97,7 +97,7 @@ async fn attack(isolation: &[&str]) -> Vec<&'static str> {
     let mut node = TestNode::new().await;
     let mark = format!("nodekeeper-test-{}", std::process::id());
     let setuid = node.dir.path().join("setuid-id");
-    std::fs::copy("/usr/bin/id", &setuid).unwrap();
+    copy_program("/usr/bin/id", &setuid);
     std::fs::set_permissions(&setuid, PermissionsExt::from_mode(0o4755)).unwrap();
     let gpu = node.dir.path().canonicalize().unwrap().join("gpu");
     std::fs::write(&gpu, "a GPU\n").unwrap();
@@ -320,11 +320,7 @@ async fn a_job_inherits_no_open_file_of_whoever_starts_the_agent() {
     let mut node = TestNode::new().await;
     let secret = node.dir.path().join("secret");
     std::fs::write(&secret, "GOT\n").unwrap();
-    let starts = node.dir.path().join("starts-the-agent");
-    let agent = env!("CARGO_BIN_EXE_nodekeeper-agent");
-    std::fs::write(&starts, format!("#!/bin/sh\nexec 8< {}; exec {agent} \"$@\"\n", secret.display())).unwrap();
-    std::fs::set_permissions(&starts, PermissionsExt::from_mode(0o755)).unwrap();
-    node.program = Some(starts);
+    node.prelude = format!("exec 8< {}", secret.display());
     node.with(|p| p.order(vec![order(0, "cat <&8; echo ran")]));
     node.start(&[]);
     let output = output(&node, 0).await;

@@ -1,6 +1,6 @@
 //! What happens to allocs when the agent is killed or ended, and when the machine reboots or loses its state.
 
-use crate::common::{TestNode, alloc_id, is_alive, order};
+use crate::common::{TestNode, alloc_id, copy_program, is_alive, order};
 use model::ClientStatus;
 use nodekeeper_agent::alloc_dir::{AllocDir, AllocTask, StartRecord};
 use nodekeeper_agent::runtime::RuntimeKind;
@@ -36,7 +36,7 @@ async fn a_killed_agent_loses_no_running_alloc_and_its_end_is_reported_once() {
 async fn another_program_in_its_place(args: &[&str]) {
     let mut node = TestNode::new().await;
     let program = node.dir.path().join("nodekeeper-agent");
-    std::fs::copy(env!("CARGO_BIN_EXE_nodekeeper-agent"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_nodekeeper-agent"), &program);
     node.program = Some(program.clone());
     let first = order(0, "echo $$ > pid; while ! [ -e go ]; do sleep 0.05; done");
     node.with(|p| p.order(vec![first.clone()]));

@@ -1,7 +1,6 @@
 //! An operator's credentials and region. If one is missing, `nodekeeper` says in one line what to do.
 
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -52,11 +51,13 @@ fn said(dir: &Path, aws: Option<&str>, variables: &[(&str, &str)]) -> String {
     std::fs::create_dir_all(&path).unwrap();
     // Only the shell is found on the path. It runs the script of the AWS CLI.
     let _ = std::os::unix::fs::symlink("/bin/sh", path.join("sh"));
-    let cli = path.join("aws");
-    let _ = std::fs::remove_file(&cli);
+    let _ = std::fs::remove_file(path.join("aws"));
     if let Some(aws) = aws {
-        std::fs::write(&cli, aws).unwrap();
-        std::fs::set_permissions(&cli, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Another process writes the script: while this one has it open for writing, every process that another test starts has
+        // it open too, and Linux executes no file that is open for writing.
+        let script = "printf %s \"$0\" > aws && chmod 755 aws";
+        let written = Command::new("sh").args(["-c", script, aws]).current_dir(&path).status().unwrap();
+        assert!(written.success());
     }
     let output = Command::new(crate::end_to_end::program("nodekeeper"))
         .args(["--cluster", "demo", "nodes"])

@@ -22,6 +22,7 @@ use nodekeeper_agent::isolation::cgroup;
 use nodekeeper_agent::process_table;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -238,6 +239,13 @@ fn open_dir() -> &'static std::path::Path {
     }
 }
 
+/// Copies a file that will be executed. Another process writes it: while this one has a file open for writing, every process that
+/// another test starts has it open too, and Linux executes no file that is open for writing.
+pub fn copy_program(from: impl AsRef<OsStr>, to: &std::path::Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(copied.success(), "{}", to.display());
+}
+
 /// One node: its disk, its agent, and its control plane.
 pub struct TestNode {
     pub dir: tempfile::TempDir,
@@ -246,6 +254,8 @@ pub struct TestNode {
     pub env: Vec<(String, String)>,
     /// The program of the agent, if it is not the built one.
     pub program: Option<PathBuf>,
+    /// What a shell does before it becomes the agent.
+    pub prelude: String,
 }
 
 impl TestNode {
@@ -261,7 +271,7 @@ impl TestNode {
         let file =
             json!({"cluster": "test", "node_id": NODE_ID, "token": TOKEN, "heartbeat_url": url, "sweep_url": url});
         std::fs::write(dir.path().join("node.json"), file.to_string()).unwrap();
-        Self { dir, plane, agent: None, env: Vec::new(), program: None }
+        Self { dir, plane, agent: None, env: Vec::new(), program: None, prelude: String::new() }
     }
 
     pub fn data(&self) -> PathBuf {
@@ -281,7 +291,11 @@ impl TestNode {
     pub fn start_bare(&mut self, args: &[&str]) {
         let log = std::fs::File::options().append(true).create(true).open(self.dir.path().join("agent.log")).unwrap();
         let built = PathBuf::from(env!("CARGO_BIN_EXE_nodekeeper-agent"));
-        let mut command = Command::new(self.program.clone().unwrap_or(built));
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(format!("{}\nexec \"$0\" \"$@\"", self.prelude))
+            .arg(self.program.as_ref().unwrap_or(&built));
         command.arg("--config").arg(self.dir.path().join("node.json")).arg("--data-dir").arg(self.data());
         if !args.contains(&"--on-gone") {
             // Replaces the default, which powers the machine off.

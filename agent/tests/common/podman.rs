@@ -63,7 +63,7 @@ impl Podman {
         for dir in ["bin", "tmp", "etc"] {
             std::fs::create_dir_all(root.join(dir)).unwrap();
         }
-        std::fs::copy(BUSYBOX, root.join("bin/busybox")).unwrap();
+        super::copy_program(BUSYBOX, &root.join("bin/busybox"));
         for name in ["sh", "sleep", "id", "cat", "ls", "grep", "readlink", "wc", "stat", "df"] {
             std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
         }
@@ -98,8 +98,10 @@ impl Podman {
         let path = std::env::var_os("PATH").unwrap();
         let real = std::env::split_paths(&path).map(|dir| dir.join("podman")).find(|file| file.exists()).unwrap();
         let script = script.replace("DIR", &bin.display().to_string()).replace("REAL", &real.display().to_string());
-        std::fs::write(bin.join("podman"), script).unwrap();
-        std::fs::set_permissions(bin.join("podman"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let written = bin.join("script");
+        std::fs::write(&written, script).unwrap();
+        std::fs::set_permissions(&written, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        super::copy_program(&written, &bin.join("podman"));
         bin
     }
 }
