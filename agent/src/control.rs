@@ -12,7 +12,7 @@ use crate::client::{CallError, ControlPlaneClient, next_call};
 use crate::node_state::NodeState;
 use crate::protocol::Node;
 use model::rng::Rng;
-use model::wire::{AllocReport, AllocReportAnswer, ErrorCode, Heartbeat, HeartbeatAnswer};
+use model::wire::{AllocReport, AllocReportAnswer, ErrorCode, HeartbeatAnswer};
 use nix::time::{ClockId, clock_gettime};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl Calls<'_> {
     async fn send_heartbeat(&self) -> Result<HeartbeatAnswer, CallError> {
         let state = self.state;
         state.check_saving()?;
-        let heartbeat = Heartbeat { uptime_ms: uptime_ms(), ..state.read(Node::heartbeat) };
+        let heartbeat = state.read(|n| n.heartbeat(uptime_ms()));
         let answer: HeartbeatAnswer = self.client.post(self.url, "heartbeat", &heartbeat).await?;
         let registered = state.update(|n| n.on_heartbeat(&answer))?;
         state.answered();

@@ -13,6 +13,7 @@
 mod account;
 mod alarmed;
 mod arrays;
+mod asks;
 mod attacks;
 mod bad_input;
 mod beside;

@@ -137,7 +137,7 @@ impl Scene {
 
     async fn party(world: &World, alloc: AllocId, node: NodeId) -> Party {
         let agent = world.nodes.values().find(|n| n.file.node_id == node).unwrap();
-        let record = world.look.node(node.slot()).await.unwrap().unwrap();
+        let record = world.record(node).await;
         Party {
             node,
             instance: record.life().unwrap().instance_id.clone().unwrap(),

@@ -43,7 +43,7 @@ async fn a_node_that_has_room_is_told_to_ask_for_work_soon() {
     let (world, node, token) = working().await;
     let job = world.look.jobs().await.unwrap().remove(0);
     let alloc = *job.summary.allocs.first().unwrap();
-    let record = world.look.node(node.slot()).await.unwrap().unwrap();
+    let record = world.record(node).await;
     let incarnation = record.contact().unwrap().incarnation.clone();
     let report = async |report_no: u64, client: &str| {
         let cause = (client == "complete").then(|| json!({"kind": "exited", "code": 0}));
@@ -174,7 +174,7 @@ async fn ns_05_updates_are_refused_until_the_node_was_heard_from() {
     for _ in 0..12 {
         world.step().await;
     }
-    let record = world.look.node(node.slot()).await.unwrap().unwrap();
+    let record = world.record(node).await;
     assert_eq!(record.status(), Some(model::NodeStatus::Disconnected));
     let before = tables(&world).await;
     let incarnation = record.contact().unwrap().incarnation.clone();
@@ -195,7 +195,7 @@ async fn ns_05_updates_are_refused_until_the_node_was_heard_from() {
     let allocs = world.look.live_allocs().await.unwrap();
     assert_eq!(allocs.len(), 1);
     assert_eq!((allocs[0].client, allocs[0].awaiting), (model::ClientStatus::Running, false));
-    assert!(world.look.node(node.slot()).await.unwrap().unwrap().takes_work());
+    assert!(world.record(node).await.takes_work());
 }
 
 #[tokio::test]
@@ -275,12 +275,12 @@ async fn a_dry_run_writes_nothing() {
 async fn a_repeated_heartbeat_shortens_no_lease() {
     let (world, node, token) = working().await;
     let lease = async |world: &World| {
-        let record = world.look.node(node.slot()).await.unwrap().unwrap();
+        let record = world.record(node).await;
         let contact = record.contact().unwrap().clone();
         (contact.lease_expires_at, contact.last_ping_at)
     };
     let agent = world.nodes.values().next().unwrap();
-    let beat = json!(agent.protocol.heartbeat());
+    let beat = json!(agent.protocol.heartbeat(None));
     let (until, _) = lease(&world).await;
     let mut shorter = quick_policy();
     shorter["heartbeat"] = json!({"ttl_s": 10, "idle_s": 10, "grace_s": 10});
@@ -309,10 +309,10 @@ async fn a_repeated_heartbeat_shortens_no_lease() {
 #[tokio::test]
 async fn a_heartbeat_that_comes_late_changes_nothing() {
     let (world, node, token) = working().await;
-    let record = async || world.look.node(node.slot()).await.unwrap().unwrap();
+    let record = async || world.record(node).await;
     let agent = world.nodes.values().next().unwrap();
     let beat = async |uptime_ms: Option<u64>, busy: bool, registers: bool| {
-        let mut beat = json!(agent.protocol.heartbeat());
+        let mut beat = json!(agent.protocol.heartbeat(None));
         (beat["uptime_ms"], beat["busy"]) = (json!(uptime_ms), json!(busy));
         if registers {
             beat["incarnation"] = Value::Null;
@@ -391,10 +391,10 @@ async fn a_node_of_a_batch_is_claimed_by_no_caller() {
 #[tokio::test]
 async fn an_interruption_replaces_a_later_deadline() {
     let (world, node, token) = working().await;
-    let record = world.look.node(node.slot()).await.unwrap().unwrap();
+    let record = world.record(node).await;
     let drained = record.with_intent(Intent::Drain, Some(world.now() + Span::from_s(3600)), world.now()).unwrap();
     world.look.write(Some(&record), &drained, Vec::new()).await.unwrap();
-    let by = async || world.look.node(node.slot()).await.unwrap().unwrap().life().unwrap().drain_by_at;
+    let by = async || world.record(node).await.life().unwrap().drain_by_at;
     let instance = drained.life().unwrap().instance_id.clone().unwrap();
     // The run is 26 seconds late. An impossible time counts as the nearest possible one.
     let told = world.now() + Span::from_s(120 - 26);
@@ -411,7 +411,7 @@ async fn an_interruption_replaces_a_later_deadline() {
     // The agent knows the exact second. A later report of a later time changes nothing.
     for (at, expected) in [(told - Span::from_s(5), told - Span::from_s(5)), (told, told - Span::from_s(5))] {
         let agent = world.nodes.values().next().unwrap();
-        let mut beat = json!(agent.protocol.heartbeat());
+        let mut beat = json!(agent.protocol.heartbeat(None));
         beat["interrupt_at"] = json!(at.as_ms());
         world.pass(1);
         let event = http(&format!("/v1/nodes/{node}/heartbeat"), Some(&token), &beat);
@@ -429,7 +429,7 @@ async fn a_node_at_risk_is_drained_if_the_policy_says_so() {
         let mut policy = quick_policy();
         policy["launch"]["drain_at_risk"] = json!(drains);
         set_policy(&world.look, &Policy::from_json(&policy).unwrap()).await;
-        let life = async || world.look.node(node.slot()).await.unwrap().unwrap().life().unwrap().clone();
+        let life = async || world.record(node).await.life().unwrap().clone();
         let warning = json!({"detail-type": "EC2 Instance Rebalance Recommendation",
             "detail": {"instance-id": life().await.instance_id.unwrap()}});
         for _ in 0..2 {
@@ -448,10 +448,10 @@ async fn a_node_at_risk_is_drained_if_the_policy_says_so() {
 async fn a_node_that_takes_no_work_is_ready_and_gets_none() {
     let (world, node, token) = working().await;
     let long = "jobs reach the instance metadata ".repeat(10);
-    let record = async || world.look.node(node.slot()).await.unwrap().unwrap();
+    let record = async || world.record(node).await;
     let agent = world.nodes.values().next().unwrap();
     let beat = async |refuses: Option<&str>| {
-        let mut beat = json!(agent.protocol.heartbeat());
+        let mut beat = json!(agent.protocol.heartbeat(None));
         beat["refuses"] = json!(refuses);
         world.pass(1);
         let event = http(&format!("/v1/nodes/{node}/heartbeat"), Some(&token), &beat);
@@ -475,7 +475,7 @@ async fn a_node_that_takes_no_work_is_ready_and_gets_none() {
 async fn a_node_that_calls_too_often_or_reports_too_much_costs_a_bounded_amount() {
     let (world, node, token) = working().await;
     let agent = world.nodes.values().next().unwrap();
-    let beat = http(&path(node, "heartbeat"), Some(&token), &agent.protocol.heartbeat());
+    let beat = http(&path(node, "heartbeat"), Some(&token), &agent.protocol.heartbeat(None));
     let now = world.now();
     let calls = world.switch.calls();
     let mut statuses = std::collections::BTreeMap::<u64, usize>::new();

@@ -58,7 +58,7 @@ async fn the_orders_of_a_node_with_many_large_allocs_come_in_parts() {
     while node.protocol.durable.as_of < seq + 150 {
         world.pass(1);
         let (before, had) = (node.protocol.durable.as_of, node.protocol.durable.allocs.len());
-        let beat = Heartbeat { ..node.protocol.heartbeat() };
+        let beat = node.protocol.heartbeat(None);
         let response = world.ingest.handle(&http(&path, node.file.token.as_deref(), &beat), world.now()).await;
         assert!(bytes(&response) < LIMIT / 3, "{} bytes", bytes(&response));
         let answer: HeartbeatAnswer = serde_json::from_value(answer(&response).1).unwrap();
@@ -111,6 +111,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         incarnation: "i".repeat(128),
         seq: u64::MAX,
         next_heartbeat_s: 1.0,
+        ask_until_ms: Some(u64::MAX),
         intent: Intent::Drain,
         must_report: true,
         report_handles: true,
@@ -168,7 +169,7 @@ async fn a_node_cannot_put_anything_but_a_host_into_the_environment_of_others() 
     }
     let (_, node) = world.nodes.pop_first().unwrap();
     let path = format!("/v1/nodes/{}/heartbeat", node.file.node_id);
-    let right = node.protocol.heartbeat();
+    let right = node.protocol.heartbeat(None);
     let send = async |beat: &Heartbeat| {
         world.pass(1);
         answer(&world.ingest.handle(&http(&path, node.file.token.as_deref(), beat), world.now()).await)

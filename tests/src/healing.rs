@@ -25,10 +25,6 @@ async fn idle() -> (World, NodeId) {
 }
 
 impl World {
-    async fn record(&self, node_id: NodeId) -> NodeRecord {
-        self.look.node(node_id.slot()).await.unwrap().unwrap()
-    }
-
     /// Puts an alloc of a job that never ran into the node's set. Returns the alloc, which has no row.
     async fn list(&self, node_id: NodeId) -> (Alloc, NodeRecord) {
         let job = self.submit(job(&["1"])).await;

@@ -144,7 +144,7 @@ impl Node {
             return;
         }
         let token = self.token();
-        let event = http(&self.path("heartbeat"), token.as_deref(), &self.protocol.heartbeat());
+        let event = http(&self.path("heartbeat"), token.as_deref(), &self.protocol.heartbeat(None));
         // The function was killed. The node gets no answer, and tries again in its next round.
         let Some(response) = switch.guard(ingest.handle(&event, now)).await else { return };
         match read(&response) {

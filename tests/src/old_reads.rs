@@ -234,7 +234,7 @@ async fn many_orphans_are_terminated_in_one_call_and_an_instance_that_has_a_reco
     (policy["nodes"], policy["stale"]["orphan_brake_min"]) = (json!({"max": 4, "min": 2}), json!(1000));
     set_policy(&world.look, &Policy::from_json(&policy).unwrap()).await;
     let node_id = world.look.alloc(alloc).await.unwrap().unwrap().summary.node_id;
-    let theirs = world.look.node(node_id.slot()).await.unwrap().unwrap().life().unwrap().instance_id.clone().unwrap();
+    let theirs = world.record(node_id).await.life().unwrap().instance_id.clone().unwrap();
     let mut orphans = BTreeSet::new();
     for n in 10..40 {
         let request =

@@ -43,7 +43,7 @@ async fn working(nodes: usize) -> (World, Vec<Working>) {
 impl World {
     /// Writes the row of a reader who follows the alloc of this node.
     async fn follow(&self, of: &Working, follow_id: &str, until_at: Time) {
-        let record = self.look.node(of.node.slot()).await.unwrap().unwrap();
+        let record = self.record(of.node).await;
         let follow = Follow { follow_id: follow_id.into(), alloc_id: of.alloc, last_bytes: None, until_at };
         let after = record.with_follow(&follow, self.now()).unwrap();
         self.look.write(Some(&record), &after, Vec::new()).await.unwrap();
@@ -67,14 +67,14 @@ impl World {
 
     async fn beat(&mut self, from: &Working) -> Value {
         self.pass(5);
-        let beat = self.nodes[&from.instance].protocol.heartbeat();
+        let beat = self.nodes[&from.instance].protocol.heartbeat(None);
         let (status, answer) = self.send(from, "heartbeat", &serde_json::to_value(beat).unwrap()).await;
         assert_eq!(status, 200, "{answer}");
         answer
     }
 
     async fn follows(&self, of: &Working) -> usize {
-        self.look.node(of.node.slot()).await.unwrap().unwrap().life().unwrap().follows.len()
+        self.record(of.node).await.life().unwrap().follows.len()
     }
 }
 
@@ -122,7 +122,7 @@ async fn nothing_is_taken_after_a_reader_has_ended() {
     world.follow(own, "over", world.now() + Span::from_s(5)).await;
     world.follow(own, "left", world.now() + FOLLOW_LASTS).await;
     world.pass(5);
-    let record = world.look.node(own.node.slot()).await.unwrap().unwrap();
+    let record = world.record(own.node).await;
     let after = record.without_follow(Some("left"), world.now()).unwrap();
     world.look.write(Some(&record), &after, Vec::new()).await.unwrap();
     for follow in ["over", "left"] {
@@ -191,7 +191,7 @@ async fn readers_are_told_to_the_node_and_leave_its_record_when_their_time_is_ov
     world.pass(20);
     assert_eq!((ids(&world.beat(own).await).len(), world.follows(own).await), (0, 0));
     // After that, a heartbeat makes one write again: the pulse.
-    let version = async |world: &World| world.look.node(own.node.slot()).await.unwrap().unwrap().version;
+    let version = async |world: &World| world.record(own.node).await.version;
     let (before, calls) = (version(&world).await, world.switch.log().len());
     world.beat(own).await;
     // Once a minute, each process also writes that heartbeats are accepted. This write is not counted.

@@ -48,7 +48,7 @@ impl Scene {
         live.sort_by_key(|a| jobs.iter().position(|job| *job == a.alloc_id.job_id));
         let mut parties = Vec::new();
         for alloc in live {
-            let record = world.look.node(alloc.node_id.slot()).await.unwrap().unwrap();
+            let record = world.record(alloc.node_id).await;
             let node = world.nodes.values().find(|n| n.file.node_id == alloc.node_id).unwrap();
             let (token, incarnation) =
                 (node.file.token.clone().unwrap(), record.contact().unwrap().incarnation.clone());

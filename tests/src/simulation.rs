@@ -110,7 +110,7 @@ worlds! {
         ["ZoneGone", "read_offers"];
     agents_take_no_work: [1, 2, 3], "--small --hours 1 --fault AgentRefuses=0.05", ["AgentRefuses"];
     machines_start_nothing: [1, 2, 3], "--small --hours 1 --fault CannotStart=0.05", ["CannotStart"];
-    gpus: [4, 9, 11], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02",
+    gpus: [7, 9, 14], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02",
         ["an alloc got GPUs beside another one", "an alloc lacked GPUs"];
     reservations: [1, 2, 3], "--small --hours 2 --batches --fault Reservations=1 --fault GpusWanted=0.3",
         ["a launch was in a capacity reservation", "drain"];

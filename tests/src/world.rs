@@ -14,12 +14,12 @@ use model::batch::Batch;
 use model::cloud::{BATCH_TAG, Cloud, NODE_TAG};
 use model::control::PolicyRow;
 use model::functions::{CLEAN_STALE_RECORDS, GRANT_CREDENTIALS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
-use model::ids::{AllocId, ClusterName};
+use model::ids::{AllocId, ClusterName, NodeId};
 use model::launch::LaunchSettings;
 use model::policy::Policy;
 use model::time::{Span, Time};
 use model::wire::JobCredentials;
-use model::{Handle, HandleState, Job, JobSpec, Needs, Work};
+use model::{Handle, HandleState, Job, JobSpec, Needs, NodeRecord, Work};
 use nodekeeper_simulation::embedded::Embedded;
 use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;
@@ -268,6 +268,10 @@ impl World {
 
     pub fn now(&self) -> Time {
         Time::from_ms(self.now.load(Ordering::SeqCst))
+    }
+
+    pub async fn record(&self, node_id: NodeId) -> NodeRecord {
+        self.look.node(node_id.slot()).await.unwrap().unwrap()
     }
 
     pub fn pass(&self, s: i64) {

@@ -100,6 +100,8 @@ pub struct Node {
     pub interrupt_at: Option<Time>,
     /// What the operator wants of the node, by the last answer.
     intent: Intent,
+    /// Until the machine has been up for so long, its heartbeats ask only, by the last answer.
+    ask_until_ms: Option<u64>,
     pub refuses: Refusals,
     pub gpus: Vec<Gpu>,
     /// The handles as the control plane last settled them; `None` if a report is due.
@@ -129,6 +131,7 @@ impl Node {
             busy: None,
             interrupt_at: None,
             intent: Intent::Run,
+            ask_until_ms: None,
             refuses: Refusals { metadata: None, starts: None },
             gpus: Vec::new(),
             settled_handles: None,
@@ -143,8 +146,8 @@ impl Node {
         }
     }
 
-    /// The next heartbeat. The caller adds `uptime_ms` when it sends the heartbeat.
-    pub fn heartbeat(&self) -> Heartbeat {
+    /// The heartbeat of a machine that has been up for so long.
+    pub fn heartbeat(&self, uptime_ms: Option<u64>) -> Heartbeat {
         Heartbeat {
             instance_id: self.identity.instance_id.clone(),
             boot_id: self.durable.boot_id.clone(),
@@ -157,8 +160,9 @@ impl Node {
             refuses: self.refuses.told().map(str::to_owned),
             gpus_usable: u32::try_from(self.gpus.iter().filter(|gpu| gpu.is_usable()).count()).unwrap_or(u32::MAX),
             gpus_sick: sick(&self.gpus),
-            uptime_ms: None,
+            uptime_ms,
             handles: self.settled_handles.as_ref().map(|settled| settled.text.clone()),
+            asks: uptime_ms.zip(self.ask_until_ms).is_some_and(|(uptime, until)| uptime < until),
         }
     }
 
@@ -175,6 +179,7 @@ impl Node {
         }
         self.complete_due |= answer.must_report;
         self.intent = answer.intent;
+        self.ask_until_ms = answer.ask_until_ms;
         self.settled_handles.take_if(|_| answer.report_handles);
         // Gives up a report in flight with an older `as_of`, because it does not make the node ready, even if it was
         // accepted.
@@ -186,6 +191,7 @@ impl Node {
     /// Forgets the registration. Running allocs go on.
     pub fn register_anew(&mut self) {
         self.durable.register_anew();
+        self.ask_until_ms = None;
         self.settled_handles = None;
         self.in_flight = None;
         self.delivered.clear();

@@ -20,6 +20,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         incarnation: "inc-1".into(),
         seq,
         next_heartbeat_s: 60.0,
+        ask_until_ms: None,
         intent: Intent::Run,
         must_report: false,
         allocs,
@@ -69,11 +70,26 @@ fn node_with_running_alloc() -> Node {
 #[test]
 fn the_first_heartbeat_registers_and_the_next_ones_carry_the_incarnation() {
     let mut node = node();
-    assert_eq!(node.heartbeat().incarnation, None);
+    assert_eq!(node.heartbeat(None).incarnation, None);
     assert!(node.on_heartbeat(&answer(7, Some(vec![]))));
-    assert_eq!(node.heartbeat().incarnation.as_deref(), Some("inc-1"));
-    assert_eq!(node.heartbeat().as_of, 7);
+    assert_eq!(node.heartbeat(None).incarnation.as_deref(), Some("inc-1"));
+    assert_eq!(node.heartbeat(None).as_of, 7);
     assert!(!node.on_heartbeat(&answer(7, None)));
+}
+
+#[test]
+fn heartbeats_ask_only_as_long_as_the_last_answer_allows() {
+    let mut node = registered_node();
+    let asks = |node: &Node| [Some(999), Some(1000), None].map(|uptime_ms| node.heartbeat(uptime_ms).asks);
+    assert_eq!(asks(&node), [false; 3]);
+    let allows = HeartbeatAnswer { ask_until_ms: Some(1000), ..answer(5, None) };
+    node.on_heartbeat(&allows);
+    assert_eq!(asks(&node), [true, false, false]);
+    node.register_anew();
+    assert_eq!(asks(&node), [false; 3]);
+    node.on_heartbeat(&allows);
+    node.on_heartbeat(&answer(6, None));
+    assert_eq!(asks(&node), [false; 3]);
 }
 
 #[test]
@@ -93,9 +109,9 @@ fn nothing_to_report_still_sends_an_empty_complete_report() {
 fn an_answer_without_a_list_does_not_raise_as_of() {
     let mut node = registered_node();
     node.on_heartbeat(&answer(9, None));
-    assert_eq!(node.heartbeat().as_of, 5);
+    assert_eq!(node.heartbeat(None).as_of, 5);
     node.on_heartbeat(&answer(9, Some(vec![order(0, 5)])));
-    assert_eq!(node.heartbeat().as_of, 9);
+    assert_eq!(node.heartbeat(None).as_of, 9);
 }
 
 #[test]
@@ -103,7 +119,7 @@ fn an_answer_older_than_the_last_one_changes_no_orders() {
     let mut node = registered_node();
     node.on_heartbeat(&answer(9, Some(vec![order(0, 5), order(1, 9)])));
     node.on_heartbeat(&answer(8, Some(vec![order(0, 5)])));
-    assert_eq!(node.heartbeat().as_of, 9);
+    assert_eq!(node.heartbeat(None).as_of, 9);
     assert_eq!(node.work().len(), 2);
 }
 
@@ -207,7 +223,7 @@ fn a_wrong_incarnation_registers_anew_and_keeps_running_allocs() {
     let mut node = registered_node();
     node.observe(alloc_id(0), Seen::Running);
     node.on_report_refused(ErrorCode::WrongIncarnation);
-    let beat = node.heartbeat();
+    let beat = node.heartbeat(None);
     assert_eq!((beat.incarnation, beat.as_of), (None, 0));
     let listed = AllocOrder { client: ClientStatus::Running, ..order(0, 5) };
     let again = HeartbeatAnswer { incarnation: "inc-2".into(), ..answer(8, Some(vec![listed])) };

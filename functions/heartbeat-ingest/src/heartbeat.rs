@@ -1,12 +1,12 @@
 //! `POST …/heartbeat`: steady heartbeats, registrations, and heartbeats that change the record.
 //!
-//! Guarantees: a steady heartbeat is one write; a lease lasts at least until the node was told to call again;
-//! an interruption that the agent reports becomes a drain.
+//! Guarantees: a steady heartbeat is one write, or one read if the agent asks only and its lease lasts; a lease lasts at least until
+//! the node was told to call again; an interruption that the agent reports becomes a drain.
 //! Does not: look at allocs, except to send the node its orders.
 
 use crate::orders::Orders;
 use crate::output::wanted;
-use crate::{Ingest, RACES, internal, unless_raced, unwritten};
+use crate::{Beat, Ingest, RACES, internal, unless_raced, unwritten};
 use model::ids::NodeId;
 use model::names::{is_host, is_id};
 use model::time::{Span, Time};
@@ -33,6 +33,11 @@ impl Ingest {
         let short = |text: &Option<String>| text.as_deref().map(model::short_reason);
         let (refuses, gpus_sick) = (short(&heartbeat.refuses), short(&heartbeat.gpus_sick));
         let heartbeat = &Heartbeat { refuses, gpus_sick, ..heartbeat.clone() };
+        if heartbeat.asks
+            && let Some(record) = self.asked(node_id, proven, heartbeat, &beat).await?
+        {
+            return self.answer(record, heartbeat, &beat, now).await;
+        }
         let (mut pinged_at, mut lease_expires_at) = (now, beat.lease_expires_at());
         for _ in 0..RACES {
             let record = match &heartbeat.incarnation {
@@ -60,6 +65,20 @@ impl Ingest {
             }
         }
         Err(unwritten(WriteError::CONFLICT))
+    }
+
+    /// The record, read for a steady heartbeat that asks only; `None` if the lease must be renewed all the same.
+    async fn asked(
+        &self,
+        node_id: NodeId,
+        proven: &Proven,
+        heartbeat: &Heartbeat,
+        beat: &Beat<'_>,
+    ) -> Result<Option<NodeRecord>, Refusal> {
+        let record = standing(self.store.node(node_id.slot()).await.map_err(internal)?, node_id, proven)?;
+        let is_steady = self.unsteady(&record, heartbeat, beat.lease_expires_at(), beat.now)?.is_none();
+        let lasts = record.life().zip(record.contact()).is_some_and(|(life, contact)| beat.leaves_time(life, contact));
+        Ok(Some(record).filter(|_| is_steady && lasts))
     }
 
     /// The record after a heartbeat that is not steady; `None` if only the pulse would change.
@@ -112,7 +131,7 @@ impl Ingest {
         &self,
         record: NodeRecord,
         heartbeat: &Heartbeat,
-        beat: &crate::Beat<'_>,
+        beat: &Beat<'_>,
         now: Time,
     ) -> Result<HeartbeatAnswer, Refusal> {
         let record = self.interrupted(record, heartbeat, beat.known.policy.history.keep_events(), now).await?;
@@ -134,6 +153,10 @@ impl Ingest {
             incarnation: contact.incarnation.clone(),
             seq: life.seq,
             next_heartbeat_s: again_s.unwrap_or_else(|| beat.next_s(life.allocs.len(), contact.idle_since_at)),
+            ask_until_ms: heartbeat
+                .uptime_ms
+                .zip(beat.may_ask_for(life, contact))
+                .map(|(up, wait)| up.saturating_add(wait)),
             intent: life.intent,
             must_report: record.status() == Some(NodeStatus::Syncing),
             report_handles,

@@ -79,6 +79,7 @@ pub fn heartbeat(instance_id: &str) -> Heartbeat {
         gpus_sick: None,
         uptime_ms: None,
         handles: None,
+        asks: false,
     }
 }
 

@@ -54,7 +54,7 @@ impl Town {
     /// Gives the first node an order about something else. So the node asks for the list of its allocs, and would end
     /// allocs that the list does not name.
     async fn raise_seq(&self) {
-        let record = self.world.look.node(self.broken.node.slot()).await.unwrap().unwrap();
+        let record = self.world.record(self.broken.node).await;
         let told = record.bump_seq(self.world.now()).unwrap();
         self.world.look.write(Some(&record), &told, Vec::new()).await.unwrap();
     }

@@ -50,7 +50,7 @@ impl Town {
 }
 
 async fn life(world: &World, (alloc, node): (AllocId, NodeId)) -> Life {
-    let record = world.look.node(node.slot()).await.unwrap().unwrap();
+    let record = world.record(node).await;
     let instance = record.life().unwrap().instance_id.clone().unwrap();
     Life { job: alloc.job_id, alloc, node, instance }
 }

@@ -156,10 +156,21 @@ impl Load {
         s * (1.0 + LONGEST_JITTER) / 2.0
     }
 
-    pub fn heartbeats(&self) -> f64 {
+    /// How often nodes renew their leases, and how often they only ask.
+    pub fn heartbeats(&self) -> (f64, f64) {
         let (policy, nodes) = (&self.policy.heartbeat, self.nodes as u64);
-        let interval = if self.is_busy() { policy.interval_s(nodes) } else { policy.idle_interval_s(nodes) };
-        self.nodes * MONTH_S / Self::with_jitter(interval) + self.jobs() * ASKS_PER_JOB
+        if self.is_busy() {
+            // The first heartbeat after a job renews the lease.
+            let regular = self.nodes * MONTH_S / Self::with_jitter(policy.interval_s(nodes));
+            return (regular + self.jobs(), self.jobs() * (ASKS_PER_JOB - 1.0));
+        }
+        let interval_s = policy.idle_interval_s(nodes);
+        let wait_s = Self::with_jitter(interval_s);
+        // The first heartbeat after this time renews the lease: half a wait later, on average.
+        let asks_for_s = policy.lease(nodes).as_s() - interval_s * LONGEST_JITTER - policy.grace_s as f64;
+        let renewal_s = (asks_for_s + wait_s / 2.0).max(wait_s);
+        let (all, renewals) = (self.nodes * MONTH_S / wait_s, self.nodes * MONTH_S / renewal_s);
+        (renewals, all - renewals)
     }
 
     /// A node whose handles do not change reports them once an hour.
@@ -193,13 +204,15 @@ impl Load {
             MONTH_S / period_s * (run(kind) + jobs + PRICES.scheduler_invocation)
         };
         let alarms = template.alarm_metrics() as f64 * PRICES.alarm_metric_month + MAILS * PRICES.mail;
-        let heartbeat = template.lambda(HEARTBEAT_INGEST, 1.0, HEARTBEAT_MS) + units(seen.heartbeat);
+        let call = template.lambda(HEARTBEAT_INGEST, 1.0, HEARTBEAT_MS);
+        let (renewals, asks) = self.heartbeats();
+        let heartbeats = renewals * (call + units(seen.beat.renews)) + asks * (call + units(seen.beat.asks));
         let handles = template.lambda(SWEEP_DISPATCH, 1.0, HEARTBEAT_MS) + units(seen.handle_report);
         vec![
             ("metrics", metric_names * PRICES.metric_month),
             ("alarms", alarms),
             ("scheduled runs", RUNS.into_iter().map(scheduled).sum()),
-            ("heartbeats", self.heartbeats() * heartbeat),
+            ("heartbeats", heartbeats),
             ("handle reports", self.handle_reports() * handles),
             ("runs that events start", self.woken_runs(seen, template, run(Kind::Poll))),
             ("jobs", self.jobs() * Self::life(&seen.job, template)),

@@ -323,7 +323,7 @@ impl Fleet {
     }
 
     async fn beat(&mut self, id: &str, node: &mut Node) {
-        let event = Self::post(node, "heartbeat", &node.protocol.heartbeat());
+        let event = Self::post(node, "heartbeat", &node.protocol.heartbeat(Some(self.ms().unsigned_abs())));
         let answer: model::wire::HeartbeatAnswer = good(&self.ingest.0.handle(&event, self.now()).await);
         self.note(Kind::Heartbeat, self.ingest.1.take());
         self.due.insert((self.ms() + (answer.next_heartbeat_s * 1000.0) as i64, Due::Beat(id.to_owned())));

@@ -58,11 +58,29 @@ pub struct Lifetime {
     pub event_bytes: f64,
 }
 
+/// The two kinds of steady heartbeats.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beats {
+    /// A heartbeat that renews the lease.
+    pub renews: Use,
+    /// A heartbeat that asks only.
+    pub asks: Use,
+    /// The share of the heartbeats of an idle node that renew the lease.
+    pub renewing_share: f64,
+}
+
+impl Beats {
+    /// What this heartbeat would use if it were steady.
+    fn steady(self, of: &Invocation) -> Use {
+        if of.used.writes > 0.0 { self.renews } else { self.asks }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub idle: BTreeMap<Kind, Line>,
     pub busy: BTreeMap<Kind, Line>,
-    pub heartbeat: Use,
+    pub beat: Beats,
     pub handle_report: Use,
     /// An event that left its work to another run.
     pub left: Use,
@@ -126,7 +144,7 @@ fn lines(points: &BTreeMap<Kind, Vec<(u32, Use)>>) -> BTreeMap<Kind, Line> {
 
 pub async fn measure() -> Measured {
     let (mut idle, mut busy) = (BTreeMap::new(), BTreeMap::new());
-    let (mut heartbeat, mut handle_report) = (Use::default(), Use::default());
+    let (mut beat, mut handle_report) = (Beats::default(), Use::default());
     let (mut metrics, mut metric_bytes) = (0.0, 0.0);
     for nodes in FLEETS {
         for is_busy in [false, true] {
@@ -136,7 +154,14 @@ pub async fn measure() -> Measured {
                 points.entry(kind).or_default().push((nodes, mean(&at_rest, kind)));
             }
             if nodes > 0 {
-                heartbeat = usual(&at_rest, Kind::Heartbeat);
+                if is_busy {
+                    beat.renews = usual(&at_rest, Kind::Heartbeat);
+                } else {
+                    let beats: Vec<_> = at_rest.iter().filter(|i| i.kind == Kind::Heartbeat).collect();
+                    let renewing = beats.iter().filter(|i| i.used.writes > 0.0).count();
+                    beat.asks = usual(&at_rest, Kind::Heartbeat);
+                    beat.renewing_share = renewing as f64 / beats.len() as f64;
+                }
                 assert!(at_rest.iter().all(|i| i.kind != Kind::HandleReport), "nothing changes");
                 fleet.reports_are_due();
                 fleet.pass(100).await;
@@ -152,13 +177,14 @@ pub async fn measure() -> Measured {
         }
     }
     // The documents promise this for every steady call.
-    assert_eq!((heartbeat.reads, heartbeat.writes), (0.0, 1.0), "a steady heartbeat is one write and no read");
+    assert_eq!((beat.renews.reads, beat.renews.writes), (0.0, 1.0), "a renewal is one write and no read");
+    assert_eq!((beat.asks.reads, beat.asks.writes), (1.0, 0.0), "a heartbeat that asks only is one read and no write");
     assert!(handle_report.reads < 10.0 && handle_report.writes <= 1.0, "the hourly report: {handle_report:?}");
     let (idle, busy) = (lines(&idle), lines(&busy));
-    let job = life_of_a_job(handle_report).await;
+    let job = life_of_a_job(beat, handle_report).await;
     let left = event_that_left().await;
-    let node = life_of_a_node(&idle, heartbeat, handle_report).await;
-    Measured { idle, busy, heartbeat, handle_report, left, job, node, metrics, metric_bytes }
+    let node = life_of_a_node(&idle, beat, handle_report).await;
+    Measured { idle, busy, beat, handle_report, left, job, node, metrics, metric_bytes }
 }
 
 /// The use of whole lives: everything that was used, without the use of the same invocations at rest.
@@ -189,11 +215,12 @@ fn bytes(fleet: &Fleet, tables: &[Table]) -> f64 {
 }
 
 /// Jobs on a fleet that stays up, from their submission until nothing is left of their handles.
-async fn life_of_a_job(handle_report: Use) -> Lifetime {
+async fn life_of_a_job(beat: Beats, handle_report: Use) -> Lifetime {
     let (mut fleet, at_rest) = steady(10, false).await;
     let run: BTreeMap<Kind, Use> = RUNS.iter().map(|kind| (*kind, mean(&at_rest, *kind))).collect();
-    // The mean, because the process of the function makes a note each minute.
-    let heartbeat = mean(&at_rest, Kind::Heartbeat);
+    // The process of the function makes a note each minute, in one of the heartbeats.
+    let extra = |i: &Invocation| Invocation { used: i.used - beat.steady(i), ..*i };
+    let note = mean(&at_rest.iter().map(extra).collect::<Vec<_>>(), Kind::Heartbeat);
     fleet.spec = JobSpec { needs: model::Needs { exclusive: true, ..spec("work").needs }, ..spec("work") };
     let before = (bytes(&fleet, &[Table::Jobs, Table::Allocs]), bytes(&fleet, &[Table::Events]));
     fleet.submit(JOBS, EVERY_S);
@@ -204,7 +231,7 @@ async fn life_of_a_job(handle_report: Use) -> Lifetime {
     assert_eq!(traces, 0, "the handles of the jobs are gone");
     let count = JOBS as f64;
     let life = lifetime(&fleet.take(), count, |i| match i.kind {
-        Kind::Heartbeat => heartbeat,
+        Kind::Heartbeat => beat.steady(i) + note,
         Kind::HandleReport => handle_report,
         Kind::Woken => run[&Kind::Poll],
         // A run of clean-stale-records reads one page of the jobs, however many there are: the bill counts a whole page.
@@ -226,7 +253,7 @@ async fn event_that_left() -> Use {
 }
 
 /// Nodes from their launch until their slots are free again.
-async fn life_of_a_node(idle: &BTreeMap<Kind, Line>, heartbeat: Use, handle_report: Use) -> Lifetime {
+async fn life_of_a_node(idle: &BTreeMap<Kind, Line>, beat: Beats, handle_report: Use) -> Lifetime {
     const NODES: u32 = 20;
     let mut fleet = Fleet::new(
         &policy(0, NODES),
@@ -245,7 +272,7 @@ async fn life_of_a_node(idle: &BTreeMap<Kind, Line>, heartbeat: Use, handle_repo
     let log = fleet.take();
     let count = f64::from(NODES);
     let life = lifetime(&log, count, |i| match i.kind {
-        Kind::Heartbeat => heartbeat,
+        Kind::Heartbeat => beat.steady(i),
         Kind::HandleReport => handle_report,
         Kind::Woken => idle[&Kind::Poll].at(i.nodes as f64),
         Kind::Left => i.used,

@@ -80,7 +80,8 @@ fn each(seen: &Measured) -> Vec<String> {
         )
     };
     vec![
-        call("heartbeat", seen.heartbeat),
+        call("heartbeat that renews the lease", seen.beat.renews),
+        call("heartbeat that only asks", seen.beat.asks),
         call("handle report of each hour", seen.handle_report),
         call("event that comes too soon", seen.left),
         run("run of poll-and-scale, idle fleet", &seen.idle[&Kind::Poll]),
@@ -134,6 +135,9 @@ async fn nightly_the_costs_in_the_documents_are_those_of_the_code() {
     for (name, rows) in &tables {
         page::check(PAGE, name, rows);
     }
+    let (renewals, asks) = load(160.0, false, &json!({})).heartbeats();
+    let (computed, measured) = (renewals / (renewals + asks), seen.beat.renewing_share);
+    assert!((computed / measured - 1.0).abs() < 0.1, "{measured} of an idle node's heartbeats renew, not {computed}");
     let nothing = total(&load(0.0, false, &json!({})).bill(&seen, &template));
     assert!(nothing < 3.0, "README.md says that less than 3 dollars remain without work, not {nothing}");
 }

@@ -6,7 +6,7 @@ use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
 use model::ids::{AllocId, NodeId};
-use model::time::Span;
+use model::time::{Span, Time};
 use store::{Item, Row, Table, alloc_key, node_key};
 
 /// The attributes that a heartbeat or a report may change without raising the version.
@@ -22,12 +22,17 @@ fn state(row: Option<&Item>) -> &str {
 }
 
 impl Check {
+    /// Notes that a heartbeat was accepted at this time.
+    pub(super) fn heard(&self, at: Option<Time>) {
+        let heard_at = &mut lock(&self.seen).heard_at;
+        *heard_at = (*heard_at).max(at);
+    }
+
     pub(super) fn node(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         self.invariant_the_version_guards_everything_but_the_pulse(before, after);
         self.invariant_a_late_heartbeat_changes_nothing(before, after);
         if let (Kind::Node { what: "heartbeat", .. }, Some(after)) = (&caller.kind, after) {
-            let heard_at = &mut lock(&self.seen).heard_at;
-            *heard_at = (*heard_at).max(time(after, "last_ping_at"));
+            self.heard(time(after, "last_ping_at"));
         }
         if let (Some(before), Some(after)) = (before, after)
             && before.get("version") == after.get("version")

@@ -150,8 +150,7 @@ impl Check {
         };
         let witness = model.rows(Table::Nodes).filter(|r| text(r, "state") == Some("in_use")).any(|row| lately(row));
         let silent = leases > 0 && leases == over && witness && !caller.has_heard_somebody();
-        let pings = model.rows(Table::Nodes).filter_map(|r| time(r, "last_ping_at"));
-        let heard_at = pings.max().filter(|_| silent);
+        let heard_at = lock(&self.seen).heard_at.filter(|_| silent);
         let stopped = text(before, "instance_id").is_some_and(|id| caller.has_listed_as_leaving(id));
         if text(before, "state") == Some("assigned") && (stopped || self.forgets(time(before, "assigned_at"))) {
             return;
@@ -201,16 +200,18 @@ impl Check {
         }
     }
 
-    /// A record does not wait for an instance that ended an hour ago, whatever the brakes hold back. Checked an hour
-    /// after the faults stopped.
+    /// A record does not wait for an instance that ended an hour ago, whatever the brakes hold back. Where leases are long, the
+    /// silence counts from the end of the lease. Checked an hour after the faults stopped.
     pub fn invariant_what_is_gone_is_noticed(&self, model: &Model) {
         let Some(ec2) = self.ec2() else { return };
         let long_ago = self.core.now() - Span::from_s(55 * 60);
+        let silent_since = self.core.now() - Span::from_s(45 * 60);
         for row in model.rows(Table::Nodes) {
             let over = |id: &str| ec2.one(id).is_none_or(|r| !r.is_live());
             let waits = matches!(text(row, "state"), Some("assigned" | "in_use"));
             let old = time(row, "assigned_at").is_some_and(|at| at < long_ago)
-                && time(row, "last_ping_at").is_none_or(|at| at < long_ago);
+                && time(row, "last_ping_at").is_none_or(|at| at < long_ago)
+                && time(row, "lease_expires_at").is_none_or(|at| at < silent_since);
             if waits && old && text(row, "instance_id").is_some_and(over) {
                 self.broken("invariant_what_is_gone_is_noticed", format!("{row:?}"));
             }

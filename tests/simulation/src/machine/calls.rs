@@ -6,8 +6,8 @@ use model::HandleKind;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{
-    AllocReportAnswer, AllocUpdate, CredentialsRequest, ErrorCode, HandleReport, HandleReportAnswer, Heartbeat,
-    HeartbeatAnswer, JobCredentials, ReportedHandle,
+    AllocReportAnswer, AllocUpdate, CredentialsRequest, ErrorCode, HandleReport, HandleReportAnswer, HeartbeatAnswer,
+    JobCredentials, ReportedHandle,
 };
 use nodekeeper_agent::protocol::{HandleList, HandleRound};
 use serde::Serialize;
@@ -61,7 +61,7 @@ impl Machine {
     /// Sends one heartbeat. Returns false if the control plane answered 410.
     pub(super) async fn heartbeat(&mut self) -> bool {
         let uptime_ms = u64::try_from(self.core.now().since(self.booted_at).as_ms()).ok();
-        let beat = Heartbeat { uptime_ms, ..self.protocol.heartbeat() };
+        let beat = self.protocol.heartbeat(uptime_ms);
         let asked_at = self.core.now();
         match self.post::<HeartbeatAnswer>("heartbeat", &beat).await {
             Answer::Told(answer) => {
