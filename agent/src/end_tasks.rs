@@ -1,4 +1,4 @@
-//! Ends everything that still runs for an alloc, without its supervisor: that one is gone, must go, or is not known.
+//! Ends everything that still runs for an alloc whose supervisor is gone, must go, or is not known.
 //!
 //! Guarantees: a process that hangs in the kernel, or a container runtime that does not answer, holds up no other alloc.
 //! Does not: decide that an alloc ends, or how (`runner` and `ends` do).

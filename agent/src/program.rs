@@ -130,8 +130,8 @@ mod tests {
     #[test]
     fn a_program_that_cannot_be_executed_is_told_apart() {
         let dir = tempfile::tempdir().unwrap();
-        // Another process writes the files: while this one has a file open for writing, every process that another test starts
-        // has it open too, and Linux executes no file that is open for writing.
+        // Another process writes the files. If this one did, a process that another test starts at that moment would inherit the open
+        // file, and Linux executes no file that is open for writing.
         let file = |name: &str, content: &str, mode: u32| {
             let script = "printf %s \"$1\" > \"$0\" && chmod $2 \"$0\"";
             let mut shell = Command::new("sh");

@@ -1,4 +1,4 @@
-//! Heartbeats that only ask for orders: they cost a read, and the lease lasts all the same.
+//! Heartbeats that only ask for orders. Each costs one read, and no lease ends because of them.
 
 use crate::node::{answer, http};
 use crate::world::{World, job, patient_policy};
@@ -75,7 +75,7 @@ async fn the_lease_of_an_idle_node_lasts_and_few_of_its_heartbeats_renew_it() {
 }
 
 #[tokio::test]
-async fn a_heartbeat_that_asks_only_still_says_what_it_has_to_say() {
+async fn a_heartbeat_that_only_asks_still_says_what_it_has_to_say() {
     let (mut world, id) = idle().await;
     world.beats(id).await;
     world.pass(5);

@@ -53,8 +53,8 @@ fn said(dir: &Path, aws: Option<&str>, variables: &[(&str, &str)]) -> String {
     let _ = std::os::unix::fs::symlink("/bin/sh", path.join("sh"));
     let _ = std::fs::remove_file(path.join("aws"));
     if let Some(aws) = aws {
-        // Another process writes the script: while this one has it open for writing, every process that another test starts has
-        // it open too, and Linux executes no file that is open for writing.
+        // Another process writes the script. If this one did, a process that another test starts at that moment would inherit the
+        // open file, and Linux executes no file that is open for writing.
         let script = "printf %s \"$0\" > aws && chmod 755 aws";
         let written = Command::new("sh").args(["-c", script, aws]).current_dir(&path).status().unwrap();
         assert!(written.success());

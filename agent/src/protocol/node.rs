@@ -100,7 +100,7 @@ pub struct Node {
     pub interrupt_at: Option<Time>,
     /// What the operator wants of the node, by the last answer.
     intent: Intent,
-    /// Until the machine has been up for so long, its heartbeats ask only, by the last answer.
+    /// The uptime of the machine until which its heartbeats only ask, as the last answer says.
     ask_until_ms: Option<u64>,
     pub refuses: Refusals,
     pub gpus: Vec<Gpu>,

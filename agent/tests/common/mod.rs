@@ -239,8 +239,8 @@ fn open_dir() -> &'static std::path::Path {
     }
 }
 
-/// Copies a file that will be executed. Another process writes it: while this one has a file open for writing, every process that
-/// another test starts has it open too, and Linux executes no file that is open for writing.
+/// Copies a file that will be executed. Another process writes it. If this one did, a process that another test starts at that moment
+/// would inherit the open file, and Linux executes no file that is open for writing.
 pub fn copy_program(from: impl AsRef<OsStr>, to: &std::path::Path) {
     let copied = Command::new("cp").arg(from).arg(to).status().unwrap();
     assert!(copied.success(), "{}", to.display());

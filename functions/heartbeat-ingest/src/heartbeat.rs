@@ -1,6 +1,6 @@
 //! `POST …/heartbeat`: steady heartbeats, registrations, and heartbeats that change the record.
 //!
-//! Guarantees: a steady heartbeat is one write, or one read if the agent asks only and its lease lasts; a lease lasts at least until
+//! Guarantees: a steady heartbeat is one write, or one read if the agent only asks and its lease lasts; a lease lasts at least until
 //! the node was told to call again; an interruption that the agent reports becomes a drain.
 //! Does not: look at allocs, except to send the node its orders.
 
@@ -67,7 +67,7 @@ impl Ingest {
         Err(unwritten(WriteError::CONFLICT))
     }
 
-    /// The record, read for a steady heartbeat that asks only; `None` if the lease must be renewed all the same.
+    /// The record of a node that only asks; `None` if the heartbeat must write: the lease is too short, or there is news.
     async fn asked(
         &self,
         node_id: NodeId,

@@ -104,19 +104,20 @@ impl Beat<'_> {
         self.jitter * if allocs == 0 { idle_since.map_or(longest_s, idle_s) } else { heartbeat.interval_s(in_use) }
     }
 
-    /// How much of the lease is left after this time and the grace, in milliseconds; negative if it ends before.
+    /// How long the lease lasts after a call that comes in `wait_s`, and after the grace, in milliseconds. It is negative if the lease
+    /// ends before.
     fn left_after_ms(&self, contact: &Contact, wait_s: f64) -> i64 {
         let called_at = self.now + Span::from_ms((wait_s * 1000.0) as i64);
         contact.lease_expires_at.since(called_at + Span::from_s(self.known.policy.heartbeat.grace_s)).as_ms()
     }
 
-    /// Whether the lease lasts until the node was told to call again, without a renewal now.
+    /// Whether this call need not renew the lease: it lasts until the next call and the grace are over.
     pub(crate) fn leaves_time(&self, life: &Life, contact: &Contact) -> bool {
         self.left_after_ms(contact, self.next_s(life.allocs.len(), contact.idle_since_at)) >= 0
     }
 
-    /// How long heartbeats of this node may ask only, in milliseconds. A read costs a fifth of a write, and an idle node calls
-    /// several times in one lease. A node with allocs calls so rarely that each of its heartbeats renews the lease.
+    /// How long the heartbeats of this node may only ask, in milliseconds. An idle node calls several times in one lease, and a read
+    /// costs a fifth of a write. A node with allocs calls once in a lease, so each of its heartbeats renews the lease.
     pub(crate) fn may_ask_for(&self, life: &Life, contact: &Contact) -> Option<u64> {
         let longest_s = self.known.policy.heartbeat.idle_interval_s(self.known.in_use) * LONGEST_JITTER;
         let left = u64::try_from(self.left_after_ms(contact, longest_s)).ok();

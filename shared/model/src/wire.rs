@@ -132,7 +132,7 @@ pub struct Heartbeat {
     /// The text `settled` of the answer to the last report of handles, if the handles have not changed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handles: Option<String>,
-    /// Whether the agent only asks for orders: its lease lasts beyond the next call, by the last answer.
+    /// Whether the agent only asks for orders, as the last answer allows it. Then the lease is not renewed, if it lasts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
 }
@@ -152,7 +152,7 @@ pub struct HeartbeatAnswer {
     pub seq: u64,
     /// When to call again, in seconds, jitter included.
     pub next_heartbeat_s: f64,
-    /// Until the machine has been up for so long, heartbeats may ask only. `None`: the next one renews the lease.
+    /// The uptime of the machine, in milliseconds, until which its heartbeats may only ask. `None`: the next heartbeat renews the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask_until_ms: Option<u64>,
     pub intent: Intent,

@@ -63,7 +63,7 @@ pub struct Lifetime {
 pub struct Beats {
     /// A heartbeat that renews the lease.
     pub renews: Use,
-    /// A heartbeat that asks only.
+    /// A heartbeat that only asks.
     pub asks: Use,
     /// The share of the heartbeats of an idle node that renew the lease.
     pub renewing_share: f64,
@@ -178,7 +178,7 @@ pub async fn measure() -> Measured {
     }
     // The documents promise this for every steady call.
     assert_eq!((beat.renews.reads, beat.renews.writes), (0.0, 1.0), "a renewal is one write and no read");
-    assert_eq!((beat.asks.reads, beat.asks.writes), (1.0, 0.0), "a heartbeat that asks only is one read and no write");
+    assert_eq!((beat.asks.reads, beat.asks.writes), (1.0, 0.0), "a heartbeat that only asks is one read and no write");
     assert!(handle_report.reads < 10.0 && handle_report.writes <= 1.0, "the hourly report: {handle_report:?}");
     let (idle, busy) = (lines(&idle), lines(&busy));
     let job = life_of_a_job(beat, handle_report).await;

@@ -37,7 +37,7 @@ impl Check {
         }
         match *what {
             "heartbeat" => {
-                // Not every heartbeat writes the pulse.
+                // A heartbeat that only asks writes nothing, so it is noted here.
                 self.heard(Some(self.core.now()));
                 self.invariant_a_reported_interruption_drains(model, caller, *node, body);
             }
