@@ -12,7 +12,6 @@
 //! kept outputs stay below a limit: the oldest outputs that need no storing are removed first, and the log names each output that
 //! is removed before it is stored. An output that a reader has just asked for is not removed. Jobs cannot read kept outputs.
 //! Does not: send anything (`output` and `uploads` do), or survive the machine.
-//! Does not: send anything (`output` and `uploads` do), or survive the machine.
 
 use crate::alloc_dir::AllocDir;
 use crate::atomic_file::{self, absent_is_fine, if_there, sync_dir};
