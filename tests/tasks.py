@@ -47,7 +47,7 @@ SAYS = {
     21: "steady",
     22: r'"name": ?"flaky"',
     23: r"http://127.0.0.1:\d+/",
-    24: (1, "is not a terminal|needs a terminal|terminal"),
+    24: r"^jobs: ",
     25: r"(?s)/work\n.*PID",
     26: "cancelled",
     27: "cancelled",
@@ -68,7 +68,7 @@ SAYS = {
     42: "no instance",
 }
 # These go on until Ctrl-C.
-UNTIL_CTRL_C = {21, 23}
+UNTIL_CTRL_C = {21, 23, 24}
 # These are about slot 0. Here it is the slot of a job that runs, because idle machines are shut down meanwhile.
 ABOUT_A_SLOT = {30, 31, 32, 33}
 

@@ -7,7 +7,7 @@ use crate::commands::{
     run, sizes, status, submit, teardown, watch,
 };
 use crate::console::{Context, Outcome};
-use crate::{top, web};
+use crate::web;
 use clap::Subcommand;
 
 /// The commands of an operator.
@@ -67,9 +67,6 @@ pub enum Command {
     Cost(cost::CostArgs),
     /// Say what jobs of a name asked for, what they used, and what is enough
     Advise(advise::AdviseArgs),
-    /// Watch the cluster in this terminal: nodes, jobs, why each one waits; cancel and drain by a key
-    #[command(after_help = top::HELP)]
-    Top,
     /// Show the cluster on a page of this machine, until Ctrl-C
     Web(web::WebArgs),
     /// Let every instance go and prove that none is left, before the stack is deleted
@@ -110,10 +107,9 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Release(args) => handles::release(context, &args).await,
         Command::Plan(args) => plan::run(context, &args).await,
         Command::History(args) => history::run(context, &args).await.map(done),
-        Command::Status(args) => status::run(context, &args).await,
+        Command::Status(args) => status::run(context, &args, watch::pause).await,
         Command::Cost(args) => cost::run(context, &args).await.map(done),
         Command::Advise(args) => advise::run(context, &args).await,
-        Command::Top => top::run(context).await.map(done),
         Command::Web(args) => web::run(context, &args).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
     }

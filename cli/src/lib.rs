@@ -15,6 +15,5 @@ pub mod hidden_env;
 pub mod local;
 pub mod no_cluster;
 mod running;
-mod top;
 mod view;
 mod web;

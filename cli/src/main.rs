@@ -193,6 +193,6 @@ fn colours(choice: ColorChoice) -> bool {
         ColorChoice::Auto => AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never,
     };
     // crossterm, which draws the tables, checks NO_COLOR itself. `--color always` overrides that.
-    ratatui::crossterm::style::force_color_output(wanted);
+    crossterm::style::force_color_output(wanted);
     wanted
 }

@@ -1,4 +1,4 @@
-//! The writes of operators, by a command or by a key of `top`: cancel jobs; hold, drain or resume a node. `operate` has the
+//! The writes of operators: cancel jobs; hold, drain or resume a node. `operate` has the
 //! code that all of them share.
 //!
 //! Guarantees: an intent belongs to the current life of the slot and ends with it.
@@ -10,7 +10,7 @@ use crate::console::show::several;
 use crate::console::{Clock, Cluster};
 use crate::view::find::{no_job, no_node};
 use model::events::Subject;
-use model::ids::{JobId, NodeId, Slot};
+use model::ids::{JobId, Slot};
 use model::time::Time;
 use model::{ActionName, Intent, Job, JobState, NodeState};
 use operate::{BY_OPERATOR, record_event, retried};
@@ -75,32 +75,17 @@ async fn in_one(
     Ok(ended.chain(cancelled.into_iter().map(|job| (job.summary.job_id, Ok(job)))).collect())
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
-    /// Whichever node is in the slot.
-    Any(Slot),
-    /// This node, and no later one of its slot.
-    Only(NodeId),
-}
-
 /// Sets the intent of a node, and the deadline of a drain. A drain without a deadline keeps the deadline that a draining
 /// node has. Returns whether anything changed.
 pub(crate) async fn change_intent(
     cluster: &Cluster,
-    life: Life,
+    slot: Slot,
     intent: Intent,
     by: Option<Time>,
     now: Time,
 ) -> anyhow::Result<bool> {
-    let (slot, only) = match life {
-        Life::Any(slot) => (slot, None),
-        Life::Only(node) => (node.slot(), Some(node)),
-    };
     let changed = retried(async || {
         let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
-        if only.is_some() && record.node_id() != only {
-            anyhow::bail!("nothing was changed: the node in slot {slot} is gone, or another one is there by now");
-        }
         // The termination of this node has begun and cannot be undone.
         if matches!(record.state, NodeState::ShuttingDown(_)) {
             anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");

@@ -5,7 +5,7 @@
 
 use super::amounts::{Moment, moment as moment_of};
 use super::watch::{self, Page};
-use crate::changes::{Life, change_intent};
+use crate::changes::change_intent;
 use crate::console::show::{self, Rows, moment, or_blank, when, when_known};
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::NodeRow;
@@ -238,7 +238,7 @@ pub(crate) async fn intend(
         let now = context.now();
         let changed = async {
             let slot = finder.slot(given).await?;
-            anyhow::Ok((slot, change_intent(&cluster, Life::Any(slot), intent, by, now).await?))
+            anyhow::Ok((slot, change_intent(&cluster, slot, intent, by, now).await?))
         };
         match changed.await {
             Ok((slot, true)) => writeln!(context.out, "slot {slot} {done}")?,

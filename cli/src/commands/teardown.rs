@@ -9,8 +9,8 @@
 //! be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
+use crate::changes::change_intent;
 use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
-use crate::changes::{Life, change_intent};
 use crate::console::show::{self, several};
 use crate::console::{Cluster, Context, Outcome, Usage};
 use crate::view::status::{counts, none_or};
@@ -193,7 +193,7 @@ impl Left {
         }
         records.retain(|record| !record.is_cleaned());
         for record in records.iter().filter(|record| takes_drain(record)) {
-            change_intent(cluster, Life::Any(record.slot), Intent::Drain, None, now).await?;
+            change_intent(cluster, record.slot, Intent::Drain, None, now).await?;
         }
         // The nodes are drained first. Otherwise a node could get another job after its job is cancelled.
         let cancelled = if args.cancel_jobs { cancel_all(cluster, now).await? } else { 0 };

@@ -3,7 +3,6 @@
 //! Guarantees: only one caller reads at a time, and reads take only a small part of the time. During a read, the other
 //! callers get the old value, unless it is much too old.
 //! Does not: read by itself. Nothing is read without a caller.
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -14,8 +13,6 @@ const MUCH_TOO_OLD: u32 = 10;
 pub(crate) struct Cached<T> {
     held: Mutex<Option<Held<T>>>,
     reading: tokio::sync::Mutex<()>,
-    /// How often the value was forgotten. A value whose read began before that is not kept.
-    forgotten: AtomicU64,
     /// The least time for which a value is fresh.
     age: Duration,
     /// A value is fresh at least for this many times the time that its read took.
@@ -30,13 +27,7 @@ struct Held<T> {
 
 impl<T> Cached<T> {
     pub(crate) fn new(age: Duration, times: u32) -> Self {
-        Self {
-            held: Mutex::new(None),
-            reading: tokio::sync::Mutex::default(),
-            forgotten: AtomicU64::new(0),
-            age,
-            times,
-        }
+        Self { held: Mutex::new(None), reading: tokio::sync::Mutex::default(), age, times }
     }
 
     /// The value, if its age is below `times` times the time for which it is fresh.
@@ -44,12 +35,6 @@ impl<T> Cached<T> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = held.as_ref().filter(|h| h.read_at.elapsed() < h.fresh_for.saturating_mul(times));
         fresh.map(|h| Arc::clone(&h.value))
-    }
-
-    /// Makes the next `get` read again.
-    pub(crate) fn forget(&self) {
-        self.forgotten.fetch_add(1, Ordering::SeqCst);
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// The value. If it is too old, `read` gives a new one; otherwise `read` is not begun.
@@ -68,14 +53,11 @@ impl<T> Cached<T> {
         if let Some(value) = self.younger(1) {
             return Ok(value);
         }
-        let (began, forgotten) = (Instant::now(), self.forgotten.load(Ordering::SeqCst));
+        let began = Instant::now();
         let value = Arc::new(read.await?);
         let fresh_for = self.age.max(began.elapsed().saturating_mul(self.times));
         let held = Held { value: Arc::clone(&value), read_at: Instant::now(), fresh_for };
-        let mut kept = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if forgotten == self.forgotten.load(Ordering::SeqCst) {
-            *kept = Some(held);
-        }
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
         Ok(value)
     }
 }
@@ -96,15 +78,6 @@ mod tests {
         tokio::time::advance(Duration::from_secs(9)).await;
         assert!(cached.get(async { Err::<u32, _>("no") }).await.is_err(), "an old value hides no error");
         assert_eq!(get(4).await, 4);
-        cached.forget();
-        assert_eq!(get(5).await, 5, "it was forgotten");
-        cached.forget();
-        let during = cached.get(async {
-            cached.forget();
-            Ok::<_, ()>(6)
-        });
-        assert_eq!(*during.await.unwrap(), 6);
-        assert_eq!(get(7).await, 7, "it was forgotten while it was read");
     }
 
     #[tokio::test(start_paused = true)]

@@ -58,7 +58,7 @@ impl Wanted {
 }
 
 /// The words of a search, in lower case.
-pub(crate) fn words(text: &str) -> Vec<String> {
+fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_lowercase).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The present as the page and `top` show it: the status, and the lists of jobs and nodes.
+//! The present as the page shows it: the status, and the lists of jobs and nodes.
 //!
 //! Flow: running jobs, the head of the queue, and jobs that ended in the last minutes are read often, from the index of the
 //! queue. The jobs that ended last, of each kind of end, are read seldom.

@@ -1,4 +1,4 @@
-//! Reads a cluster: the present, lists and details. Commands, the page and `top` use it, so that they show the same.
+//! Reads a cluster: the present, lists and details. Commands and the page use it, so that they show the same.
 //!
 //! | where | what |
 //! | --- | --- |
@@ -6,7 +6,7 @@
 //! | `commands` | the fields of shown jobs that the index lacks |
 //! | `present` | what the records and EC2 say now: the only reader of both |
 //! | `rows` | the shapes of a job, of its rules for retries, and of a node: from a record to what programs read |
-//! | `live` | the lists of jobs and nodes, for the page and `top` |
+//! | `live` | the lists of jobs and nodes, for the page |
 //! | `list` | filters, search and parts of a list |
 //! | `detail` | one job, one node |
 //! | `find` | the job or node that a person names |
@@ -33,7 +33,7 @@ pub(crate) mod story;
 pub(crate) mod usage;
 
 pub(crate) use detail::{JobDetail, NodeDetail};
-pub(crate) use list::{Searched, Wanted, holds, words};
+pub(crate) use list::{Searched, Wanted, holds};
 pub(crate) use live::{Live, Stored};
 pub(crate) use next::Next;
 pub(crate) use rows::{JobRow, NodeRow, retry_rules};
@@ -66,7 +66,7 @@ pub(crate) struct Pace {
     whole: Duration,
     /// A value is fresh at least for this many times the time that its read took.
     times: u32,
-    /// How often the page and `top` ask.
+    /// How often the page asks.
     pub(crate) refresh_ms: u64,
 }
 
@@ -143,12 +143,5 @@ impl Views {
     /// Adds the fields that the index lacks.
     pub(crate) async fn complete(&self, live: &Live, rows: &mut [JobRow]) -> Result<(), store::DbError> {
         self.commands.complete(&self.source.store, &live.present.jobs, rows).await
-    }
-
-    /// Makes the next look read everything again.
-    pub(crate) fn forget(&self) {
-        self.live.forget();
-        self.stored.forget();
-        self.past.forget();
     }
 }

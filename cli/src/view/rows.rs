@@ -1,4 +1,4 @@
-//! The shapes of a job and of a node, for `--json`, the page and `top`: `docs/contract.md#shapes`.
+//! The shapes of a job and of a node, for `--json` and the page: `docs/contract.md#shapes`.
 //!
 //! Guarantees: only this module turns a record into what other programs read. No value of an environment is in it.
 //! Does not: read anything.
@@ -151,7 +151,7 @@ impl JobRow {
         self.waits_because.as_deref().or(self.reason.as_deref())
     }
 
-    /// The order of the page and of `top`.
+    /// The order of the page.
     pub(super) fn order(&self, now: Time) -> (u8, Reverse<u32>, Reverse<Time>, JobId) {
         let news = self.finished_at.is_some_and(|at| now.since(at) <= NEWS);
         let newest = Reverse(self.finished_at.unwrap_or(self.submitted_at));

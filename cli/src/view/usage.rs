@@ -23,19 +23,6 @@ impl Used {
             .map(Option::unwrap_or_default)
     }
 
-    /// `12.3 s of CPU in 10.0 s, 61 % of 2 vCPU, 300 MiB of 1 GiB memory, 4.0 MiB read, 7.0 MiB written`
-    pub(crate) fn line(self) -> String {
-        let Usage { ran_ms, cpu_ms, read_bytes, written_bytes, .. } = self.usage;
-        let mut parts = vec![format!("{} of CPU in {}", cpu_time(cpu_ms), cpu_time(ran_ms))];
-        parts.extend(self.efficiency().map(|share| format!("{share} of {} vCPU", self.asked.vcpus)));
-        parts.extend(self.memory().map(|used| format!("{used} memory")));
-        parts.extend(read_bytes.map(|n| format!("{} read", bytes_text(n))));
-        parts.extend(written_bytes.map(|n| format!("{} written", bytes_text(n))));
-        parts.extend(self.scratch().map(|used| format!("{used} scratch space")));
-        parts.extend(self.gpus().map(|used| format!("GPU {used}")));
-        parts.join(", ")
-    }
-
     /// The CPU time in percent of what the vCPUs could have done.
     fn efficiency(self) -> Option<String> {
         let share = self.usage.busy_vcpus()? / f64::from(self.asked.vcpus.max(1));
@@ -105,10 +92,6 @@ mod tests {
         assert_eq!(
             used.cells(),
             ["12.3 s", "62 %", "300 MiB of 1 GiB", "5.0 MiB", "512 B", "40 MiB of 10 GiB", "37 % busy, 8 GiB"]
-        );
-        assert_eq!(
-            used.line(),
-            "12.3 s of CPU in 10.0 s, 62 % of 2 vCPU, 300 MiB of 1 GiB memory, 5.0 MiB read, 512 B written, 40 MiB of 10 GiB scratch space, GPU 37 % busy, 8 GiB"
         );
         let unknown = Usage { cpu_ms: usage.cpu_ms, ..Usage::default() };
         assert_eq!(Used { usage: unknown, asked }.cells(), ["12.3 s", "", "", "", "", "", ""]);

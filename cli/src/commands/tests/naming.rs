@@ -1,7 +1,7 @@
 //! Jobs and nodes by parts of their ids and by names; filters; `--watch`.
 
 use super::*;
-use crate::commands::{jobs, nodes};
+use crate::commands::{jobs, nodes, status};
 use model::JobSpec;
 use model::ids::Ulid;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -234,6 +234,7 @@ async fn watched(world: &World, screen: Screen, line: &[&str], looks: usize, hap
     let result = match parse(line).unwrap() {
         Command::Jobs(args) => jobs::list(&mut context, &args, pause).await,
         Command::Nodes(args) => nodes::list(&mut context, &args, pause).await,
+        Command::Status(args) => status::run(&mut context, &args, pause).await,
         other => panic!("{other:?} is not watched"),
     };
     Said { result, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
@@ -249,6 +250,8 @@ async fn a_watched_list_shows_what_has_changed() {
     let out = watched(&world, Screen::Terminal, &["nodes", "--watch"], 2, async |_| {}).await.done();
     assert!(out.starts_with("\x1b[2J\x1b[H") && out.ends_with("no nodes yet\x1b[K\n\x1b[J"), "{out:?}");
     assert_eq!(out.matches("\x1b[2J").count(), 1, "later looks replace the first without a flicker");
+    let out = watched(&world, Screen::Pipe, &["status", "--watch"], 2, async |_| {}).await.done();
+    assert_eq!(out.matches("jobs: 3 queued").count(), 2, "{out}");
 }
 
 #[tokio::test]

@@ -29,7 +29,6 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Status(_)
         | Command::Advise(_)
         | Command::Cost(_)
-        | Command::Top
         | Command::Web(_) => Some("reader"),
         Command::Submit(_)
         | Command::Run(_)
