@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Plants mistakes in infra/template.yaml and in the contract, and proves that `check.py` finds each of them.
+"""Plants mistakes in infra/template.yaml, infra/notify.yaml and the contract, and proves that `check.py` finds each of them.
 
     nodekeeper init --print-contract > contract.json
-    infra/mistakes.py --contract contract.json                        the chosen mistakes, and 100 drawn ones
-    infra/mistakes.py --contract contract.json --draw 1000 --seed 7   other drawn ones
+    infra/mistakes.py --contract contract.json                        the chosen mistakes, and 12 drawn ones of each kind
+    infra/mistakes.py --contract contract.json --draw 200 --seed 7    other drawn ones
 
 A chosen mistake is one that somebody could make: it has a name and the words of its finding. The drawn mistakes are
-systematic: each property, statement and value of the template can be deleted, widened, renamed or changed, and everything that
-CloudFormation knows can be added: each property of each resource, statements, events, resources. A drawn mistake may survive only if `HARMLESS` says why it does not matter.
+systematic: each property, statement and value of a template can be deleted, widened, renamed or changed, and everything that
+CloudFormation knows can be added: each property of each resource, statements, events, resources. Each user of a parameter can ignore
+it, always or in one of the ways to deploy, and each condition of a statement can be weakened. A drawn mistake may survive only if
+`HARMLESS` says why it does not matter, or if the stack is the same with it for many choices of the parameters.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,19 +110,19 @@ def widest_index(contract: dict[str, Any]) -> dict[str, Any]:
 MISTAKES = [
     # Tables
     Mistake("a table is missing", drop("Resources", "EventsTable"), "EventsTable"),
-    Mistake("a key of another type", put("NodesTable", "AttributeDefinitions", 0, "AttributeType", value="S"), "attribute types"),
-    Mistake("output outlives the stack", lambda t: t["Resources"]["OutputTable"].update(DeletionPolicy="Retain"), "DeletionPolicy must be Delete"),
-    Mistake("output is backed up", put("OutputTable", "PointInTimeRecoverySpecification", value={"PointInTimeRecoveryEnabled": True}), "demo-output: point in time recovery"),
-    Mistake("no TTL", put("EventsTable", "TimeToLiveSpecification"), "demo-events: TTL"),
-    Mistake("TTL on another attribute", put("JobsTable", "TimeToLiveSpecification", "AttributeName", value="finished_at"), "demo-jobs: TTL"),
-    Mistake("TTL switched off", put("AllocsTable", "TimeToLiveSpecification", "Enabled", value=False), "demo-allocs: TTL"),
-    Mistake("TTL where none belongs", put("NodesTable", "TimeToLiveSpecification", value={"AttributeName": "expires_at", "Enabled": True}), "demo-nodes: TTL"),
-    Mistake("no recovery", put("ControlTable", "PointInTimeRecoverySpecification"), "point in time recovery"),
-    Mistake("a table dies with the stack", lambda t: t["Resources"]["NodesTable"].pop("DeletionPolicy"), "DeletionPolicy must be RetainExceptOnCreate"),
+    Mistake("a key of another type", put("NodesTable", "AttributeDefinitions", 0, "AttributeType", value="S"), "NodesTable.AttributeDefinitions.AttributeType"),
+    Mistake("output outlives the stack", lambda t: t["Resources"]["OutputTable"].update(DeletionPolicy="Retain"), "OutputTable.DeletionPolicy"),
+    Mistake("output is backed up", put("OutputTable", "PointInTimeRecoverySpecification", value={"PointInTimeRecoveryEnabled": True}), "OutputTable.PointInTimeRecoverySpecification"),
+    Mistake("no TTL", put("EventsTable", "TimeToLiveSpecification"), "EventsTable.TimeToLiveSpecification"),
+    Mistake("TTL on another attribute", put("JobsTable", "TimeToLiveSpecification", "AttributeName", value="finished_at"), "JobsTable.TimeToLiveSpecification.AttributeName"),
+    Mistake("TTL switched off", put("AllocsTable", "TimeToLiveSpecification", "Enabled", value=False), "AllocsTable.TimeToLiveSpecification.Enabled"),
+    Mistake("TTL where none belongs", put("NodesTable", "TimeToLiveSpecification", value={"AttributeName": "expires_at", "Enabled": True}), "NodesTable.TimeToLiveSpecification"),
+    Mistake("no recovery", put("ControlTable", "PointInTimeRecoverySpecification"), "ControlTable.PointInTimeRecoverySpecification"),
+    Mistake("a table dies with the stack", lambda t: t["Resources"]["NodesTable"].pop("DeletionPolicy"), "NodesTable.DeletionPolicy"),
     Mistake("provisioned capacity", put("JobsTable", "BillingMode", value="PROVISIONED"), "BillingMode"),
-    Mistake("command in the queue", lambda t: properties("JobsTable")(t)["GlobalSecondaryIndexes"][0]["Projection"]["NonKeyAttributes"].append("command"), "queue: projected attributes"),
-    Mistake("everything in the index of live allocs", index("AllocsTable", "Projection", value={"ProjectionType": "ALL"}), "live: projection"),
-    Mistake("an index with another range", index("HandlesTable", "KeySchema", 1, "AttributeName", value="handle"), "due: key"),
+    Mistake("command in the queue", lambda t: properties("JobsTable")(t)["GlobalSecondaryIndexes"][0]["Projection"]["NonKeyAttributes"].append("command"), "JobsTable.GlobalSecondaryIndexes.2.Projection.NonKeyAttributes"),
+    Mistake("everything in the index of live allocs", index("AllocsTable", "Projection", value={"ProjectionType": "ALL"}), "AllocsTable.GlobalSecondaryIndexes.Projection.NonKeyAttributes"),
+    Mistake("an index with another range", index("HandlesTable", "KeySchema", 1, "AttributeName", value="handle"), "HandlesTable.GlobalSecondaryIndexes.KeySchema.1.AttributeName"),
     # Functions
     Mistake("the wrong binary", lambda t: t["Resources"]["SweepDispatch"]["Metadata"]["BuildProperties"].update(Binary="heartbeat-ingest"), "builds the binary heartbeat-ingest"),
     Mistake("another build method", lambda t: t["Resources"]["PollAndScale"]["Metadata"].update(BuildMethod="makefile"), "BuildMethod"),
@@ -135,121 +137,121 @@ MISTAKES = [
     Mistake("a node that is powered off stays", put("NodeTemplate", "LaunchTemplateData", "InstanceInitiatedShutdownBehavior"), "InstanceInitiatedShutdownBehavior"),
     Mistake("a volume in the clear", put("NodeTemplate", "LaunchTemplateData", "BlockDeviceMappings", 0, "Ebs", "Encrypted", value=False), "BlockDeviceMappings"),
     Mistake("a volume that stays", put("NodeTemplate", "LaunchTemplateData", "BlockDeviceMappings", 0, "Ebs", "DeleteOnTermination", value=False), "BlockDeviceMappings"),
-    Mistake("a role that allows something", put("NodeRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AmazonS3FullAccess"]), "must allow nothing but"),
-    Mistake("nodes may change the agent", statement("NodeRole", "Agent", lambda s: s.update(Action=["s3:GetObject", "s3:PutObject"])), "must allow nothing but"),
+    Mistake("a role that allows something", put("NodeRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AmazonS3FullAccess"]), "NodeRole.ManagedPolicyArns"),
+    Mistake("nodes may change the agent", statement("NodeRole", "Agent", lambda s: s.update(Action=["s3:GetObject", "s3:PutObject"])), "NodeRole: Allow s3:PutObject on"),
     Mistake("an agent for everybody", put("AgentBucket", "PublicAccessBlockConfiguration"), "AgentBucket"),
-    Mistake("nodes open to the world", put("NodesReachEachOther", "SourceSecurityGroupId"), "reach each other"),
-    Mistake("a role for whoever asks", put("NodeRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "may be assumed by"),
+    Mistake("nodes open to the world", put("NodesReachEachOther", "SourceSecurityGroupId"), "NodesReachEachOther.SourceSecurityGroupId"),
+    Mistake("a role for whoever asks", put("NodeRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "NodeRole.AssumeRolePolicyDocument: Allow sts:AssumeRole by AWS *"),
     Mistake("a misspelled runtime", lambda t: t["Globals"]["Function"].update(Runtime="provided.al2024"), "Runtime"),
     Mistake("runs longer than its period", put("PollAndScale", "Timeout", value=90), "Timeout"),
     Mistake("one run at a time", put("PollAndScale", "ReservedConcurrentExecutions", value=1), "ReservedConcurrentExecutions"),
-    Mistake("a schedule too slow", put("PollAndScale", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(10 minutes)"), "schedule is"),
-    Mistake("a schedule that is no expression", put("CleanStaleRecords", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(5 minute)"), "schedule is"),
-    Mistake("no schedule", put("SweepDispatch", "Events"), "SweepDispatch: schedule is []"),
-    Mistake("schedules of two clusters collide", put("PollAndScale", "Events", "Schedule", "Properties", "Name"), "a second cluster"),
+    Mistake("a schedule too slow", put("PollAndScale", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(10 minutes)"), "PollAndScaleSchedule.ScheduleExpression"),
+    Mistake("a schedule that is no expression", put("CleanStaleRecords", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(5 minute)"), "CleanStaleRecordsSchedule.ScheduleExpression"),
+    Mistake("no schedule", put("SweepDispatch", "Events"), "SweepDispatchSchedule"),
+    Mistake("schedules of two clusters collide", put("PollAndScale", "Events", "Schedule", "Properties", "Name"), "PollAndScaleSchedule.Name"),
     Mistake("no role of the nodes in the environment", put("PollAndScale", "Environment", "Variables", "NODEKEEPER_NODE_ROLE"), "NODEKEEPER_NODE_ROLE"),
     Mistake("the URLs swapped", put("PollAndScale", "Environment", "Variables", "NODEKEEPER_SWEEP_URL", value={"Fn::GetAtt": ["HeartbeatUrl", "FunctionUrl"]}), "NODEKEEPER_SWEEP_URL"),
     Mistake("the cluster's name missing", lambda t: t["Globals"]["Function"]["Environment"]["Variables"].pop("NODEKEEPER_CLUSTER"), "NODEKEEPER_CLUSTER"),
-    Mistake("a log kept forever", put("HeartbeatIngestLog", "RetentionInDays"), "forever"),
+    Mistake("a log kept forever", put("HeartbeatIngestLog", "RetentionInDays"), "HeartbeatIngestLog.RetentionInDays"),
     Mistake("functions that need each other", put("HeartbeatIngest", "Environment", "Variables", "POLL", value={"Ref": "PollAndScale"}), "ircular"),
     # Events
-    Mistake("no spot warnings", put("PollAndScale", "Events", "SpotInterruption"), "Spot Instance Interruption"),
-    Mistake("every state change wakes it", put("PollAndScale", "Events", "InstanceEnded", "Properties", "Pattern", "detail"), "State-change"),
+    Mistake("no spot warnings", put("PollAndScale", "Events", "SpotInterruption"), "PollAndScaleSpotInterruption"),
+    Mistake("every state change wakes it", put("PollAndScale", "Events", "InstanceEnded", "Properties", "Pattern", "detail"), "PollAndScaleInstanceEnded.EventPattern.detail"),
     Mistake("our own writes wake us", put("PollAndScale", "Events", "NewJobs", "Properties", "FilterCriteria"), "INSERT"),
-    Mistake("ended allocs wake nobody", put("PollAndScale", "Events", "EndedAllocs"), "stream of the allocs table"),
-    Mistake("new jobs wait for a batch", put("PollAndScale", "Events", "NewJobs", "Properties", "MaximumBatchingWindowInSeconds", value=5), "seen at once"),
-    Mistake("a stream of whole rows", put("AllocsTable", "StreamSpecification", "StreamViewType", value="NEW_AND_OLD_IMAGES"), "demo-allocs: stream"),
-    Mistake("a stream that nobody reads", put("ControlTable", "StreamSpecification", value={"StreamViewType": "NEW_IMAGE"}), "demo-control: stream"),
-    Mistake("a stream switched off", put("PollAndScale", "Events", "NewJobs", "Properties", "Enabled", value=False), "PollAndScaleNewJobs.Enabled: not in PICTURE"),
-    Mistake("a schedule that only plans", put("PollAndScale", "Events", "Schedule", "Properties", "Input", value='{"dry_run": true}'), "PollAndScaleSchedule.Target.Input: not in PICTURE"),
+    Mistake("ended allocs wake nobody", put("PollAndScale", "Events", "EndedAllocs"), "PollAndScaleEndedAllocs"),
+    Mistake("new jobs wait for a batch", put("PollAndScale", "Events", "NewJobs", "Properties", "MaximumBatchingWindowInSeconds", value=5), "PollAndScaleNewJobs.MaximumBatchingWindowInSeconds"),
+    Mistake("a stream of whole rows", put("AllocsTable", "StreamSpecification", "StreamViewType", value="NEW_AND_OLD_IMAGES"), "AllocsTable.StreamSpecification.StreamViewType"),
+    Mistake("a stream that nobody reads", put("ControlTable", "StreamSpecification", value={"StreamViewType": "NEW_IMAGE"}), "ControlTable.StreamSpecification"),
+    Mistake("a stream switched off", put("PollAndScale", "Events", "NewJobs", "Properties", "Enabled", value=False), "PollAndScaleNewJobs.Enabled"),
+    Mistake("a schedule that only plans", put("PollAndScale", "Events", "Schedule", "Properties", "Input", value='{"dry_run": true}'), "PollAndScaleSchedule.Target.Input"),
     Mistake("a table without the stream", put("JobsTable", "StreamSpecification"), "StreamArn"),
     # URLs
     Mistake("a URL open to all", put("SweepUrl", "AuthType", value="NONE"), "SweepUrl"),
-    Mistake("only one of the two permissions", drop("Resources", "HeartbeatInvokePermission"), "InvokedViaFunctionUrl"),
-    Mistake("anybody may invoke, not only by URL", put("SweepInvokePermission", "InvokedViaFunctionUrl"), "more than the URLs need"),
-    Mistake("everybody may call", put("HeartbeatUrlPermission", "Principal", value="*"), "more than the URLs need in default mode"),
+    Mistake("only one of the two permissions", drop("Resources", "HeartbeatInvokePermission"), "HeartbeatInvokePermission"),
+    Mistake("anybody may invoke, not only by URL", put("SweepInvokePermission", "InvokedViaFunctionUrl"), "SweepInvokePermission.InvokedViaFunctionUrl"),
+    Mistake("everybody may call", put("HeartbeatUrlPermission", "Principal", value="*"), "HeartbeatUrlPermission.Principal"),
     # Policies
-    Mistake("all of DynamoDB", statement("PollAndScaleRole", "Control", lambda s: s.update(Action="dynamodb:*")), "name each action"),
-    Mistake("every role of the account", statement("GrantCredentialsRole", "RolesOfJobs", lambda s: s.pop("Condition")), "GrantCredentialsRole: sts:AssumeRole: needs the condition"),
-    Mistake("roles of other accounts", statement("GrantCredentialsRole", "RolesOfJobs", lambda s: s.update(Resource="arn:aws:iam::*:role/*")), "only grant-credentials takes roles"),
-    Mistake("any table", statement("SweepDispatchRole", "Control", lambda s: s.update(Resource="*")), "SweepDispatchRole: dynamodb"),
-    Mistake("somebody else's table", statement("HeartbeatIngestRole", "Nodes", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:dynamodb:${AWS::Region}:${AWS::AccountId}:table/*"})), "own tables"),
+    Mistake("all of DynamoDB", statement("PollAndScaleRole", "Control", lambda s: s.update(Action="dynamodb:*")), "PollAndScaleRole: Allow dynamodb:* on"),
+    Mistake("every role of the account", statement("GrantCredentialsRole", "RolesOfJobs", lambda s: s.pop("Condition")), "GrantCredentialsRole: Allow sts:AssumeRole on"),
+    Mistake("roles of other accounts", statement("GrantCredentialsRole", "RolesOfJobs", lambda s: s.update(Resource="arn:aws:iam::*:role/*")), "GrantCredentialsRole: Allow sts:AssumeRole on"),
+    Mistake("any table", statement("SweepDispatchRole", "Control", lambda s: s.update(Resource="*")), "SweepDispatchRole: Allow dynamodb:BatchGetItem on"),
+    Mistake("somebody else's table", statement("HeartbeatIngestRole", "Nodes", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:dynamodb:${AWS::Region}:${AWS::AccountId}:table/*"})), "HeartbeatIngestRole: Allow dynamodb:BatchGetItem on"),
     Mistake("an action that does not exist", statement("HeartbeatIngestRole", "Nodes", lambda s: s["Action"].append("dynamodb:ReadItem")), "UNKNOWN_ACTION"),
     Mistake("any instance may be terminated", statement("CleanStaleRecordsRole", "OwnInstances", lambda s: s.pop("Condition")), "ResourceTag"),
     Mistake("the condition on a request's tag", statement("PollAndScaleRole", "OwnInstances", lambda s: s.update(Condition={"StringEquals": {"aws:RequestTag/nodekeeper:cluster": {"Ref": "ClusterName"}}})), "ResourceTag"),
     Mistake("launches without the tag", statement("PollAndScaleRole", "Launch", lambda s: s.pop("Condition")), "RequestTag"),
-    Mistake("any launch template", statement("PollAndScaleRole", "LaunchTemplates", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:ec2:${AWS::Region}:${AWS::AccountId}:launch-template/*"})), "must be limited to"),
-    Mistake("launches without a template", statement("PollAndScaleRole", "Launch", lambda s: s["Condition"].pop("ArnEquals")), "needs the condition ec2:LaunchTemplate"),
+    Mistake("any launch template", statement("PollAndScaleRole", "LaunchTemplates", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:ec2:${AWS::Region}:${AWS::AccountId}:launch-template/*"})), "PollAndScaleRole: Allow ec2:RunInstances on"),
+    Mistake("launches without a template", statement("PollAndScaleRole", "Launch", lambda s: s["Condition"].pop("ArnEquals")), "PollAndScaleRole: Allow ec2:RunInstances on"),
     Mistake("any image", statement("PollAndScaleRole", "LaunchFrom", lambda s: s["Condition"].pop("Bool")), "IsLaunchTemplateResource"),
-    Mistake("any subnet's launch", statement("PollAndScaleRole", "LaunchWith", lambda s: s.pop("Condition")), "needs the condition ec2:LaunchTemplate"),
-    Mistake("any parameter", statement("PollAndScaleRole", "Image", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:ssm:${AWS::Region}:*:parameter/*"})), "only public parameters"),
+    Mistake("any subnet's launch", statement("PollAndScaleRole", "LaunchWith", lambda s: s.pop("Condition")), "PollAndScaleRole: Allow ec2:RunInstances on"),
+    Mistake("any parameter", statement("PollAndScaleRole", "Image", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:ssm:${AWS::Region}:*:parameter/*"})), "PollAndScaleRole: Allow ssm:GetParameters on"),
     Mistake("tags at any time", statement("PollAndScaleRole", "TagAtLaunch", lambda s: s.pop("Condition")), "CreateAction"),
     Mistake("a fleet of anything", statement("PollAndScaleRole", "Fleet", lambda s: s.update(Resource="*")), "ec2:CreateFleet"),
-    Mistake("sweep-dispatch may launch", statement("SweepDispatchRole", "Events", lambda s: s.update(Action=["ec2:RunInstances"])), "SweepDispatchRole: ec2:RunInstances: the function never"),
+    Mistake("sweep-dispatch may launch", statement("SweepDispatchRole", "Events", lambda s: s.update(Action=["ec2:RunInstances"])), "SweepDispatchRole: Allow ec2:RunInstances on"),
     Mistake("any role may be passed", statement("PollAndScaleRole", "NodeRole", lambda s: s.update(Resource="*")), "iam:PassRole"),
     Mistake("a role passed to anything", statement("PollAndScaleRole", "NodeRole", lambda s: s.pop("Condition")), "iam:PassRole"),
     Mistake("any key", lambda t: properties("PollAndScaleRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource="*"), "kms:CreateGrant"),
-    Mistake("heartbeats may delete nodes", statement("HeartbeatIngestRole", "Nodes", lambda s: s["Action"].append("dynamodb:DeleteItem")), "only clean-stale-records"),
-    Mistake("heartbeats may make jobs", statement("HeartbeatIngestRole", "Jobs", lambda s: s["Action"].append("dynamodb:PutItem")), "dynamodb:PutItem jobs: the function never"),
-    Mistake("sweep-dispatch may read jobs", statement("SweepDispatchRole", "Nodes", lambda s: s.update(Resource=[s["Resource"], {"Fn::GetAtt": ["JobsTable", "Arn"]}])), "dynamodb:Scan jobs: the function never"),
-    Mistake("a call that is not allowed", statement("PollAndScaleRole", "Nodes", lambda s: s["Action"].remove("dynamodb:GetItem")), "dynamodb:GetItem nodes: the function makes this call"),
-    Mistake("prices that may not be read", statement("CleanStaleRecordsRole", "Offers", lambda s: s["Action"].remove("pricing:GetProducts")), "pricing:GetProducts: the function makes this call"),
-    Mistake("an index that is not allowed", statement("SweepDispatchRole", "HandlesDue", lambda s: s.update(Resource={"Fn::GetAtt": ["HandlesTable", "Arn"]})), "dynamodb:Query handles/due: the function makes"),
-    Mistake("a function without its log", statement("SweepDispatchRole", "Log", lambda s: s.update(Action="logs:PutLogEvents")), "SweepDispatchRole: logs:CreateLogStream: the function makes this call"),
-    Mistake("another function's log", statement("SweepDispatchRole", "Log", lambda s: s.update(Resource={"Fn::GetAtt": ["PollAndScaleLog", "Arn"]})), "only the function's own log"),
-    Mistake("a role that makes users", lambda t: properties("PollAndScaleRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].append({"Effect": "Allow", "Action": "iam:CreateUser", "Resource": "arn:aws:iam::123456789012:user/x"}), "iam:CreateUser: the function never"),
-    Mistake("a table open to another account", put("JobsTable", "ResourcePolicy", value={"PolicyDocument": {"Version": "2012-10-17", "Statement": []}}), "JobsTable.ResourcePolicy: not in PICTURE"),
-    Mistake("pages of other sites", put("HeartbeatUrl", "Cors", value={"AllowOrigins": ["*"]}), "HeartbeatUrl.Cors: not in PICTURE"),
+    Mistake("heartbeats may delete nodes", statement("HeartbeatIngestRole", "Nodes", lambda s: s["Action"].append("dynamodb:DeleteItem")), "HeartbeatIngestRole: Allow dynamodb:DeleteItem on"),
+    Mistake("heartbeats may make jobs", statement("HeartbeatIngestRole", "Jobs", lambda s: s["Action"].append("dynamodb:PutItem")), "HeartbeatIngestRole: Allow dynamodb:PutItem on"),
+    Mistake("sweep-dispatch may read jobs", statement("SweepDispatchRole", "Nodes", lambda s: s.update(Resource=[s["Resource"], {"Fn::GetAtt": ["JobsTable", "Arn"]}])), "SweepDispatchRole: Allow dynamodb:ConditionCheckItem on"),
+    Mistake("a call that is not allowed", statement("PollAndScaleRole", "Nodes", lambda s: s["Action"].remove("dynamodb:GetItem")), "PollAndScaleRole: Allow dynamodb:GetItem on"),
+    Mistake("prices that may not be read", statement("CleanStaleRecordsRole", "Offers", lambda s: s["Action"].remove("pricing:GetProducts")), "CleanStaleRecordsRole: Allow pricing:GetProducts on"),
+    Mistake("an index that is not allowed", statement("SweepDispatchRole", "HandlesDue", lambda s: s.update(Resource={"Fn::GetAtt": ["HandlesTable", "Arn"]})), "SweepDispatchRole: Allow dynamodb:Query on"),
+    Mistake("a function without its log", statement("SweepDispatchRole", "Log", lambda s: s.update(Action="logs:PutLogEvents")), "SweepDispatchRole: Allow logs:CreateLogStream on"),
+    Mistake("another function's log", statement("SweepDispatchRole", "Log", lambda s: s.update(Resource={"Fn::GetAtt": ["PollAndScaleLog", "Arn"]})), "SweepDispatchRole: Allow logs:CreateLogStream on"),
+    Mistake("a role that makes users", lambda t: properties("PollAndScaleRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].append({"Effect": "Allow", "Action": "iam:CreateUser", "Resource": "arn:aws:iam::123456789012:user/x"}), "PollAndScaleRole: Allow iam:CreateUser on"),
+    Mistake("a table open to another account", put("JobsTable", "ResourcePolicy", value={"PolicyDocument": {"Version": "2012-10-17", "Statement": []}}), "JobsTable.ResourcePolicy"),
+    Mistake("pages of other sites", put("HeartbeatUrl", "Cors", value={"AllowOrigins": ["*"]}), "HeartbeatUrl.Cors"),
     Mistake("a role of one's own without templates", lambda t: t["Rules"].pop("OwnRole"), "must be refused"),
-    Mistake("a role for every account", put("SweepDispatchRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "may be assumed by"),
-    Mistake("a managed policy", put("PollAndScaleRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AdministratorAccess"]), "managed policies"),
-    Mistake("submitters may change nodes", lambda t: next(s for s in properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"] if s.get("Sid") == "Follow").pop("Condition"), "a submitter may change nodes"),
-    Mistake("nodes may read outputs", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-2]["Fn::If"][1].update(Action=["s3:PutObject", "s3:GetObject"]), "NodeRole: must allow nothing but"),
-    Mistake("nodes may write outputs of other clusters", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-2]["Fn::If"][1].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::${OutputS3}/*"}), "NodeRole: must allow nothing but"),
-    Mistake("nodes store output that nobody wants", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].append(properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].pop()["Fn::If"][1]), "NodeRole: must allow nothing but"),
-    Mistake("operators may not read prices", lambda t: next(s for s in properties("OperatorPolicy")(t)["PolicyDocument"]["Statement"] if s.get("Sid") == "Offers")["Action"].remove("pricing:GetProducts"), "OperatorPolicy: pricing:GetProducts: a command of the operator makes this call"),
-    Mistake("poll-and-scale may read prices", statement("PollAndScaleRole", "Observe", lambda s: s.update(Action=["ec2:DescribeInstances", "pricing:GetProducts"])), "PollAndScaleRole: pricing:GetProducts: the function never"),
-    Mistake("operators may read any bucket", lambda t: properties("OperatorPolicy")(t)["PolicyDocument"]["Statement"][-2]["Fn::If"][1].update(Resource="*"), "OperatorPolicy: s3:GetObject on *"),
-    Mistake("submitters may overwrite outputs", lambda t: properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::${OutputS3}/${ClusterName}/*"}), "SubmitterPolicy: s3:PutObject: only what is stored"),
-    Mistake("nodes may read what other jobs printed", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::${OutputS3}/${ClusterName}/*"}), "NodeRole: must allow nothing but"),
-    Mistake("submitters may not read outputs", lambda t: properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"].pop(-2), "SubmitterPolicy: s3:GetObject: a command of the submitter makes this call"),
+    Mistake("a role for every account", put("SweepDispatchRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "SweepDispatchRole.AssumeRolePolicyDocument: Allow sts:AssumeRole by AWS *"),
+    Mistake("a managed policy", put("PollAndScaleRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AdministratorAccess"]), "PollAndScaleRole.ManagedPolicyArns"),
+    Mistake("submitters may change nodes", lambda t: next(s for s in properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"] if s.get("Sid") == "Follow").pop("Condition"), "SubmitterPolicy: Allow dynamodb:UpdateItem on"),
+    Mistake("nodes may read outputs", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-2]["Fn::If"][1].update(Action=["s3:PutObject", "s3:GetObject"]), "NodeRole: Allow s3:GetObject on"),
+    Mistake("nodes may write outputs of other clusters", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-2]["Fn::If"][1].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::${OutputS3}/*"}), "NodeRole: Allow s3:PutObject on"),
+    Mistake("nodes store output that nobody wants", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].append(properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].pop()["Fn::If"][1]), "NodeRole: Allow s3:GetObject on"),
+    Mistake("operators may not read prices", lambda t: next(s for s in properties("OperatorPolicy")(t)["PolicyDocument"]["Statement"] if s.get("Sid") == "Offers")["Action"].remove("pricing:GetProducts"), "OperatorPolicy: Allow pricing:GetProducts on"),
+    Mistake("poll-and-scale may read prices", statement("PollAndScaleRole", "Observe", lambda s: s.update(Action=["ec2:DescribeInstances", "pricing:GetProducts"])), "PollAndScaleRole: Allow pricing:GetProducts on"),
+    Mistake("operators may read any bucket", lambda t: properties("OperatorPolicy")(t)["PolicyDocument"]["Statement"][-2]["Fn::If"][1].update(Resource="*"), "OperatorPolicy: Allow s3:GetObject on"),
+    Mistake("submitters may overwrite outputs", lambda t: properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::${OutputS3}/${ClusterName}/*"}), "SubmitterPolicy: Allow s3:PutObject on"),
+    Mistake("nodes may read what other jobs printed", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::${OutputS3}/${ClusterName}/*"}), "NodeRole: Allow s3:GetObject on"),
+    Mistake("submitters may not read outputs", lambda t: properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"].pop(-2), "SubmitterPolicy: Allow s3:GetObject on"),
     # Alarms, outputs
     Mistake("silence is no alarm", put("PollAndScaleSilent", "TreatMissingData", value="notBreaching"), "TreatMissingData"),
-    Mistake("silence hidden by reports", put("SweepDispatchSilent", "Metrics", 1, "MetricStat", "Metric", value={"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": [{"Name": "FunctionName", "Value": {"Ref": "SweepDispatch"}}]}), "SweepDispatchSilent: Metrics"),
+    Mistake("silence hidden by reports", put("SweepDispatchSilent", "Metrics", 1, "MetricStat", "Metric", value={"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": [{"Name": "FunctionName", "Value": {"Ref": "SweepDispatch"}}]}), "SweepDispatchSilent.Metrics.1.MetricStat.Metric.Dimensions.Name"),
     Mistake("an alarm on another function", put("HeartbeatIngestErrors", "Dimensions", 0, "Value", value={"Ref": "SweepDispatch"}), "HeartbeatIngestErrors"),
-    Mistake("an alarm that tells nobody", put("CleanStaleRecordsThrottles", "AlarmActions"), "has no receiver"),
+    Mistake("an alarm that tells nobody", put("CleanStaleRecordsThrottles", "AlarmActions"), "CleanStaleRecordsThrottles.AlarmActions"),
     Mistake("no alarm for silence", drop("Resources", "CleanStaleRecordsSilent"), "CleanStaleRecordsSilent"),
-    Mistake("an alarm that does not say when it is over", put("PollAndScaleErrors", "OKActions"), "does not say when it is over"),
-    Mistake("runs that a request of a node hides", put("SweepDispatch", "Events", "Schedule", "Properties", "GroupName"), "SweepDispatch: schedule is in the group None"),
+    Mistake("an alarm that does not say when it is over", put("PollAndScaleErrors", "OKActions"), "PollAndScaleErrors.OKActions"),
+    Mistake("runs that a request of a node hides", put("SweepDispatch", "Events", "Schedule", "Properties", "GroupName"), "SweepDispatchSchedule.GroupName"),
     Mistake("no alarm for brakes", put("PollAndScaleSigns", "AlarmName", value="x"), "sign brake: the alarm demo-poll-and-scale-signs is missing"),
     Mistake("a second sign that nobody hears of", drop("Resources", "CleanStaleRecordsMoreSigns"), "CleanStaleRecordsMoreSigns"),
     Mistake("a mail that does not say where to look", put("SweepDispatchSigns", "AlarmDescription", value="See `nodekeeper status`, and SignsWrong."), "sign function: the description of demo-sweep-dispatch-signs does not say `function`"),
-    Mistake("an alarm on another function's signs", put("CleanStaleRecordsSigns", "Dimensions", 1, "Value", value="poll-and-scale"), "CleanStaleRecordsSigns: Dimensions"),
-    Mistake("an alarm on a metric that nobody emits", put("SweepDispatchSigns", "MetricName", value="WrongSigns"), "SweepDispatchSigns: nothing emits nodekeeper WrongSigns"),
-    Mistake("an alarm on another cluster", put("PollAndScaleSigns", "Dimensions", 0, "Value", value="other"), "PollAndScaleSigns: nothing emits nodekeeper SignsWrong"),
-    Mistake("an alarm that one run raises", put("PollAndScaleSigns", "DatapointsToAlarm", value=1), "PollAndScaleSigns: DatapointsToAlarm"),
-    Mistake("an alarm for more signs that one raises", put("PollAndScaleMoreSigns", "Threshold", value=1), "PollAndScaleMoreSigns: Threshold"),
-    Mistake("an idle cluster raises an alarm", put("PollAndScaleSigns", "TreatMissingData", value="breaching"), "PollAndScaleSigns: TreatMissingData"),
-    Mistake("an alarm that a sum raises", put("CleanStaleRecordsSigns", "Statistic", value="Sum"), "CleanStaleRecordsSigns: Statistic"),
-    Mistake("an alarm in every fleet that grows", put("NodesNotReady", "Statistic", value="Maximum"), "NodesNotReady: Statistic"),
-    Mistake("an alarm that no deployer can set", put("NodesNotReady", "Threshold", value=0), "NodesNotReady: Threshold"),
-    Mistake("a dashboard that nobody asked for", lambda t: t["Resources"]["Dashboard"].pop("Condition"), "dashboard: 1 in default mode, must be 0"),
-    Mistake("an alarm that the dashboard does not show", lambda t: dashboard(t, '"${PollAndScaleSigns.Arn}",', ""), "an alarm that it does not show"),
-    Mistake("a graph of another function's metric", lambda t: dashboard(t, '"NodesNotReady", "Cluster", "${ClusterName}", "Function", "poll-and-scale"', '"NodesNotReady", "Cluster", "${ClusterName}", "Function", "sweep-dispatch"'), "nothing emits nodekeeper NodesNotReady"),
-    Mistake("an alarm of the job events that the dashboard does not show", lambda t: dashboard(t, "${MoreAlarms}", ""), "an alarm that it does not show"),
+    Mistake("an alarm on another function's signs", put("CleanStaleRecordsSigns", "Dimensions", 1, "Value", value="poll-and-scale"), "CleanStaleRecordsSigns.Dimensions.1.Value"),
+    Mistake("an alarm on a metric that nobody emits", put("SweepDispatchSigns", "MetricName", value="WrongSigns"), "SweepDispatchSigns.MetricName"),
+    Mistake("an alarm on another cluster", put("PollAndScaleSigns", "Dimensions", 0, "Value", value="other"), "PollAndScaleSigns.Dimensions.0.Value"),
+    Mistake("an alarm that one run raises", put("PollAndScaleSigns", "DatapointsToAlarm", value=1), "PollAndScaleSigns.DatapointsToAlarm"),
+    Mistake("an alarm for more signs that one raises", put("PollAndScaleMoreSigns", "Threshold", value=1), "PollAndScaleMoreSigns.Threshold"),
+    Mistake("an idle cluster raises an alarm", put("PollAndScaleSigns", "TreatMissingData", value="breaching"), "PollAndScaleSigns.TreatMissingData"),
+    Mistake("an alarm that a sum raises", put("CleanStaleRecordsSigns", "Statistic", value="Sum"), "CleanStaleRecordsSigns.Statistic"),
+    Mistake("an alarm in every fleet that grows", put("NodesNotReady", "Statistic", value="Maximum"), "NodesNotReady.Statistic"),
+    Mistake("an alarm that no deployer can set", put("NodesNotReady", "Threshold", value=0), "NodesNotReady.Threshold"),
+    Mistake("a dashboard that nobody asked for", lambda t: t["Resources"]["Dashboard"].pop("Condition"), "Dashboard"),
+    Mistake("an alarm that the dashboard does not show", lambda t: dashboard(t, '"${PollAndScaleSigns.Arn}",', ""), "Dashboard.DashboardBody.widgets.8.properties.alarms"),
+    Mistake("a graph of another function's metric", lambda t: dashboard(t, '"NodesNotReady", "Cluster", "${ClusterName}", "Function", "poll-and-scale"', '"NodesNotReady", "Cluster", "${ClusterName}", "Function", "sweep-dispatch"'), "Dashboard.DashboardBody.widgets.2.properties.metrics.3.5"),
+    Mistake("an alarm of the job events that the dashboard does not show", lambda t: dashboard(t, "${MoreAlarms}", ""), "Dashboard.DashboardBody.widgets.8.properties.alarms"),
     # Job events
-    Mistake("job events that nobody asked for", lambda t: t["Resources"]["JobEventsPipe"].pop("Condition"), "JobEventsPipe: must not be there in default mode"),
-    Mistake("a pipe that sends each change of a job", put("JobEventsPipe", "SourceParameters", "FilterCriteria", "Filters", value=[]), "JobEventsPipe: SourceParameters"),
-    Mistake("an end is told with each later change", lambda t: pattern(t, ',"OldImage":{"end":{"M":{"state":{"S":[{"exists":false}]}}}}'), "JobEventsPipe: SourceParameters"),
-    Mistake("a stream that does not show what ends", put("JobsTable", "StreamSpecification", "StreamViewType", value="NEW_IMAGE"), "stream"),
-    Mistake("a field that no row has", lambda t: template_of_event(t, "end.M.cause.S", "tries.M.cause.M.kind.S"), "JobEventsPipe: TargetParameters"),
-    Mistake("an event with the environment", lambda t: template_of_event(t, '"cluster"', '"env": <$.dynamodb.NewImage.env.M>, "cluster"'), "cannot be checked"),
-    Mistake("a batch that no bus takes", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "BatchSize", value=100), "JobEventsPipe: SourceParameters"),
-    Mistake("an event that is lost without a word", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "DeadLetterConfig"), "JobEventsPipe: SourceParameters"),
+    Mistake("job events that nobody asked for", lambda t: t["Resources"]["JobEventsPipe"].pop("Condition"), "JobEventsPipe"),
+    Mistake("a pipe that sends each change of a job", put("JobEventsPipe", "SourceParameters", "FilterCriteria", "Filters", value=[]), "JobEventsPipe.SourceParameters.FilterCriteria.Filters"),
+    Mistake("an end is told with each later change", lambda t: pattern(t, ',"OldImage":{"end":{"M":{"state":{"S":[{"exists":false}]}}}}'), "JobEventsPipe.SourceParameters.FilterCriteria.Filters.Pattern.dynamodb.OldImage"),
+    Mistake("a stream that does not show what ends", put("JobsTable", "StreamSpecification", "StreamViewType", value="NEW_IMAGE"), "JobsTable.StreamSpecification.StreamViewType"),
+    Mistake("a field that no row has", lambda t: template_of_event(t, "end.M.cause.S", "tries.M.cause.M.kind.S"), "JobEventsPipe.TargetParameters.InputTemplate.cause"),
+    Mistake("an event with the environment", lambda t: template_of_event(t, '"cluster"', '"env": <$.dynamodb.NewImage.env.M>, "cluster"'), "JobEventsPipe.TargetParameters.InputTemplate"),
+    Mistake("a batch that no bus takes", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "BatchSize", value=100), "JobEventsPipe.SourceParameters.DynamoDBStreamParameters.BatchSize"),
+    Mistake("an event that is lost without a word", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "DeadLetterConfig"), "JobEventsPipe.SourceParameters.DynamoDBStreamParameters.DeadLetterConfig"),
     Mistake("lost events that nobody hears of", drop("Resources", "JobEventsLost"), "JobEventsLost"),
-    Mistake("the pipe puts events on any bus", statement("JobEventsRole", "Bus", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:events:${AWS::Region}:${AWS::AccountId}:event-bus/default"})), "JobEventsRole: events:PutEvents: on"),
-    Mistake("the pipe reads the jobs table", statement("JobEventsRole", "JobsStream", lambda s: s["Action"].append("dynamodb:DescribeTable")), "JobEventsRole: dynamodb:DescribeTable jobs/stream"),
-    Mistake("the pipe's role for a function", lambda t: properties("JobEventsRole")(t)["AssumeRolePolicyDocument"]["Statement"][0].update(Principal={"Service": "lambda.amazonaws.com"}), "JobEventsRole: may be assumed by"),
+    Mistake("the pipe puts events on any bus", statement("JobEventsRole", "Bus", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:events:${AWS::Region}:${AWS::AccountId}:event-bus/default"})), "JobEventsRole: Allow events:PutEvents on"),
+    Mistake("the pipe reads the jobs table", statement("JobEventsRole", "JobsStream", lambda s: s["Action"].append("dynamodb:DescribeTable")), "JobEventsRole: Allow dynamodb:DescribeTable on"),
+    Mistake("the pipe's role for a function", lambda t: properties("JobEventsRole")(t)["AssumeRolePolicyDocument"]["Statement"][0].update(Principal={"Service": "lambda.amazonaws.com"}), "JobEventsRole.AssumeRolePolicyDocument: Allow sts:AssumeRole by Service lambda.amazonaws.com"),
     Mistake("nobody learns the name of the bus", drop("Outputs", "JobEventBus"), "output JobEventBus"),
     Mistake("no output for a URL", drop("Outputs", "HeartbeatUrl"), "output HeartbeatUrl"),
     # Only a linter sees these
@@ -262,17 +264,17 @@ MISTAKES = [
 
 # The same for the contract: the template must follow what the project defines.
 CONTRACT_MISTAKES = [
-    Mistake("a period that the template does not have", row("poll-and-scale", period_s=120), "PollAndScale: schedule is"),
+    Mistake("a period that the template does not have", row("poll-and-scale", period_s=120), "PollAndScaleMoreSigns.DatapointsToAlarm"),
     Mistake("a period that no schedule can have", row("sweep-dispatch", period_s=90), "whole minutes"),
-    Mistake("a period for a function without a schedule", row("heartbeat-ingest", period_s=60), "HeartbeatIngest: schedule is []"),
-    Mistake("no period for a scheduled function", row("clean-stale-records", period_s=None, routes=["/v1/x"]), "but no period in the table of functions"),
-    Mistake("a route without a URL", row("clean-stale-records", routes=["/v1/x"]), "CleanUrl: must be the URL of clean-stale-records"),
-    Mistake("a URL without a route", row("heartbeat-ingest", period_s=60, routes=[]), "HeartbeatUrl: a URL, but no function"),
+    Mistake("a period for a function without a schedule", row("heartbeat-ingest", period_s=60), "HeartbeatIngestEventInvokeConfig"),
+    Mistake("no period for a scheduled function", row("clean-stale-records", period_s=None, routes=["/v1/x"]), "CleanInvokePermission"),
+    Mistake("a route without a URL", row("clean-stale-records", routes=["/v1/x"]), "CleanInvokePermission"),
+    Mistake("a URL without a route", row("heartbeat-ingest", period_s=60, routes=[]), "HeartbeatIngestEventInvokeConfig"),
     Mistake("a function that nothing runs", row("heartbeat-ingest", routes=[]), "neither a period nor a route"),
     Mistake("a function without a block", lambda c: c["functions"].append({"name": "new-one", "period_s": 60, "routes": []}), "function new-one"),
     Mistake("a block without a function", lambda c: c["functions"].pop(), "the table of functions does not"),
-    Mistake("a metric with an alarm that its function does not emit", lambda c: c["metrics"]["names"]["sweep-dispatch"].remove("SignsWrong"), "SweepDispatchSigns: nothing emits"),
-    Mistake("metrics in another namespace", lambda c: c["metrics"].update(namespace="other"), "PollAndScaleSigns: nothing emits nodekeeper"),
+    Mistake("a metric with an alarm that its function does not emit", lambda c: c["metrics"]["names"]["sweep-dispatch"].remove("SignsWrong"), "alarms and dashboard: nothing emits nodekeeper SignsWrong of sweep-dispatch"),
+    Mistake("metrics in another namespace", lambda c: c["metrics"].update(namespace="other"), "alarms and dashboard: nothing emits nodekeeper SignsWrong of clean-stale-records"),
     Mistake("a sign that no alarm tells", lambda c: c["metrics"]["signs"].append({"sign": "gpus", "alarm": "poll-and-scale-signs"}), "does not say `gpus`"),
     Mistake("a definition beyond DynamoDB's limit", lambda c: widest_index(c)["projection"].update(attributes=[f"a{n}" for n in range(PROJECTED_BY_INDEX + 1)]), "at most 20"),
 ]  # fmt: skip
@@ -287,7 +289,7 @@ CHOSEN = [*MISTAKES, *CONTRACT_MISTAKES]
 # What a drawn mistake may change: the place in the template, and why no check is needed.
 HARMLESS = [
     (r"(^|\.)(Description|ConstraintDescription|AssertDescription|AlarmDescription|GroupDescription|Sid|PolicyName)(\.Fn::Sub)?$", "a text for people"),
-    (r"^(AWSTemplateFormatVersion|Description|Metadata)", "about the file, not the stack"),
+    (r"^(AWSTemplateFormatVersion|Description)", "about the file, not the stack"),
 ]
 
 
@@ -298,10 +300,11 @@ class Drawn:
     path: tuple[Any, ...]
     kind: str
     value: Any = ABSENT
+    file: Path = check.TEMPLATE
 
     def __str__(self) -> str:
         changed = "" if self.value is ABSENT else f" to {json.dumps(self.value)}"
-        return f"{self.kind} {'.'.join(map(str, self.path))}{changed}"
+        return f"{self.file.name}: {self.kind} {'.'.join(map(str, self.path))}{changed}"
 
     def make(self, template: dict[str, Any]) -> None:
         *way, last = self.path
@@ -343,7 +346,7 @@ STATEMENTS = [
 def additions(template: dict[str, Any]) -> Iterator[Drawn]:
     """Everything that can be added at a known place."""
     for logical_id, resource in template["Resources"].items():
-        place, there = ("Resources", logical_id), resource["Properties"]
+        place, there = ("Resources", logical_id), resource.get("Properties", {})
         yield from (Drawn((*place, key), "add", value) for key, value in {"DeletionPolicy": "Retain", "DependsOn": "NodesTable"}.items() if key not in resource)
         known = OF_FUNCTION if resource["Type"].startswith("AWS::Serverless") else schema_of(resource["Type"])
         yield from (Drawn((*place, "Properties", key), "add", value) for key, value in known.items() if key not in there)
@@ -351,7 +354,7 @@ def additions(template: dict[str, Any]) -> Iterator[Drawn]:
             way = (*place, "Properties", "Events", name, "Properties")
             yield from (Drawn((*way, key), "add", value) for key, value in OF_EVENT.items())
     yield from (Drawn(("Resources", "Added"), "add", {"Type": kind, "Properties": of}) for kind, of in RESOURCES.items())
-    yield Drawn(("Outputs", "Added"), "add", {"Value": {"Ref": "NodesTable"}})
+    yield Drawn(("Outputs", "Added"), "add", {"Value": {"Ref": next(iter(template["Resources"]))}})
     for way in statements_in(template["Resources"], ("Resources",)):
         yield from (Drawn((*way, "append"), "add", statement) for statement in STATEMENTS)
 
@@ -361,6 +364,77 @@ def schema_of(kind: str) -> dict[str, Any]:
     values = {"string": "x", "boolean": True, "integer": 1, "number": 1, "array": [], "object": {"x": "y"}}
     properties = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema["properties"]
     return {name: values.get(str(of.get("type")), {"x": "y"}) for name, of in properties.items()}
+
+
+def ignored(template: dict[str, Any], parameters: dict[str, check.Parameter]) -> Iterator[Drawn]:
+    """Each user of a parameter writes a value out instead: always, or where a condition holds, or where it does not hold."""
+    for path, use in nodes(template):
+        names = [n for n in parameters if use == {"Ref": n} or (isinstance(use, str) and f"${{{n}}}" in use)]
+        for name in names if path[0] in ("Resources", "Outputs", "Globals") and path[-2:] != ("Condition",) else ():
+            known = parameters[name]
+            for value in [v for v in (known.default, *known.tried) if v is not ABSENT]:
+                # A list is no part of a text.
+                literal = value if use == {"Ref": name} else use.replace(f"${{{name}}}", str(value)) if not isinstance(value, list) else None
+                if literal is None or path[0] == "Globals":
+                    continue
+                yield Drawn(path, "ignore", literal)
+                for condition in template["Conditions"]:
+                    if use == {"Ref": name} and "Fn::If" not in path[-2:]:
+                        yield Drawn(path, "ignore sometimes", {"Fn::If": [condition, use, literal]})
+                        yield Drawn(path, "ignore sometimes", {"Fn::If": [condition, literal, use]})
+        if isinstance(use, dict) and "Fn::If" in use:
+            condition, one, other = use["Fn::If"]
+            yield from (Drawn(path, "choose", of) for of in (one, other, {"Fn::If": [condition, other, one]}))
+
+
+def weakened(template: dict[str, Any]) -> Iterator[Drawn]:
+    """Each condition of a statement in weaker words."""
+    for path, condition in nodes(template["Resources"], ("Resources",)):
+        if path[-1] != "Condition" or not isinstance(condition, dict):
+            continue
+        for test, keys in condition.items():
+            others = {k: v for k, v in condition.items() if k != test}
+            for other in (f"{test}IfExists", f"ForAllValues:{test}", "Null", f"{test}IgnoreCase"):
+                yield Drawn(path, "weaken", {**others, other: keys})
+            for key, value in keys.items():
+                yield Drawn(path, "weaken", {**condition, test: {**keys, key: [value, "*"]}})
+                yield Drawn(path, "weaken", {**condition, test: {**keys, f"{key}x": value}})
+
+
+def opened(template: dict[str, Any]) -> Iterator[Drawn]:
+    """Outputs for other stacks, and other macros."""
+    for name in template["Outputs"]:
+        yield Drawn(("Outputs", name, "Export"), "open", {"Name": name})
+    yield Drawn(("Transform",), "open", [check.TRANSFORM, "Other"])
+    yield Drawn(("Transform",), "open", "AWS::LanguageExtensions")
+    for name in template["Resources"]:
+        yield Drawn(("Resources", name, "Properties", "Fn::Transform"), "open", {"Name": "Other"})
+
+
+def nodes(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        yield (*path, key), value
+        yield from nodes(value, (*path, key))
+
+
+def families(file: Path, parameters: dict[str, check.Parameter]) -> list[Drawn]:
+    """Everything that can be drawn for one template."""
+    template = yaml_parse(file.read_text())
+    found = (*every_mistake(template), *additions(template), *ignored(template, parameters), *weakened(template), *opened(template))
+    return [replace(drawn, file=file) for drawn in found if not harmless(drawn)]
+
+
+def is_the_same(drawn: Drawn, source: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether the stack is the same with a mistake, for many choices of the parameters: then it is none."""
+    parameters = check.PARAMETERS if drawn.file == check.TEMPLATE else check.OF_NOTIFY
+    rng, values = random.Random(0), check.factors(parameters)
+    try:
+        was, is_ = (check.expand(t) if drawn.file == check.TEMPLATE else t for t in (before, source))
+        chosen = [{k: v for of in values for k, v in rng.choice(of).items()} for _ in range(200)]
+        return all(check.stack_of(was, choice) == check.stack_of(is_, choice) for choice in chosen)
+    except Exception:  # it cannot be worked out, so it is not the same
+        return False
 
 
 def statements_in(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
@@ -412,18 +486,23 @@ def harmless(drawn: Drawn) -> bool:
 # ---- Both ---------------------------------------------------------------------------------------------------
 
 
-def missed(which: int | Drawn, text: str, document: dict[str, Any]) -> str | None:
+def missed(which: int | Drawn, document: dict[str, Any]) -> str | None:
     """The mistake, if the check does not find it. A chosen mistake is given by its number: functions stay in a process."""
     mistake = CHOSEN[which] if isinstance(which, int) else which
-    source, contract = yaml_parse(text), copy.deepcopy(document)
+    file = check.TEMPLATE if isinstance(mistake, Mistake) else mistake.file
+    source, contract = yaml_parse(file.read_text()), copy.deepcopy(document)
     in_contract = mistake in CONTRACT_MISTAKES
     mistake.make(contract if in_contract else source)
     words = mistake.finding if isinstance(mistake, Mistake) else ""
+    text = json.dumps(source)
     try:
-        found = any(words in finding for finding in check.check(json.dumps(source), Contract.read(contract)))
+        findings = check.check(text, Contract.read(contract)) if file == check.TEMPLATE else check.check_notify(text)
+        found = any(words in finding for finding in findings)
     except Exception as error:  # a linter gave up: the template is not usable
         found = not words or words in str(error)
-    return None if found else (mistake.name if isinstance(mistake, Mistake) else str(mistake))
+    if found or (isinstance(mistake, Drawn) and is_the_same(mistake, source, yaml_parse(file.read_text()))):
+        return None
+    return mistake.name if isinstance(mistake, Mistake) else str(mistake)
 
 
 def main() -> int:
@@ -431,26 +510,29 @@ def main() -> int:
     arguments.add_argument(
         "--contract", required=True, help="what `nodekeeper init --print-contract` prints; - for standard input"
     )
-    arguments.add_argument("--draw", type=int, default=100, help="how many mistakes are drawn")
-    arguments.add_argument("--only-added", action="store_true", help="draw only what adds something")
+    arguments.add_argument("--draw", type=int, default=12, help="how many mistakes of each kind are drawn")
+    arguments.add_argument("--kind", help="draw only mistakes of this kind: add, choose, delete, ignore, open, weaken, …")
     arguments.add_argument("--seed", type=int, default=1, help="another seed draws other mistakes")
     options = arguments.parse_args()
 
     document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())
-    text = check.TEMPLATE.read_text()
-    possible = [m for m in (*every_mistake(yaml_parse(text)), *additions(yaml_parse(text))) if not harmless(m)]
-    possible = [m for m in possible if m.kind == "add" or not options.only_added]
-    drawn = random.Random(options.seed).sample(possible, min(options.draw, len(possible)))
+    rng = random.Random(options.seed)
+    possible = [*families(check.TEMPLATE, check.PARAMETERS), *families(check.NOTIFY, check.OF_NOTIFY)]
+    by_kind: dict[str, list[Drawn]] = {}
+    for drawn in possible:
+        by_kind.setdefault(f"{drawn.file.stem}: {drawn.kind}", []).append(drawn)
+    # As many of each kind, so that each family is seen.
+    chosen = {k: rng.sample(of, min(options.draw, len(of))) for k, of in by_kind.items() if options.kind in (None, of[0].kind)}
+    drawn = [one for of in chosen.values() for one in of]
     with ProcessPoolExecutor() as pool:
-        results = list(pool.map(partial(missed, text=text, document=document), [*range(len(CHOSEN)), *drawn]))
+        results = list(pool.map(partial(missed, document=document), [*range(len(CHOSEN)), *drawn], chunksize=8))
     survivors = [name for name in results if name]
     for name in survivors:
         print(f"missed: {name}")
-    print(
-        f"{len(results) - len(survivors)} of {len(results)} planted mistakes found: {len(CHOSEN)} chosen, and {len(drawn)} "
-        f"drawn out of {len(possible)} by seed {options.seed}",
-        file=sys.stderr,
-    )
+    print(f"chosen: {len(CHOSEN)} planted, {sum(1 for r in results[:len(CHOSEN)] if not r)} found", file=sys.stderr)
+    for kind, of in sorted(chosen.items()):
+        at = [r for one, r in zip(drawn, results[len(CHOSEN):], strict=True) if one in of]
+        print(f"{kind}: {len(of)} of {len(by_kind[kind])} planted, {sum(1 for r in at if not r)} found", file=sys.stderr)
     return 1 if survivors else 0
 
 

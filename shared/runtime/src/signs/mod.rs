@@ -15,7 +15,7 @@
 //!
 //! Guarantees: a sign is a pure function of what was read; what a reader could not read is said to be unknown, or raises
 //! nothing where another sign says so, and never counts as well.
-//! Does not: read anything. Does not say how long CloudWatch waits before an alarm goes off: `infra/check.py` does.
+//! Does not: read anything. Does not say how long CloudWatch waits before an alarm goes off: `infra/picture.py` does.
 
 mod facts;
 pub mod found;
