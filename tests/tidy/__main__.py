@@ -37,7 +37,7 @@ def main() -> None:
     match sys.argv[1:]:
         case []:
             found = [*budget.check_exceptions(findings()), *budget.check_budgets()]
-            print("\n".join(one.says for one in found) if found else f"tidy: {len(rust())} Rust sources, nothing found")
+            print("\n".join(dict.fromkeys(one.says for one in found)) if found else f"tidy: {len(rust())} Rust sources, nothing found")
             sys.exit(1 if found else 0)
         case ["--counts"]:
             budget.print_counts()

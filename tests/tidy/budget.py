@@ -15,6 +15,8 @@ from sources import LOCAL, ROOT, Finding, crate_of, files, is_idle, is_test, rea
 BUDGETS = "tests/tidy/budgets.toml"
 EXCEPTIONS = "tests/tidy/exceptions.toml"
 PAGE = "cli/src/web/page"
+# The product on the day on which budgets came: lines and characters.
+FIRST = (44448, 1607777)
 HEAD = {
     BUDGETS: """\
 # What each room may weigh: lines of code, and their characters without indentation. Blank lines, comments and tests do not count.
@@ -185,7 +187,9 @@ def print_counts() -> None:
         allowed = most.get(room, {"lines": 0, "characters": 0})
         print(f"{room:32} {lines:7} lines of {allowed['lines']:7} {characters:9} characters of {allowed['characters']:9}")
     print()
-    print(f"{'product (Rust)':32} {sum(n[0] for n in product.values()):7} lines {sum(n[1] for n in product.values()):9} characters")
+    lines, characters = (sum(n[i] for n in product.values()) for i in (0, 1))
+    since = f"{lines - FIRST[0]:+} lines and {characters - FIRST[1]:+} characters since budgets came"
+    print(f"{'product (Rust)':32} {lines:7} lines {characters:9} characters: {since}")
     print(f"{'local (Rust)':32} {now['local'][0]:7} lines {now['local'][1]:9} characters")
     print(f"{'tests (Rust)':32} {of_tests['lines'] + inner:7} lines {of_tests['characters']:9} characters in files of tests, {inner} lines beside the product")
     docs = sum(len(read(f).split()) for f in files() if f.startswith("docs/") and f.endswith(".md"))
