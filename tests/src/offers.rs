@@ -34,7 +34,7 @@ async fn serve(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2>, String) {
         ec2_stand_in::Ec2::new(settings, Arc::new(|| Time::from_ms(1_700_000_000_000)), Arc::new(NoMachines));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
+    tokio::spawn(crate::account::recorded::serve_recorded(listener, Arc::clone(&stand_in)));
     (stand_in, url)
 }
 

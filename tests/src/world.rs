@@ -212,7 +212,7 @@ impl World {
         let stand_in = ec2_stand_in::Ec2::new(config, clock, Arc::clone(&hooks) as Arc<dyn ec2_stand_in::Machines>);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));
+        tokio::spawn(crate::account::recorded::serve_recorded(listener, Arc::clone(&stand_in)));
         let switch = Arc::new(Switch::default());
         let db: Arc<dyn Db> = Arc::new(tables.clone());
         let look = Store::new(Arc::clone(&db));

@@ -303,7 +303,7 @@ async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
         assert!(more.is_empty(), "{function} makes calls that infra/calls.json does not list: {more:?}");
         let never: Vec<_> = listed.difference(&made).collect();
         println!("{function}: {} of {} kinds of calls; not {never:?}", made.len(), listed.len());
-        assert!(never.len() * 2 < listed.len(), "the story of {function} leaves out too much: {never:?}");
+        assert!(never.len() * 2 <= listed.len(), "the story of {function} leaves out too much: {never:?}");
     }
 }
 

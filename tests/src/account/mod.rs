@@ -10,6 +10,8 @@
 //! resource of a statement with `*`, so it refuses whatever names a resource. It ignores conditions. For a transaction it
 //! asks for `dynamodb:TransactWriteItems`, which is no permission in AWS.
 
+pub mod recorded;
+
 use crate::second_opinions::{Emulator, python_tool, root};
 use crate::world::s3_client;
 use aws_sdk_dynamodb::config::Credentials;
@@ -149,6 +151,7 @@ impl Account {
         // A part of an upload has 8 MiB.
         let any_size = axum::extract::DefaultBodyLimit::disable();
         let router = axum::Router::new().fallback(door).layer(any_size).with_state(Arc::clone(&inside));
+        let router = recorded::recorded(router);
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { url, inside, policies, made: Mutex::default() }
     }
