@@ -70,9 +70,11 @@ chmod 0755 /usr/local/sbin/nodekeeper-metadata-rules
 cat >/etc/systemd/system/nodekeeper-agent.service <<UNIT
 [Unit]
 Description=nodekeeper agent
-# The agent looks for docker when it starts.
-After=network-online.target docker.service
+# What a node needs comes before it: docker, NVIDIA's driver and the file systems of its data. Units that an image does not have
+# are ignored. The agent also waits for GPUs and for docker itself.
+After=network-online.target docker.service nvidia-persistenced.service nvidia-fabricmanager.service local-fs.target
 Wants=network-online.target
+RequiresMountsFor=/var/lib/nodekeeper
 
 [Service]
 ExecStartPre=/usr/local/sbin/nodekeeper-metadata-rules

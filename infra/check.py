@@ -41,7 +41,7 @@ os.environ.setdefault("AWS_DEFAULT_REGION", "eu-west-1")  # samtranslator wants 
 
 import cfnlint.api  # noqa: E402
 import parliament  # noqa: E402
-from picture import NEEDS, SHORT_LIVED, TEXTS, Function, Picture, as_list, granting, notices  # noqa: E402, F401
+from picture import NEEDS, TEXTS, Function, Picture, as_list, granting, notices  # noqa: E402
 from samtranslator.translator.transform import transform  # noqa: E402
 from samtranslator.yaml_helper import yaml_parse  # noqa: E402
 
@@ -58,17 +58,14 @@ PSEUDO = {
     "AWS::AccountId": "123456789012",
     "AWS::Partition": "aws",
     "AWS::Region": "eu-west-1",
-    "AWS::StackName": "demo-stack",
-    "AWS::URLSuffix": "amazonaws.com",
 }
 CHINA = {
     "AWS::AccountId": "210987654321",
     "AWS::Partition": "aws-cn",
     "AWS::Region": "cn-north-1",
-    "AWS::StackName": "other-stack",
-    "AWS::URLSuffix": "amazonaws.com.cn",
 }
-ABSENT = object()
+# Nothing is there. A class, because it stays the same on the way to another process.
+ABSENT = type("ABSENT", (), {})
 
 # Published limits: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_Projection.html
 PROJECTED_BY_INDEX = 20

@@ -186,6 +186,7 @@ MISTAKES = [
     Mistake("any subnet's launch", statement("PollAndScaleRole", "LaunchWith", lambda s: s.pop("Condition")), "PollAndScaleRole: Allow ec2:RunInstances on"),
     Mistake("any parameter", statement("PollAndScaleRole", "Image", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:ssm:${AWS::Region}:*:parameter/*"})), "PollAndScaleRole: Allow ssm:GetParameters on"),
     Mistake("tags at any time", statement("PollAndScaleRole", "TagAtLaunch", lambda s: s.pop("Condition")), "CreateAction"),
+    Mistake("an image's parameter by one call only", statement("PollAndScaleRole", "Image", lambda s: s.update(Action=["ssm:GetParameters"])), "PollAndScaleRole: Allow ssm:GetParameter on"),
     Mistake("a fleet of anything", statement("PollAndScaleRole", "Fleet", lambda s: s.update(Resource="*")), "ec2:CreateFleet"),
     Mistake("sweep-dispatch may launch", statement("SweepDispatchRole", "Events", lambda s: s.update(Action=["ec2:RunInstances"])), "SweepDispatchRole: Allow ec2:RunInstances on"),
     Mistake("any role may be passed", statement("PollAndScaleRole", "NodeRole", lambda s: s.update(Resource="*")), "iam:PassRole"),
@@ -339,7 +340,7 @@ RESOURCES = {
 }  # fmt: skip
 STATEMENTS = [
     {"Effect": "Allow", "Action": action, "Resource": "*"}
-    for action in ("iam:CreateUser", "s3:GetObject", "dynamodb:DeleteTable", "lambda:UpdateFunctionCode", "sts:AssumeRole", "ssm:GetParameters")
+    for action in ("iam:CreateUser", "s3:GetObject", "dynamodb:DeleteTable", "lambda:UpdateFunctionCode", "sts:AssumeRole", "ssm:GetParameter", "ssm:GetParameters")
 ]
 
 

@@ -406,7 +406,7 @@ class Picture:
     def allow_launches(self, grants: Grants) -> None:
         """What EC2 does in a launch with the rights of whoever launches."""
         # An image may be a public parameter.
-        grants.allow("ssm:GetParameters", self.arn("ssm", "parameter/aws/service/*", "*"))
+        grants.allow(["ssm:GetParameter", "ssm:GetParameters"], self.arn("ssm", "parameter/aws/service/*", "*"))
         to_ec2 = {"StringEquals": {"iam:PassedToService": ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]}}
         grants.allow("iam:PassRole", self.node_role, to_ec2)
         if key := self.p["NodeVolumeKeyArn"]:

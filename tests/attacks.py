@@ -5,6 +5,8 @@
 
 Nothing of the stack may answer them. The same requests of the owner are answered, so that each attack could succeed. Every
 port that the stack listens on must be in `REQUESTS`.
+
+A job also tries every file and folder of the stack, and of the agents' data directories in it. It may do with them what SECURITY.md lists.
 """
 
 import contextlib
@@ -12,13 +14,14 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
 import threading
 import urllib.parse
 
-from local_stack import Local, check
+from local_stack import ROOT, Local, check, wait_until
 
 LAUNCH = {"Action": "RunInstances", "Version": "2016-11-15", "ImageId": "ami-1", "InstanceType": "m7a.medium", "MinCount": "1",
           "MaxCount": "1"}
@@ -227,9 +230,123 @@ def all_of(local, chromium=None):
     check("the faults are as before", state(local)[0] == before, state(local)[0])
 
 
+# What SECURITY.md calls what others may do.
+MAY = {"enter": set(), "read": {"read"}, "do everything": {"read", "write", "list", "make"}}
+# Tries every path that it is given, those of its own directory, and what it finds in folders that it can list.
+PROBE = r"""
+import json, os, socket, stat
+victim, paths = json.load(open('paths.json'))
+own = os.path.dirname(os.getcwd())
+paths += [own + path.removeprefix(victim) for path in paths if path.startswith(victim)]
+found = {}
+
+def works(path, flags, then=os.close):
+    try:
+        then(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
+        return True
+    except OSError:
+        return False
+
+def made(path):
+    name = os.path.join(path, 'a-file-of-the-attack')
+    return works(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) and (os.unlink(name) or True)
+
+def connects(path):
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(path)
+        return True
+    except OSError:
+        return False
+
+for path in dict.fromkeys(paths):
+    found[path] = []
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        continue
+    can = set()
+    if stat.S_ISDIR(mode):
+        try:
+            paths += [os.path.join(path, name) for name in os.listdir(path)]
+            can.add('list')
+        except OSError:
+            pass
+        if made(path):
+            can.add('make')
+    elif not stat.S_ISLNK(mode):
+        can |= {word for word, flags in [('read', os.O_RDONLY), ('write', os.O_WRONLY)] if works(path, flags)}
+    if stat.S_ISSOCK(mode) and connects(path):
+        can.add('connect')
+    found[path] = sorted(can)
+print(json.dumps([os.path.basename(own), found]))
+"""
+
+
+def exceptions(alloc, cache):
+    """What SECURITY.md lets others do: patterns of paths in the stack, for the job with this alloc and this cache."""
+    rows = re.findall(r"^\| (`.*`) \| (\w[\w ]*)(?:: ([\w ]+))? \|", (ROOT / "SECURITY.md").read_text().partition('<a id="files"></a>')[2], re.M)
+    for paths, may, _ in rows:
+        for path in re.findall("`([^`]+)`", paths):
+            if may in MAY:
+                path = re.escape(path.replace("DATA", "machines/MACHINE/data"))
+                for word, stands_for in [("MACHINE", "[^/]+"), ("FILE", "[^/]+"), ("CACHE", re.escape(cache)), ("ALLOC", re.escape(alloc))]:
+                    path = path.replace(word, stands_for)
+                yield path + ("(/.*)?" if may == "do everything" else ""), MAY[may]
+
+
+def every_file_is_tried(local):
+    stack = pathlib.Path(local.dir.name, "stack")
+    if "isolated: each runs as a user id of its own" not in pathlib.Path(local.log.name).read_text():
+        print("left out: files and folders, which an isolated job tries, which needs root", flush=True)
+        return
+    hidden = ["correct horse", "battery-staple", "in-its-environment"]
+    local.secrets({"/one": hidden[0], "/other": hidden[1]})
+    role = ["--vcpus", "1", "--role", "local-job"]
+    local.run("run", "--quiet", *role, "--out", "result", "--", "sh", "-c", "echo mine | tee result")
+    # The victim opens all of its own files.
+    script = "mkdir sub; echo mine | tee result sub/result here; touch $CACHE/file; chmod -R 777 . /tmp $CACHE; echo ready; exec sleep 300"
+    job = local.run("submit", *role, "--secret", "X=/one", "--secret-file", "Y=/other", "--env", f"Z={hidden[2]}", "--cache", "theirs", "--out",
+                       "result", "--", "sh", "-c", script.replace("$CACHE", "$NODEKEEPER_CACHE_THEIRS")).stdout.strip()
+    wait_until("the victim runs", lambda: "ready" in local.run("logs", job).stdout)
+    paths = [str(path) for path in [stack, *stack.rglob("*")]]
+    its = next(path for path in paths if path.endswith("/secrets/0"))
+    victim = pathlib.Path(its).parent.parent
+    given = pathlib.Path(local.dir.name, "paths.json")
+    given.write_text(json.dumps([str(victim), paths]))
+    ran = local.run("run", "--quiet", *role, "--secret-file", "Y=/other", "--cache", "ours", "--in", str(given), "--", "python3", "-c", PROBE)
+    check("a job tries them", ran.returncode == 0, ran.stderr)
+    own, found = json.loads(ran.stdout)
+    found = {os.path.relpath(path, stack): set(can) for path, can in found.items()}
+    allowed = list(exceptions(own, "ours"))
+    may = lambda path: set().union(*(may for pattern, may in allowed if re.fullmatch(pattern, path)))
+    wrong = {path: sorted(can - may(path)) for path, can in found.items() if can - may(path)}
+    check(f"of {len(found)} paths, others can do with none more than SECURITY.md lists", not wrong and len(found) > 20, wrong)
+    for name, can in [("work", {"list", "make"}), ("passwd", {"read"}), ("aws-token", {"read"}), ("secrets/0", {"read"})]:
+        of_own = [seen for path, seen in found.items() if path.endswith(f"{own}/{name}")]
+        check(f"and with its own {name} what it may", of_own == [can], of_own)
+    of_victim = {path: can for path, can in found.items() if victim.name in path}
+    check(f"and nothing with the {len(of_victim)} paths of the other job", len(of_victim) > 15 and not any(of_victim.values()), of_victim)
+    no_secret_in_a_process(local, hidden, victim)
+
+
+def no_secret_in_a_process(local, hidden, victim):
+    """What `ps` shows to another user."""
+    env = {name: value for name, value in local.environment().items() if name in ("AWS_SECRET_ACCESS_KEY", "NODEKEEPER_NODE_KEY")}
+    tokens = [victim.joinpath("aws-token").read_text()]
+    for file in pathlib.Path(local.dir.name).glob("stack/machines/*/node.json"):
+        tokens.append(json.loads(file.read_text())["token"])
+    look = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null; true"
+    line = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", "sh", "-c", look]
+    seen = subprocess.run(line, capture_output=True, check=False).stdout
+    there = [secret for secret in [*hidden, *tokens, *env.values()] if secret.encode() in seen]
+    check("no secret is in the arguments of a process", not there and len(env) == 2 and b"nodekeeper-agent" in seen, (there, list(env)))
+
+
 def main():
     with Local("--tick-s", "1") as local:
         all_of(local)
+        every_file_is_tried(local)
     print("Nothing answered.")
 
 

@@ -11,6 +11,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import urllib.request
 
 import boto3
@@ -127,7 +128,7 @@ def files_out(user):
     check("an output that was not made fails the job", 'its output "no.txt" cannot be kept: it is not there' in ran.stderr and ran.returncode == 125, ran)
     line = "ln -s /etc/passwd out; mkfifo pipe"
     ran = user.run("run", "--out", "out", "--", "sh", "-c", line)
-    check("no link is followed", "is a link, which is not followed" in ran.stderr, ran.stderr)
+    check("no link out of the work directory is followed", "a link out of the work directory" in ran.stderr, ran.stderr)
     ran = user.run("run", "--out", "pipe", "--", "sh", "-c", line)
     check("a pipe is no output", "neither a file nor a folder" in ran.stderr, ran.stderr)
     line = "mkdir d; mkfifo d/pipe; echo x > d/f; echo printed"
@@ -136,8 +137,71 @@ def files_out(user):
     check("a pipe in a folder is left out, and the job's standard error says so",
           (ran.returncode, ran.stdout, ran.stderr) == (0, "printed\n", said), ran)
     check("with the rest of the folder", user.run("fetch", "piped", "d", "piped").returncode == 0 and user.read("piped/d/f") == "x\n")
+    line = "mkdir r; echo 1 > r/a.csv; echo 2 > r/b.csv; echo no > r/c.txt; echo last > last; ln -s last best"
+    outputs = ["--out", "r/*.csv", "--out", "best"]
+    kept = user.run("submit", "--name", "many", "--wait", *outputs, "--", "sh", "-c", line)
+    got = user.run("fetch", "many", ".", "many")
+    names = sorted(str(path.relative_to(user.folder / "many")) for path in (user.folder / "many").rglob("*") if path.is_file())
+    check("a pattern keeps what it names under its own names, and a link is followed",
+          (kept.returncode, got.returncode, names, user.read("many/best")) == (0, 0, ["best", "r/a.csv", "r/b.csv"], "last\n"), (kept, got, names))
+    user.completes("another job gets what a pattern named", "1\n2\n", "--in", "job:many/r/*.csv", "--", "sh", "-c", "cat r/*.csv")
+    ran = user.run("run", "--name", "some", "--out", "no", "--out", "*.none", "--out", "last", "--", "sh", "-c", line)
+    said = 'its output "*.none" cannot be kept: nothing in the work directory has such a name; nor can "no": it is not there'
+    check("each output that is missing is named", said in ran.stderr, ran.stderr)
+    got = user.run("fetch", "some", ".", "some")
+    check("and what is there is kept, and fetch names what is not",
+          got.returncode == 1 and "has not stored no" in got.stderr and "has not stored *.none" in got.stderr
+          and user.read("some/last") == "last\n", got)
     user.run("submit", "--name", "broke", "--wait", "--out", "log", "--out-failed", "--", "sh", "-c", "echo why > log; exit 3")
     check("outputs of a failed job are kept if asked", user.run("fetch", "broke").returncode == 0 and user.read("log") == "why\n")
+
+
+def times(user):
+    """What is unpacked is newer than what an earlier job built in a cache, and what is fetched is newer than what it was made of."""
+    user.write("src/Makefile", "prog: main.c\n\tcp $< $@ && chmod 666 $@\n")
+    line = "make -s -f $PWD/Makefile -C $NODEKEEPER_CACHE_BUILD VPATH=$PWD; cat $NODEKEEPER_CACHE_BUILD/prog"
+    for source in ("one\n", "two\n"):
+        user.write("src/main.c", source)
+        user.completes("a build in a cache uses the new source", source, "--workdir", "src", "--cache", "build", "--", "sh", "-c", line)
+    line = "[ $(find . -type f -newer one | wc -l) = 0 ] && [ $(find . -type f ! -newer one | wc -l) = 3 ] && date -r one +%Y"
+    year = time.strftime("%Y", time.gmtime()) + "\n"
+    user.completes("files and folders are equally old", year, "--in", "src", "--in", "src/main.c=one", "--", "sh", "-c", line)
+    made = "mkdir d; cp src/main.c d/f; cp src/main.c f; touch -d 2001-01-01 f d/f"
+    user.run("submit", "--name", "made-of", "--wait", "--in", "src", "--out", "f", "--out", "d", "--", "sh", "-c", made)
+    user.run("fetch", "made-of", ".", "built")
+    source, now = (user.folder / "src/main.c").stat().st_mtime, time.time()
+    found = {name: (user.folder / "built" / name).stat().st_mtime for name in ("f", "d", "d/f")}
+    check("what is fetched is as old as the end of its job", len(set(found.values())) == 1 and source < found["f"] < now, (source, found))
+
+
+def links_that_are_here(user):
+    """An earlier fetch may have left links. Nothing is written through them."""
+    outside = user.folder / "outside"
+    outside.mkdir()
+    made = f"mkdir -p d; ln -s {outside} d/ssh; ln -s {outside} f"
+    user.run("submit", "--name", "left", "--wait", "--out", "d", "--", "sh", "-c", made)
+    check("a folder with a link comes", user.run("fetch", "left", ".", "two").returncode == 0 and (user.folder / "two/d/ssh").is_symlink())
+    user.run("submit", "--name", "evil", "--wait", "--out", "d/ssh/keys", "--out", "d", "--", "sh", "-c", "mkdir -p d/ssh; echo evil > d/ssh/keys")
+    for line in (["d/ssh/keys"], ["d/ssh/keys", "two", "--force"]):
+        ran = user.run("fetch", "evil", *line[:1], "two", *line[2:])
+        check("a link on the way is refused", ran.returncode == 1 and "ssh is a link, which is not followed" in ran.stderr, ran)
+    ran = user.run("fetch", "evil", "d", "two", "--force")
+    check("a link in its place is replaced", ran.returncode == 0 and user.read("two/d/ssh/keys") == "evil\n", ran)
+    check("nothing is outside", list(outside.iterdir()) == [], list(outside.iterdir()))
+
+
+def own_excludes(user):
+    """What a person excludes everywhere is not stored either, and neither is what a folder above the work directory ignores."""
+    user.write("config/git/ignore", "*.secret\n/jobs/by-root\n")
+    user.write("repo/.gitignore", ".env\n")
+    for name in (".env", "a.secret", "b", "by-root"):
+        user.write(f"repo/jobs/{name}", "")
+    subprocess.run(["git", "init", "-q", "repo"], cwd=user.folder, check=True)
+    os.environ["XDG_CONFIG_HOME"] = str(user.folder / "config")
+    try:
+        user.completes("nothing of it is in the job", "b\n", "--workdir", "repo/jobs", "--", "ls", "-A")
+    finally:
+        del os.environ["XDG_CONFIG_HOME"]
 
 
 # The first try never ends, and does not stop when it is asked to.
@@ -237,6 +301,9 @@ def main():
         files_in(user)
         bad_inputs(user)
         files_out(user)
+        times(user)
+        links_that_are_here(user)
+        own_excludes(user)
         followers(user)
         is_fetched_once(user)
         interrupted(local, user)

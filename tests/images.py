@@ -86,7 +86,7 @@ def tried(podman, host):
     first = push(podman, image, "the first")
     with Local("--tick-s", "1") as local:
         secrets = {"/registry/login": json.dumps({"username": "me", "password": "secret"}), "/registry/wrong": "me:wrong"}
-        pathlib.Path(f"{local.dir.name}/stack/secrets.json").write_text(json.dumps(secrets), encoding="utf-8")
+        local.secrets(secrets)
         options = ["--image", image, "--retry-lost", "0"]
         login = ["--role", "local-job", "--registry-login"]
 

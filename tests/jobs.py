@@ -141,10 +141,10 @@ def an_array_over_files(me):
         me.write(f"parts/{n}", f"{n * n}\n")
     me.submit("--name", "squares", "--array", "0-3", "--wait", "--in", "parts", "--out", "root", "--",
               "sh", "-c", "python3 -c 'import sys; print(int(float(sys.stdin.read()) ** 0.5))' < parts/$NODEKEEPER_ARRAY_INDEX > root")
-    jobs = json.loads(me.do("jobs", "--all", "--name", "squares", "--json").stdout)
-    for n, job in enumerate(sorted(jobs, key=lambda job: job["job_id"])):
-        me.do("fetch", job["job_id"], ".", f"roots/{n}")
+    me.do("fetch", "squares", ".", "roots")
     is_([me.read(f"roots/{n}/root") for n in range(4)], ["0\n", "1\n", "2\n", "3\n"])
+    is_(me.out("--in", "job:squares/root=roots", "--", "sh", "-c", "cat roots/0 roots/1 roots/2 roots/3"), "0\n1\n2\n3\n")
+    is_(me.do("logs", "squares[2]").returncode, 0)
 
 
 def a_graph_of_twelve_with_files_between(me):
@@ -287,7 +287,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "policy.toml").write_text(policy + GPU_SIZE)
         with Local("--tick-s", "1", "--policy", f"{folder}/policy.toml") as local:
-            (pathlib.Path(local.dir.name) / "stack/secrets.json").write_text(json.dumps({"/db/password": "correct horse"}))
+            local.secrets({"/db/password": "correct horse"})
             for job in JOBS:
                 if not names or job.__name__ in names:
                     print(f"-- {job.__name__.replace('_', ' ')}", flush=True)

@@ -7,6 +7,8 @@
     overhead.py jobs 1000       the same of a job of its own
     overhead.py cpu 200         the CPU time of the agents and of what they start, for a job that does nothing and for one that runs
     overhead.py seats 20000     what a list costs with so many jobs that wait and so many that ended, and with a tenth of them
+    overhead.py cold 9          what the start of a function costs until its first answer, beside one that reads the machine's list of
+                                authorities: instructions, or CPU time without Debian's `valgrind`
 
 Beside nodekeeper run GNU parallel, HyperQueue (`pip install hyperqueue`) and Slurm (Debian's `slurmctld slurmd slurm-client munge`, as
 root), as far as they are there, each with two commands at a time. Machines are noisy: compare the ratios of one run, and not the
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 
+import cold_start
 import local_slurm
 import local_stack
 from local_stack import ROOT, Local
@@ -34,6 +37,8 @@ RELEASE = ROOT / "target/release/nodekeeper"
 # The highest ratio to GNU parallel, and the highest exponent of growth, which `--floor` accepts.
 MOST_OF_AN_ELEMENT = 8.0
 MOST_GROWTH = 0.9
+# A function that reads the machine's list of authorities needs at least twice as much.
+MOST_OF_A_COLD_START = 0.5
 # The most CPU time of an agent for a job that runs, in ms a second.
 MOST_OF_A_RUNNING_JOB = 4.0
 POLICY = """
@@ -237,8 +242,17 @@ def seats(count):
             below(f"growth of {what}", growth, MOST_GROWTH)
 
 
+def cold(count):
+    """The first answer of heartbeat-ingest."""
+    program = local_stack.PROGRAM.with_name("heartbeat-ingest")
+    own, machine, unit = cold_start.measure(program, count)
+    print(f"first answer of heartbeat-ingest: {own:,} {unit}, and {machine:,} with the machine's list of authorities", flush=True)
+    below("a cold start with Amazon's roots", own / machine, MOST_OF_A_COLD_START)
+
+
 def main():
-    parts = {"starts": (starts, 20), "elements": (elements, 5000), "jobs": (jobs, 300), "cpu": (cpu, 100), "seats": (seats, 5000)}
+    parts = {"starts": (starts, 20), "elements": (elements, 5000), "jobs": (jobs, 300), "cpu": (cpu, 100), "seats": (seats, 5000),
+             "cold": (cold, 9)}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="?", choices=parts)
     parser.add_argument("count", nargs="?", type=int)

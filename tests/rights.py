@@ -109,7 +109,7 @@ def is_rejected(local, what, said, *line):
 def boto3_finds_its_way(role):
     """In jobs of the own user, because others may not reach the Python environment of the tests."""
     with Local("--tick-s", "1", "--unisolated") as local:
-        pathlib.Path(f"{local.dir.name}/stack/secrets.json").write_text(json.dumps(SECRETS))
+        local.secrets(SECRETS)
         arn, value = json.loads(completes(local, "boto3 has the role of its job", *role, "--", str(PYTHON), "-c", WHO_AM_I))
         check("it is a session of the role, named after the alloc", arn.startswith("arn:aws:sts::000000000000:assumed-role/local-job/01"), arn)
         check("and reads a secret with it", value == "correct horse", value)
@@ -128,7 +128,7 @@ def main():
     role = ["--role", "local-job"]
     boto3_finds_its_way(role)
     with Local("--tick-s", "1") as local:
-        pathlib.Path(f"{local.dir.name}/stack/secrets.json").write_text(json.dumps(SECRETS))
+        local.secrets(SECRETS)
         place = "arn:aws:secretsmanager:local-1:000000000000:secret:db-AbCdEf"
         script = 'test "$(stat -c %a "$KEY")" = 400; printf "%s %s" "$PASSWORD" "$(cat "$KEY")"'
         completes(local, "secrets are a variable and a file that only the job reads", *role, "--secret", f"PASSWORD={place}#password",
@@ -142,11 +142,18 @@ def main():
         is_rejected(local, "a field that is not there", "it has no field colour", *role, "--secret", f"X={place}#colour", "--", "true")
         is_rejected(local, "a role that the policy does not list", "the policy lists no role admin", "--role", "admin", "--", "true")
         is_rejected(local, "a secret without a role", "a secret is read with the role of the job", "--secret", "X=/db/password", "--", "true")
-        is_rejected(local, "a place that is none", "the place of the secret X must be the ARN", *role, "--secret", "X=db", "--", "true")
+        is_rejected(local, "a place that is none", 'the place of the secret "X" must be the ARN', *role, "--secret", "X=db", "--", "true")
 
         attacked(local, role)
-        pathlib.Path(f"{local.dir.name}/stack/secrets.json").write_text('{"/db/password": "x"')
+        local.secrets('{"/db/password": "x"')
         is_rejected(local, "secrets that are no JSON", "secrets.json, which is no JSON: ", *role, "--secret", "X=/db/password", "--", "true")
+        local.secrets(SECRETS)
+        place = pathlib.Path(f"{local.dir.name}/stack/secrets.json")
+        for mode in (0o644, 0o640, 0o606, 0o620):
+            place.chmod(mode)
+            is_rejected(local, f"secrets with mode {mode:o}", f"other users can read or change it: chmod 600 {place}", *role, "--secret", "X=/db/password", "--", "true")
+        place.chmod(0o600)
+        completes(local, "and with mode 600", *role, "--secret", "X=/db/password", "--", "sh", "-c", "echo $X", wanted="correct horse")
     print("Jobs have the rights that they were given, and no others.")
 
 

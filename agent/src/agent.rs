@@ -26,6 +26,7 @@ use crate::role_keys::RoleKeys;
 use crate::runner::{Runner, RunnerSettings};
 use crate::runtime::Containers;
 use crate::s3_access::{FilesSource, S3Access, S3Environment};
+use crate::services::{Services, watch as services_watch};
 use crate::signer::{Signer, region_in};
 use crate::sweep::Sweeper;
 use crate::uploads::Uploads;
@@ -36,6 +37,7 @@ use model::wire::{LaunchFile, NodeFile};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
+use tokio::task::JoinSet;
 
 /// How long an agent that was told to end goes on storing outputs. Service managers wait longer before they kill it.
 const LAST_UPLOADS: Duration = Duration::from_secs(20);
@@ -130,7 +132,7 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
     let settings = RunnerSettings {
         node_id: file.node_id,
         boot_id,
-        containers: containers.runs,
+        containers: containers.clone(),
         users,
         program: OWN_PROGRAM.into(),
         credentials: CredentialsPort { port: credentials_port, region: region.clone().or(s3.region.clone()) },
@@ -139,24 +141,28 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
     let inputs = Cache::at(data_dir.inputs()).sweep(args.keep_inputs_mib << 20, clock);
     let mut runner = Runner::new(settings, &data_dir);
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
-    let handles = HandleStore::new(&data_dir, containers.known, outputs.clone());
+    let handles = HandleStore::new(&data_dir, containers.clone(), outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
     let (allocs, gpu_looks) = (data_dir.allocs(), data_dir.gpu_looks());
     let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
-    let credentials = CredentialsService::new(Arc::clone(&state), Arc::clone(&client), allocs);
+    // A task of its own: jobs may keep it busy.
+    let mut serving = JoinSet::new();
+    serving.spawn(CredentialsService::new(Arc::clone(&state), Arc::clone(&client), allocs).serve(listener));
     look_first(&state, &guard, &source, &mut runner).await;
-    let uploads =
-        Uploads::start(Arc::clone(&state), outputs.clone(), S3Access::new(s3, role, imds.clone(), region, clock));
+    let services = Services::of_node(&args.data_dir);
+    let access = S3Access::new(s3, role, imds.clone(), region, services.clone(), clock);
+    let uploads = Uploads::start(Arc::clone(&state), outputs.clone(), access);
     let end = tokio::select! {
         () = control::run(&state, &client, &file.heartbeat_url) => EndReason::Gone,
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
         () = output::run(&state, &client, &file.heartbeat_url, &outputs) => EndReason::Gone,
         () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::Asked,
-        () = credentials.serve(listener) => EndReason::Asked,
         () = inputs => EndReason::Asked,
         () = watch::interruption(&state, imds) => EndReason::Asked,
         () = guard::watch(&state, &guard) => EndReason::Asked,
         () = gpus::watch(&state, &source, &gpu_looks) => EndReason::Asked,
+        () = containers.watch() => EndReason::Asked,
+        () = services_watch::watch(&state, &services, clock) => EndReason::Asked,
         () = watch::other_work(&state, args.busy_check.as_deref(), args.busy_check_every_s) => EndReason::Asked,
         () = shutdown => EndReason::Asked,
     };

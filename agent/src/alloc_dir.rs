@@ -9,7 +9,6 @@
 //!                   tmp/        what the command sees as /tmp
 //!                   aws-token   the token by which the job gets its credentials, if it has a role
 //!                   secrets/    the secrets that the job wants as files
-//!                   archive     an output that is a folder, while it is stored
 //!                   passwd      the users that the command sees; the file group has the groups
 //!                   elements    how the elements of a pack ended
 //!                   output, switches, stored   the output of the command: see `outputs`
@@ -18,17 +17,19 @@
 //!                   used        the usage of the command so far
 //!                   registry/   the login to the registry, while the image is pulled
 //!                   exit.json   how the alloc ended: created once
+//!                   ended       its command has ended, or is being ended
 //!                   container   its container could not be removed, and may still run
 //!                   reserve     disk space for exit.json, while the command runs
 //! ```
 //!
 //! Guarantees: `started` and `exit.json` are each created at most once, however many processes try, and no reader sees
-//! a part of their content. So a command runs at most once, and has only one end.
+//! a part of their content. So a command runs at most once, and has only one end. Only the job's own user enters the directory, and
+//! it reads only what is for the command: no other job learns anything here.
 //! Syncs: four when the directory is made (two files, itself, and `allocs`), so that a crash leaves all of it or nothing; two for
 //! `started`, so that a power cut lets no command run twice; two for `exit.json`, so that no end is lost.
 //! Does not: start or stop processes, or look at them.
 
-use crate::atomic_file::{self, Spare, absent_is_fine};
+use crate::atomic_file::{self, Spare, absent_is_fine, make_dir};
 use crate::isolation::{self, JobUser, TaskIsolation};
 use crate::output_files::OutputFiles;
 use crate::protocol::Holder;
@@ -50,6 +51,8 @@ use std::path::{Path, PathBuf};
 
 /// Marks an alloc whose container could not be removed.
 const LEFT: &str = "container";
+/// Marks an alloc whose command has ended, or is being ended.
+const ENDED: &str = "ended";
 
 /// The file beside `allocs/` with the usage of the GPUs at the agent's last look.
 pub const GPU_LOOKS: &str = "gpu-looks.json";
@@ -90,9 +93,7 @@ impl AllocTask {
     /// Who runs the command; `None` for the agent's own user.
     pub fn user(&self) -> io::Result<Option<JobUser>> {
         if let Some(isolation) = &self.isolation {
-            let group = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.gid());
-            let groups = self.caches.iter().map(|(_, path)| group(path)).collect::<io::Result<_>>()?;
-            return Ok(Some(JobUser::own(isolation.uid, groups)));
+            return Ok(Some(JobUser::own(isolation.uid)));
         }
         match &self.job_user {
             Some(name) => match JobUser::named(name)? {
@@ -176,6 +177,12 @@ impl AllocDir {
         vec![self.work(), self.0.join("tmp")]
     }
 
+    /// What takes up the scratch space of the alloc: its directories, and what it prints.
+    pub fn of_scratch(&self) -> Vec<PathBuf> {
+        let output = self.output_files();
+        self.of_command().into_iter().chain([output.output(), output.switches()]).collect()
+    }
+
     pub fn gpu_looks(&self) -> PathBuf {
         self.0.join("../..").join(GPU_LOOKS)
     }
@@ -192,7 +199,7 @@ impl AllocDir {
     /// A reader sees the old value or the new one; a crash may lose both.
     pub fn write_used(&self, usage: &Usage) -> io::Result<()> {
         let new = self.0.join("used.new");
-        fs::write(&new, serde_json::to_vec(usage)?)?;
+        atomic_file::write(&new, &serde_json::to_vec(usage)?)?;
         fs::rename(new, self.0.join("used"))
     }
 
@@ -226,11 +233,9 @@ impl AllocDir {
         let id = task.order.alloc_id;
         let temp = self.0.with_file_name(format!(".new-{id}"));
         remove_tree(&temp)?;
-        fs::create_dir(&temp)?;
-        fs::create_dir(temp.join("work"))?;
+        make_dir(&temp)?;
+        make_dir(&temp.join("work"))?;
         give_to_job(&temp, task)?;
-        // The job's user may enter the directory, but cannot list it.
-        fs::set_permissions(&temp, fs::Permissions::from_mode(0o711))?;
         atomic_file::write_synced(&temp.join("label"), task.node_id.to_string().as_bytes())?;
         atomic_file::write_synced(&temp.join("task.json"), &serde_json::to_vec(task)?)?;
         atomic_file::sync_dir(&temp)?;
@@ -252,7 +257,7 @@ impl AllocDir {
     /// running command needs. Call this when no process of the user runs. It takes the same short time however much the job left
     /// behind: the rest is removed with the directory.
     pub fn close(&self) -> io::Result<()> {
-        for path in self.of_command().into_iter().filter(|p| p.exists()) {
+        for path in self.of_command().into_iter().chain([self.0.clone()]).filter(|p| p.exists()) {
             isolation::give(&path, 0, 0, 0o700)?;
         }
         self.forget_rights()?;
@@ -291,6 +296,15 @@ impl AllocDir {
 
     pub fn stop_reason(&self) -> Option<String> {
         fs::read_to_string(self.0.join("stop")).ok()
+    }
+
+    /// Marks that the command of the alloc has ended, or is being ended.
+    pub fn mark_ended(&self) -> io::Result<()> {
+        if self.has_ended() { Ok(()) } else { atomic_file::write(&self.0.join(ENDED), b"") }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.0.join(ENDED).exists()
     }
 
     /// The GPUs that the directory names; `None` if its alloc has none.
@@ -351,14 +365,20 @@ impl AllocDir {
     }
 }
 
-/// Gives the directories of the job to its user, if the alloc has one of its own.
+/// Gives the directories of the job to its user, if the alloc has one of its own. This user alone may then enter the directory of
+/// the alloc, and cannot list it.
 fn give_to_job(dir: &Path, task: &AllocTask) -> io::Result<()> {
-    let Some(isolation) = &task.isolation else { return Ok(()) };
+    let Some(TaskIsolation { uid, .. }) = task.isolation else {
+        // All allocs have one user, whom the supervisor finds.
+        let mode = if task.job_user.is_some() { 0o711 } else { 0o700 };
+        return fs::set_permissions(dir, fs::Permissions::from_mode(mode));
+    };
     let tmp = dir.join("tmp");
     if !tmp.exists() {
-        fs::create_dir(&tmp)?;
+        make_dir(&tmp)?;
     }
-    [dir.join("work"), tmp].iter().try_for_each(|path| isolation::give(path, isolation.uid, isolation.uid, 0o700))
+    [dir.join("work"), tmp].iter().try_for_each(|path| isolation::give(path, uid, uid, 0o700))?;
+    isolation::give(dir, 0, uid, 0o710)
 }
 
 /// Whether this is a valid name of a cache: one path component of plain characters.

@@ -34,11 +34,16 @@ impl History {
 }
 
 pub fn wait(history: History, retry_after: Option<Duration>) -> Duration {
-    delay(history, retry_after, Rng::real().between(0.0, 1.0))
+    wait_at_most(MAX_DELAY, history, retry_after)
+}
+
+/// [`wait`] with a shorter longest wait, for a node that answered before.
+pub fn wait_at_most(most: Duration, history: History, retry_after: Option<Duration>) -> Duration {
+    delay(most, history, retry_after, Rng::real().between(0.0, 1.0))
 }
 
 /// How long to wait after a failure. `chance` is a random number in 0..1.
-fn delay(history: History, retry_after: Option<Duration>, chance: f64) -> Duration {
+fn delay(most: Duration, history: History, retry_after: Option<Duration>, chance: f64) -> Duration {
     let wait = match history {
         // 1 s, 1–2 s, 2–4 s … 15–30 s: a node that has just booted tries often, and a node that has failed for long
         // tries seldom.
@@ -47,7 +52,7 @@ fn delay(history: History, retry_after: Option<Duration>, chance: f64) -> Durati
             (most * (1.0 + chance) / 2.0).max(1.0)
         }
         History::Overdue(by) if by <= MAX_DELAY => 1.0 + chance,
-        History::Overdue(_) => 1.0 + chance * (MAX_DELAY.as_secs_f64() - 1.0),
+        History::Overdue(_) => 1.0 + chance * (most.min(MAX_DELAY).as_secs_f64() - 1.0),
     };
     let wait = Duration::from_secs_f64(wait.clamp(1.0, MAX_DELAY.as_secs_f64()));
     // This wait is random too, but never shorter than the wait asked for, up to the limit.
@@ -60,14 +65,24 @@ mod tests {
     use super::*;
 
     fn range(history: History) -> (f64, f64) {
-        (delay(history, None, 0.0).as_secs_f64(), delay(history, None, 0.999_999).as_secs_f64().round())
+        let at = |chance| delay(MAX_DELAY, history, None, chance).as_secs_f64();
+        (at(0.0), at(0.999_999).round())
     }
 
     #[test]
     fn heartbeat_ingest_waits_with_its_next_note_until_every_node_has_called_again() {
-        let longest = crate::client::TIMEOUT + MAX_DELAY;
-        let gap = u64::try_from(model::control::IngestSummary::GAP.as_ms()).unwrap();
-        assert!(longest < Duration::from_millis(gap), "a call may hang, and the agent waits after that");
+        for (ttl_s, in_use) in [(1, 1), (2, 3), (5, 10), (20, 1), (60, 1), (60, 100_000), (3600, 10)] {
+            let mut document = model::policy::example_json();
+            document["heartbeat"] = serde_json::json!({"ttl_s": ttl_s});
+            let policy = model::policy::Policy::from_json(&document).unwrap().heartbeat;
+            let retry = Duration::from_secs_f64(policy.retry_s(in_use));
+            let hung = Duration::from_secs_f64(model::wire::heartbeat_timeout_s(policy.retry_s(in_use)));
+            for overdue in [0, 29, 31, 10_000] {
+                let wait = delay(retry, History::Overdue(Duration::from_secs(overdue)), None, 1.0);
+                let gap = u64::try_from(policy.calls_again_within(in_use).as_ms()).unwrap();
+                assert!(hung + wait <= Duration::from_millis(gap), "{ttl_s} s, {in_use} nodes: {hung:?} and {wait:?}");
+            }
+        }
     }
 
     #[test]
@@ -93,8 +108,8 @@ mod tests {
     #[test]
     fn retry_after_is_honoured_up_to_a_limit() {
         let soon = History::Overdue(Duration::ZERO);
-        assert_eq!(delay(soon, Some(Duration::from_secs(60)), 0.0), Duration::from_secs(60));
-        assert_eq!(delay(soon, Some(Duration::from_secs(86_400)), 0.0), MAX_RETRY_AFTER);
-        assert_eq!(delay(soon, Some(Duration::ZERO), 0.0), Duration::from_secs(1));
+        assert_eq!(delay(MAX_DELAY, soon, Some(Duration::from_secs(60)), 0.0), Duration::from_secs(60));
+        assert_eq!(delay(MAX_DELAY, soon, Some(Duration::from_secs(86_400)), 0.0), MAX_RETRY_AFTER);
+        assert_eq!(delay(MAX_DELAY, soon, Some(Duration::ZERO), 0.0), Duration::from_secs(1));
     }
 }

@@ -4,7 +4,6 @@
 //! whole process group, and means not busy.
 //! Does not: look at allocs; the control plane knows about them.
 
-use crate::process_table;
 use nix::sys::signal::Signal;
 use std::process::Stdio;
 use std::time::Duration;

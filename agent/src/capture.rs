@@ -143,7 +143,7 @@ fn run(mut writer: Writer, mut elements: Option<ElementsLog>, out: PipeReader, e
 }
 
 /// Whether a read returns at once.
-fn has_data(pipe: BorrowedFd<'_>) -> bool {
+pub(crate) fn has_data(pipe: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(pipe, PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }

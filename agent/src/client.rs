@@ -65,7 +65,7 @@ pub struct ControlPlaneClient {
 
 impl ControlPlaneClient {
     pub fn new(node_id: NodeId, credential: Credential, clock: Clock) -> Result<Self, reqwest::Error> {
-        let builder = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(Duration::from_secs(5));
+        let builder = reqwest::Client::builder().connect_timeout(Duration::from_secs(5));
         // A redirect would send the credential to another server.
         let http = builder.redirect(reqwest::redirect::Policy::none()).build()?;
         Ok(Self { http, node_id, credential, clock })
@@ -79,10 +79,21 @@ impl ControlPlaneClient {
 
     /// `POST {to}/v1/nodes/{node_id}/{what}`.
     pub async fn post<A: DeserializeOwned>(&self, to: &str, what: &str, body: &impl Serialize) -> Result<A, CallError> {
+        self.post_within(TIMEOUT, to, what, body).await
+    }
+
+    /// [`Self::post`] with a time-out of its own.
+    pub async fn post_within<A: DeserializeOwned>(
+        &self,
+        timeout: Duration,
+        to: &str,
+        what: &str,
+        body: &impl Serialize,
+    ) -> Result<A, CallError> {
         let url = format!("{}/v1/nodes/{}/{what}", to.trim_end_matches('/'), self.node_id);
         let body = serde_json::to_vec(body).map_err(|e| CallError::failed(e.to_string()))?;
         let at = (self.clock)();
-        let mut request = self.http.post(&url).header(CONTENT_TYPE, "application/json");
+        let mut request = self.http.post(&url).timeout(timeout).header(CONTENT_TYPE, "application/json");
         match &self.credential {
             Credential::Token(token) => request = request.bearer_auth(token),
             Credential::Signature(signer) => {

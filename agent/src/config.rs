@@ -4,7 +4,7 @@
 //! Does not: read the environment or the clock; `main` does.
 
 use crate::enter::EnterArgs;
-use crate::isolation::ids::{CACHE_GIDS, IdRange, JOB_UIDS};
+use crate::isolation::ids::{IdRange, JOB_UIDS};
 use crate::runtime::Wanted;
 use anyhow::{anyhow, bail, ensure};
 use clap::{Parser, Subcommand};
@@ -49,12 +49,9 @@ pub struct AgentArgs {
     /// Stop all work after this many seconds without an answer [default: never].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub stop_after_s: Option<Duration>,
-    /// The user ids that allocs run as. Each running alloc has one of its own.
+    /// The user ids that allocs run as. Each running alloc has one of its own, or shares it with those that name the same cache.
     #[arg(long, value_name = "FIRST-LAST", default_value = JOB_UIDS)]
     pub job_uids: IdRange,
-    /// The group ids that the allocs of a cache share.
-    #[arg(long, value_name = "FIRST-LAST", default_value = CACHE_GIDS)]
-    pub cache_gids: IdRange,
     /// How many processes and threads an alloc may have.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(10..=4_000_000))]
     pub max_tasks: u64,
@@ -71,7 +68,7 @@ pub struct AgentArgs {
     /// [{"uuid": "GPU-0", "model": "A10G", "device": "/dev/nvidia0", "sick": false}]. It is read again each second.
     #[arg(long, value_name = "FILE")]
     pub gpus_from: Option<PathBuf>,
-    /// What runs the jobs with an image: docker, podman, or `auto` for the first of them that works when the agent starts.
+    /// What runs the jobs with an image: docker, podman, or `auto` for the first of them that works.
     /// With `none`, this node runs no containers.
     #[arg(long, value_name = "RUNTIME", default_value = "auto")]
     pub containers: Wanted,
@@ -118,6 +115,14 @@ pub enum InternalCommand {
     /// Become the command that standard input describes.
     #[command(hide = true)]
     AsUser,
+    /// End the command that a person runs inside of an alloc, when its caller is gone.
+    #[command(hide = true)]
+    EndEntered {
+        /// What the environment of the command has.
+        mark: String,
+        /// The first process of the command.
+        first: Option<i32>,
+    },
     /// Kill everything that runs as a user.
     #[command(hide = true)]
     EndUser {
@@ -162,12 +167,7 @@ pub fn check(args: &AgentArgs) -> anyhow::Result<()> {
     if let Some((name, Some(id))) = ids.into_iter().find(|(_, id)| id.as_deref().is_some_and(|id| !is_id(id))) {
         bail!("{name} {id:?} must be 1 to 128 letters, digits, '-', '_', '.' or ':'");
     }
-    let (job_uids, cache_gids) = (args.job_uids, args.cache_gids);
-    ensure!(
-        !job_uids.overlaps(cache_gids),
-        "--job-uids {job_uids} and --cache-gids {cache_gids} overlap: an alloc would be in the group of a cache that it \
-         does not name"
-    );
+    let job_uids = args.job_uids;
     if args.job_user.is_none() && !args.unisolated {
         ensure!(
             nix::unistd::geteuid().is_root(),

@@ -12,7 +12,9 @@ use crate::client::{CallError, ControlPlaneClient, next_call};
 use crate::node_state::NodeState;
 use crate::protocol::Node;
 use model::rng::Rng;
-use model::wire::{AllocReport, AllocReportAnswer, ErrorCode, HeartbeatAnswer};
+use model::wire::{
+    AllocReport, AllocReportAnswer, ErrorCode, HeartbeatAnswer, LONGEST_RETRY_S, SHORTEST_RETRY_S, heartbeat_timeout_s,
+};
 use nix::time::{ClockId, clock_gettime};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -30,6 +32,8 @@ struct Calls<'a> {
     /// A node that has room asks for work more often than usual. Then this is the time between its last heartbeat and
     /// the next one.
     soon: Option<Duration>,
+    /// The `retry_s` of the last answer.
+    retry_s: f64,
     failed_heartbeats: u32,
     failed_reports: u32,
 }
@@ -38,9 +42,9 @@ struct Calls<'a> {
 pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
     let now = Instant::now();
     let (heartbeat_at, report_at, due_at, soon) = (now, now, None, None);
-    let (failed_heartbeats, failed_reports) = (0, 0);
+    let (retry_s, failed_heartbeats, failed_reports) = (LONGEST_RETRY_S, 0, 0);
     let mut calls =
-        Calls { state, client, url, heartbeat_at, report_at, due_at, soon, failed_heartbeats, failed_reports };
+        Calls { state, client, url, heartbeat_at, report_at, due_at, soon, retry_s, failed_heartbeats, failed_reports };
     loop {
         if Instant::now() >= calls.heartbeat_at && calls.heartbeat().await.is_break() {
             return;
@@ -81,6 +85,7 @@ impl Calls<'_> {
                     tracing::info!(failures = self.failed_heartbeats, "heartbeats are answered again");
                 }
                 self.failed_heartbeats = 0;
+                self.retry_s = answer.retry_s.clamp(SHORTEST_RETRY_S, LONGEST_RETRY_S);
                 let usual = next_call(answer.next_heartbeat_s);
                 let now = Instant::now();
                 // After work has come, the node calls at the usual times again. Until then, each wait is twice the one before.
@@ -99,7 +104,8 @@ impl Calls<'_> {
         let state = self.state;
         state.check_saving()?;
         let heartbeat = state.read(|n| n.heartbeat(uptime_ms()));
-        let answer: HeartbeatAnswer = self.client.post(self.url, "heartbeat", &heartbeat).await?;
+        let timeout = Duration::from_secs_f64(heartbeat_timeout_s(self.retry_s));
+        let answer: HeartbeatAnswer = self.client.post_within(timeout, self.url, "heartbeat", &heartbeat).await?;
         let registered = state.update(|n| n.on_heartbeat(&answer))?;
         state.answered();
         state.want(answer.follows.clone());
@@ -116,7 +122,8 @@ impl Calls<'_> {
     fn heartbeat_failed(&mut self, error: &CallError) -> ControlFlow<()> {
         self.failed_heartbeats = self.failed_heartbeats.saturating_add(1);
         let failures = self.failed_heartbeats;
-        let mut wait = self.wait(failures, error.retry_after);
+        let most = Duration::from_secs_f64(self.retry_s);
+        let mut wait = backoff::wait_at_most(most, History::of(self.due_at, failures), error.retry_after);
         match error.code {
             Some(ErrorCode::Gone) => return ControlFlow::Break(()),
             Some(ErrorCode::WrongIncarnation) => {

@@ -55,9 +55,12 @@ impl DataDir {
         }
         let spare = Spare::new(root.join("state.spare"), STATE_BYTES);
         let dir = Self { root, spare, _lock: lock };
-        for path in [dir.allocs(), dir.caches(), dir.cache_labels()] {
+        // Another program may have made the directory, or an earlier agent.
+        for (path, mode) in
+            [(dir.root.clone(), 0o711), (dir.allocs(), 0o711), (dir.caches(), 0o711), (dir.cache_labels(), 0o700)]
+        {
             make(&path)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).map_err(unusable(&path))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(unusable(&path))?;
         }
         Ok(dir)
     }

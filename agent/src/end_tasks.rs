@@ -5,7 +5,7 @@
 
 use crate::alloc_dir::{AllocDir, StartRecord};
 use crate::ends;
-use crate::process_table;
+use crate::user_ids::UserIds;
 use model::ids::AllocId;
 use std::collections::BTreeMap;
 use std::io;
@@ -50,7 +50,7 @@ pub(crate) async fn end(program: PathBuf, dir: AllocDir, start: Option<StartReco
     if let Some(start) = start {
         process_table::kill_session(start.pid, start.start_ticks);
         if let Some(isolation) = dir.task()?.and_then(|task| task.isolation) {
-            isolation.end(&program, dir.path()).await;
+            UserIds::of(&dir).end(&isolation, &program, &dir).await;
             dir.close()?;
         }
     }
@@ -64,7 +64,7 @@ pub(crate) async fn end_unknown(program: PathBuf, dir: AllocDir) -> io::Result<(
         process_table::kill_session(supervisor.pid, supervisor.start_ticks);
     }
     if let Some(isolation) = dir.task().ok().flatten().and_then(|task| task.isolation) {
-        isolation.end(&program, dir.path()).await;
+        UserIds::of(&dir).end(&isolation, &program, &dir).await;
     }
     if let Err(error) = dir.remove_container().await {
         tracing::warn!(dir = %dir.path().display(), %error, "cannot remove the container of the alloc");

@@ -7,11 +7,11 @@
 use crate::alloc_dir::{AllocDir, ExitRecord, StartRecord};
 use crate::elements;
 use crate::output_files::output_tail;
-use crate::process_table::{self, ProcessEntry};
 use crate::protocol::Seen;
 use model::ids::AllocId;
 use model::wire::MAX_LOG_TAIL_BYTES;
 use model::{EndCause, Ending};
+use process_table::ProcessEntry;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;

@@ -5,11 +5,13 @@
 //! files again, and after a pause that doubles until an alloc is started.
 //! Does not: start anything, or stop what runs.
 
+use crate::atomic_file::make_dir;
 use model::ids::AllocId;
 use remove_tree::remove_tree;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -96,8 +98,9 @@ impl Fitness {
 pub fn try_disk(allocs: &Path) -> io::Result<()> {
     let dir = allocs.join(".try");
     remove_tree(&dir)?;
-    fs::create_dir(&dir)?;
-    let written = fs::File::create(dir.join("file")).and_then(|mut file| {
+    make_dir(&dir)?;
+    let file = fs::File::options().write(true).create_new(true).mode(0o600).open(dir.join("file"));
+    let written = file.and_then(|mut file| {
         file.write_all(&[b' '; BYTES])?;
         file.sync_all()
     });

@@ -3,17 +3,18 @@
 //! `nvidia-smi` comes with each driver. The agent does not load NVIDIA's library (NVML): the released agent is linked without a
 //! dynamic loader, so that it also runs in an empty container, and such a program cannot load libraries.
 //!
-//! Guarantees: a GPU that is no longer found, or for which the driver reports an error, is sick; the control plane hears of each
-//! change at once; no question to the driver waits longer than `TIMEOUT`; a file tells the supervisors of allocs how busy each GPU
-//! was at the last look.
-//! Does not: decide which alloc gets which GPU (`protocol::gpus` does), repair a GPU, or split one.
+//! Guarantees: a GPU that the driver shows late is found; a GPU that is no longer found, or for which the driver reports an error, is
+//! sick; the control plane hears of each change at once; no question to the driver waits longer than `TIMEOUT`; a file tells the
+//! supervisors of allocs how busy each GPU was at the last look; the slices of a GPU that is split (MIG) are GPUs of their own.
+//! Does not: decide which alloc gets which GPU (`protocol::gpus` does), know how many there should be (the size says it, so the control
+//! plane does), repair a GPU, or split one.
 
 use crate::node_state::NodeState;
 use crate::protocol::Gpu;
 use crate::usage::{GpuLook, GpuLooks, write_gpu_looks};
 use anyhow::bail;
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -26,11 +27,16 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the driver is asked, and how often the file is read.
 const ASK_EVERY: Duration = Duration::from_secs(60);
 const READ_EVERY: Duration = Duration::from_secs(1);
+/// How often the driver is asked while the node is not ready: GPUs may be what it lacks.
+const ASK_SOON: Duration = Duration::from_secs(2);
 
-const QUERY: &str = "--query-gpu=uuid,name,memory.total,utilization.gpu,memory.used";
+const QUERY: &str = "--query-gpu=uuid,name,memory.total,utilization.gpu,memory.used,mig.mode.current";
 
 /// Where the driver says which device file a GPU has.
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
+
+/// Why a GPU in the mode MIG that has no slices cannot be used.
+const UNCUT: &str = "MIG is on and it has no slices: make some with nvidia-smi mig, or turn MIG off";
 
 /// The most characters of the driver's messages that are passed on.
 const MAX_SAID: usize = 80;
@@ -89,9 +95,10 @@ impl GpuSource {
         Found { gpus: merged(found.gpus, known, &why), looks: found.looks }
     }
 
-    const fn every(&self) -> Duration {
+    const fn every(&self, is_ready: bool) -> Duration {
         match self {
-            Self::Driver => ASK_EVERY,
+            Self::Driver if is_ready => ASK_EVERY,
+            Self::Driver => ASK_SOON,
             Self::File(_) => READ_EVERY,
         }
     }
@@ -106,16 +113,15 @@ pub async fn first(state: &NodeState, source: &GpuSource) {
     state.update_or_log(|node| node.gpus = gpus);
 }
 
-/// Looks again and again, and reports each change to the control plane at once. If the driver found no GPU at the start, it is not
-/// asked again: no GPU appears while the machine is up.
+/// Looks again and again, and reports each change to the control plane at once.
 pub async fn watch(state: &NodeState, source: &GpuSource, looks_file: &Path) {
     loop {
-        tokio::time::sleep(source.every()).await;
+        tokio::time::sleep(source.every(state.read(|node| node.is_ready))).await;
         let known = state.read(|node| node.gpus.clone());
-        if known.is_empty() && *source == GpuSource::Driver {
-            return std::future::pending().await;
-        }
         let Found { gpus, looks } = source.find(&known).await;
+        if gpus.is_empty() {
+            continue;
+        }
         if let Err(error) = write_gpu_looks(&looks, looks_file) {
             tracing::warn!(%error, "cannot write down how busy the GPUs are");
         }
@@ -167,25 +173,34 @@ fn is_uuid(text: &str) -> bool {
 
 /// Asks the driver. The text says why a GPU that is missing in the answer is sick.
 async fn ask() -> (Found, String) {
-    let mut command = Command::new("nvidia-smi");
-    command.args([QUERY, "--format=csv,noheader"]);
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let devices = devices(Path::new(DRIVER));
-    let (found, why) = match tokio::time::timeout(TIMEOUT, command.output()).await {
-        Ok(Ok(output)) => {
-            let text = String::from_utf8_lossy(&output.stdout);
-            let said = String::from_utf8_lossy(&output.stderr);
+    let mut devices = devices(Path::new(DRIVER));
+    let (found, why) = match nvidia_smi(&[QUERY, "--format=csv,noheader"]).await {
+        Ok((text, said)) => {
             let last = text.lines().chain(said.lines()).rfind(|line| !line.trim().is_empty() && row(line).is_none());
             let why = last.map_or_else(|| "nvidia-smi does not list it any more".to_owned(), clip);
-            (answered(&text, &devices), why)
+            let may_be_split = text.lines().filter_map(row).any(|row| !["Disabled", "[N/A]"].contains(&row.mig));
+            let list = if may_be_split { nvidia_smi(&["-L"]).await.unwrap_or_default().0 } else { String::new() };
+            let slices = slices(&list);
+            let found = answered(&text, &devices, &slices);
+            devices.retain(|device| !slices.contains_key(&device.uuid));
+            (found, why)
         }
-        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return (Found::default(), "there is no nvidia-smi any more".into());
         }
-        Ok(Err(error)) => (Found::default(), format!("nvidia-smi cannot be run: {error}")),
-        Err(_) => (Found::default(), format!("nvidia-smi gave no answer in {} s", TIMEOUT.as_secs())),
+        Err(error) => (Found::default(), format!("nvidia-smi cannot be run: {error}")),
     };
     (Found { gpus: merged(found.gpus, &devices, &why), looks: found.looks }, why)
+}
+
+/// What `nvidia-smi` prints, and what it says on standard error.
+async fn nvidia_smi(args: &[&str]) -> io::Result<(String, String)> {
+    let mut command = Command::new("nvidia-smi");
+    command.args(args).stdin(Stdio::null()).kill_on_drop(true);
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {} s", TIMEOUT.as_secs()));
+    let output = tokio::time::timeout(TIMEOUT, command.output()).await.map_err(late)??;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), text(&output.stderr)))
 }
 
 /// The GPUs that the kernel's driver lists. It lists a GPU even if the GPU does not answer.
@@ -207,12 +222,41 @@ fn device(information: &str) -> Option<Gpu> {
     is_uuid(uuid).then(|| Gpu { uuid: uuid.to_owned(), model, device, sick: None })
 }
 
-/// The fields of a line of the answer, as [`QUERY`] asks for them.
-fn row(line: &str) -> Option<[&str; 5]> {
+/// A line of the answer, as [`QUERY`] asks for it.
+#[derive(Clone, Copy)]
+struct SmiLine<'a> {
+    uuid: &'a str,
+    model: &'a str,
+    memory: &'a str,
+    busy: &'a str,
+    used: &'a str,
+    /// Whether the GPU is split; empty if the driver does not say it.
+    mig: &'a str,
+}
+
+fn row(line: &str) -> Option<SmiLine<'_>> {
     let mut fields = line.split(',').map(str::trim);
     let mut next = || fields.next();
-    let row = [next()?, next()?, next()?, next()?, next()?];
-    is_uuid(row[0]).then_some(row)
+    let (uuid, model, memory) = (next()?, next()?, next()?);
+    let (busy, used, mig) = (next()?, next()?, next().unwrap_or_default());
+    is_uuid(uuid).then_some(SmiLine { uuid, model, memory, busy, used, mig })
+}
+
+/// The slices of each split GPU, by the uuid of the GPU: their uuids and profiles, like `1g.5gb`. `list` is what `nvidia-smi -L` prints.
+fn slices(list: &str) -> BTreeMap<String, Vec<(String, String)>> {
+    let mut slices: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    let mut whole = "";
+    for line in list.lines().map(str::trim) {
+        let uuid = line.rsplit_once("(UUID: ").map_or("", |(_, uuid)| uuid.trim_end_matches(')'));
+        match line.strip_prefix("MIG ").and_then(|line| line.split_whitespace().next()) {
+            Some(profile) if is_uuid(uuid) => {
+                slices.entry(whole.to_owned()).or_default().push((uuid.to_owned(), profile.to_owned()));
+            }
+            Some(_) => {}
+            None => whole = uuid,
+        }
+    }
+    slices
 }
 
 /// The number before a unit; `None` for `[N/A]`.
@@ -220,20 +264,32 @@ fn number(field: &str) -> Option<u64> {
     field.split(' ').next()?.parse().ok()
 }
 
-fn answered(text: &str, devices: &[Gpu]) -> Found {
-    let gpu = |[uuid, model, memory, ..]: [&str; 5]| {
+/// The GPUs in the answer. A split GPU is its slices: programs and containers take the uuid of a slice as they take that of a GPU. All
+/// slices of a GPU have its device file.
+fn answered(text: &str, devices: &[Gpu], slices: &BTreeMap<String, Vec<(String, String)>>) -> Found {
+    let gpus = |SmiLine { uuid, model, memory, mig, .. }: SmiLine<'_>| {
         let errors = [model, memory].into_iter().find(|field| {
             let lower = field.to_ascii_lowercase();
             ["lost", "error", "err!"].iter().any(|word| lower.contains(word))
         });
         let device = devices.iter().find(|known| known.uuid == uuid).and_then(|known| known.device.clone());
-        Gpu { uuid: uuid.to_owned(), model: clip(model), device, sick: errors.map(clip) }
+        let whole = Gpu { uuid: uuid.to_owned(), model: clip(model), device, sick: errors.map(clip) };
+        let slice = |(uuid, profile): &(String, String)| Gpu {
+            uuid: uuid.clone(),
+            model: clip(&format!("{model} MIG {profile}")),
+            ..whole.clone()
+        };
+        match slices.get(uuid) {
+            Some(slices) => slices.iter().map(slice).collect(),
+            None if mig == "Enabled" => vec![Gpu { sick: whole.sick.or_else(|| Some(UNCUT.to_owned())), ..whole }],
+            None => vec![whole],
+        }
     };
-    let look = |[uuid, _, _, busy, memory]: [&str; 5]| {
-        (uuid.to_owned(), GpuLook { busy_percent: number(busy), memory_mib: number(memory) })
+    let look = |SmiLine { uuid, busy, used, .. }: SmiLine<'_>| {
+        (uuid.to_owned(), GpuLook { busy_percent: number(busy), memory_mib: number(used) })
     };
     let rows = || text.lines().filter_map(row);
-    Found { gpus: rows().map(gpu).collect(), looks: rows().map(look).collect() }
+    Found { gpus: rows().flat_map(gpus).collect(), looks: rows().map(look).collect() }
 }
 
 /// The first characters of what the driver says, without control characters.
@@ -261,6 +317,7 @@ mod tests {
         let devices = devices(dir.path());
         let text = "GPU-a, NVIDIA A10G, 23028 MiB, 37 %, 8192 MiB\n\
                     GPU-b, NVIDIA A10G, [GPU is lost], [GPU is lost], [GPU is lost]\n";
+        let answered = |text: &str, devices: &[Gpu]| answered(text, devices, &BTreeMap::new());
         let Found { gpus: all, looks } = answered(text, &devices);
         let (busy, unknown) = (GpuLook { busy_percent: Some(37), memory_mib: Some(8192) }, GpuLook::default());
         assert_eq!(looks, GpuLooks::from([("GPU-a".into(), busy), ("GPU-b".into(), unknown)]));
@@ -275,6 +332,22 @@ mod tests {
         for nothing in ["", "No devices were found\n", "NVIDIA-SMI has failed, because it couldn't, communicate\n"] {
             assert_eq!(answered(nothing, &[]), Found::default(), "{nothing}");
         }
+    }
+
+    #[test]
+    fn the_slices_of_a_split_gpu_are_given_and_never_the_gpu_itself() {
+        let list = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-a)\n  MIG 3g.20gb     Device  0: (UUID: MIG-1)\n  \
+                    MIG 1g.5gb      Device  1: (UUID: MIG-2)\nGPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-b)\n\
+                    GPU 2: NVIDIA A100-SXM4-40GB (UUID: GPU-c)\n  MIG 1g.5gb Device 0: (UUID: MIG-GPU-c/7/0)\n";
+        let line = |uuid: &str, mig: &str| format!("{uuid}, NVIDIA A100-SXM4-40GB, 40536 MiB, [N/A], 1 MiB, {mig}\n");
+        let text = [line("GPU-a", "Enabled"), line("GPU-b", "Disabled"), line("GPU-c", "Enabled")].concat();
+        let device =
+            Gpu { uuid: "GPU-a".into(), model: "A100".into(), device: Some("/dev/nvidia0".into()), sick: None };
+        let gpus = answered(&text, std::slice::from_ref(&device), &slices(list)).gpus;
+        let all = [("MIG-1", None), ("MIG-2", None), ("GPU-b", None), ("GPU-c", Some(UNCUT))];
+        assert_eq!(said(&gpus), all, "a name of the form of old drivers cannot be given");
+        assert_eq!((gpus[1].model.as_str(), &gpus[1].device), ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", &device.device));
+        assert!(slices("No devices found.\n").is_empty());
     }
 
     #[test]

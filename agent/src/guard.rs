@@ -53,14 +53,14 @@ pub async fn prepare(args: &AgentArgs, data: &DataDir) -> anyhow::Result<(JobUse
         guard.must_enter().await?;
         return Ok((JobUsers::Named(name.clone()), guard));
     }
-    let (uids, cache_gids, max_tasks) = (args.job_uids, args.cache_gids, args.max_tasks);
+    let (uids, max_tasks) = (args.job_uids, args.max_tasks);
     let cgroups = cgroup::set_up(uids.first);
     // No job has these two ids. A job that kills everything of its own user must not kill a probe.
     guard.ids = [uids.first, uids.last].map(|id| (id, id)).into();
     let no_mounts = guard.must_enter().await?.no_mounts;
     let private_mounts = no_mounts.is_none();
     tracing::info!(user_ids = %uids, private_mounts, ?cgroups, no_mounts, "each job runs as a user id of its own");
-    Ok((JobUsers::Own(OwnIds { uids, cache_gids, max_tasks, private_mounts, cgroups }), guard))
+    Ok((JobUsers::Own(OwnIds { uids, max_tasks, private_mounts, cgroups }), guard))
 }
 
 impl Guard {

@@ -6,14 +6,15 @@
 //! Does not: decide what to destroy, or remember which allocs are still needed (`protocol` does).
 
 use crate::alloc_dir::{AllocDir, is_cache_name};
-use crate::atomic_file::{absent_is_fine, if_there};
+use crate::atomic_file::{self, absent_is_fine, if_there};
 use crate::blocking::blocking;
 use crate::data_dir::DataDir;
 use crate::ends;
 use crate::node_state::{NodeState, lock};
 use crate::outputs::Outputs;
 use crate::protocol::{HandleList, Node};
-use crate::runtime::RuntimeKind;
+use crate::runtime::Containers;
+use crate::user_ids::UserIds;
 use model::HandleKind;
 use model::ids::AllocId;
 use model::wire::ReportedHandle;
@@ -71,7 +72,7 @@ pub struct HandleStore {
     allocs: PathBuf,
     caches: PathBuf,
     cache_labels: PathBuf,
-    containers: Vec<RuntimeKind>,
+    containers: Containers,
     /// When the runtimes last said that there is no container.
     without_containers_at: Arc<Mutex<Option<Instant>>>,
     outputs: Outputs,
@@ -80,7 +81,7 @@ pub struct HandleStore {
 impl HandleStore {
     /// The handles in this data directory, and the containers of these runtimes. The output of an alloc is kept in `outputs` when
     /// the directory of the alloc is destroyed.
-    pub fn new(data: &DataDir, containers: Vec<RuntimeKind>, outputs: Outputs) -> Self {
+    pub fn new(data: &DataDir, containers: Containers, outputs: Outputs) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
         Self { allocs, caches, cache_labels, containers, without_containers_at: Arc::default(), outputs }
     }
@@ -102,7 +103,7 @@ impl HandleStore {
         if self.may_have_containers(Instant::now()) {
             let asked_at = Instant::now();
             let mut is_without = true;
-            for runtime in &self.containers {
+            for runtime in self.containers.known() {
                 match runtime.list(&self.allocs).await {
                     Ok(found) => {
                         is_without &= found.is_empty();
@@ -213,6 +214,7 @@ impl HandleStore {
         let mut places = (0..u32::MAX).map(|n| self.caches.join(format!("{TAKEN_PREFIX}{n}-{name}")));
         let taken = places.find(|place| !place.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
         fs::rename(&dir, &taken)?;
+        UserIds::beside(&self.allocs).forget(name)?;
         absent_is_fine(fs::remove_file(&file))?;
         Ok(Some(TakenCache { name: name.to_owned(), label: label.to_owned(), taken }))
     }
@@ -224,7 +226,7 @@ impl HandleStore {
         blocking(move || {
             remove_tree(&taken).inspect_err(|_| {
                 let dir = caches.join(&name);
-                if !dir.exists() && fs::write(labels.join(&name), label).is_ok() {
+                if !dir.exists() && atomic_file::write(&labels.join(&name), label.as_bytes()).is_ok() {
                     let _ = fs::rename(&taken, dir);
                 }
             })
@@ -251,7 +253,7 @@ impl HandleStore {
 
     /// Removes the container of this name, if it has this label. A container without the label of a node is not ours.
     async fn remove_container(&self, name: &str, label: &str) -> io::Result<()> {
-        for runtime in &self.containers {
+        for runtime in self.containers.known() {
             match runtime.list(&self.allocs).await?.into_iter().find(|c| c.name == name) {
                 Some(container) if container.label == label => runtime.remove(name).await?,
                 Some(container) => return Err(relabelled(&name, Some(&container.label))),
@@ -306,7 +308,7 @@ mod tests {
     fn store(root: &Path) -> (NodeState, HandleStore) {
         let data = DataDir::open(root).unwrap();
         let outputs = Outputs::open(&data, node_id(), 1);
-        let store = HandleStore::new(&data, Vec::new(), outputs);
+        let store = HandleStore::new(&data, Containers::none(), outputs);
         let identity = Identity { instance_id: "i-1".into(), address: None };
         (NodeState::new(Node::new(identity, durable()), data), store)
     }

@@ -15,6 +15,7 @@
 //! watch ─ imds ─ busy         the loops that watch the machine: interruptions, other work
 //! fitness                     whether the node can start work; if not, it takes none
 //! gpus                        the GPUs of the machine, and which of them cannot be used
+//! services                    which services the node gets through to
 //! guard                       whether jobs are isolated as promised; if not, the node takes no work
 //! node_state                  the state that the loops share
 //! protocol                    pure: the messages of the node, and how an answer changes its state
@@ -23,10 +24,11 @@
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent
 //! supervised ─ provision      the alloc of a supervisor, and what its command gets before it starts
+//! obstacle                    why a command does not get what it needs, and whose fault that is
 //! capture ─ output_files      writes the output of a command to the disk
 //! scratch                     measures the disk space of an alloc
 //! over_memory                 finds an alloc that uses too much memory, where no control group limits it
-//! stops                       when an alloc gets its notice, is asked to stop, and is killed
+//! ending                      how a command ends that is stopped: when it is asked and killed, and what is left of it
 //! usage ─ process_table       measures what an alloc uses
 //! enter                       a person's command inside of a running alloc
 //! elements                    runs a command once for each element of a pack
@@ -34,6 +36,7 @@
 //! memory_file                 passes data in memory to a process that is started
 //! program                     why a program cannot be executed
 //! runtime                     how commands are run: as processes or in containers
+//! user_ids                    which user id an alloc runs as, and whom the caches belong to
 //! isolation                   keeps a job apart from the node, from the agent, and from other jobs
 //! ```
 //!
@@ -61,6 +64,7 @@ pub mod control;
 pub mod data_dir;
 pub mod elements;
 mod end_tasks;
+mod ending;
 mod ends;
 pub mod enter;
 pub mod fitness;
@@ -74,11 +78,11 @@ pub mod job_command;
 pub mod job_files;
 pub mod memory_file;
 pub mod node_state;
+pub mod obstacle;
 pub mod output;
 pub mod output_files;
 pub mod outputs;
 mod over_memory;
-pub mod process_table;
 pub mod program;
 pub mod progress;
 pub mod protocol;
@@ -90,11 +94,12 @@ pub mod runner;
 pub mod runtime;
 pub mod s3_access;
 mod scratch;
+pub mod services;
 pub mod signer;
-mod stops;
 pub mod supervised;
 pub mod supervisor;
 pub mod sweep;
 pub mod uploads;
 mod usage;
+pub mod user_ids;
 pub mod watch;

@@ -9,10 +9,10 @@
 
 use crate::alloc_dir::AllocTask;
 use crate::isolation::cgroup;
-use crate::process_table::{ProcessEntry, memory_kib};
 use model::EndCause;
 use nix::sys::stat::stat;
 use nix::sys::statvfs::statvfs;
+use process_table::{ProcessEntry, memory_kib};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -114,8 +114,8 @@ fn named_kib(pids: &[i32]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process_table::{descendants, send};
     use nix::sys::signal::Signal;
+    use process_table::{descendants, send};
     use std::process::{Child, Command};
 
     fn perl(script: &str) -> (Child, impl Fn() -> Vec<i32>) {
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_processes_of_an_element_are_those_below_the_child_of_the_runner() {
-        let entry = |pid, parent| ProcessEntry { pid, parent, session: 1, start_ticks: 0, zombie: false };
+        let entry = |pid, parent| ProcessEntry { pid, parent, group: 1, session: 1, start_ticks: 0, zombie: false };
         // 9 is the runner. 40 was adopted. 3 has a smaller pid than the first process of its element.
         let found = [entry(9, 1), entry(20, 9), entry(3, 20), entry(30, 9), entry(31, 3), entry(40, 1)];
         assert_eq!(elements(&found, 9), [vec![20, 3, 31], vec![30]]);

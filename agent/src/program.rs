@@ -4,6 +4,7 @@
 //! never taken for a fault of the command.
 //! Does not: execute anything.
 
+use crate::obstacle::is_of_the_machine;
 use model::EndCause;
 use model::ulimits::Ulimits;
 use nix::errno::Errno;
@@ -31,15 +32,20 @@ const LONGEST_LINE: u64 = 4096;
 
 /// Why `program` could not be executed in the directory `cwd`, with this value of `PATH`, by the user of this process.
 pub fn why_not(program: &str, path: Option<&str>, cwd: &Path, error: &io::Error) -> EndCause {
-    use Errno::{E2BIG, EACCES, ELOOP, ENAMETOOLONG, ENOENT, ENOEXEC, ENOTDIR, EPERM};
     let not_started = || EndCause::NotStarted { why: format!("cannot execute {program:?}: {error}") };
-    match error.raw_os_error().map(Errno::from_raw) {
-        Some(E2BIG) => EndCause::Rejected { why: "its command and environment are too long for the node".to_owned() },
-        Some(ENOENT | EACCES | ENOTDIR | ENOEXEC | ELOOP | ENAMETOOLONG | EPERM) => {
-            // Without its own directory no command can be executed.
-            if access(cwd, AccessFlags::X_OK).is_err() { not_started() } else { look(program, path, cwd) }
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    match errno {
+        Some(Errno::E2BIG) => {
+            EndCause::Rejected { why: "its command and environment are too long for the node".to_owned() }
         }
-        _ => not_started(),
+        // Without its own directory no command can be executed.
+        Some(Errno::ENOENT | Errno::EACCES | Errno::ENOTDIR) if access(cwd, AccessFlags::X_OK).is_err() => {
+            not_started()
+        }
+        Some(Errno::EACCES | Errno::EPERM) => look(program, path, cwd),
+        Some(_) if is_of_the_machine(error) => not_started(),
+        // The file is no program that the kernel takes, or the command has what no process can get.
+        Some(_) | None => look(program, path, cwd),
     }
 }
 

@@ -100,7 +100,7 @@ pub async fn stop_everything(state: &NodeState, runner: &mut Runner, why: &str) 
     let longest = Duration::from_millis(u64::try_from(longest.unwrap_or(0)).unwrap_or(0).min(86_400_000));
     let deadline = Instant::now()
         + longest
-        + runner.settings().containers.map_or(Duration::ZERO, |runtime| runtime.end_grace())
+        + runner.settings().containers.known().iter().map(|runtime| runtime.end_grace()).max().unwrap_or_default()
         + STOP_ALL_GRACE;
     loop {
         run_once(state, runner).await;

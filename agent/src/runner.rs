@@ -1,8 +1,8 @@
 //! Carries out orders on this machine: starts supervisors, stops them, and reads the state of their allocs.
 //!
 //! Guarantees: an alloc is started at most once, even if the agent is killed between any two instructions; a
-//! supervisor that was killed leaves nothing running; two allocs whose files are on the machine never have the same user
-//! id, and never the same GPU; an alloc that the node cannot start is lost, with the cause, and never failed.
+//! supervisor that was killed leaves nothing running; two allocs whose files are on the machine never have the same GPU,
+//! nor the same user id unless they share a cache; an alloc that the node cannot start is lost, with the cause, and never failed.
 //! Does not: keep anything outside the alloc directories, except its child processes, the attempts to start an alloc, exit records
 //! that could not be written, and the results of the last starts.
 
@@ -12,13 +12,13 @@ use crate::data_dir::DataDir;
 use crate::end_tasks::{self, EndTasks};
 use crate::ends::{self, ended};
 use crate::fitness::{Fitness, is_lack_of_room, no_room, try_disk};
-use crate::isolation::{self, JobUsers, OwnIds, TaskIsolation};
-use crate::process_table;
+use crate::isolation::{JobUsers, TaskIsolation};
 use crate::progress::ProgressReader;
 use crate::protocol::{Gpu, Lacking, Seen, assign};
 use crate::rights::CredentialsPort;
-use crate::runtime::{NO_CONTAINERS, RuntimeKind};
+use crate::runtime::{Containers, NO_CONTAINERS, Pick, RuntimeKind};
 use crate::s3_access::FilesSource;
+use crate::user_ids::{CACHE_FILES, UserIds};
 use model::EndCause;
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
@@ -26,9 +26,9 @@ use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tokio::time::Instant;
 
@@ -55,8 +55,8 @@ pub struct RunnerSettings {
     /// The node's own id, for labels.
     pub node_id: NodeId,
     pub boot_id: String,
-    /// What runs the jobs with an image; `None` if this node runs no containers.
-    pub containers: Option<RuntimeKind>,
+    /// What runs the jobs with an image.
+    pub containers: Containers,
     pub users: JobUsers,
     /// This program. Supervisors are started with it.
     pub program: PathBuf,
@@ -162,9 +162,12 @@ impl Runner {
             let why = format!("{bad:?} cannot be the name of a cache: {rule}");
             return self.never_start(order, EndCause::Rejected { why });
         }
-        if order.work.image.is_some() && self.settings.containers.is_none() {
+        match self.settings.containers.pick() {
+            _ if order.work.image.is_none() => {}
+            Pick::Runs(_) => {}
+            Pick::NotYet(_) => return,
             // The alloc is lost, and the node stays: it can run jobs without an image.
-            return self.never_start(order, EndCause::Lost { why: NO_CONTAINERS.to_owned() });
+            Pick::Nothing => return self.never_start(order, EndCause::Lost { why: NO_CONTAINERS.to_owned() }),
         }
         if let Some(why) = refuses {
             return self.not_started(order, why.to_owned());
@@ -214,22 +217,30 @@ impl Runner {
     fn prepare(&mut self, order: &AllocOrder) -> Result<AllocDir, NoStart> {
         let dir = self.dir(order.alloc_id);
         let gpus = self.gpus_for(order)?;
-        let caches: Vec<_> = order.work.caches.iter().map(|name| (name.clone(), self.caches.join(name))).collect();
-        for (name, path) in &caches {
-            let label = self.cache_labels.join(name);
-            if !path.exists() {
+        let caches: Vec<_> =
+            order.work.caches.iter().map(|name| (name.clone(), self.caches.join(name).join(CACHE_FILES))).collect();
+        for (name, files) in &caches {
+            let (label, door) = (self.cache_labels.join(name), self.caches.join(name));
+            if !door.exists() {
                 // The label is written first, because a cache without a label is never swept.
                 atomic_file::replace(&label, self.settings.node_id.to_string().as_bytes())?;
-                fs::create_dir(path)?;
+                atomic_file::make_dir(&door)?;
             }
-            self.share_cache(path)?;
+            if !files.exists() {
+                atomic_file::make_dir(files)?;
+            }
         }
-        let closed = self.gpus.iter().filter(|gpu| !gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.device.clone());
-        let closed = closed.collect();
+        // The slices of a GPU share its device file.
+        let (own, others): (Vec<&Gpu>, Vec<&Gpu>) = self.gpus.iter().partition(|gpu| gpus.contains(&gpu.uuid));
+        let is_own = |device: &PathBuf| own.iter().any(|gpu| gpu.device.as_ref() == Some(device));
+        let closed = others.into_iter().filter_map(|gpu| gpu.device.clone()).filter(|device| !is_own(device)).collect();
         let mut task = AllocTask { gpus, ..self.task(order, caches) };
+        // Nobody ends what runs as its user before its directory says that it has this user.
+        let mut chosen = None;
         match &self.settings.users {
             JobUsers::Own(ids) => {
-                let uid = self.uid_for(&dir, ids)?;
+                let users = UserIds::beside(&self.allocs);
+                let uid = chosen.insert(users.choose(&dir, ids, &order.work.caches, self.last_uid)?).uid;
                 self.last_uid = Some(uid);
                 task.isolation = Some(TaskIsolation {
                     uid,
@@ -248,8 +259,9 @@ impl Runner {
             JobUsers::Named(name) => task.job_user = Some(name.clone()),
             JobUsers::Agent => task.unisolated = true,
         }
-        dir.create(&task)?;
-        Ok(dir)
+        let created = dir.create(&task);
+        drop(chosen);
+        Ok(created.map(|()| dir)?)
     }
 
     /// The GPUs for this alloc. Other allocs may have to end before there are enough: that counts as a lack of room.
@@ -268,46 +280,15 @@ impl Runner {
         })
     }
 
-    /// The user id of the alloc in `dir`: the owner of its files, or the next id that owns no files of an alloc. The ids are taken
-    /// in turn, so that an id is not used again soon.
-    fn uid_for(&self, dir: &AllocDir, ids: &OwnIds) -> io::Result<u32> {
-        let range = ids.job_uids();
-        if let Some(owner) = dir.owner()?.filter(|uid| range.contains(*uid)) {
-            return Ok(owner);
-        }
-        let mut used = BTreeSet::new();
-        for entry in fs::read_dir(&self.allocs)? {
-            used.extend(AllocDir::at(entry?.path()).owner()?);
-        }
-        let last = self.last_uid.unwrap_or(range.last);
-        let mut in_turn = range.ids().filter(|uid| *uid > last).chain(range.ids().filter(|uid| *uid <= last));
-        let free = in_turn.find(|uid| !used.contains(uid));
-        free.ok_or_else(|| no_room(format!("all user ids of jobs are in use ({range}): give a larger --job-uids")))
-    }
-
-    /// Lets the allocs that name this cache write there, and nobody else. They share the group of the cache.
-    fn share_cache(&self, path: &Path) -> io::Result<()> {
-        let JobUsers::Own(ids) = &self.settings.users else { return Ok(()) };
-        if ids.cache_gids.contains(fs::symlink_metadata(path)?.gid()) {
-            return Ok(());
-        }
-        let mut used = BTreeSet::new();
-        for entry in fs::read_dir(&self.caches)? {
-            used.insert(entry?.metadata()?.gid());
-        }
-        let free = ids.cache_gids.ids().find(|gid| !used.contains(gid)).ok_or_else(|| {
-            no_room(format!("all group ids of caches are in use ({}): give a larger --cache-gids", ids.cache_gids))
-        })?;
-        // Set-group-id: what a job makes in the cache belongs to the group of the cache.
-        isolation::give(path, 0, free, 0o2770)
-    }
-
     /// The task without a user. A supervisor refuses to run it.
     fn task(&self, order: &AllocOrder, caches: Vec<(String, PathBuf)>) -> AllocTask {
         AllocTask {
             node_id: self.settings.node_id,
             order: order.clone(),
-            runtime: self.settings.containers.filter(|_| order.work.image.is_some()).unwrap_or(RuntimeKind::PROCESS),
+            runtime: match self.settings.containers.pick() {
+                Pick::Runs(runtime) if order.work.image.is_some() => runtime,
+                _ => RuntimeKind::PROCESS,
+            },
             job_user: None,
             isolation: None,
             unisolated: false,
@@ -450,7 +431,19 @@ impl Runner {
             | EndCause::OverTime { .. }
             | EndCause::OverMemory { .. }
             | EndCause::OverScratch { .. } => self.fitness.worked(),
-            _ => {}
+            // The machine may not have been tried, or somebody else ended the alloc.
+            EndCause::Signalled { .. }
+            | EndCause::NotFound { .. }
+            | EndCause::NotExecutable { .. }
+            | EndCause::NoInterpreter { .. }
+            | EndCause::NoOutput { .. }
+            | EndCause::ElementsFailed { .. }
+            | EndCause::Stopped { .. }
+            | EndCause::NoService { .. }
+            | EndCause::Lost { .. }
+            | EndCause::Interrupted { .. }
+            | EndCause::Rejected { .. }
+            | EndCause::Cancelled => {}
         }
     }
 
@@ -493,6 +486,7 @@ mod tests {
     use super::*;
     use crate::protocol::testing;
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     fn runner(root: &Path, program: PathBuf) -> Runner {
         let data = DataDir::open(root).unwrap();
@@ -500,7 +494,7 @@ mod tests {
         let settings = RunnerSettings {
             node_id,
             boot_id,
-            containers: None,
+            containers: Containers::none(),
             users: JobUsers::Agent,
             program,
             credentials: CredentialsPort::default(),

@@ -7,6 +7,7 @@
 use crate::client::Clock;
 use crate::imds::Imds;
 use crate::role_keys::RoleKeys;
+use crate::services::Services;
 use async_trait::async_trait;
 use aws_credential_types::Credentials;
 use s3::{Access, Keys, S3, S3Error};
@@ -44,10 +45,11 @@ impl S3Access {
         role: Option<Arc<RoleKeys>>,
         imds: Option<Imds>,
         region: Option<String>,
+        services: Services,
         clock: Clock,
     ) -> Self {
         let S3Environment { credentials, region: of_environment, endpoint } = environment;
-        let keys = Arc::new(NodeKeys { given: credentials, role, clock });
+        let keys = Arc::new(NodeKeys { given: credentials, role, services, clock });
         Self { keys, region: region.or(of_environment), endpoint, imds, connected: OnceCell::new() }
     }
 
@@ -84,7 +86,8 @@ impl FilesSource {
         let imds = self.imds_url.as_deref().map(Imds::new).transpose();
         let imds = imds.map_err(|e| S3Error::NoKeys(e.to_string()))?;
         let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
-        Ok(S3Access::new(environment, role, imds, self.region.clone(), clock))
+        let services = Services::of_node(self.cache.parent().unwrap_or(&self.cache));
+        Ok(S3Access::new(environment, role, imds, self.region.clone(), services, clock))
     }
 }
 
@@ -92,6 +95,7 @@ impl FilesSource {
 struct NodeKeys {
     given: Option<Credentials>,
     role: Option<Arc<RoleKeys>>,
+    services: Services,
     clock: Clock,
 }
 
@@ -112,5 +116,9 @@ impl Keys for NodeKeys {
         if let (None, Some(role)) = (&self.given, &self.role) {
             role.refused(date, (self.clock)()).await;
         }
+    }
+
+    fn answered(&self, url: &str, why: Option<&str>) {
+        self.services.note("s3", url, why);
     }
 }

@@ -1,18 +1,22 @@
-//! Measures the scratch space of an alloc: the disk space that its own directories take up.
+//! Measures the scratch space of an alloc: the disk space that its own directories and its output take up.
 //!
 //! A quota of the file system would be exact. But few machines have one switched on, and it does not count the layers of a
 //! container. So the directories are looked at: soon after the start, and then every half a minute, but never for more than a
 //! twentieth of the time.
 //!
 //! Guarantees: never counts more than the alloc has: a file with several names counts once, and neither the holes of a file nor
-//! other file systems count; no look takes longer than ten seconds.
+//! other file systems count; a look opens nothing but directories of the alloc; no look takes longer than ten seconds.
 //! Does not: stop a write, so a fast job may be over its limit for up to half a minute; count files that have no name any more, or
 //! the layers of a container; enforce the limit if a look cannot finish and has found less than the limit.
 
 use model::EndCause;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, open, openat, openat2, statat};
+use rustix::io::Errno;
+use rustix::path::Arg;
 use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,19 +76,15 @@ pub(crate) async fn over(allowed_gib: u64, dirs: Vec<PathBuf>, most: MostScratch
     }
 }
 
-/// How many bytes these directories take up, as far as a look until `until` finds them. Ends early above `enough`.
-fn used(dirs: &[PathBuf], until: Instant, enough: u64) -> u64 {
-    let mut found = Found { bytes: 0, linked: BTreeSet::new() };
-    for dir in dirs {
-        let Ok(root) = fs::symlink_metadata(dir) else { continue };
-        let mut left = vec![dir.clone()];
-        while let Some(next) = left.pop() {
-            if found.bytes > enough || Instant::now() > until {
-                return found.bytes;
-            }
-            // A directory that vanishes meanwhile, or that cannot be read, counts as empty.
-            let entries = fs::read_dir(&next).into_iter().flatten().flatten();
-            left.extend(entries.filter_map(|entry| found.add(&entry.path(), root.dev())));
+/// How many bytes these files and directories take up, as far as a look until `until` finds them. Ends early above `enough`.
+fn used(places: &[PathBuf], until: Instant, enough: u64) -> u64 {
+    let mut found = Found { bytes: 0, linked: BTreeSet::new(), until, enough };
+    for place in places {
+        // What cannot be looked at counts as nothing.
+        match statat(CWD, place.as_path(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(root) if is_folder(&root) => found.below(place, &root),
+            Ok(_) => _ = found.add(CWD, place.as_path()),
+            Err(_) => {}
         }
     }
     found.bytes
@@ -94,22 +94,66 @@ struct Found {
     bytes: u64,
     /// The files that have several names and were counted.
     linked: BTreeSet<u64>,
+    until: Instant,
+    enough: u64,
 }
 
 impl Found {
-    /// Counts a file or a directory of this file system. Returns the directory, to look into it.
-    fn add(&mut self, path: &Path, device: u64) -> Option<PathBuf> {
-        let file = fs::symlink_metadata(path).ok().filter(|file| file.dev() == device)?;
-        if file.is_dir() || file.nlink() == 1 || self.linked.insert(file.ino()) {
-            self.bytes = self.bytes.saturating_add(file.blocks().saturating_mul(BLOCK));
+    /// Counts what is in a directory, as long as this is of use. Nothing outside of it and no other file system counts: a job may put
+    /// links in the place of its directories at any time.
+    fn below(&mut self, root: &Path, metadata: &Stat) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(root) = open(root, flags, Mode::empty()) else { return };
+        let mut left = vec![PathBuf::from(".")];
+        while let Some(next) = left.pop() {
+            // A directory that vanishes meanwhile counts as empty.
+            let Ok(mut entries) = open_below(&root, &next, flags).and_then(Dir::new) else { continue };
+            while let Some(Ok(entry)) = entries.read() {
+                if self.bytes > self.enough || Instant::now() > self.until {
+                    return;
+                }
+                let name = entry.file_name();
+                if [c".", c".."].contains(&name) {
+                    continue;
+                }
+                let Ok(folder) = entries.fd() else { return };
+                if let Ok(Some(below)) = self.add(folder, name)
+                    && below.st_dev == metadata.st_dev
+                {
+                    left.push(next.join(OsStr::from_bytes(name.to_bytes())));
+                }
+            }
         }
-        file.is_dir().then(|| path.to_owned())
+    }
+
+    /// Counts a file or a directory. Returns what is known of a directory.
+    fn add(&mut self, folder: impl AsFd, name: impl Arg) -> rustix::io::Result<Option<Stat>> {
+        let stat = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_folder = is_folder(&stat);
+        if is_folder || stat.st_nlink == 1 || self.linked.insert(stat.st_ino) {
+            self.bytes = self.bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK));
+        }
+        Ok(is_folder.then_some(stat))
+    }
+}
+
+fn is_folder(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
+pub(crate) fn open_below(root: &OwnedFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let below = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match openat2(root, path, flags, Mode::empty(), below) {
+        // Linux before 5.6.
+        Err(Errno::NOSYS) => openat(root, path, flags, Mode::empty()),
+        opened => opened,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn the_most_that_was_seen_stays() {
@@ -142,6 +186,9 @@ mod tests {
         std::os::unix::fs::symlink("..", work.join("a/up")).unwrap();
         fs::File::create(tmp.join("hole")).unwrap().set_len(1 << 40).unwrap();
         assert!(look() - empty < with_file + (64 << 10), "{}", look() - empty);
+        assert!(used(std::slice::from_ref(&file), Instant::now() + LOOK, u64::MAX) >= 1 << 20, "a file counts too");
+        std::os::unix::fs::symlink(&file, dir.path().join("link")).unwrap();
+        assert!(used(&[dir.path().join("link")], Instant::now() + LOOK, u64::MAX) < 1 << 20, "a link does not");
         assert!(
             used(std::slice::from_ref(&work), Instant::now() + LOOK, 10) > 10,
             "it ends early, and above the limit"

@@ -15,36 +15,38 @@ use crate::alloc_dir::{AllocDir, ExitRecord, StartRecord};
 use crate::atomic_file::Spare;
 use crate::capture::{Capture, Printers};
 use crate::elements::ElementsLog;
+use crate::ending::command_end::CommandEnd;
+use crate::ending::remains::{ContainerStop, Processes, Remains, reap_all};
+use crate::ending::stops::{FAR, Stops, stop_at};
 use crate::image;
 use crate::isolation::cgroup::{self, Dies};
 use crate::isolation::helper::Sandbox;
 use crate::isolation::{self, JobUser, TaskIsolation};
 use crate::output_files::output_tail;
-use crate::over_memory::{Over, over_memory, was_killed};
-use crate::process_table::{self, ProcessEntry};
+use crate::over_memory::{Over, over_memory};
 use crate::program;
 use crate::provision::Provided;
 use crate::rights;
+use crate::runtime::init::InitWatch;
 use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process};
 use crate::scratch;
-use crate::stops::{Step, Stops, stop_at};
 use crate::supervised::{Supervised, SupervisorContext};
-use crate::usage::{ContainerMeter, GpuMeter, Meter};
+use crate::usage::{GpuMeter, Meter};
+use crate::user_ids::UserIds;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::wire::AllocOrder;
-use model::{EndCause, INPUT_VARIABLE};
-use nix::errno::Errno;
+use model::{EndCause, INPUT_VARIABLE, cache_variable};
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
+use process_table::ProcessEntry;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::pin::pin;
-use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as UnixSignal, SignalKind, signal};
@@ -86,18 +88,21 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     let Supervised { task, dir, .. } = &alloc;
     let started_at = alloc.now();
     let mut meter = Meter::new(task.cgroup(), GpuMeter::new(&task.gpus, dir), Instant::now());
-    let (mut cause, capture, role) = match alloc.provide().await {
+    let provided = alloc.provide().await;
+    let timeout_s = task.order.work.timeout_s;
+    let limit = (timeout_s > 0).then(|| Instant::now() + Duration::from_secs(timeout_s).min(FAR));
+    let (mut cause, capture, role) = match provided {
         Ok(Provided { env, role }) => {
             let (cause, capture) = alloc.work(&env, &mut meter, &mut term).await;
             (cause, capture, role)
         }
-        Err(cause) => (cause, None, None),
+        Err(fault) => (fault.into(), None, None),
     };
     kill_descendants(own_pid).await;
-    meter.scratch().look_last(&dir.of_command());
+    meter.scratch().look_last(&dir.of_scratch());
     let usage = meter.usage();
     if let Some(isolation) = &task.isolation {
-        isolation.end(&context.program, dir.path()).await;
+        UserIds::of(dir).end(isolation, &context.program, dir).await;
         // Processes that were ended just now may have become our children.
         reap_all();
     }
@@ -109,7 +114,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
             cause = log.end(cause, &pack.elements);
         }
     }
-    let (cause, kept) = alloc.keep(role, cause).await;
+    let (cause, kept) = alloc.keep(role, cause, limit).await;
     if task.isolation.is_some() {
         close(dir).await;
     } else if let Err(error) = dir.forget_rights() {
@@ -121,7 +126,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
 
 /// The command would ignore each signal that the starter of this program ignores, as a shell does for `nohup` and `&`. A handler
 /// prevents that: when a program is executed, a signal with a handler gets its default action.
-fn listen_to_ignored() {
+pub(crate) fn listen_to_ignored() {
     for number in process_table::ignored_signals() {
         // The C library keeps some signals for itself, and refuses a handler for them.
         let _best_effort = signal(SignalKind::from_raw(number));
@@ -138,19 +143,20 @@ impl Supervised<'_> {
     ) -> (EndCause, Option<Capture>) {
         match self.start_command(rights) {
             Ok((child, mut capture, process)) => {
-                let is_client = matches!(process, Process::Client(_));
                 // The command is no child of the client, so its container is measured instead.
-                let container = is_client.then(|| ContainerMeter::start(self.task.runtime, self.task.order.alloc_id));
-                meter.begin(container, Instant::now());
+                let watch = || Arc::new(InitWatch::start(self.task.runtime, self.task.order.alloc_id));
+                let container = matches!(process, Process::Client(_)).then(watch);
+                meter.begin(container.clone(), Instant::now());
                 let cause = tokio::select! {
-                    cause = self.supervise(child, &capture, meter, term) => cause,
+                    cause = self.supervise(child, &capture, container.as_ref(), meter, term) => cause,
                     never = self.keep_partial() => never,
                 };
-                if is_client {
+                if container.is_some() {
                     // `judge` reads what the client printed.
                     capture.finish().await;
                 }
-                let cause = self.judge(cause, process).await;
+                let is_out_of_memory = container.is_some_and(|watch| watch.is_out_of_memory());
+                let cause = self.judge(cause, process, is_out_of_memory).await;
                 remove_container(&self.dir).await;
                 (cause, Some(capture))
             }
@@ -159,7 +165,7 @@ impl Supervised<'_> {
     }
 
     /// Corrects the cause of a command that ended by itself, by what its helper or its container runtime says.
-    async fn judge(&self, cause: EndCause, process: Process) -> EndCause {
+    async fn judge(&self, cause: EndCause, process: Process, is_out_of_memory: bool) -> EndCause {
         let EndCause::Exited { code } = cause else { return cause };
         let other = match process {
             Process::Command => None,
@@ -167,7 +173,7 @@ impl Supervised<'_> {
             Process::Client(_) if code == 0 => None,
             Process::Client(_) => {
                 let said = output_tail(&self.dir.output_files(), SAID_BYTES).unwrap_or_default().0;
-                self.task.runtime.judge(&self.task.order, code, &said).await
+                self.task.runtime.judge(&self.task.order, code, &said, is_out_of_memory).await
             }
         };
         other.unwrap_or(cause)
@@ -232,7 +238,7 @@ impl Supervised<'_> {
         let AllocOrder { hosts, needs, .. } = &task.order;
         if hosts.len() > 1 {
             let lines = hosts.iter().map(|host| format!("{host} slots={}\n", needs.vcpus)).collect::<String>();
-            fs::write(dir.path().join(HOSTS_FILE), lines)?;
+            isolation::write_for_job(&dir.path().join(HOSTS_FILE), lines.as_bytes())?;
         }
         if let (Some(_), Some(user)) = (&task.isolation, user) {
             isolation::write_closed(dir.path())?;
@@ -244,7 +250,15 @@ impl Supervised<'_> {
         };
         fs::set_permissions(dir.work(), fs::Permissions::from_mode(0o700))?;
         give(&dir.work())?;
-        task.caches.iter().try_for_each(|(_, path)| give(path))
+        for (_, files) in &task.caches {
+            give(files)?;
+            // Only its group enters the directory above.
+            if let (Some(user), Some(door)) = (user, files.parent()) {
+                std::os::unix::fs::chown(door, None, Some(user.gid))?;
+                fs::set_permissions(door, fs::Permissions::from_mode(0o710))?;
+            }
+        }
+        Ok(())
     }
 
     /// The restrictions of an alloc with a user id of its own. Makes its control group.
@@ -273,11 +287,12 @@ impl Supervised<'_> {
         // The job may replace a default, such as the region.
         let is_given = |name: &String| !rights::is_default(name) || !order.env.contains_key(name);
         env.extend(rights.iter().filter(|(name, _)| is_given(name)).map(|(name, value)| (name.clone(), value.clone())));
+        if !rights.is_empty() {
+            rights::pass_proxies_by(&mut env);
+        }
         for (name, path) in &task.caches {
-            let variable: String =
-                name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
             let path = task.runtime.cache_path(name, path);
-            env.insert(format!("NODEKEEPER_CACHE_{variable}"), path.display().to_string());
+            env.insert(cache_variable(name), path.display().to_string());
         }
         let own = [
             ("NODEKEEPER_JOB_ID", order.job_id().to_string()),
@@ -300,6 +315,7 @@ impl Supervised<'_> {
         &self,
         mut child: Child,
         capture: &Capture,
+        container: Option<&Arc<InitWatch>>,
         meter: &mut Meter,
         term: &mut UnixSignal,
     ) -> EndCause {
@@ -308,79 +324,54 @@ impl Supervised<'_> {
         let group = child.id().map_or(0, |pid| pid as i32);
         // In a pack, each element has its own time limit.
         let limit_s = if order.work.pack.is_some() { 0 } else { order.work.timeout_s };
-        let mut stops = Stops::new(&order.failure_policy, limit_s, task.runtime.stop_grace(), Instant::now());
-        // Only the first reason is kept, because a later one is its consequence.
-        let mut reason: Option<EndCause> = None;
-        let mut is_ordered = false;
+        let stops = Stops::new(&order.failure_policy, limit_s, Instant::now());
+        let mut end = CommandEnd::new(task, self.remains(group, container), stops);
+        // How the first process ended.
+        let mut first = None;
         // Most commands end soon, so the first check comes after an interval.
         let mut check = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut over_scratch = pin!(scratch::over(order.needs.scratch_gib, dir.of_command(), meter.scratch()));
+        let mut over_scratch = pin!(scratch::over(order.needs.scratch_gib, dir.of_scratch(), meter.scratch()));
         let status = loop {
-            let order_to_stop = tokio::select! {
-                status = child.wait() => break status,
-                _ = term.recv(), if !is_ordered => Some(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned())),
-                () = sleep_until(stops.next_at()) => {
-                    match stops.take(Instant::now()) {
-                        Step::Notify => task.runtime.notify(order, group, order.failure_policy.notice_signal()),
-                        Step::Ask => {
-                            reason.get_or_insert(EndCause::OverTime { limit_s: order.work.timeout_s });
-                            task.runtime.begin_stop(order, group);
-                        }
-                        Step::Kill => self.kill_all(own_pid, group),
-                    }
-                    None
+            tokio::select! {
+                status = child.wait(), if first.is_none() => first = Some(status),
+                _ = term.recv(), if !end.is_ordered() => {
+                    end.order(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned()));
                 }
+                () = sleep_until(end.next_at()) => end.step(),
                 // The first reason stays. And a future that has completed must not be polled again.
-                over = &mut over_scratch, if reason.is_none() => {
-                    reason = Some(over);
-                    self.kill_all(own_pid, group);
-                    None
-                }
+                over = &mut over_scratch, if end.reason.is_none() => end.kill(over),
                 _ = check.tick() => {
                     let found = process_table::descendants_now(own_pid);
                     reap_adopted_children(&found, own_pid, group);
                     let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
                     meter.look(&pids, dir, Instant::now());
                     if let Some(why) = self.must_end(capture, &found, group) {
-                        reason.get_or_insert(why);
-                        self.kill_all(own_pid, group);
+                        end.kill(why);
                     }
                     // The stop may have been ordered before we could receive the signal.
-                    dir.stop_reason().filter(|_| !is_ordered)
+                    if let Some(why) = dir.stop_reason().filter(|_| !end.is_ordered()) {
+                        end.order(why);
+                    }
                 }
             };
-            if let Some(why) = order_to_stop {
-                is_ordered = true;
-                // If the time limit has asked the command to stop already, the limit stays the cause.
-                if !stops.is_asked() {
-                    reason.get_or_insert(EndCause::Stopped { why, code: None });
-                    stops.order(Instant::now());
-                }
+            if end.has_come(first.is_some())
+                && let Some(status) = first.take()
+            {
+                break status;
             }
         };
         meter.end(Instant::now());
-        self.cause(status, reason)
+        end.cause(status)
     }
 
-    /// Why the command ended. `reason` is why the supervisor ended it.
-    fn cause(&self, status: io::Result<ExitStatus>, reason: Option<EndCause>) -> EndCause {
-        let status = match status {
-            Ok(status) => status,
-            Err(e) => return EndCause::Lost { why: format!("the supervisor could not wait for the command: {e}") },
-        };
-        let own = match (status.code(), status.signal()) {
-            (Some(code), _) => EndCause::Exited { code },
-            (None, signal) => EndCause::Signalled { signal: signal.unwrap_or(0) },
-        };
-        match reason {
-            Some(EndCause::Stopped { why, .. }) => EndCause::Stopped { why, code: own.exit_code() },
-            Some(reason) => reason,
-            // A command that goes on after it lost a process, and succeeds, has succeeded.
-            None if own != (EndCause::Exited { code: 0 }) && was_killed(&self.task) => {
-                EndCause::OverMemory { allowed_mib: self.task.order.needs.memory_mib, used_mib: None }
-            }
-            None => own,
+    fn remains(&self, first: i32, container: Option<&Arc<InitWatch>>) -> Remains<'_> {
+        let Self { task, .. } = self;
+        let is_pack = task.order.work.pack.is_some();
+        let processes = Processes { supervisor: std::process::id() as i32, first, is_pack, cgroup: task.cgroup() };
+        match container {
+            None => Remains::Processes(processes),
+            Some(watch) => Remains::Container(ContainerStop::new(processes, Arc::clone(watch), task)),
         }
     }
 
@@ -398,14 +389,6 @@ impl Supervised<'_> {
             pids.iter().for_each(|pid| process_table::send(*pid, Signal::SIGKILL));
         }
         capture.given_up().map(|why| EndCause::Lost { why })
-    }
-
-    fn kill_all(&self, own_pid: i32, group: i32) {
-        if let Some(cgroup) = self.task.cgroup() {
-            cgroup::kill(cgroup);
-        }
-        process_table::send_group(group, Signal::SIGKILL);
-        process_table::kill_descendants(own_pid);
     }
 }
 
@@ -465,19 +448,6 @@ fn reap_adopted_children(found: &[ProcessEntry], own_pid: i32, command_pid: i32)
     let adopted = |pid: i32, parent: i32| parent == own_pid && pid != command_pid;
     for p in found.iter().filter(|p| p.zombie && adopted(p.pid, p.parent)) {
         let _ended_is_fine = waitpid(Pid::from_raw(p.pid), Some(WaitPidFlag::WNOHANG));
-    }
-}
-
-/// Reaps every child that has ended. Call this only when tokio waits for no child. Returns whether this process has no child left.
-/// Then it has no descendants either, because a process that loses its parent becomes its child.
-fn reap_all() -> bool {
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => return false,
-            Err(Errno::ECHILD) => return true,
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(_) => return false,
-        }
     }
 }
 

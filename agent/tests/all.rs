@@ -4,6 +4,7 @@
 mod allocs;
 mod common;
 mod containers;
+mod files;
 mod gpus;
 mod handles;
 mod inside;
@@ -11,5 +12,6 @@ mod isolation;
 mod output;
 mod packs;
 mod restarts;
+mod saves;
 mod stops;
 mod uploads;

@@ -4,7 +4,7 @@
 use crate::common::podman::{IMAGE, Podman};
 use crate::common::{NODE_ID, TestNode, alloc_id, cause, code, order};
 use model::wire::{AllocOrder, AllocUpdate};
-use model::{ClientStatus, INPUT_VARIABLE, Work};
+use model::{ClientStatus, EndCause, INPUT_VARIABLE, Work};
 
 /// A node with a podman of its own. The podman comes first, so that it is removed last: the agent calls it.
 async fn node_with_podman() -> Option<(Podman, TestNode)> {
@@ -19,10 +19,10 @@ fn in_container(order: AllocOrder) -> AllocOrder {
 }
 
 /// The user and group ids of a node. No other test has them at the same time.
-fn ids() -> [String; 4] {
+fn ids() -> [String; 2] {
     let first = 1_500_000_000 + std::process::id() * 50;
     let range = |from: u32| format!("{from}-{}", from + 9);
-    ["--job-uids".into(), range(first), "--cache-gids".into(), range(first + 20)]
+    ["--job-uids".into(), range(first)]
 }
 
 fn printed(end: &AllocUpdate) -> &str {
@@ -79,10 +79,10 @@ async fn a_container_has_the_user_the_variables_the_input_and_no_rights_or_files
     node.start(&args);
     let end = node.end_of(0).await;
     let first: u32 = ids[1].split('-').next().unwrap().parse().unwrap();
-    let (uid, cache) = (first + 1, first + 20);
+    let uid = first + 1;
     // The list of open files is an open file itself.
     let want = format!(
-        "{uid}\n{uid} {cache}\nthe input\none\ntwo\n\nno proxy\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nm2\n4\n/work\n1\n"
+        "{uid}\n{uid}\nthe input\none\ntwo\n\nno proxy\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nm2\n4\n/work\n1\n"
     );
     assert_eq!((code(&end), printed(&end)), (Some(0), want.as_str()), "{}", cause(&end));
     assert_eq!(std::fs::read_to_string(node.alloc_dir(0).join("work/written")).unwrap(), "x\n");
@@ -103,6 +103,31 @@ async fn what_a_container_used_is_told_at_its_end_without_what_its_client_used()
     assert!((1000..3500).contains(&usage.cpu_ms) && usage.ran_ms >= 2000, "{usage:?}");
     assert!((28..80).contains(&usage.memory_mib.unwrap()), "{usage:?}");
     assert_eq!(node.end_of(1).await.usage, None, "it ended before anybody could look");
+}
+
+#[tokio::test]
+async fn a_container_that_needs_too_much_memory_says_so_whichever_of_its_processes_was_killed() {
+    let Some((_podman, mut node)) = node_with_podman().await else { return };
+    let needs = |copy, script: &str| {
+        let mut order = in_container(order(copy, script));
+        order.needs.memory_mib = 48;
+        order
+    };
+    let much = r#"sh -c 'x=$(busybox head -c 200000000 /dev/zero | busybox tr "\0" x); echo $x | wc -c'"#;
+    let scripts = [
+        format!("exec {much}"),
+        format!("{much}; exit 3"),
+        format!("(setsid {much} &); sleep 5; exit 3"),
+        format!("{much}; true"),
+    ];
+    node.with(|p| p.order(scripts.iter().zip(0..).map(|(script, copy)| needs(copy, script)).collect()));
+    node.start(&["--containers", "podman"]);
+    for copy in 0..3 {
+        let end = node.end_of(copy).await;
+        let want = EndCause::OverMemory { allowed_mib: 48, used_mib: None };
+        assert_eq!((end.cause.as_ref(), code(&end)), (Some(&want), Some(137)), "{}", scripts[copy as usize]);
+    }
+    assert_eq!(code(&node.end_of(3).await), Some(0), "a command that goes on and succeeds has succeeded");
 }
 
 #[tokio::test]

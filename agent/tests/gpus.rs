@@ -94,6 +94,33 @@ async fn each_alloc_sees_its_own_gpus_and_one_without_sees_none() {
     assert_eq!(node.sees(3).await, "GPU-0 GPU-0");
 }
 
+/// Stands for `nvidia-smi` of a driver that shows its GPUs some time after the boot.
+const NVIDIA_SMI: &str = "#!/bin/sh\ncat \"${0%/*}/shown\" || { echo NVIDIA-SMI has failed; exit 9; }\n";
+
+#[tokio::test]
+async fn gpus_that_the_driver_shows_late_are_found() {
+    let mut node = TestNode::new().await;
+    let bin = node.dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    // The shell before the agent writes it: no test executes a file that its own process has written.
+    node.env.push(("SMI".into(), NVIDIA_SMI.into()));
+    node.prelude =
+        format!("cd {}; printf %s \"$SMI\" >nvidia-smi; chmod +x nvidia-smi; PATH=$PWD:$PATH", bin.display());
+    node.with(|plane| plane.is_syncing = true);
+    node.start(&[]);
+    node.beats(2).await;
+    let rows = |sick: &str| {
+        format!("GPU-a, NVIDIA L4, 23034 MiB, 0 %, 0 MiB, [N/A]\nGPU-b, NVIDIA L4, {sick}, 0 %, 0 MiB, [N/A]\n")
+    };
+    for (shown, usable) in [(rows("[GPU is lost]"), 1), (rows("23034 MiB"), 2)] {
+        // In one step, because the agent reads it again and again.
+        std::fs::write(bin.join("new"), shown).unwrap();
+        std::fs::rename(bin.join("new"), bin.join("shown")).unwrap();
+        let says = |plane: &mut crate::common::ControlPlane| plane.beats.last().map(|beat| beat.gpus_usable);
+        node.until("a heartbeat tells it", |n| (n.with(says) == Some(usable)).then_some(())).await;
+    }
+}
+
 #[tokio::test]
 async fn an_agent_that_starts_again_knows_who_has_which_gpu_even_without_its_state() {
     let mut node = GpuNode::new(3, &[]).await;

@@ -7,7 +7,6 @@ use crate::common::{TestNode, copy_program, is_alive, order};
 use model::wire::AllocOrder;
 use model::{ClientStatus, EndCause, Needs};
 use nodekeeper_agent::isolation::TaskIsolation;
-use nodekeeper_agent::process_table;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -25,7 +24,6 @@ macro_rules! needs_root {
 /// Ranges of ids that no other test uses at the same time.
 struct Ids {
     jobs: String,
-    caches: String,
     /// The first user id that a job gets.
     first: u32,
 }
@@ -34,12 +32,12 @@ fn ids() -> Ids {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let of_process = std::process::id() % 20_000;
     let base = 1_500_000_000 + of_process * 10_000 + NEXT.fetch_add(20, Ordering::Relaxed);
-    Ids { jobs: format!("{base}-{}", base + 9), caches: format!("{}-{}", base + 10, base + 19), first: base + 1 }
+    Ids { jobs: format!("{base}-{}", base + 9), first: base + 1 }
 }
 
 impl Ids {
-    fn args(&self) -> [&str; 5] {
-        ["--job-uids", &self.jobs, "--cache-gids", &self.caches, "--allow-metadata"]
+    fn args(&self) -> [&str; 3] {
+        ["--job-uids", &self.jobs, "--allow-metadata"]
     }
 }
 
@@ -68,7 +66,7 @@ const ATTACKS: [(&str, &str); 25] = [
     ("reads what another job left in /tmp", "cat /tmp/$MARK && echo GOT"),
     ("reads what another job left in /var/tmp", "cat /var/tmp/$MARK && echo GOT"),
     ("reads what another job left in /dev/shm", "cat /dev/shm/$MARK && echo GOT"),
-    ("writes to a cache that it does not name", "touch $DATA/caches/private/x && echo GOT"),
+    ("writes to a cache that it does not name", "touch $DATA/caches/private/files/x && echo GOT"),
     ("gives a cache another label", "touch $DATA/cache-labels/forged && echo GOT"),
     ("forges another job's end", "touch $VICTIM/forged && echo GOT"),
     ("forges its own end", "touch ../forged && echo GOT"),
@@ -188,7 +186,7 @@ async fn a_job_has_a_user_id_and_no_other_rights() {
         &uid,
         &uid,
         "job",
-        "0002",
+        "0022",
         &work,
         &work,
         "CapInh: 0000000000000000",
@@ -254,7 +252,7 @@ async fn everything_of_a_user_ends_without_a_control_group_too() {
     let program = Path::new(env!("CARGO_BIN_EXE_nodekeeper-agent"));
     let isolation =
         TaskIsolation { uid, reaper, max_tasks: 100, private_mounts: true, closed: Vec::new(), cgroup: None };
-    isolation.end(program, dir.path()).await;
+    isolation.end(program, dir.path(), true).await;
     assert_eq!(process_table::of_user(uid), [] as [i32; 0]);
     begun.wait().unwrap();
 }
@@ -364,7 +362,7 @@ async fn with_all_user_ids_in_use_an_alloc_waits() {
     let (mut node, ids) = (TestNode::new().await, ids());
     let range = format!("{}-{}", ids.first - 1, ids.first + 1);
     node.with(|p| p.order(vec![order(0, "while ! test -e end; do sleep 0.05; done"), order(1, "echo ran")]));
-    node.start(&["--job-uids", &range, "--cache-gids", &ids.caches, "--allow-metadata"]);
+    node.start(&["--job-uids", &range, "--allow-metadata"]);
     let log = node.dir.path().join("agent.log");
     node.until("one alloc waits", |_| text(&log).contains("all user ids of jobs are in use").then_some(())).await;
     let runs = if node.alloc_dir(0).exists() { 0 } else { 1 };
@@ -373,25 +371,46 @@ async fn with_all_user_ids_in_use_an_alloc_waits() {
     assert_eq!(output(&node, 1).await, "ran\n");
 }
 
+fn with_cache(mut order: AllocOrder) -> AllocOrder {
+    order.work.caches = vec!["m2".into()];
+    order
+}
+
+/// What pip and many others do in a cache: a file that only its owner may read, and its rename.
 #[tokio::test]
-async fn allocs_that_name_a_cache_share_it_one_after_the_other() {
+async fn allocs_that_name_a_cache_are_its_owner_one_after_the_other() {
     needs_root!();
     let (mut node, ids) = (TestNode::new().await, ids());
-    let with_cache = |mut o: AllocOrder| {
-        o.work.caches = vec!["m2".into()];
-        o
-    };
-    let first = with_cache(order(0, "cd $NODEKEEPER_CACHE_M2 && mkdir dir && echo 1 > dir/file && id -G"));
+    let first = with_cache(order(
+        0,
+        "cd $NODEKEEPER_CACHE_M2 && f=$(mktemp -p .) && echo blob > $f && mv $f model.bin && mkdir -m 755 dir \
+         && echo 1 > dir/file && chmod 644 dir/file && git init -q repo; id -u; id -G",
+    ));
     node.with(|p| p.order(vec![first.clone()]));
     node.start(&ids.args());
-    let groups = output(&node, 0).await;
-    assert_eq!(groups, format!("{} {}\n", ids.first, ids.first + 9), "its own group and that of the cache");
-    let script =
-        "cd $NODEKEEPER_CACHE_M2 && cat dir/file && echo 2 > dir/file && echo 3 > dir/new && rm -r dir && echo ok";
-    node.with(|p| p.order(vec![first, with_cache(order(1, script))]));
-    assert_eq!(output(&node, 1).await, "1\nok\n");
-    let cache = std::fs::metadata(node.data().join("caches/m2")).unwrap();
-    assert_eq!((cache.uid(), cache.gid(), cache.mode() & 0o7777), (0, ids.first + 9, 0o2770));
+    assert_eq!(output(&node, 0).await, format!("{0}\n{0}\n", ids.first));
+    let other = order(1, "id -u; cat $DATA/caches/m2/files/model.bin 2> /dev/null || echo closed");
+    let other = AllocOrder { env: [("DATA".into(), node.data().display().to_string())].into(), ..other };
+    let script = "cd $NODEKEEPER_CACHE_M2 && cat model.bin dir/file && echo 2 > dir/file && rm dir/file && rmdir dir \
+                  && git -C repo status --short && id -u";
+    node.with(|p| p.order(vec![first, other, with_cache(order(2, script))]));
+    assert_eq!(output(&node, 1).await, format!("{}\nclosed\n", ids.first + 1));
+    assert_eq!(output(&node, 2).await, format!("blob\n1\n{}\n", ids.first));
+}
+
+#[tokio::test]
+async fn of_allocs_that_share_a_cache_the_end_of_one_ends_no_other() {
+    needs_root!();
+    let (mut node, ids) = (TestNode::new().await, ids());
+    let stays = with_cache(order(0, "id -u > uid; exec sleep 1000"));
+    node.with(|p| p.order(vec![stays.clone(), with_cache(order(1, "setsid sleep 1000 & id -u"))]));
+    node.start(&ids.args());
+    let uid = node.line_of(0, "uid").await;
+    assert_eq!(output(&node, 1).await, format!("{uid}\n"), "at the same time");
+    assert_eq!(process_table::of_user(ids.first).len(), 1, "the other one goes on, and nothing else");
+    node.with(|p| p.order(vec![AllocOrder { desired: model::Desired::Stop, ..stays }]));
+    node.end_of(0).await;
+    assert_eq!(process_table::of_user(ids.first), [] as [i32; 0]);
 }
 
 #[tokio::test]
@@ -424,7 +443,7 @@ async fn the_agents_files_are_closed_to_others() {
     for file in files {
         assert_eq!(mode(&file) & 0o077, 0, "{}", file.display());
     }
-    assert_eq!((mode(&alloc), mode(&alloc.join("work")), mode(&alloc.join("tmp"))), (0o711, 0o700, 0o700));
+    assert_eq!((mode(&alloc), mode(&alloc.join("work")), mode(&alloc.join("tmp"))), (0o710, 0o700, 0o700));
     assert_eq!((mode(&data), mode(&data.join("allocs")), mode(&data.join("caches"))), (0o711, 0o711, 0o711));
 }
 
@@ -467,8 +486,7 @@ async fn an_ordinary_user_runs_jobs_only_if_told_that_they_are_not_isolated() {
 async fn wrong_options_are_refused_before_anything_starts() {
     needs_root!();
     let node = TestNode::new().await;
-    let cases: [(&[&str], &str); 4] = [
-        (&["--job-uids", "20000-20010", "--cache-gids", "20010-20020"], "overlap"),
+    let cases: [(&[&str], &str); 3] = [
         (&["--job-uids", "0-10"], "must lie between"),
         (&["--unisolated", "--job-user", "nobody"], "cannot be used with"),
         (&["--job-user", "no-such-user"], "there is no such user"),
@@ -491,7 +509,7 @@ async fn a_node_whose_jobs_reach_the_metadata_takes_no_work_and_says_so() {
     let metadata = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", metadata.local_addr().unwrap());
     node.with(|p| p.order(vec![order(0, "touch ran")]));
-    node.start(&["--job-uids", &ids.jobs, "--cache-gids", &ids.caches, "--imds-url", &url]);
+    node.start(&["--job-uids", &ids.jobs, "--imds-url", &url]);
     let beat = node.until("it is told", |n| n.with(|p| p.beats.first().cloned())).await;
     let refuses = beat.refuses.unwrap();
     assert!(refuses.starts_with("jobs reach the instance metadata at 127.0.0.1"), "{refuses}");

@@ -18,7 +18,7 @@
 //! file with a mistake is refused, and the error names the line. `use` changes one line of the file and nothing else.
 //! Does not: hold credentials.
 
-use crate::console::Usage;
+use crate::console::{Usage, bounded};
 use anyhow::{Context as _, anyhow, bail};
 use clap::Subcommand;
 use model::ids::ClusterName;
@@ -90,12 +90,13 @@ impl Given {
     /// Reads the file. It need not exist, unless `NODEKEEPER_CONFIG` names it.
     fn file(&self) -> anyhow::Result<File> {
         let Some(path) = self.path() else { return Ok(File::default()) };
-        match std::fs::read_to_string(&path) {
+        let is_absent = |e: &anyhow::Error| {
+            e.downcast_ref().is_some_and(|e: &std::io::Error| e.kind() == std::io::ErrorKind::NotFound)
+        };
+        match bounded::file(&path) {
             Ok(text) => parse(&text, &path),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.var("NODEKEEPER_CONFIG").is_none() => {
-                Ok(File::default())
-            }
-            Err(e) => Err(anyhow::Error::new(e).context(format!("{} cannot be read", path.display()))),
+            Err(e) if is_absent(&e) && self.var("NODEKEEPER_CONFIG").is_none() => Ok(File::default()),
+            Err(e) => Err(e),
         }
     }
 
@@ -190,7 +191,7 @@ pub fn run(command: &ContextCommand, given: &Given, out: &mut dyn Write) -> anyh
             }
         }
         ContextCommand::Use { name } => {
-            let text = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+            let text = bounded::file(&path)?;
             parse(&text, &path)?.named(name)?;
             let changed = with_current(&text, name);
             if parse(&changed, &path).ok().and_then(|file| file.current).as_ref() != Some(name) {

@@ -80,10 +80,12 @@ const QUIET: &str = "warn,dynoxide=error,aws_config=off,aws_runtime=error";
 
 /// The exit code if the reader of the output has closed the pipe: that of a program that SIGPIPE ended (128 + 13).
 const CLOSED_PIPE: u8 = 141;
+/// The most bytes of an error of the command line that clap shows itself. Its help is longer.
+const MOST_OF_CLAP: usize = 64 << 10;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let matches = with_negative_numbers(Cli::command()).get_matches();
+    let matches = with_negative_numbers(Cli::command()).try_get_matches().unwrap_or_else(|error| refuse(&error));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let env = environment();
     let filter = log_filter(env.get("RUST_LOG").map(String::as_str), QUIET);
@@ -101,6 +103,16 @@ async fn main() -> ExitCode {
             ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
         }
     }
+}
+
+/// Ends the program with the words of clap. A value that they quote may be as long as a command line.
+fn refuse(error: &clap::Error) -> ! {
+    let said = error.to_string();
+    if said.len() <= MOST_OF_CLAP {
+        error.exit()
+    }
+    eprintln!("{}", show::brief(&said));
+    std::process::exit(error.exit_code())
 }
 
 /// Allows a negative number as the value of each option. clap would otherwise take it for an option, and not say why it is wrong.

@@ -18,8 +18,7 @@ def test(local):
     work.mkdir()
     subprocess.run(["mpicc", "-o", work / "sum", HERE / "sum.c"], check=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", work / "key"], check=True)
-    secrets = pathlib.Path(local.dir.name, "stack/secrets.json")
-    secrets.write_text(json.dumps({"/mpi/key": (work / "key").read_text()}))
+    local.secrets({"/mpi/key": (work / "key").read_text()})
 
     def run(*line, nodes="3"):
         files = ["--in", f"{HERE}/over-members", "--in", f"{work}/sum"]

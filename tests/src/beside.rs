@@ -1,14 +1,17 @@
 //! Work goes on beside a row that cannot be read: on the same node, in the same queue, of the same job.
 
 use crate::raw::{Item, Raw, item, m, s as text};
+use crate::switch::Denied;
 use crate::world::{World, quick_policy};
 use aws_sdk_dynamodb::types::AttributeValue;
+use model::functions::HEARTBEAT_INGEST;
 use model::ids::{AllocId, JobId};
 use model::time::Span;
 use model::{ClientStatus, Handle, HandleKind, HandleState, JobState, Needs, NodeRecord};
 use serde_json::json;
+use std::collections::BTreeMap;
 use store::transactions::{self, Retention};
-use store::{Effect, Table, WriteError, insert_handle};
+use store::{DbError, Effect, Table, WriteError, insert_handle};
 
 /// A cluster of one node.
 async fn small() -> (World, Raw) {
@@ -77,6 +80,99 @@ async fn a_job_ends_although_the_row_of_another_job_on_its_node_cannot_be_read()
     assert_eq!(world.state(first).await, JobState::Complete);
 }
 
+/// What keeps the end of an alloc from being taken.
+#[derive(Clone, Copy, Debug)]
+enum Obstacle {
+    JobRow,
+    AllocRow,
+    /// A right is missing.
+    Denied,
+    /// Each attempt loses a race.
+    Raced,
+}
+
+impl Obstacle {
+    const ALL: [Self; 4] = [Self::JobRow, Self::AllocRow, Self::Denied, Self::Raced];
+
+    /// Puts the obstacle in the way, and returns the row to put back.
+    async fn rises(self, world: &World, raw: &Raw, alloc: AllocId) -> Option<(&'static str, Item)> {
+        let deny = |why| {
+            let (function, key) = (HEARTBEAT_INGEST.name, store::job_key(alloc.job_id));
+            world.switch.deny(Some(Denied { function, key, why }));
+        };
+        match self {
+            Self::JobRow => Some(("jobs", raw.spoil("jobs", &job_key(alloc.job_id), "version", None).await.0)),
+            // The index of live allocs does not show this attribute, so each run sees an alloc that it may lose.
+            Self::AllocRow => Some(("allocs", raw.spoil("allocs", &alloc_key(alloc), "work", Some(text("x"))).await.0)),
+            Self::Denied => {
+                deny(|| {
+                    let (code, message) = ("AccessDeniedException".to_owned(), "no".to_owned());
+                    DbError::Refused { operation: "TransactWriteItems", code, message }.into()
+                });
+                None
+            }
+            Self::Raced => {
+                deny(|| WriteError::CONFLICT);
+                None
+            }
+        }
+    }
+}
+
+/// A node comes back, and the end of one of its two allocs cannot be taken for long. It is not lost when the obstacle is gone,
+/// and meanwhile the other alloc goes on and ends as usual.
+#[tokio::test]
+async fn an_end_that_cannot_be_taken_holds_the_gate_and_stops_no_neighbour() {
+    for obstacle in Obstacle::ALL {
+        let mut policy = quick_policy();
+        (policy["nodes"], policy["boot"]) = (json!({"max": 1}), json!({"timeout_s": 60}));
+        let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+        let raw = Raw::of(&world);
+        let mut spec = crate::world::job(&["forever"]);
+        (spec.failure_policy.lost_after_s, spec.failure_policy.retry_lost) = (30, 0);
+        let (first, second) = (world.submit(spec.clone()).await, world.submit(spec).await);
+        let [first, second] = [first, second].map(|job| job.summary.job_id);
+        world.takes(16).await;
+        let of = |job_id| AllocId { job_id, member: 0, copy: 0 };
+        let orders = [first, second].map(|job| {
+            let node = world.nodes.values().next().unwrap();
+            node.protocol.durable.allocs[&of(job)].order.clone()
+        });
+        let node = world.nodes.values_mut().next().unwrap();
+        node.silent = true;
+        node.end(&orders[0], 0);
+        let clients = async |world: &World| {
+            let live = world.look.live_allocs().await.unwrap();
+            live.iter().map(|alloc| (alloc.alloc_id.job_id, alloc.client)).collect::<BTreeMap<_, _>>()
+        };
+        let unknown = BTreeMap::from([first, second].map(|job| (job, ClientStatus::Unknown)));
+        for _ in 0..16 {
+            if clients(&world).await != unknown {
+                world.step().await;
+            }
+        }
+        assert_eq!(clients(&world).await, unknown, "{obstacle:?}");
+        let sound = obstacle.rises(&world, &raw, of(first)).await;
+        world.nodes.values_mut().next().unwrap().silent = false;
+        // Longer than the window of the job, two runs more, and the time after which a node that does not report is given up.
+        world.takes(60).await;
+        let record = world.look.nodes().await.unwrap().remove(0);
+        assert!(record.has_untaken(), "{obstacle:?}: {record:?}");
+        let runs = [(first, ClientStatus::Unknown), (second, ClientStatus::Running)];
+        assert_eq!(clients(&world).await, BTreeMap::from(runs), "{obstacle:?}");
+        world.nodes.values_mut().next().unwrap().end(&orders[1], 0);
+        world.takes(3).await;
+        assert_eq!(world.state(second).await, JobState::Complete, "{obstacle:?}");
+        if let Some((table, row)) = sound {
+            raw.put(table, &row).await;
+        }
+        world.switch.deny(None);
+        world.takes(3).await;
+        assert_eq!(world.state(first).await, JobState::Complete, "{obstacle:?}");
+        assert!(world.look.nodes().await.unwrap()[0].takes_work(), "{obstacle:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_dead_node_ends_the_allocs_whose_rows_can_be_read() {
     let (mut world, raw) = small().await;
@@ -87,7 +183,7 @@ async fn a_dead_node_ends_the_allocs_whose_rows_can_be_read() {
     let (sound, _) = raw.spoil("jobs", &job_key(first), "version", None).await;
     let (keep, now) = (Retention::of(&world.policy), world.now());
     let refused = transactions::clean_node(&world.store, &record, "gone", Vec::new(), keep, now).await.unwrap_err();
-    assert!(matches!(refused, WriteError::Db(store::DbError::Corrupt { .. })), "{refused}");
+    assert!(matches!(refused, WriteError::Db(DbError::Corrupt { .. })), "{refused}");
     let live: Vec<JobId> = world.look.live_allocs().await.unwrap().iter().map(|a| a.alloc_id.job_id).collect();
     assert_eq!((live, world.state(second).await), (vec![first], JobState::Queued));
     raw.put("jobs", &sound).await;

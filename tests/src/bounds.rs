@@ -111,6 +111,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         incarnation: "i".repeat(128),
         seq: u64::MAX,
         next_heartbeat_s: 1.0,
+        retry_s: 30.0,
         ask_until_ms: Some(u64::MAX),
         intent: Intent::Drain,
         must_report: true,

@@ -65,7 +65,7 @@ impl Cloud for Ec2 {
             tags: request.tags.clone().into_iter().collect(),
         };
         self.all().insert(instance.instance_id.clone(), instance.clone());
-        Ok(LaunchAnswer { instances: vec![(&instance).into()], refused: Vec::new() })
+        Ok(LaunchAnswer { instances: vec![(&instance).into()], ..LaunchAnswer::default() })
     }
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {
         for id in instance_ids {

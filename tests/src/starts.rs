@@ -221,6 +221,8 @@ async fn after_a_refusal_the_same_run_tries_what_it_does_not_speak_of() {
         let mut fail = of.clone();
         (fail["action"], fail["code"], fail["message"]) = (json!("RunInstances"), json!(code), json!(message));
         fail["times"] = json!(100);
+        // One call names both subnets, as this run reads that they lie in two zones.
+        world.clean().await.unwrap();
         world.ec2.set_faults(serde_json::from_value(json!({"fail": [fail]})).unwrap());
         world.submit(alone()).await;
         let answer = world.poll().await.unwrap();

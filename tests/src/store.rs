@@ -118,6 +118,8 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
         Heartbeat { refuses: Some("no".into()), ..next.clone() },
         Heartbeat { gpus_usable: 1, ..next.clone() },
         Heartbeat { gpus_sick: Some("GPU 0".into()), ..next.clone() },
+        Heartbeat { reach: model::node::ServiceReach { fails: Some("s3: x".into()), reaches: None }, ..next.clone() },
+        Heartbeat { reach: model::node::ServiceReach { fails: None, reaches: Some("s3".into()) }, ..next.clone() },
         Heartbeat { instance_id: "i-9".into(), ..next.clone() },
         Heartbeat { boot_id: "boot-2".into(), ..next.clone() },
         Heartbeat { uptime_ms: Some(at(100).as_ms().unsigned_abs() - 1), ..next.clone() },

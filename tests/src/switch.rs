@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use model::catalogue::Offers;
 use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::ids::NodeId;
-use model::launch::LaunchRequest;
+use model::launch::{LaunchCall, LaunchRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,12 +19,32 @@ pub struct Switch {
     kill_after: AtomicUsize,
     killed: tokio::sync::Notify,
     tables_away: AtomicBool,
+    denied: Mutex<Option<Denied>>,
     log: Mutex<Vec<String>>,
     /// The calls of DynamoDB that each function made, as in `infra/calls.json`.
     made: Mutex<BTreeMap<&'static str, BTreeSet<String>>>,
 }
 
+/// The writes of a row that a function cannot make, and why.
+#[derive(Clone)]
+pub struct Denied {
+    pub function: &'static str,
+    pub key: Key,
+    pub why: fn() -> WriteError,
+}
+
 impl Switch {
+    /// From now on, these writes fail. `None`: none does.
+    pub fn deny(&self, denied: Option<Denied>) {
+        *self.denied.lock().unwrap() = denied;
+    }
+
+    fn may_write(&self, function: &'static str, write: &Write) -> Result<(), WriteError> {
+        let denied = self.denied.lock().unwrap();
+        let denies = |denied: &&Denied| denied.function == function && denied.key == write.key;
+        denied.as_ref().filter(denies).map_or(Ok(()), |denied| Err((denied.why)()))
+    }
+
     pub async fn called(&self, what: String) {
         let n = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         self.log.lock().unwrap().push(what);
@@ -82,14 +102,15 @@ impl Switched<dyn Db> {
         self.switch.has_tables(operation)
     }
 
-    fn makes_write(&self, write: &Write) -> Result<(), DbError> {
+    fn makes_write(&self, write: &Write) -> Result<(), WriteError> {
         let operation = match write.effect {
             store::Effect::Put(_) => "PutItem",
             store::Effect::Update { .. } => "UpdateItem",
             store::Effect::Delete => "DeleteItem",
             store::Effect::Check => "ConditionCheckItem",
         };
-        self.makes(operation, write.key.table, None)
+        self.switch.may_write(self.function, write)?;
+        Ok(self.makes(operation, write.key.table, None)?)
     }
 }
 
@@ -151,7 +172,8 @@ impl Cloud for Switched<dyn Cloud> {
     }
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
         let result = self.inner.launch(request, client_token).await;
-        self.switch.called("CreateFleet".into()).await;
+        let call = if request.call == LaunchCall::Fleet { "CreateFleet" } else { "RunInstances" };
+        self.switch.called(call.into()).await;
         result
     }
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

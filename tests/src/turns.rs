@@ -140,13 +140,13 @@ async fn a_run_that_waits_and_is_killed_blocks_nobody_for_longer_than_the_gap() 
 
 #[tokio::test(start_paused = true)]
 async fn the_gap_grows_with_the_fleet_and_no_run_waits_for_longer_than_its_time() {
-    // The gap is `min_gap_s`, and one more for each hundred nodes. It is never longer than a run may wait.
-    for (min_gap_s, begins_s) in [(5, 15.0), (20, 20.0)] {
+    // The gap is `min_gap_s`, and one more for each 500 nodes. It is never longer than a run may wait.
+    for (min_gap_s, in_use, begins_s) in [(1, 999, 2.0), (1, 1_000, 3.0), (5, 1_000, 15.0), (20, 1_000, 20.0)] {
         let bench = Bench::new(json!({"min_gap_s": min_gap_s})).await;
         bench.submit().await;
         assert_eq!(bench.event(0).await, Some(0.0));
         let before = bench.store.ingest_control().await.unwrap().runs["poll-and-scale"].clone();
-        let after = RunRow { in_use: Some(200), ..before.clone() };
+        let after = RunRow { in_use: Some(in_use), ..before.clone() };
         bench.store.write(Some(&before), &after, Vec::new()).await.unwrap();
         assert_eq!(bench.event(1).await, Some(begins_s));
     }

@@ -23,7 +23,7 @@ from sources import Finding, rust
 
 RULES = (
     modules.check_circles, modules.check_arrows, house.check_sizes, house.check_bools, house.check_allows, house.check_comments,
-    house.check_git, house.check_layout, house.check_folders, names.check_words, names.check_types, names.check_vague,
+    house.check_modes, house.check_git, house.check_layout, house.check_folders, names.check_words, names.check_types, names.check_vague,
     dead.check_public, dead.check_resolved, pages.check_sentences, pages.check_places, pages.check_map, pages.check_guide,
 )
 

@@ -251,8 +251,11 @@ def check_resolved() -> Iterator[Finding]:
 @cache
 def below(crate: str) -> frozenset[str]:
     """The crates whose types may be in a crate."""
-    direct = arrows_of_crates().get(crate, {})
-    return frozenset({crate}).union(*(below(other) for other in direct))
+    found, left = set(), {crate}
+    while left:
+        found |= left
+        left = {other for one in left for other in arrows_of_crates().get(one, {})} - found
+    return frozenset(found)
 
 
 def has_self(node: Node) -> bool:

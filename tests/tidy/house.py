@@ -21,6 +21,11 @@ NESTS = {"if_expression", "match_expression", "for_expression", "while_expressio
 STATEMENT = re.compile(r"_?(is|are|has|have|may|can|was|must|holds)(_|$)")
 # Whoever reads `reason = "…"` must learn something.
 REASON_WORDS = 3
+# Where each file and folder is made with a mode, because jobs are other users of the machine (SECURITY.md#files).
+WITH_MODES = ("agent/src/", "cli/src/local/")
+# What is made there for others: the kernel's files, the job's own, what `--dir` names.
+FOR_OTHERS = ("agent/src/isolation/cgroup.rs", "agent/src/isolation/helper.rs", "agent/src/job_files/inputs.rs", "cli/src/local/demo/work.rs")
+BY_UMASK = re.compile(r"\b(fs::write|fs::create_dir(_all)?|File::create)$")
 # What git should not have.
 UNWANTED = re.compile(r"(^|/)(__pycache__|target|node_modules|\.nodekeeper)/|\.(pyc|orig|rej|swp|zip|log)$|~$")
 
@@ -82,6 +87,16 @@ def check_comments() -> Iterator[Finding]:
         for number, (before, line) in enumerate(zip(lines, lines[1:]), 2):
             if before.strip() == line.strip() and comment.match(line):
                 yield Finding("comment-twice", path, f"{path}:{number}: the comment of the line above again")
+
+
+def check_modes() -> Iterator[Finding]:
+    """Whatever the umask is, nobody else reads what is written."""
+    for path in (p for p in rust() if p.startswith(WITH_MODES) and p not in FOR_OTHERS):
+        for call in source(path).product("call_expression"):
+            function = text(call.child_by_field_name("function"))
+            opens = function.endswith(".open") and re.search(r"create(_new)?\(true\)", function) and ".mode(" not in function
+            if BY_UMASK.search(function) or opens:
+                yield Finding("mode", path, f"{path}:{line_of(call)}: the umask decides who may read this: give a mode (SECURITY.md#files)")
 
 
 def check_git() -> Iterator[Finding]:

@@ -10,10 +10,10 @@ from sources import ROOT, files
 
 # What is planted, in which file, and a part of the line that must be found. Text is added at the end, a pair replaces.
 PLANTS: list[tuple[str, str, str | tuple[str, str], str]] = [
-    ("the page uses what only `top` has", "cli/src/web/api.rs", "use crate::top::Planted as _;\n", "let `web` use `top`"),
-    ("a crate uses one that it may not", "shared/remove-tree/Cargo.toml", ("[dependencies]\n", "[dependencies]\nfiles.workspace = true\n"),
-     "let `shared/remove-tree` use `shared/files`"),
-    ("an arrow that nobody needs", "tests/tidy/arrows.toml", ('view = ["console"]', 'view = ["console", "top"]'), "`view` may use `top`"),
+    ("the page uses a command", "cli/src/web/api.rs", "use crate::commands::planted as _;\n", "let `web` use `commands`"),
+    ("a crate uses one that it may not", "shared/history/Cargo.toml", ("[dependencies]\n", "[dependencies]\ns3.workspace = true\n"),
+     "let `shared/history` use `shared/s3`"),
+    ("an arrow that nobody needs", "tests/tidy/arrows.toml", ('view = ["console"]', 'view = ["console", "web"]'), "`view` may use `web`"),
     ("a comment twice", "shared/model/src/brake.rs", "// Planted twice.\n// Planted twice.\n", "the comment of the line above again"),
     ("a dead function with a usual name", "shared/store/src/store.rs", "impl Store {\n    pub fn list(&self) {}\n}\n", "calls the public Store::list"),
     ("a dead free function with a usual name", "shared/model/src/brake.rs", "pub fn write() {}\n", "calls the public write"),
@@ -40,6 +40,8 @@ PLANTS: list[tuple[str, str, str | tuple[str, str], str]] = [
     ("deep nesting", "agent/src/backoff.rs", f"fn planted_deep() {{ {'if a { ' * 6}{'} ' * 6}}}\n", "planted_deep is nested 6 deep"),
     ("a bool that says nothing", "agent/src/backoff.rs", "fn planted_bool(deep: bool) {}\n", "planted_bool takes a bool"),
     ("an `allow` without a reason", "agent/src/backoff.rs", "#[allow(dead_code)]\nfn planted_allow() {}\n", "say in `reason` why"),
+    ("a file whose mode the umask decides", "agent/src/backoff.rs", "fn planted_mode() {\n    std::fs::write(\"a\", \"b\");\n}\n", "the umask decides"),
+    ("another one", "cli/src/local/wake.rs", "fn planted_open() {\n    File::options().create(true).open(\"a\");\n}\n", "wake.rs"),
     ("a circle", "shared/files/src/digest.rs", "use crate::folder::planted as _;\n", "import each other in a circle"),
     ("a file that git should not have", "planted.orig", "\n", "planted.orig: git should not have this file"),
     ("a module beside its folder", "agent/src/usage.rs", "\n", "move it to agent/src/usage/mod.rs"),

@@ -3,6 +3,7 @@
 //! ```text
 //! run       the process of the job's user that starts the elements
 //! frames    what that process says to the supervisor, on its standard output
+//! remains   what is left of an element that is stopped
 //! log       the file that says how elements ended, and how much each has printed
 //! ```
 //!
@@ -12,6 +13,7 @@
 
 pub mod frames;
 mod log;
+mod remains;
 pub mod run;
 
 pub use log::ElementsLog;

@@ -6,16 +6,15 @@
 //! the alloc.
 
 use crate::elements::frames::{Frame, MAX_BYTES, Said};
+use crate::elements::remains::Element;
+use crate::ending::stops::{RECHECK, Step, Stops, stop_at};
 use crate::job_command::JobCommand;
-use crate::process_table;
 use crate::program;
-use crate::stops::{Step, Stops, stop_at};
 use model::elements::{Outcome, Pack};
 use model::time::Time;
 use model::wire::AllocOrder;
 use model::{EndCause, FailurePolicy, Signal};
 use nix::errno::Errno;
-use nix::sys::signal::Signal as Number;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
@@ -37,6 +36,9 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 
 /// The held output of an element is in memory up to this many bytes, and in a file above.
 const IN_MEMORY: usize = 256 << 10;
+
+/// What a shell adds to the number of a signal that ended a command.
+const SHELL_SIGNAL: i32 = 128;
 
 /// How many frames wait for the supervisor.
 const WAITING: usize = 64;
@@ -216,16 +218,11 @@ impl Runner {
 
     /// Waits for an element. `None` if it has no outcome, because it was asked to stop.
     async fn follow(&self, element: u32, mut child: Child, printed: &mut Printed) -> Result<Option<Outcome>, EndCause> {
-        let group = child.id().map_or(0, |pid| pid as i32);
         let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
-        let policy = &self.elements.policy;
-        let mut stops = Stops::new(policy, self.elements.timeout_s, Duration::ZERO, Instant::now());
-        let (mut is_late, mut is_stopped, mut order) = (false, *self.order.borrow() == Order::Stop, self.order.clone());
-        let asks = policy.ask_signal().unwrap_or(Signal::TERM);
+        let mut order = self.order.clone();
+        let mut end = ElementEnd::new(child.id(), &self.elements, *order.borrow_and_update());
         let (mut out_bytes, mut err_bytes) = (vec![0; MAX_BYTES], vec![0; MAX_BYTES]);
-        if is_stopped {
-            process_table::notify_group(group, asks);
-        }
+        let mut first = None;
         let status = loop {
             tokio::select! {
                 read = read(&mut out, &mut out_bytes) => match read {
@@ -236,36 +233,24 @@ impl Runner {
                     Some(bytes) => self.print(element, Said::Err(bytes.to_vec()), printed).await?,
                     None => err = None,
                 },
-                status = child.wait() => break status,
-                Ok(()) = order.changed() => {
-                    let is_asked = *order.borrow() == Order::Stop;
-                    is_stopped |= is_asked;
-                    let signal = if is_asked { asks } else { policy.notice_signal() };
-                    process_table::notify_group(group, signal);
-                }
-                () = sleep_until(stops.next_at()) => match stops.take(Instant::now()) {
-                    Step::Notify => process_table::notify_group(group, policy.notice_signal()),
-                    Step::Ask => {
-                        is_late = true;
-                        process_table::notify_group(group, asks);
-                    }
-                    Step::Kill => process_table::send_group(group, Number::SIGKILL),
-                },
+                status = child.wait(), if first.is_none() => first = Some(status),
+                Ok(()) = order.changed() => end.order(*order.borrow_and_update()),
+                () = sleep_until(end.next_at()) => end.step(),
+            }
+            if end.has_come(first.is_some())
+                && let Some(status) = first.take()
+            {
+                break status;
             }
         };
-        process_table::send_group(group, Number::SIGKILL);
+        end.remains.kill_group();
         for bytes in rest(out.as_ref()) {
             self.print(element, Said::Out(bytes), printed).await?;
         }
         for bytes in rest(err.as_ref()) {
             self.print(element, Said::Err(bytes), printed).await?;
         }
-        let outcome = outcome(&status.map_err(|e| cannot("wait for an element", &e))?);
-        Ok(match (is_late, is_stopped) {
-            (true, _) => Some(Outcome::Timeout),
-            (false, true) => None,
-            (false, false) => Some(outcome),
-        })
+        Ok(end.outcome(outcome(&status.map_err(|e| cannot("wait for an element", &e))?)))
     }
 
     async fn print(&self, element: u32, said: Said, printed: &mut Printed) -> Result<(), EndCause> {
@@ -304,6 +289,79 @@ impl Runner {
         let frames = self.frames.lock().await;
         for part in parts {
             let _unread_is_fine = frames.send(part.clone()).await;
+        }
+    }
+}
+
+/// The end of one element: by itself, by its time limit, or because the alloc stops.
+struct ElementEnd<'a> {
+    remains: Element,
+    stops: Stops,
+    policy: &'a FailurePolicy,
+    /// What the alloc was told.
+    order: Order,
+    /// Whether its time limit has asked it to stop.
+    is_late: bool,
+}
+
+impl<'a> ElementEnd<'a> {
+    fn new(first: Option<u32>, elements: &'a ElementsStart, order: Order) -> Self {
+        let (policy, first) = (&elements.policy, first.map_or(0, |pid| pid as i32));
+        let stops = Stops::new(policy, elements.timeout_s, Instant::now());
+        let mut end = Self { remains: Element::new(first), stops, policy, order: Order::Run, is_late: false };
+        end.order(order);
+        end
+    }
+
+    fn order(&mut self, order: Order) {
+        match order {
+            Order::Notice if order != self.order => self.remains.notify(self.policy.notice_signal()),
+            Order::Stop if order != self.order => self.remains.notify(self.policy.ask_signal()),
+            Order::Run | Order::Notice | Order::Stop => {}
+        }
+        self.order = order;
+    }
+
+    fn has_begun(&self) -> bool {
+        self.order != Order::Run || self.stops.has_begun()
+    }
+
+    fn next_at(&self) -> Instant {
+        let next = self.stops.next_at();
+        if self.has_begun() { next.min(Instant::now() + RECHECK) } else { next }
+    }
+
+    fn step(&mut self) {
+        if Instant::now() < self.stops.next_at() {
+            return;
+        }
+        match self.stops.take(Instant::now()) {
+            Step::Notify => self.remains.notify(self.policy.notice_signal()),
+            Step::Ask => {
+                self.is_late = true;
+                self.remains.notify(self.policy.ask_signal());
+            }
+            Step::Kill => self.remains.kill(),
+        }
+    }
+
+    /// Whether the element has ended: with its first process, or when nothing of it remains if a stop has begun.
+    fn has_come(&mut self, has_first_ended: bool) -> bool {
+        has_first_ended && (!self.has_begun() || self.remains.has_ended())
+    }
+
+    /// `own` is how its first process ended. What ended by a signal of ours has not ended by itself.
+    fn outcome(&self, own: Outcome) -> Option<Outcome> {
+        let notice = self.policy.notice_signal().number();
+        let is_of_notice = [Outcome::Signal(notice), Outcome::Exit(SHELL_SIGNAL.saturating_add(notice))].contains(&own);
+        match self.order {
+            _ if self.is_late => Some(Outcome::Timeout),
+            Order::Stop => None,
+            // It may have ended by itself.
+            Order::Notice if own == Outcome::SUCCESS => Some(own),
+            Order::Notice => None,
+            Order::Run if self.stops.has_begun() && is_of_notice => Some(Outcome::Timeout),
+            Order::Run => Some(own),
         }
     }
 }

@@ -3,15 +3,16 @@
 //! Guarantees: if a step fails, the command is not run; nothing is read of a later process with the same pid.
 //! Does not: make namespaces or groups. It joins those of the alloc's process.
 
+use super::caller::VARIABLE;
 use super::live::{Live, failed, not_running};
 use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, Sandbox, restrict};
 use crate::job_command::JobCommand;
-use crate::process_table::{self, ProcessEntry};
 use crate::program;
 use crate::runtime::Environment;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::Signal;
+use process_table::ProcessEntry;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
@@ -19,8 +20,8 @@ use std::process::Command;
 
 /// Becomes the command. Returns only if that fails. The process must have only one thread: otherwise it cannot change its view of
 /// the file system.
-pub(super) fn run(live: &Live, command: &[String], term: Option<String>) -> anyhow::Error {
-    match prepare(live, command, term) {
+pub(super) fn run(live: &Live, command: &[String], mark: &str, term: Option<String>) -> anyhow::Error {
+    match prepare(live, command, mark, term) {
         Ok(start) => {
             let Some((name, args)) = start.command.words.split_first() else {
                 return not_running(live.task.order.alloc_id, "has no command");
@@ -32,7 +33,7 @@ pub(super) fn run(live: &Live, command: &[String], term: Option<String>) -> anyh
     }
 }
 
-fn prepare(live: &Live, command: &[String], term: Option<String>) -> anyhow::Result<JobStart> {
+fn prepare(live: &Live, command: &[String], mark: &str, term: Option<String>) -> anyhow::Result<JobStart> {
     // A session of its own, apart from the caller's terminal. The process that started this one passes on what the caller types.
     nix::unistd::setsid().map_err(|e| failed("leave the caller's session")(e.into()))?;
     if io::stdin().is_terminal() {
@@ -47,6 +48,7 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> anyhow::Res
     let path = |file: &str| format!("/proc/{}/{file}", process.pid);
     let environ = std::fs::read(path("environ")).map_err(failed("read the environment of the alloc"))?;
     let mut env = variables(&environ);
+    env.insert(VARIABLE.to_owned(), mark.to_owned());
     env.extend(term.filter(|_| io::stdin().is_terminal()).map(|term| ("TERM".to_owned(), term)));
     let has_view = task.isolation.as_ref().is_some_and(|isolation| isolation.private_mounts);
     let view = if has_view {
@@ -81,8 +83,7 @@ fn prepare(live: &Live, command: &[String], term: Option<String>) -> anyhow::Res
         restrict(&start, || view.iter().flatten().try_for_each(|(file, kind)| Ok(setns(file, *kind)?)))
             .map_err(failed("join the alloc"))?;
     }
-    // This comes after the change of the user, which would undo it. The command must end with its caller, because nobody else reads
-    // its output.
+    // This comes after the change of the user, which would undo it. The process that watches the caller may not run yet.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
         .map_err(|e| failed("make the command end with its caller")(e.into()))?;
     std::env::set_current_dir(live.dir.work()).map_err(failed("enter the directory of the alloc"))?;

@@ -4,7 +4,6 @@
 //! Does not: start or join anything.
 
 use crate::alloc_dir::{AllocDir, AllocTask, StartRecord};
-use crate::process_table;
 use anyhow::{anyhow, bail};
 use model::EndCause;
 use model::ids::AllocId;

@@ -98,10 +98,11 @@ pub fn limits_memory(group: &Path) -> bool {
 }
 
 /// How many processes of the group the kernel has killed because the group had no memory left; `None` if the kernel does not count
-/// them.
+/// them. A container may have a group of version 1, whose count is in another file.
 pub fn memory_kills(group: &Path) -> Option<u64> {
-    let events = fs::read_to_string(group.join("memory.events")).ok()?;
-    events.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+    let counts =
+        ["memory.events", "memory.oom_control"].iter().find_map(|file| fs::read_to_string(group.join(file)).ok())?;
+    counts.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
 }
 
 /// Kills every process of the group. Does nothing if there is no such group.
@@ -177,6 +178,10 @@ mod tests {
         assert_eq!(memory_kills(group.path()), Some(0));
         write("low 0\nmax 12\noom 1\noom_kill 3\noom_group_kill 1\n");
         assert_eq!(memory_kills(group.path()), Some(3));
+        let version_1 = tempfile::tempdir().unwrap();
+        fs::write(version_1.path().join("memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+            .unwrap();
+        assert_eq!(memory_kills(version_1.path()), Some(1));
     }
 
     #[tokio::test]

@@ -6,7 +6,6 @@
 //! of the user can signal the helper.
 //! Does not: end processes of other users. An alloc with a control group does not need this, because no process leaves the group.
 
-use crate::process_table;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid};

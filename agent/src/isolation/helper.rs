@@ -126,8 +126,7 @@ pub fn restrict(start: &JobStart, join: impl FnOnce() -> io::Result<()>) -> io::
         join().map_err(|e| failed("enter the view of the file system", &e))?;
         setrlimit(Resource::RLIMIT_NPROC, sandbox.max_tasks, sandbox.max_tasks)
             .map_err(|e| failed("limit the tasks", &e.into()))?;
-        // The group is the alloc's own, or a cache's: its members may write.
-        umask(Mode::from_bits_truncate(0o002));
+        umask(Mode::from_bits_truncate(0o022));
     }
     // Before the user changes: only root may raise a hard limit.
     set_limits(&start.command.ulimits)?;

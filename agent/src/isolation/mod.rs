@@ -2,7 +2,7 @@
 //!
 //! | what | how |
 //! | --- | --- |
-//! | the agent's files, other jobs' files | a user id of its own for each alloc; directories that only this user enters |
+//! | the agent's files, other jobs' files | a user id of its own for each alloc, or for all that share a cache; directories that only this user enters |
 //! | the agent's rights | given up before the job's environment is applied, and never regained |
 //! | other jobs' processes | the user id; `/proc` shows the job only its own |
 //! | `/tmp`, `/var/tmp`, `/dev/shm` | private, and gone with the alloc |
@@ -25,7 +25,7 @@ mod left;
 pub mod metadata;
 pub mod probe;
 
-use crate::atomic_file::if_there;
+use crate::atomic_file::{self, if_there};
 use crate::isolation::ids::IdRange;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use serde::{Deserialize, Serialize};
@@ -49,8 +49,6 @@ pub struct OwnIds {
     /// The ids of users. No job has the first or the last one: probes run as both, and the helper that ends jobs runs as the last
     /// one.
     pub uids: IdRange,
-    /// The ids of groups, one for each cache.
-    pub cache_gids: IdRange,
     pub max_tasks: u64,
     /// Whether jobs have their own view of the file system.
     pub private_mounts: bool,
@@ -81,9 +79,9 @@ pub struct TaskIsolation {
 }
 
 impl TaskIsolation {
-    /// Ends everything that runs for the alloc in `dir`, and removes what it left in places that are open to everybody.
-    /// `program` is the agent's own.
-    pub async fn end(&self, program: &Path, dir: &Path) {
+    /// Ends everything that runs for the alloc in `dir`. If it `is_last` with its user id, ends all that runs as this user, and removes what
+    /// the user left in places that are open to everybody. `program` is the agent's own.
+    pub async fn end(&self, program: &Path, dir: &Path, is_last: bool) {
         // Only root takes a process out of its group. So a group without processes proves that nothing of the alloc runs.
         let has_ended = match &self.cgroup {
             Some(cgroup) => {
@@ -94,6 +92,9 @@ impl TaskIsolation {
             }
             None => false,
         };
+        if !is_last {
+            return;
+        }
         if !has_ended {
             end::end_user(program, self.uid, self.reaper).await;
         }
@@ -130,14 +131,14 @@ pub struct JobUser {
 pub const JOB_NAME: &str = "job";
 
 impl JobUser {
-    /// The user of an alloc with a user id of its own. `groups` are those of its caches.
-    pub fn own(uid: u32, groups: Vec<u32>) -> Self {
-        Self { uid, gid: uid, groups, name: JOB_NAME.to_owned(), home: None }
+    /// The user of an alloc with a user id of its own.
+    pub fn own(uid: u32) -> Self {
+        Self { uid, gid: uid, groups: Vec::new(), name: JOB_NAME.to_owned(), home: None }
     }
 
     pub fn of_this_process() -> Self {
         let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        Self { gid, ..Self::own(uid, Vec::new()) }
+        Self { gid, ..Self::own(uid) }
     }
 
     /// The user with this name, with the user's own groups. `None` if there is no such user.
@@ -158,7 +159,7 @@ impl JobUser {
 pub const CLOSED: &str = "closed";
 
 pub fn write_closed(dir: &Path) -> io::Result<()> {
-    std::fs::write(dir.join(CLOSED), "")?;
+    atomic_file::write(&dir.join(CLOSED), b"")?;
     std::fs::set_permissions(dir.join(CLOSED), std::os::unix::fs::PermissionsExt::from_mode(0o000))
 }
 
@@ -193,10 +194,15 @@ pub fn write_user_files(dir: &Path, user: &JobUser, home: &Path) -> io::Result<(
             text.push(b'\n');
         }
         text.extend(line.bytes());
-        std::fs::write(dir.join(file), text)?;
-        std::fs::set_permissions(dir.join(file), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+        write_for_job(&dir.join(file), &text)?;
     }
     Ok(())
+}
+
+/// Writes a file of the agent that the job reads.
+pub fn write_for_job(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    atomic_file::write(path, bytes)?;
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o644))
 }
 
 /// Whether a mount of `/proc` has options of its own. Before Linux 5.8 they would be the machine's.

@@ -4,10 +4,10 @@
 //! that somebody copies is not removed meanwhile.
 //! Does not: survive a disk that changes what it stored: a copy is checked for its size only.
 
-use crate::atomic_file::if_there;
-use crate::blocking::blocking;
+use crate::atomic_file::{absent_is_fine, if_there};
+use crate::blocking::{blocking, on_files};
 use crate::client::Clock;
-use files::{Digest, digest_of};
+use files::{Digest, MAX_BYTES, digest_within};
 use model::files::Content;
 use s3::S3Error;
 use std::fs::{self, File, TryLockError};
@@ -19,6 +19,8 @@ use tokio::time::sleep;
 
 /// The extension of the lock of a content.
 const LOCK: &str = "lock";
+/// The extension of a content that is being fetched.
+const PART: &str = "new";
 /// The wait before a lock that somebody else holds is tried again.
 const LOCKED: Duration = Duration::from_millis(200);
 /// The time between two sweeps.
@@ -50,12 +52,13 @@ impl Cache {
         Self(dir)
     }
 
-    /// The content. If it is not on this node, `fetch` writes it to the path that it gets. A file with another digest is refused.
+    /// The content. If it is not on this node, `fetch` writes it into the file that it gets. A file with another digest is refused. If
+    /// this fails or is dropped, nothing stays of the file.
     pub async fn get(
         &self,
         content: &Content,
         now: SystemTime,
-        fetch: impl AsyncFn(&Path) -> Result<u64, S3Error>,
+        fetch: impl AsyncFn(File) -> Result<u64, S3Error>,
     ) -> Result<Held, S3Error> {
         let path = self.0.join(content.sha256());
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
@@ -78,18 +81,47 @@ impl Cache {
         &self,
         content: &Content,
         path: &Path,
-        fetch: impl AsyncFn(&Path) -> Result<u64, S3Error>,
+        fetch: impl AsyncFn(File) -> Result<u64, S3Error>,
     ) -> Result<(), S3Error> {
-        let new = path.with_extension("new");
-        fetch(&new).await?;
-        let from = new.clone();
-        let found = blocking(move || digest_of(&mut File::open(from)?)).await;
-        if found.as_ref().is_ok_and(|found| (found.sha256.as_str(), found.bytes) == (content.sha256(), content.bytes)) {
-            return Ok(fs::rename(&new, path)?);
+        let new = PartFile(path.with_extension(PART));
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new.0)?;
+        fetch(file).await?;
+        check(content, &new.0).await?;
+        Ok(fs::rename(&new.0, path)?)
+    }
+
+    /// Whether the content is on this node. If so, it counts as used now.
+    pub fn has(&self, content: &Content, now: SystemTime) -> bool {
+        let path = self.0.join(content.sha256());
+        let used = || File::options().write(true).open(&path).and_then(|content| content.set_modified(now));
+        is_here(&path, content) && used().is_ok()
+    }
+
+    /// Removes unused contents with this many bytes together, the longest unused ones first. There may be fewer.
+    pub async fn make_room(&self, bytes: u64, now: SystemTime) -> io::Result<()> {
+        let cache = self.clone();
+        blocking(move || {
+            let all: u64 = cache.contents()?.iter().map(|(_, bytes, _)| bytes).sum();
+            cache.sweep_once(all.saturating_sub(bytes), now)
+        })
+        .await
+    }
+
+    /// When each content was used last, how many bytes it has, and its file. Removes what is left of a fetch that was killed.
+    fn contents(&self) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
+        let mut contents = Vec::new();
+        let Some(entries) = if_there(fs::read_dir(&self.0))? else { return Ok(contents) };
+        for entry in entries {
+            let path = entry?.path();
+            // A fetch that fails at this moment removes its part.
+            let Some(metadata) = if_there(fs::symlink_metadata(&path))? else { continue };
+            match path.extension() {
+                Some(extension) if extension == LOCK => {}
+                Some(_) => _ = remove(&path)?,
+                None => contents.push((metadata.modified()?, metadata.len(), path)),
+            }
         }
-        fs::remove_file(&new)?;
-        let Digest { sha256, bytes } = found?;
-        Err(S3Error::Refused(format!("the stored content has the digest {sha256} and {bytes} bytes")))
+        Ok(contents)
     }
 
     /// Again and again removes the contents that nobody used for a day, and the longest unused ones while all together have more
@@ -106,14 +138,7 @@ impl Cache {
     }
 
     fn sweep_once(&self, most: u64, now: SystemTime) -> io::Result<()> {
-        let mut contents = Vec::new();
-        let Some(entries) = if_there(fs::read_dir(&self.0))? else { return Ok(()) };
-        for entry in entries {
-            let (path, metadata) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
-            if path.extension().is_none_or(|extension| extension != LOCK) {
-                contents.push((metadata.modified()?, metadata.len(), path));
-            }
-        }
+        let mut contents = self.contents()?;
         contents.sort();
         let mut left: u64 = contents.iter().map(|(_, bytes, _)| bytes).sum();
         for (used, bytes, path) in contents {
@@ -126,6 +151,28 @@ impl Cache {
     }
 }
 
+/// A part of a content that is being fetched. It is removed with this value, unless it is whole and has its name.
+struct PartFile(PathBuf);
+
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if let Err(error) = absent_is_fine(fs::remove_file(&self.0)) {
+            tracing::warn!(%error, "a part of a content is left behind");
+        }
+    }
+}
+
+/// Refuses a file that is not this content.
+pub(super) async fn check(content: &Content, path: &Path) -> Result<(), S3Error> {
+    let from = path.to_owned();
+    let Digest { sha256, bytes } =
+        on_files(MAX_BYTES, move |allowance| digest_within(&mut File::open(from)?, allowance)).await?;
+    if (sha256.as_str(), bytes) == (content.sha256(), content.bytes) {
+        return Ok(());
+    }
+    Err(S3Error::Refused(format!("the stored content has the digest {sha256} and {bytes} bytes")))
+}
+
 fn is_here(path: &Path, content: &Content) -> bool {
     fs::metadata(path).is_ok_and(|there| there.len() == content.bytes)
 }
@@ -135,7 +182,7 @@ fn remove(path: &Path) -> io::Result<bool> {
     let lock = lock_file(&path.with_extension(LOCK))?;
     match lock.try_lock() {
         Ok(()) => {
-            let removed = fs::remove_file(path);
+            let removed = absent_is_fine(fs::remove_file(path));
             lock.unlock()?;
             removed.map(|()| true)
         }
@@ -176,18 +223,23 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(s)
     }
 
+    fn write(mut file: File, text: &str) -> u64 {
+        io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        text.len() as u64
+    }
+
     async fn fetched(cache: &Cache, text: &str, at: SystemTime) -> Held {
-        cache.get(&content(text), at, async |path| Ok(fs::write(path, text).map(|()| 1).unwrap())).await.unwrap()
+        cache.get(&content(text), at, async |file| Ok(write(file, text))).await.unwrap()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_content_that_several_want_is_fetched_once() {
         let dir = tempfile::tempdir().unwrap();
         let (cache, fetches) = (Cache::at(dir.path().join("inputs")), AtomicU32::new(0));
-        let fetch = async |path: &Path| {
+        let fetch = async |file: File| {
             fetches.fetch_add(1, Ordering::Relaxed);
             sleep(Duration::from_secs(1)).await;
-            Ok(fs::write(path, "data").map(|()| 4).unwrap())
+            Ok(write(file, "data"))
         };
         let wanted = content("data");
         let (one, other) = tokio::join!(cache.get(&wanted, at(1), &fetch), cache.get(&wanted, at(1), &fetch));
@@ -199,9 +251,57 @@ mod tests {
     async fn what_is_not_the_content_is_not_kept() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path().to_owned());
-        let wrong = async |path: &Path| Ok(fs::write(path, "dat4").map(|()| 4).unwrap());
+        let wrong = async |file: File| Ok(write(file, "dat4"));
         assert!(matches!(cache.get(&content("data"), at(1), wrong).await, Err(S3Error::Refused(_))));
         assert_eq!(fs::read(&fetched(&cache, "data", at(1)).await.path).unwrap(), b"data");
+    }
+
+    #[tokio::test]
+    async fn nothing_stays_of_a_fetch_that_fails_or_is_cut_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().to_owned());
+        let parts = || {
+            fs::read_dir(dir.path())
+                .unwrap()
+                .filter(|e| e.as_ref().unwrap().path().extension() != Some(LOCK.as_ref()))
+                .count()
+        };
+        let fails = async |file: File| {
+            write(file, "da");
+            Err(S3Error::Failed(String::new()))
+        };
+        assert!(cache.get(&content("data"), at(1), fails).await.is_err());
+        assert_eq!(parts(), 0);
+        let hangs = async |file: File| {
+            write(file, "da");
+            std::future::pending().await
+        };
+        let wanted = content("data");
+        assert!(tokio::time::timeout(Duration::from_millis(10), cache.get(&wanted, at(1), hangs)).await.is_err());
+        assert_eq!(parts(), 0);
+        // One that was killed leaves its part until the next look, but not while somebody fetches it.
+        let part = dir.path().join(wanted.sha256()).with_extension(PART);
+        fs::write(&part, "da").unwrap();
+        let lock = lock_file(&part.with_extension(LOCK)).unwrap();
+        lock.try_lock().unwrap();
+        cache.sweep_once(u64::MAX, at(1)).unwrap();
+        assert!(part.exists());
+        lock.unlock().unwrap();
+        cache.sweep_once(u64::MAX, at(1)).unwrap();
+        assert_eq!(parts(), 0);
+    }
+
+    #[tokio::test]
+    async fn room_is_made_of_what_was_unused_for_longest() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().to_owned());
+        for (text, s) in [("old!", 1), ("used", 2), ("more", 3)] {
+            drop(fetched(&cache, text, at(s)).await);
+        }
+        assert!(cache.has(&content("old!"), at(9)) && !cache.has(&content("none"), at(9)));
+        cache.make_room(5, at(10)).await.unwrap();
+        let here = ["old!", "used", "more"].map(|text| dir.path().join(content(text).sha256()).exists());
+        assert_eq!(here, [true, false, false]);
     }
 
     #[tokio::test]

@@ -1,63 +1,149 @@
 //! Puts the inputs of a job into its work directory.
 
-use super::cache::Cache;
-use super::{JobFiles, patiently};
-use crate::blocking::blocking;
+use super::cache::{Cache, check};
+use super::room::{DiskRoom, reserve};
+use super::{JobFiles, PATIENCE, patiently};
+use crate::blocking::on_files;
 use crate::isolation::JobUser;
-use files::unpack;
-use model::EndCause;
-use model::files::{Content, Form, Inputs, Source, WORK_DIRECTORY};
-use s3::S3Error;
+use crate::obstacle::Obstacle;
+use files::{Allowance, Beneath, MAX_BYTES, unpack_within};
+use model::enums::Service;
+use model::files::{Content, Form, Inputs, Source, WORK_DIRECTORY, bytes_on_disk};
+use rustix::fs::ioctl_ficlone;
+use s3::{S3, S3Error};
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::{PermissionsExt, lchown};
+use std::io::{self, BufReader};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+use tokio::time::timeout;
+
+/// How long all inputs together may take, and how much longer for each MiB.
+const AT_LEAST: Duration = Duration::from_secs(600);
+const EACH_MIB: Duration = Duration::from_secs(1);
+/// How much is copied at a time, in bytes.
+const CHUNK: usize = 256 << 10;
+const A_DAY: Duration = Duration::from_secs(86_400);
 
 impl JobFiles<'_> {
     /// Fetches every input and puts it into the work directory. `user` owns what is placed; `None` for the agent's own user.
-    pub async fn place(&self, user: Option<&JobUser>) -> Result<(), EndCause> {
+    pub async fn place(&self, user: Option<&JobUser>) -> Result<(), Obstacle> {
+        let contents = || self.order().work.inputs.values().filter_map(content_of);
+        let bytes = contents().fold(0_u64, |all, content| all.saturating_add(content.bytes));
+        // Nobody knows the size of an object before it comes.
+        let is_known = !self.order().work.inputs.values().any(Source::is_of_the_role);
+        let longest = if is_known { time_for(bytes) } else { A_DAY };
+        let late = |_| {
+            let s = longest.as_secs();
+            Err(Obstacle::Service(Service::S3, format!("the inputs did not come within {s} s")))
+        };
+        timeout(longest, self.place_all(user)).await.unwrap_or_else(late)
+    }
+
+    async fn place_all(&self, user: Option<&JobUser>) -> Result<(), Obstacle> {
+        self.make_room().await?;
         let work = self.alloc.dir.work();
+        // All inputs are equally new, and newer than whatever an earlier job left in a cache: make and its kind then build it anew.
+        let at = self.now();
         // The folder that becomes the work directory comes first, because the other inputs are put into it.
         for (name, source) in in_order(&self.order().work.inputs) {
             let what = format!("the input {name} cannot be read");
             let to = if name == WORK_DIRECTORY { Ok(work.clone()) } else { make_way(&work, name) };
-            let to =
-                to.map_err(|e| EndCause::Rejected { why: format!("the input {name} cannot be put there: {e}") })?;
+            let to = to.map_err(|e| Obstacle::of_given(&format!("the input {name} cannot be put there"), &e))?;
             match source {
-                Source::Content(content) => self.content(content, &to, &what).await?,
+                Source::Content(content) => self.content(content, &to, at, &what).await?,
                 Source::Object(place) => {
                     let s3 = self.of_job(&what).await?;
-                    patiently(&what, async || s3.get_file(place, &to).await).await?;
+                    let room = DiskRoom::of(&work).map_err(|e| Obstacle::of_node(&what, &e))?;
+                    // Whoever may read an object may ask for its size. What is wrong with it is told when it is read.
+                    let bytes = s3.head(place).await.map_or(0, |head| head.bytes);
+                    room.check(&format!("the input {name}"), bytes)?;
+                    let most = room.now.min(MAX_BYTES);
+                    patiently(&what, PATIENCE, async || fetch(&s3, place, create(&to)?, most).await).await?;
+                    finish(&to, Form::File, at).map_err(|e| Obstacle::of_given(&what, &e))?;
                 }
                 Source::Output { job_id, path, .. } => {
-                    return Err(EndCause::Rejected { why: format!("{what}: job {job_id} left no output {path}") });
+                    return Err(Obstacle::Job(format!("{what}: job {job_id} left no output {path}")));
                 }
             }
         }
-        let given = user.map_or(Ok(()), |user| give_away(&work, user));
-        given.map_err(|e| EndCause::NotStarted { why: format!("the inputs cannot be given to the job: {e}") })
+        let Some((uid, gid)) = user.map(|user| (user.uid, user.gid)) else { return Ok(()) };
+        let given = on_files(0, move |allowance| give_away(&work, uid, gid, allowance)).await;
+        given.map_err(|e| Obstacle::of_node("the inputs cannot be given to the job", &e))
     }
 
-    async fn content(&self, content: &Content, to: &Path, what: &str) -> Result<(), EndCause> {
-        let lost = |e: S3Error| EndCause::Lost { why: format!("{what}: {e}") };
-        let Some(place) = self.order().output_s3.as_ref().map(|alloc| alloc.content(content.sha256())) else {
-            return Err(EndCause::Rejected { why: format!("{what}: the policy names no bucket any more (output.s3)") });
-        };
-        let access = self.of_node().map_err(lost)?;
-        let cache = Cache::at(self.source.cache.clone());
-        let fetch = async |path: &Path| access.s3().await?.get_file(&place, path).await;
-        let now = || SystemTime::from((self.alloc.context.clock)());
-        let held = patiently(what, async || cache.get(content, now(), fetch).await).await?;
-        let (from, to, form) = (held.path.clone(), to.to_owned(), content.form);
-        blocking(move || copy(&from, &to, form)).await.map_err(|e| match e.kind() {
-            // Another input is in the way.
-            io::ErrorKind::IsADirectory | io::ErrorKind::AlreadyExists => {
-                EndCause::Rejected { why: format!("{what}: {e}") }
-            }
-            _ => EndCause::NotStarted { why: format!("{what}: {e}") },
-        })
+    /// Makes sure that the contents fit on the disk, before the first byte of them is fetched. Unused contents of other jobs make room.
+    async fn make_room(&self) -> Result<(), Obstacle> {
+        let (cache, now, what) = (self.cache(), self.now(), "what the inputs of the job need");
+        let mut needed = 0_u64;
+        for content in self.order().work.inputs.values().filter_map(content_of) {
+            // The archive of a folder lies beside what is unpacked of it.
+            let copies: u64 = if content.form == Form::Tree { 2 } else { 1 };
+            let here = u64::from(cache.has(content, now));
+            needed = needed.saturating_add(content.bytes.saturating_mul(copies.saturating_sub(here)));
+        }
+        let room = || DiskRoom::of(&self.alloc.dir.work()).map_err(|e| Obstacle::of_node(what, &e));
+        let now_there = room()?;
+        DiskRoom { now: now_there.ever, ..now_there }.check(what, bytes_on_disk(&self.order().work.inputs))?;
+        if needed > now_there.now {
+            let made = cache.make_room(needed.saturating_sub(now_there.now), now).await;
+            made.map_err(|e| Obstacle::of_node("unused inputs cannot be removed", &e))?;
+        }
+        room()?.check(what, needed)
     }
+
+    fn cache(&self) -> Cache {
+        Cache::at(self.source.cache.clone())
+    }
+
+    fn now(&self) -> SystemTime {
+        SystemTime::from((self.alloc.context.clock)())
+    }
+
+    async fn content(&self, content: &Content, to: &Path, at: SystemTime, what: &str) -> Result<(), Obstacle> {
+        let Some(place) = self.order().output_s3.as_ref().map(|alloc| alloc.content(content.sha256())) else {
+            return Err(Obstacle::Job(format!("{what}: the policy names no bucket any more (output.s3)")));
+        };
+        let access = self.of_node().map_err(|e| Obstacle::of_s3(&e).about(what))?;
+        let (cache, form, to) = (self.cache(), content.form, to.to_owned());
+        let get = async |file: File| fetch(access.s3().await?, &place, file, content.bytes).await;
+        let has_room_for_two =
+            DiskRoom::of(&self.alloc.dir.work()).is_ok_and(|room| room.now >= content.bytes.saturating_mul(2));
+        if form != Form::Tree && !has_room_for_two && !cache.has(content, self.now()) {
+            // There is no room to keep it for other jobs too.
+            patiently(what, PATIENCE, async || get(create(&to)?).await).await?;
+            check(content, &to).await.map_err(|e| Obstacle::of_s3(&e).about(what))?;
+            return finish(&to, form, at).map_err(|e| Obstacle::of_given(what, &e));
+        }
+        let held = patiently(what, PATIENCE, async || cache.get(content, self.now(), get).await).await?;
+        let from = held.path.clone();
+        // What cannot be there beside another input is the job's fault.
+        let copied = on_files(MAX_BYTES, move |allowance| copy(&from, &to, form, at, allowance)).await;
+        copied.map_err(|e| Obstacle::of_given(what, &e))
+    }
+}
+
+const fn content_of(source: &Source) -> Option<&Content> {
+    match source {
+        Source::Content(content) => Some(content),
+        Source::Object(_) | Source::Output { .. } => None,
+    }
+}
+
+/// How long inputs of so many bytes may take.
+fn time_for(bytes: u64) -> Duration {
+    let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
+    AT_LEAST.saturating_add(EACH_MIB.saturating_mul(mib)).min(A_DAY)
+}
+
+/// A new file that only the agent can read. It is given away when it is whole.
+fn create(to: &Path) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(true).mode(0o600).open(to)
+}
+
+async fn fetch(s3: &S3, place: &model::stored::S3Place, file: File, most: u64) -> Result<u64, S3Error> {
+    let kept = file.try_clone()?;
+    s3.get_into(place, tokio::fs::File::from_std(file), most, |bytes| reserve(&kept, bytes)).await
 }
 
 fn in_order(inputs: &Inputs) -> impl Iterator<Item = (&str, &Source)> {
@@ -93,12 +179,13 @@ fn make_way(work: &Path, name: &str) -> io::Result<PathBuf> {
 }
 
 /// Gives everything in a folder to the user of the job.
-fn give_away(folder: &Path, user: &JobUser) -> io::Result<()> {
+fn give_away(folder: &Path, uid: u32, gid: u32, allowance: &mut Allowance) -> io::Result<()> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
-            lchown(entry.path(), Some(user.uid), Some(user.gid))?;
+            allowance.take_entry()?;
+            lchown(entry.path(), Some(uid), Some(gid))?;
             if entry.file_type()?.is_dir() {
                 folders.push(entry.path());
             }
@@ -107,14 +194,35 @@ fn give_away(folder: &Path, user: &JobUser) -> io::Result<()> {
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path, form: Form) -> io::Result<()> {
+fn copy(from: &Path, to: &Path, form: Form, at: SystemTime, allowance: &mut Allowance) -> io::Result<()> {
+    let mut from = File::open(from)?;
     if form == Form::Tree {
         fs::create_dir_all(to)?;
-        return unpack(&mut File::open(from)?, to);
+        return unpack_within(&mut from, &Beneath::new(to, at)?, allowance);
     }
-    fs::copy(from, to)?;
-    let mode = if form == Form::Program { 0o755 } else { 0o644 };
-    fs::set_permissions(to, fs::Permissions::from_mode(mode))
+    let (Some(folder), Some(name)) = (to.parent(), to.file_name()) else {
+        return Err(io::ErrorKind::IsADirectory.into());
+    };
+    let mut new = Beneath::new(folder, at)?.new_file(Path::new(name))?;
+    // Where the file system can, the two share their blocks.
+    if ioctl_ficlone(new.file(), &from).is_err() {
+        reserve(new.file(), from.metadata()?.len())?;
+        io::copy(&mut BufReader::with_capacity(CHUNK, allowance.reading(&mut from)), new.file())?;
+    }
+    new.finish(mode(form))
+}
+
+const fn mode(form: Form) -> u32 {
+    match form {
+        Form::Program => 0o755,
+        Form::File | Form::Tree => 0o644,
+    }
+}
+
+/// Gives a file that is whole its mode and its time.
+fn finish(path: &Path, form: Form, at: SystemTime) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode(form)))?;
+    File::options().write(true).open(path)?.set_modified(at)
 }
 
 #[cfg(test)]
@@ -134,6 +242,13 @@ mod tests {
         assert!(make_way(work.path(), "a/b/c").unwrap().parent().unwrap().is_dir());
         fs::write(work.path().join("file"), "").unwrap();
         assert!(make_way(work.path(), "file/c").is_err());
+    }
+
+    #[test]
+    fn inputs_get_a_time_by_their_size() {
+        for (bytes, s) in [(0, 600), (1 << 30, 600 + 1024), (MAX_BYTES, 86_400)] {
+            assert_eq!(time_for(bytes), Duration::from_secs(s));
+        }
     }
 
     #[test]

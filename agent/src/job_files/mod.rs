@@ -4,20 +4,25 @@
 //! come from the bucket of the cluster, with the rights of the node, and stay on the node for other jobs that want the same. An
 //! object of `s3://` is read and written with the role of the job.
 //!
-//! Guarantees: the command starts with all its inputs or not at all; what a job made is never read through a link; a content has
-//! the digest that names it; a file that certainly cannot be had is told apart from a service that does not answer at present, and
-//! neither is a failure of the command.
+//! Guarantees: the command starts with all its inputs or not at all; what a job made is read only in its work directory, and no pipe,
+//! socket or device is opened; no archive of a folder is written to the disk; each step has a bound of bytes and of entries, and ends
+//! soon after its future is dropped; a content has the digest that names it; a file that certainly cannot be had is told apart from a
+//! service that does not answer at present, and neither is a failure of the command.
 //! Does not: keep credentials on disk, or use the node's rights for an `s3://` place that the job names.
 
 pub mod cache;
 mod inputs;
+mod made;
 mod outputs;
 mod partial;
+mod room;
 
+pub use outputs::StoredSoFar;
+
+use crate::obstacle::Obstacle;
 use crate::rights::keys::JobRole;
 use crate::s3_access::{FilesSource, S3Access};
 use crate::supervised::{Supervised, SupervisorContext};
-use model::EndCause;
 use model::wire::AllocOrder;
 use s3::{S3, S3Error};
 use std::path::PathBuf;
@@ -30,8 +35,6 @@ pub struct JobFiles<'a> {
     pub alloc: &'a Supervised<'a>,
     pub source: &'a FilesSource,
     pub role: Option<JobRole>,
-    /// A path for the archive of an output that is a folder.
-    pub archive: PathBuf,
 }
 
 impl JobFiles<'_> {
@@ -46,11 +49,14 @@ impl JobFiles<'_> {
     }
 
     /// S3 with the rights of the job. `what` says in an error what cannot be done.
-    async fn of_job(&self, what: &str) -> Result<S3, EndCause> {
-        let Some(role) = &self.role else {
-            return Err(EndCause::Rejected { why: format!("{what}: the job has no role") });
-        };
-        role.s3(self.alloc.context.s3.endpoint.as_deref()).await.map_err(|cause| cause.about(what))
+    async fn of_job(&self, what: &str) -> Result<S3, Obstacle> {
+        let Some(role) = &self.role else { return Err(Obstacle::Job(format!("{what}: the job has no role"))) };
+        role.s3(self.alloc.context.s3.endpoint.as_deref()).await.map_err(|fault| fault.about(what))
+    }
+
+    /// The work directory as the job sees it.
+    fn path_for_job(&self) -> PathBuf {
+        self.alloc.task.runtime.work_path(&self.alloc.dir.work())
     }
 }
 
@@ -59,20 +65,24 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The wait before a call is made again.
 const RETRY: Duration = Duration::from_secs(3);
 
-/// Repeats a call of S3 while its failure may pass. `what` says in an error what cannot be done.
-async fn patiently<T>(what: &str, call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, EndCause> {
-    let deadline = Instant::now() + PATIENCE;
+/// Repeats a call of S3 while its failure may pass, for at most `patience`. `what` says in an error what cannot be done.
+async fn patiently<T>(
+    what: &str,
+    patience: Duration,
+    call: impl AsyncFn() -> Result<T, S3Error>,
+) -> Result<T, Obstacle> {
+    let deadline = Instant::now() + patience;
     loop {
-        match call().await {
+        let error = match call().await {
             Ok(done) => return Ok(done),
-            Err(S3Error::Failed(why) | S3Error::NoKeys(why)) if Instant::now() < deadline => {
-                tracing::warn!(what, why, "S3 is tried again");
+            Err(error) => error,
+        };
+        match Obstacle::of_s3(&error) {
+            Obstacle::Service(service, why) if Instant::now() < deadline => {
+                tracing::warn!(what, %service, why, "S3 is tried again");
                 sleep(RETRY).await;
             }
-            Err(error @ (S3Error::Absent | S3Error::Denied(_) | S3Error::Refused(_))) => {
-                return Err(EndCause::Rejected { why: format!("{what}: {error}") });
-            }
-            Err(error) => return Err(EndCause::Lost { why: format!("{what}: {error}") }),
+            fault => return Err(fault.about(what)),
         }
     }
 }

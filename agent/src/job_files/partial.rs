@@ -14,17 +14,19 @@
 //! Does not: know when the instance ends, or see files of one output at the same moment while the command writes them.
 
 use super::JobFiles;
-use super::outputs::{Made, Reading, made};
+use super::made::copy;
+use super::room::DiskRoom;
 use crate::alloc_dir::AllocDir;
 use crate::atomic_file::{self, absent_is_fine};
-use crate::blocking::blocking;
+use crate::blocking::{blocking, on_files};
+use files::MAX_BYTES;
 use model::StoredOutput;
-use model::files::{MAX_CONTENT_BYTES, Output};
+use model::files::{Content, Output};
 use model::stored::S3Place;
 use s3::{S3, S3Error};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -55,8 +57,6 @@ impl JobFiles<'_> {
         if timeout(MOST, self.store_partial()).await.is_err() {
             tracing::warn!("not all partial outputs are stored: it takes too long");
         }
-        // The end of the command may have cut a step short, which left its copy behind.
-        _ = absent_is_fine(fs::remove_file(self.alloc.dir.copy_of_output()));
     }
 
     async fn store_partial(&self) {
@@ -74,34 +74,50 @@ impl JobFiles<'_> {
 
     /// Stores one output, and adds it to the list of the stored ones. `None` if it is not there, or stored already.
     async fn stored(&self, place: &S3Place, output: &Output) -> Result<Option<StoredOutput>, S3Error> {
-        let (work, path, copy) = (self.alloc.dir.work(), output.path.clone(), self.archive.clone());
-        let made = blocking(move || made(&work, &path, &copy, Reading::Copy)).await?;
-        let Some(made) = made else { return Ok(None) };
-        let kept = self.store_made(place, output, &made).await;
-        if let Err(error) = fs::remove_file(&made.path) {
-            tracing::warn!(%error, "the copy of an output is left behind");
+        let (work, path, to) = (self.work_dir(), output.path.clone(), self.alloc.dir.copy_of_output());
+        let _removed_at_the_end = CopyFile(to.clone());
+        let room = DiskRoom::of(&work.path)?.now.min(MAX_BYTES);
+        let (copied, from) = (to.clone(), work);
+        let content = on_files(room, move |allowance| copy(&from, &path, &copied, allowance)).await?;
+        match content {
+            Some(content) => self.store_copy(place, output, content, &to).await,
+            None => Ok(None),
         }
-        kept
     }
 
-    async fn store_made(&self, place: &S3Place, output: &Output, made: &Made) -> Result<Option<StoredOutput>, S3Error> {
-        let stored = StoredOutput { path: output.path.clone(), content: made.content.clone(), to: None };
+    async fn store_copy(
+        &self,
+        place: &S3Place,
+        output: &Output,
+        content: Content,
+        copy: &Path,
+    ) -> Result<Option<StoredOutput>, S3Error> {
+        let stored = StoredOutput { path: output.path.clone(), content, to: None };
         let mut all = self.alloc.dir.partial();
         if all.contains(&stored) {
             return Ok(None);
         }
         let (content, access) = (&stored.content, self.of_node()?);
-        if content.bytes > MAX_CONTENT_BYTES {
-            return Err(S3Error::Refused("it is too large".to_owned()));
-        }
         let s3: &S3 = access.s3().await?;
-        s3.put_file(&place.content(content.sha256()), &made.path, content.bytes, content.sha256()).await?;
+        s3.put_file(&place.content(content.sha256()), copy, content.bytes, content.sha256()).await?;
         all.retain(|other| other.path != stored.path);
         all.push(stored.clone());
         let list = serde_json::to_vec(&all).map_err(|e| S3Error::File(e.to_string()))?;
         s3.put(&place.partial(), list.clone(), &[]).await?;
-        self.alloc.dir.write_partial(&list)?;
+        let dir = self.alloc.dir.clone();
+        blocking(move || dir.write_partial(&list)).await?;
         Ok(Some(stored))
+    }
+}
+
+/// The copy of an output. It is removed with this value, also if the work is cut short.
+struct CopyFile(PathBuf);
+
+impl Drop for CopyFile {
+    fn drop(&mut self) {
+        if let Err(error) = absent_is_fine(fs::remove_file(&self.0)) {
+            tracing::warn!(%error, "the copy of an output is left behind");
+        }
     }
 }
 
@@ -109,7 +125,7 @@ impl AllocDir {
     /// Marks that the node goes: the partial outputs of the alloc are to be stored.
     pub fn leave(&self) -> io::Result<()> {
         let mark = self.path().join("leaves");
-        if mark.exists() { Ok(()) } else { fs::write(mark, "") }
+        if mark.exists() { Ok(()) } else { atomic_file::write(&mark, b"") }
     }
 
     /// Where an output of a running command is copied to before it is stored.
@@ -117,7 +133,7 @@ impl AllocDir {
         self.path().join("copy")
     }
 
-    fn leaves(&self) -> bool {
+    pub fn leaves(&self) -> bool {
         self.path().join("leaves").exists()
     }
 

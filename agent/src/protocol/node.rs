@@ -10,13 +10,14 @@ use crate::protocol::orders::{self, Durable, LocalAlloc, OrderList};
 use model::elements::Told;
 use model::ids::AllocId;
 use model::image::ImageDigest;
+use model::node::ServiceReach;
 use model::output::Switches;
 use model::time::Time;
 use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
     HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,
 };
-use model::{ClientStatus, EndCause, Ending, Intent, Usage};
+use model::{ClientStatus, EndCause, Ending, Intent, NodeStatus, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,
@@ -100,10 +101,13 @@ pub struct Node {
     pub interrupt_at: Option<Time>,
     /// What the operator wants of the node, by the last answer.
     intent: Intent,
+    /// Whether the node is ready, by the last answer.
+    pub is_ready: bool,
     /// The uptime of the machine until which its heartbeats only ask, as the last answer says.
     ask_until_ms: Option<u64>,
     pub refuses: Refusals,
     pub gpus: Vec<Gpu>,
+    pub reach: ServiceReach,
     /// The handles as the control plane last settled them; `None` if a report is due.
     settled_handles: Option<SettledHandles>,
     /// How often a report was made due although the handles had not changed.
@@ -131,9 +135,11 @@ impl Node {
             busy: None,
             interrupt_at: None,
             intent: Intent::Run,
+            is_ready: false,
             ask_until_ms: None,
             refuses: Refusals { metadata: None, starts: None },
             gpus: Vec::new(),
+            reach: ServiceReach { fails: None, reaches: None },
             settled_handles: None,
             handle_turn: 0,
             seen: BTreeMap::new(),
@@ -160,6 +166,7 @@ impl Node {
             refuses: self.refuses.told().map(str::to_owned),
             gpus_usable: u32::try_from(self.gpus.iter().filter(|gpu| gpu.is_usable()).count()).unwrap_or(u32::MAX),
             gpus_sick: sick(&self.gpus),
+            reach: self.reach.clone(),
             uptime_ms,
             handles: self.settled_handles.as_ref().map(|settled| settled.text.clone()),
             asks: uptime_ms.zip(self.ask_until_ms).is_some_and(|(uptime, until)| uptime < until),
@@ -179,6 +186,7 @@ impl Node {
         }
         self.complete_due |= answer.must_report;
         self.intent = answer.intent;
+        self.is_ready = answer.status == NodeStatus::Ready;
         self.ask_until_ms = answer.ask_until_ms;
         self.settled_handles.take_if(|_| answer.report_handles);
         // Gives up a report in flight with an older `as_of`, because it does not make the node ready, even if it was
@@ -373,6 +381,7 @@ impl Node {
     /// again.
     pub fn on_report(&mut self, answer: &AllocReportAnswer) {
         let Some(report) = self.in_flight.take() else { return };
+        self.is_ready = answer.status == NodeStatus::Ready;
         if report.complete {
             self.complete_due = false;
         }

@@ -20,6 +20,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         incarnation: "inc-1".into(),
         seq,
         next_heartbeat_s: 60.0,
+        retry_s: 30.0,
         ask_until_ms: None,
         intent: Intent::Run,
         must_report: false,

@@ -6,8 +6,10 @@
 
 use super::CredentialsSource;
 use crate::imds::credentials_in;
+use crate::obstacle::Obstacle;
+use crate::services::Services;
 use async_trait::async_trait;
-use model::EndCause;
+use model::enums::Service;
 use model::error_chain::error_chain;
 use reqwest::StatusCode;
 use reqwest::header::DATE;
@@ -25,22 +27,9 @@ pub(super) const RETRY: Duration = Duration::from_secs(3);
 /// The longest time that a call may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
-#[derive(Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// Asking again does not help.
-    Final(String),
-    /// The failure may pass.
-    Passing(String),
-}
-
-impl Failure {
-    /// The end of an alloc for this failure.
-    pub fn about(self, what: &str) -> EndCause {
-        match self {
-            Self::Final(why) => EndCause::Rejected { why: format!("{what}: {why}") },
-            Self::Passing(why) => EndCause::Lost { why: format!("{what}: {why}") },
-        }
-    }
+/// The agent, or grant-credentials behind it, gives no credentials at present.
+fn no_credentials(why: String) -> Obstacle {
+    Obstacle::Service(Service::Credentials, why)
 }
 
 /// The role of a job, as its supervisor uses it.
@@ -48,6 +37,7 @@ impl Failure {
 pub struct JobRole {
     pub source: CredentialsSource,
     pub token: String,
+    pub services: Services,
 }
 
 impl fmt::Debug for JobRole {
@@ -58,54 +48,58 @@ impl fmt::Debug for JobRole {
 
 impl JobRole {
     /// S3 with the rights of the job.
-    pub async fn s3(&self, endpoint: Option<&str>) -> Result<S3, Failure> {
+    pub async fn s3(&self, endpoint: Option<&str>) -> Result<S3, Obstacle> {
         let deadline = Instant::now() + PATIENCE;
         let http = client()?;
-        while let Err(failure) = self.credentials(&http).await {
-            if matches!(failure, Failure::Final(_)) || Instant::now() > deadline {
-                return Err(failure);
+        while let Err(fault) = self.credentials(&http).await {
+            if !matches!(fault, Obstacle::Service(..)) || Instant::now() > deadline {
+                return Err(fault);
             }
             sleep(RETRY).await;
         }
-        let region = self.source.region.clone().ok_or_else(|| Failure::Final("the region is not known".to_owned()))?;
-        S3::new(Arc::new(self.clone()), region, endpoint).map_err(|e: S3Error| Failure::Passing(e.to_string()))
+        let region = self.source.region.clone().ok_or_else(|| Obstacle::Node("the region is not known".to_owned()))?;
+        S3::new(Arc::new(self.clone()), region, endpoint).map_err(|e: S3Error| Obstacle::Node(e.to_string()))
     }
 
     /// The credentials of the job, from the agent, and the time to sign with: that of AWS, whatever the node's clock says.
-    pub(super) async fn credentials(&self, http: &reqwest::Client) -> Result<Access, Failure> {
+    pub(super) async fn credentials(&self, http: &reqwest::Client) -> Result<Access, Obstacle> {
         let request = http.get(&self.source.url).header("Authorization", &self.token);
-        let answer = request.send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        let answer = request.send().await.map_err(|e| no_credentials(error_chain(&e)))?;
         let status = answer.status();
         let date = answer.headers().get(DATE).and_then(|date| jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok());
-        let body = answer.bytes().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        let body = answer.bytes().await.map_err(|e| no_credentials(error_chain(&e)))?;
         if !status.is_success() {
             let said = serde_json::from_slice::<Refusal>(&body).unwrap_or_default().message;
             let final_ = matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED);
-            return Err(if final_ { Failure::Final(said) } else { Failure::Passing(said) });
+            return Err(if final_ { Obstacle::Job(said) } else { no_credentials(said) });
         }
-        let credentials = credentials_in(&body).map_err(|e| Failure::Passing(e.to_string()))?;
-        let at = date.ok_or_else(|| Failure::Passing("the answer of the agent has no Date".to_owned()))?.timestamp();
+        let credentials = credentials_in(&body).map_err(|e| no_credentials(e.to_string()))?;
+        let at = date.ok_or_else(|| no_credentials("the answer of the agent has no Date".to_owned()))?.timestamp();
         Ok(Access { credentials, at: SystemTime::from(at) })
     }
 }
 
 /// A client for the agent and for the services of AWS.
-pub(super) fn client() -> Result<reqwest::Client, Failure> {
+pub(super) fn client() -> Result<reqwest::Client, Obstacle> {
     let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none()).build();
-    http.map_err(|e| Failure::Passing(error_chain(&e)))
+    http.map_err(|e| Obstacle::Node(error_chain(&e)))
 }
 
 #[async_trait]
 impl Keys for JobRole {
     async fn access(&self) -> Result<Access, String> {
-        let said = |failure: Failure| match failure {
-            Failure::Final(why) | Failure::Passing(why) => why,
+        let said = |fault: Obstacle| match fault {
+            Obstacle::Job(why) | Obstacle::Node(why) | Obstacle::Service(_, why) | Obstacle::Stopped(why) => why,
         };
         // The agent keeps the credentials until they end, so each call asks the agent.
         self.credentials(&client().map_err(said)?).await.map_err(said)
     }
 
     async fn refused(&self, _: &Access, _: Option<&str>) {}
+
+    fn answered(&self, url: &str, why: Option<&str>) {
+        self.services.note("s3", url, why);
+    }
 }
 
 /// The answer of the agent or of a service that refuses a call.

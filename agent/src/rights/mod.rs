@@ -38,6 +38,9 @@ pub struct CredentialsSource {
     pub region: Option<String>,
 }
 
+/// The agent's own address for its jobs.
+const HOST: &str = "127.0.0.1";
+
 /// The path, before the id of the alloc.
 const PATH: &str = "/v1/credentials/";
 
@@ -51,7 +54,7 @@ pub struct CredentialsPort {
 impl CredentialsPort {
     /// Where the job of this order gets its credentials; `None` if it has no role.
     pub fn source(&self, order: &AllocOrder) -> Option<CredentialsSource> {
-        let url = format!("http://127.0.0.1:{}{PATH}{}", self.port, order.alloc_id);
+        let url = format!("http://{HOST}:{}{PATH}{}", self.port, order.alloc_id);
         order.work.role.is_some().then(|| CredentialsSource { url, region: self.region.clone() })
     }
 }
@@ -81,6 +84,19 @@ pub fn variables(source: &CredentialsSource, seen_at: &Path) -> Environment {
     env
 }
 
+/// Keeps a proxy that the environment may name from being asked for the agent's address. Some programs read one case of the variable,
+/// some the other.
+pub fn pass_proxies_by(env: &mut Environment) {
+    let names = ["NO_PROXY", "no_proxy"];
+    let known = names.map(|name| env.get(name).cloned());
+    for (name, own) in names.into_iter().zip(known.clone()) {
+        let value = own.or_else(|| known.iter().flatten().next().cloned()).unwrap_or_default();
+        let has_it = value.split(',').any(|host| ["*", HOST].contains(&host.trim()));
+        let separator = if value.trim().is_empty() { "" } else { "," };
+        env.insert(name.to_owned(), if has_it { value } else { format!("{value}{separator}{HOST}") });
+    }
+}
+
 /// The variables for the region: some SDKs read one of them, some the other.
 const REGION: [&str; 2] = ["AWS_REGION", "AWS_DEFAULT_REGION"];
 
@@ -95,5 +111,27 @@ fn write_for(path: &Path, content: &[u8], user: Option<&JobUser>) -> io::Result<
     match user {
         Some(user) => std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_proxy_stands_between_a_job_and_the_agent_in_either_case_of_the_variable() {
+        for (upper, lower, want_upper, want_lower) in [
+            (None, None, "127.0.0.1", "127.0.0.1"),
+            (Some("a.example,10.0.0.0/8"), None, "a.example,10.0.0.0/8,127.0.0.1", "a.example,10.0.0.0/8,127.0.0.1"),
+            (None, Some(""), "127.0.0.1", "127.0.0.1"),
+            (Some("a"), Some("b"), "a,127.0.0.1", "b,127.0.0.1"),
+            (Some("*"), Some("b, 127.0.0.1"), "*", "b, 127.0.0.1"),
+        ] {
+            let given = [("NO_PROXY", upper), ("no_proxy", lower)];
+            let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+            let mut env: Environment = given.collect();
+            pass_proxies_by(&mut env);
+            assert_eq!((&*env["NO_PROXY"], &*env["no_proxy"]), (want_upper, want_lower), "{upper:?} {lower:?}");
+        }
     }
 }

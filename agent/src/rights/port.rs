@@ -4,6 +4,7 @@
 //! taken it, the agent works with another port: only the jobs of the last agent cannot renew their credentials then.
 //! Does not: answer anybody.
 
+use crate::atomic_file;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
@@ -26,7 +27,7 @@ pub async fn listen(data_dir: &Path) -> io::Result<TcpListener> {
         }
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    fs::write(&file, listener.local_addr()?.port().to_string())?;
+    atomic_file::write(&file, listener.local_addr()?.port().to_string().as_bytes())?;
     Ok(listener)
 }
 

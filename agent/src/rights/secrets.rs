@@ -5,11 +5,13 @@
 //! Does not: use the rights of the node.
 //! Source: GetSecretValue (AWS Secrets Manager API Reference), GetParameter (AWS Systems Manager API Reference).
 
-use super::keys::{Failure, JobRole, PATIENCE, RETRY, Refusal, client};
+use super::keys::{JobRole, PATIENCE, RETRY, Refusal, client};
 use super::{SECRETS_DIR, write_for};
+use crate::atomic_file::make_dir;
 use crate::isolation::JobUser;
+use crate::obstacle::Obstacle;
 use crate::runtime::interface::Environment;
-use model::EndCause;
+use model::enums::Service;
 use model::error_chain::error_chain;
 use model::rights::{SecretPlace, SecretService};
 use model::work::Work;
@@ -33,7 +35,7 @@ pub struct Reader<'a> {
 
 impl Reader<'_> {
     /// The values of all secrets of the job, by their places. `is_stopped` says whether the alloc is to stop meanwhile.
-    pub async fn read(&self, work: &Work, is_stopped: impl Fn() -> bool) -> Result<BTreeMap<String, String>, EndCause> {
+    pub async fn read(&self, work: &Work, is_stopped: impl Fn() -> bool) -> Result<BTreeMap<String, String>, Obstacle> {
         let mut values = BTreeMap::new();
         for (name, place) in work.all_secrets() {
             if !values.contains_key(place) {
@@ -45,46 +47,46 @@ impl Reader<'_> {
     }
 
     /// The value of the secret at this place. `what` names it in an error.
-    pub async fn value(&self, what: &str, place: &str, is_stopped: impl Fn() -> bool) -> Result<String, EndCause> {
+    pub async fn value(&self, what: &str, place: &str, is_stopped: impl Fn() -> bool) -> Result<String, Obstacle> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.one(place).await {
                 Ok(value) => return Ok(value),
-                Err(Failure::Passing(why)) if !is_stopped() && Instant::now() <= deadline => {
-                    tracing::warn!(what, why, "a secret cannot be read yet");
+                Err(Obstacle::Service(service, why)) if !is_stopped() && Instant::now() <= deadline => {
+                    tracing::warn!(what, %service, why, "a secret cannot be read yet");
                 }
-                Err(failure) => return Err(failure.about(&format!("{what} cannot be read"))),
+                Err(fault) => return Err(fault.about(&format!("{what} cannot be read"))),
             }
             tokio::time::sleep(RETRY).await;
         }
     }
 
-    async fn one(&self, place: &str) -> Result<String, Failure> {
-        let place: SecretPlace = place.parse().map_err(|e| Failure::Final(format!("its place {e}")))?;
+    async fn one(&self, place: &str) -> Result<String, Obstacle> {
+        let place: SecretPlace = place.parse().map_err(|e| Obstacle::Job(format!("its place {e}")))?;
         let region = place.region.as_deref().or(self.role.source.region.as_deref());
-        let region = region.ok_or_else(|| Failure::Final("the region is not known: give the ARN".to_owned()))?;
+        let region = region.ok_or_else(|| Obstacle::Job("the region is not known: give the ARN".to_owned()))?;
         let call = call_for(&place);
         let answer = self.call(region, &call).await?;
         let found = ["/SecretString", "/Parameter/Value"].iter().find_map(|path| answer.pointer(path)?.as_str());
-        let text = found.map(str::to_owned).ok_or_else(|| Failure::Final("it is not text".to_owned()))?;
+        let text = found.map(str::to_owned).ok_or_else(|| Obstacle::Job("it is not text".to_owned()))?;
         match &place.field {
             None => Ok(text),
             Some(field) => match serde_json::from_str::<Value>(&text) {
                 Ok(Value::Object(mut object)) => match object.remove(field) {
                     Some(Value::String(text)) => Ok(text),
                     Some(other) => Ok(other.to_string()),
-                    None => Err(Failure::Final(format!("it has no field {field}"))),
+                    None => Err(Obstacle::Job(format!("it has no field {field}"))),
                 },
-                _ => Err(Failure::Final(format!("it is not a JSON object, so it has no field {field}"))),
+                _ => Err(Obstacle::Job(format!("it is not a JSON object, so it has no field {field}"))),
             },
         }
     }
 
     /// The answer to a call in this region.
-    pub(crate) async fn call(&self, region: &str, call: &Call) -> Result<Value, Failure> {
+    pub(crate) async fn call(&self, region: &str, call: &Call) -> Result<Value, Obstacle> {
         let http = client()?;
         let access = self.role.credentials(&http).await?;
-        let Call { host, service, variable, target, body } = call;
+        let Call { of, host, service, variable, target, body } = call;
         let endpoint = self.endpoints.get(&format!("AWS_ENDPOINT_URL_{variable}"));
         let endpoint = endpoint.or_else(|| self.endpoints.get("AWS_ENDPOINT_URL")).cloned();
         let url = endpoint.unwrap_or_else(|| format!("https://{host}.{region}.{}", suffix(region)));
@@ -92,21 +94,27 @@ impl Reader<'_> {
         let body = body.to_string().into_bytes();
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", *target)];
         let signed = Signed { region, service, method: "POST", url: &url, headers: &headers, body: &body };
-        let signature = signature(&access, &signed).map_err(Failure::Passing)?;
+        let signature = signature(&access, &signed).map_err(Obstacle::Node)?;
         let request = headers.into_iter().fold(http.post(&url), |request, (name, value)| request.header(name, value));
+        let away = |why: String| Obstacle::Service(*of, why);
         let request = signature.into_iter().fold(request, |request, (name, value)| request.header(name, value));
-        let answer = request.body(body).send().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        let answer = request.body(body).send().await.map_err(|e| error_chain(&e));
+        let failed =
+            || answer.as_ref().ok().map(|a| a.status()).filter(StatusCode::is_server_error).map(|s| s.to_string());
+        self.role.services.note(service, &url, answer.as_ref().err().cloned().or_else(failed).as_deref());
+        let answer = answer.map_err(away)?;
         let status = answer.status();
-        let bytes = answer.bytes().await.map_err(|e| Failure::Passing(error_chain(&e)))?;
+        let bytes = answer.bytes().await.map_err(|e| away(error_chain(&e)))?;
         if !status.is_success() {
-            return Err(refusal(status, &bytes));
+            return Err(refusal(*of, status, &bytes));
         }
-        serde_json::from_slice(&bytes).map_err(|e| Failure::Passing(e.to_string()))
+        serde_json::from_slice(&bytes).map_err(|e| away(e.to_string()))
     }
 }
 
 /// A call of a service of AWS that speaks JSON.
 pub(crate) struct Call {
+    pub of: Service,
     /// The first part of its host.
     pub host: &'static str,
     /// Its name in signatures.
@@ -132,6 +140,7 @@ const PASSING: [&str; 7] = [
 fn call_for(place: &SecretPlace) -> Call {
     match place.service {
         SecretService::SecretsManager => Call {
+            of: Service::Secrets,
             host: "secretsmanager",
             service: "secretsmanager",
             variable: "SECRETS_MANAGER",
@@ -139,6 +148,7 @@ fn call_for(place: &SecretPlace) -> Call {
             body: json!({"SecretId": place.id}),
         },
         SecretService::ParameterStore => Call {
+            of: Service::Secrets,
             host: "ssm",
             service: "ssm",
             variable: "SSM",
@@ -149,19 +159,28 @@ fn call_for(place: &SecretPlace) -> Call {
 }
 
 /// The end of the names of AWS's hosts in this region.
-fn suffix(region: &str) -> &'static str {
+pub(crate) fn suffix(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }
 
 /// Tells a refusal that may pass from one that is final. A signature that AWS does not accept may pass: the node's clock may be
 /// wrong.
-fn refusal(status: StatusCode, body: &[u8]) -> Failure {
+fn refusal(of: Service, status: StatusCode, body: &[u8]) -> Obstacle {
     let said: Refusal = serde_json::from_slice(body).unwrap_or_default();
     let code = said.code.rsplit('#').next().unwrap_or_default().to_owned();
     let why = if said.message.is_empty() { format!("{code} ({status})") } else { format!("{code}: {}", said.message) };
     let passes =
         status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS || PASSING.iter().any(|p| code.contains(p));
-    if passes { Failure::Passing(why) } else { Failure::Final(why) }
+    if passes { Obstacle::Service(of, why) } else { Obstacle::Job(why) }
+}
+
+/// The fault, if a secret that is wanted as a variable cannot be one.
+pub fn unusable(work: &Work, values: &BTreeMap<String, String>) -> Option<Obstacle> {
+    let (name, _) =
+        work.secrets.iter().find(|(_, place)| values.get(*place).is_some_and(|value| value.contains('\0')))?;
+    Some(Obstacle::Job(format!(
+        "the secret {name} has a NUL character, which no variable can have: give it as --secret-file"
+    )))
 }
 
 /// The variables of the job's secrets. A secret that is wanted as a file is written into the directory of the alloc; `seen_at` says
@@ -179,7 +198,7 @@ pub fn variables(
         return Ok(env);
     }
     let files = dir.join(SECRETS_DIR);
-    fs::create_dir(&files)?;
+    make_dir(&files)?;
     // The job may read its files, but cannot make others beside them.
     fs::set_permissions(&files, fs::Permissions::from_mode(0o711))?;
     for (n, (name, place)) in work.secret_files.iter().enumerate() {
@@ -197,16 +216,28 @@ mod tests {
 
     #[test]
     fn what_a_service_refuses_for_good_is_told_apart() {
-        let of = |status: u16, body: &str| refusal(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+        let of =
+            |status: u16, body: &str| refusal(Service::Secrets, StatusCode::from_u16(status).unwrap(), body.as_bytes());
         let denied = r#"{"__type":"AccessDeniedException","Message":"not authorized"}"#;
-        assert_eq!(of(400, denied), Failure::Final("AccessDeniedException: not authorized".into()));
+        assert_eq!(of(400, denied), Obstacle::Job("AccessDeniedException: not authorized".into()));
         let absent = r#"{"__type":"com.amazonaws#ResourceNotFoundException","message":"no such secret"}"#;
-        assert_eq!(of(400, absent), Failure::Final("ResourceNotFoundException: no such secret".into()));
+        assert_eq!(of(400, absent), Obstacle::Job("ResourceNotFoundException: no such secret".into()));
         let skewed = r#"{"__type":"InvalidSignatureException","message":"Signature not yet current"}"#;
         let throttled = r#"{"__type":"ThrottlingException"}"#;
         for (status, body) in [(400, throttled), (400, skewed), (500, ""), (503, "<html>"), (429, "")] {
-            assert!(matches!(of(status, body), Failure::Passing(_)), "{status} {body}");
+            assert!(matches!(of(status, body), Obstacle::Service(Service::Secrets, _)), "{status} {body}");
         }
+    }
+
+    #[test]
+    fn a_secret_with_a_nul_character_is_no_variable_and_may_be_a_file() {
+        let one = || BTreeMap::from([("A".to_owned(), "/a".to_owned())]);
+        let values = |text: &str| BTreeMap::from([("/a".to_owned(), text.to_owned())]);
+        let of = |work: &Work, text: &str| unusable(work, &values(text));
+        let variable = Work { secrets: one(), ..Work::default() };
+        assert!(matches!(of(&variable, "a\0b"), Some(Obstacle::Job(why)) if why.contains("the secret A ")));
+        assert_eq!(of(&variable, "a\nb"), None);
+        assert_eq!(of(&Work { secret_files: one(), ..Work::default() }, "a\0b"), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Gives each job the credentials of its role, on a port of this machine.
 //!
-//! Guarantees: an answer with credentials needs the token of their alloc. The service asks for new ones when two thirds of their
+//! Guarantees: an answer with credentials needs the token of their alloc. However many connections jobs open, the agent keeps
+//! descriptors for its own work. The service asks for new ones when two thirds of their
 //! time are over, even if the node's clock is wrong. `Date` says which time it is in AWS. After an order to stop, the alloc gets no
 //! credentials, even if the service still has valid ones.
 //! Does not: say more to a caller without the token than that it is wrong.
@@ -15,12 +16,14 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::routing::get;
 use axum::{Json, Router};
 use jiff::Timestamp;
+use listener::{Admission, Callers};
 use model::Desired;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{CredentialsRequest, ErrorCode, JobCredentials};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use subtle::ConstantTimeEq;
@@ -77,13 +80,12 @@ impl CredentialsService {
     }
 
     /// Answers jobs until the future is dropped.
-    pub async fn serve(self, listener: TcpListener) {
+    pub async fn serve(self, listener: TcpListener) -> Infallible {
         let path = format!("{PATH}{{alloc_id}}");
         let router = Router::new().route(&path, get(answer)).with_state(Arc::new(self));
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "jobs get no credentials any more: restart the agent");
-        }
-        std::future::pending::<()>().await;
+        // Supervisors run as the owner, so no job keeps another one from its secrets.
+        let admission = Admission::of_this_program(None);
+        listener::serve("credentials of jobs", listener, router, Callers::Everyone, admission).await
     }
 
     /// The credentials of this alloc, for a caller with this token.

@@ -20,6 +20,7 @@ use model::ids::AllocId;
 use model::image::is_image_reference;
 use model::wire::AllocOrder;
 use model::{EndCause, Signal};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -55,8 +56,6 @@ const CLIENT_FAILED: i32 = 125;
 /// The exit codes if the program of the command cannot be run, or is not in the image.
 const CANNOT_RUN: i32 = 126;
 const NO_PROGRAM: i32 = 127;
-/// The exit code if the kernel killed the command.
-const KILLED: i32 = 137;
 
 /// A command that runs containers.
 #[derive(Debug)]
@@ -122,6 +121,10 @@ impl Runtime for ContainerRuntime {
         Path::new("/caches").join(name)
     }
 
+    fn work_path(&self, _on_node: &Path) -> PathBuf {
+        PathBuf::from(WORK_DIR)
+    }
+
     fn alloc_path(&self, _on_node: &Path) -> PathBuf {
         PathBuf::from(ALLOC_PATH)
     }
@@ -136,6 +139,15 @@ impl Runtime for ContainerRuntime {
             .map(str::to_owned)
             .partition(|line| !own.is_empty() && line.ends_with(&own));
         Ok(if lists.is_empty() { all } else { lists })
+    }
+
+    async fn image_id(&self, image: &str) -> io::Result<String> {
+        call(self.program, &["image", "inspect", "--format", "{{.Id}}", "--", image], TIMEOUT).await.map(|id| bare(&id))
+    }
+
+    async fn image_ids(&self) -> io::Result<BTreeSet<String>> {
+        let out = call(self.program, &["image", "ls", "--all", "--quiet", "--no-trunc"], TIMEOUT).await?;
+        Ok(out.lines().map(bare).collect())
     }
 
     async fn pull(&self, image: &str, login: Option<&Path>) -> io::Result<()> {
@@ -165,27 +177,19 @@ impl Runtime for ContainerRuntime {
         Ok(Invocation { program, args, env: variables.by_name, stdin, process: Process::Client(file) })
     }
 
-    fn notify(&self, order: &AllocOrder, _group: i32, signal: Signal) {
-        let (program, name) = (self.program, order.alloc_id.to_string());
-        tokio::spawn(async move {
-            let args = ["kill", "--signal", &signal.to_string(), &name];
-            call(program, &args, TIMEOUT).await.map(drop)
-        });
-    }
-
-    fn begin_stop(&self, order: &AllocOrder, group: i32) {
-        let policy = &order.failure_policy;
-        match policy.ask_signal() {
-            Some(signal) => self.notify(order, group, signal),
-            None => _ = tokio::spawn(stop(self.program, order.alloc_id.to_string(), policy.kill_timeout_s)),
+    /// Sends CONT behind it: a stopped process takes a signal only when it goes on. The order in which they arrive does not matter.
+    fn notify(&self, order: &AllocOrder, signal: Signal) {
+        for signal in [signal, Signal::CONT] {
+            let (program, name) = (self.program, order.alloc_id.to_string());
+            tokio::spawn(async move {
+                let args = ["kill", "--signal", &signal.to_string(), &name];
+                call(program, &args, TIMEOUT).await.map(drop)
+            });
         }
-        // A stopped process takes a signal only when it goes on. The order in which the two signals arrive does not matter.
-        self.notify(order, group, Signal::CONT);
     }
 
-    /// The wait for the client to answer, and 5 s more.
     fn stop_grace(&self) -> Duration {
-        TIMEOUT + Duration::from_secs(5)
+        TIMEOUT
     }
 
     fn end_grace(&self) -> Duration {
@@ -196,13 +200,14 @@ impl Runtime for ContainerRuntime {
         true
     }
 
-    async fn judge(&self, order: &AllocOrder, code: i32, output: &str) -> Option<EndCause> {
+    async fn judge(&self, order: &AllocOrder, code: i32, output: &str, is_out_of_memory: bool) -> Option<EndCause> {
         let name = order.alloc_id.to_string();
         let format = "{{.State.OOMKilled}} {{.State.StartedAt}}";
         // Without an answer the container counts as one that was never started.
         let state = call(self.program, &["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
         let mut words = state.split_whitespace();
-        let is_out_of_memory = words.next() == Some("true");
+        // podman does not know it of groups of version 1, and the agent does not know it if it saw no group.
+        let is_out_of_memory = words.next() == Some("true") || is_out_of_memory;
         let is_started = words.next().is_some_and(|at| at.starts_with("20"));
         self.judged(order, code, output, is_started, is_out_of_memory)
     }
@@ -217,10 +222,11 @@ impl Runtime for ContainerRuntime {
     }
 
     /// The container has the user, the rights and the variables. Its runtime gives them to the command.
-    fn inside(&self, alloc: AllocId, is_terminal: bool, command: &[String]) -> Option<Vec<String>> {
+    fn inside(&self, alloc: AllocId, is_terminal: bool, more: &str, command: &[String]) -> Option<Vec<String>> {
         let options = if is_terminal { &["exec", "--interactive", "--tty"][..] } else { &["exec", "--interactive"] };
         let words = [self.program].into_iter().chain(options.iter().copied()).map(str::to_owned);
-        Some(words.chain([alloc.to_string()]).chain(command.iter().cloned()).collect())
+        let more = ["--env".to_owned(), more.to_owned(), alloc.to_string()];
+        Some(words.chain(more).chain(command.iter().cloned()).collect())
     }
 
     async fn first_process(&self, alloc: AllocId) -> io::Result<Option<FirstProcess>> {
@@ -299,6 +305,7 @@ impl ContainerRuntime {
         if !spec.gpus.is_empty() {
             args.extend((self.gpus)(spec.gpus));
         }
+        args.extend(order.work.entrypoint.iter().flat_map(|program| ["--entrypoint".to_owned(), program.clone()]));
         // No options are read after this.
         args.push("--".to_owned());
         args.push(image.to_owned());
@@ -306,7 +313,7 @@ impl ContainerRuntime {
         args
     }
 
-    /// What the exit code of `run` means if it is not the command's own.
+    /// What the exit code of `run` means if it is not the command's own. It is not 0: a command that succeeds has succeeded.
     fn judged(
         &self,
         order: &AllocOrder,
@@ -315,10 +322,12 @@ impl ContainerRuntime {
         is_started: bool,
         is_out_of_memory: bool,
     ) -> Option<EndCause> {
-        let program = order.work.command.first().cloned().unwrap_or_default();
+        let entrypoint = order.work.entrypoint.as_ref().filter(|program| !program.is_empty());
+        let program = entrypoint.or(order.work.command.first()).cloned().unwrap_or_default();
         if is_started {
-            let (allowed_mib, is_killed) = (order.needs.memory_mib, code == KILLED && is_out_of_memory);
-            let over = is_killed.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
+            let allowed_mib = order.needs.memory_mib;
+            let is_over = allowed_mib > 0 && is_out_of_memory;
+            let over = is_over.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
             return over.or_else(|| init_failed(program, output));
         }
         let own = format!("{}:", self.program);
@@ -381,17 +390,16 @@ fn init_failed(program: String, output: &str) -> Option<EndCause> {
     })
 }
 
+/// The id of an image, of which docker and podman leave out `sha256:` in different places.
+fn bare(id: &str) -> String {
+    id.trim().trim_start_matches("sha256:").to_owned()
+}
+
 /// Half of the memory of this machine: the kernel's default for the size of `/dev/shm`.
 fn half_of_memory_mib() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib >> 11)
-}
-
-/// Stops a container: TERM, then KILL after `kill_timeout_s`. If that fails, the supervisor kills the command.
-async fn stop(program: &str, name: String, kill_timeout_s: u64) -> io::Result<()> {
-    let timeout = TIMEOUT + Duration::from_secs(kill_timeout_s);
-    call(program, &["stop", "-t", &kill_timeout_s.to_string(), &name], timeout).await.map(drop)
 }
 
 async fn call(program: &str, args: &[&str], timeout: Duration) -> io::Result<String> {
@@ -429,7 +437,7 @@ mod tests {
     ) -> Result<Invocation, EndCause> {
         let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
         let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let user = JobUser::own(20_000, vec![30_001]);
+        let user = JobUser { groups: vec![30_001], ..JobUser::own(20_000) };
         let sandbox = Sandbox { mounts: None, cgroup: None, max_tasks: 99 };
         runtime.invocation(&CommandSpec {
             alloc_dir: Path::new("/a"),
@@ -469,6 +477,14 @@ mod tests {
             "--env-file /proc/self/fd/".to_owned(),
         ] {
             assert!(args.contains(&want), "{want} in {args}");
+        }
+        assert!(!args.contains("--entrypoint"), "{args}");
+        for entrypoint in ["/bin/sh", "", "--privileged"] {
+            let work = model::Work { entrypoint: Some(entrypoint.into()), ..order.work.clone() };
+            let order = AllocOrder { work, ..order.clone() };
+            let args = of(&DOCKER, &order, &[], &env).unwrap().args;
+            let at = args.iter().position(|arg| arg == "--entrypoint").unwrap();
+            assert_eq!(args[at + 1..], [entrypoint, "--", "busybox", "true"]);
         }
         assert!(args.ends_with(" -- busybox true"), "{args}");
         assert!(!args.contains("/x.so"), "the values of variables are on no command line: {args}");
@@ -553,8 +569,13 @@ mod tests {
         for code in [1, 125, 126, 127, 137] {
             assert_eq!(kind(code, "docker: permission denied", true, false), None, "{code} is the command's own");
         }
-        assert_eq!(kind(137, "", true, true).as_deref(), Some("over_memory"));
-        assert_eq!(kind(1, "", true, true), None, "another process of the container was killed");
+        for code in [1, 137] {
+            assert_eq!(
+                kind(code, "", true, true).as_deref(),
+                Some("over_memory"),
+                "whichever process was killed: {code}"
+            );
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
 use model::{EndCause, Signal};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
@@ -115,6 +115,11 @@ pub trait Runtime: Debug + Send + Sync {
     /// Where the command finds the cache `name`, which is at `on_node` on the node.
     fn cache_path(&self, name: &str, on_node: &Path) -> PathBuf;
 
+    /// Where the command finds its work directory, which is at `on_node` on the node.
+    fn work_path(&self, on_node: &Path) -> PathBuf {
+        on_node.to_owned()
+    }
+
     /// Where the command finds its token, its secrets and its hosts, which are in the directory `on_node` on the node.
     fn alloc_path(&self, on_node: &Path) -> PathBuf {
         on_node.to_owned()
@@ -126,12 +131,22 @@ pub trait Runtime: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
+    /// The id of this image. An error if the machine does not have it.
+    async fn image_id(&self, image: &str) -> io::Result<String> {
+        Ok(image.to_owned())
+    }
+
+    /// The ids of all images of the machine.
+    async fn image_ids(&self) -> io::Result<BTreeSet<String>> {
+        Ok(BTreeSet::new())
+    }
+
     /// Pulls this image. `login` is a directory with docker's `config.json`.
     async fn pull(&self, _image: &str, _login: Option<&Path>) -> io::Result<()> {
         Ok(())
     }
 
-    /// Removes an image that no container uses.
+    /// Removes this name of an image that no container uses, and the image with its last name.
     async fn remove_image(&self, _image: &str) -> io::Result<()> {
         Ok(())
     }
@@ -139,14 +154,10 @@ pub trait Runtime: Debug + Send + Sync {
     /// How this command is started, or why it cannot be.
     fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, EndCause>;
 
-    /// Sends a signal to the command of this order, and returns at once. `group` is the process group that the supervisor
-    /// started.
-    fn notify(&self, order: &AllocOrder, group: i32, signal: Signal);
+    /// Sends a signal to the first process of the container of this order, and returns at once.
+    fn notify(&self, _order: &AllocOrder, _signal: Signal) {}
 
-    /// Asks a command to stop, and returns at once. The supervisor kills a command that does not stop in time.
-    fn begin_stop(&self, order: &AllocOrder, group: i32);
-
-    /// The time beyond its kill timeout that a command may take to stop.
+    /// How long the client of a container may take to end after everything in the container was killed.
     fn stop_grace(&self) -> Duration {
         Duration::ZERO
     }
@@ -163,12 +174,14 @@ pub trait Runtime: Debug + Send + Sync {
     }
 
     /// What the exit code of the invocation means if it is not the command's own. `output` is the end of what was printed.
-    async fn judge(&self, _order: &AllocOrder, _code: i32, _output: &str) -> Option<EndCause> {
+    /// `is_out_of_memory`: the kernel has killed one of its processes for its memory limit.
+    async fn judge(&self, _order: &AllocOrder, _code: i32, _output: &str, _is_out_of_memory: bool) -> Option<EndCause> {
         None
     }
 
-    /// The command line that runs this command in the container of an alloc; `None` if its command is a process of the machine.
-    fn inside(&self, _alloc: AllocId, _is_terminal: bool, _command: &[String]) -> Option<Vec<String>> {
+    /// The command line that runs this command in the container of an alloc, with this variable more; `None` if its command is a
+    /// process of the machine.
+    fn inside(&self, _alloc: AllocId, _is_terminal: bool, _more: &str, _command: &[String]) -> Option<Vec<String>> {
         None
     }
 

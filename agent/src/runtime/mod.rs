@@ -7,11 +7,12 @@
 
 mod container;
 mod containers;
+pub(crate) mod init;
 pub(crate) mod interface;
 mod process;
 pub(crate) mod pulls;
 
-pub use containers::{Containers, NO_CONTAINERS, Wanted};
+pub use containers::{Containers, NO_CONTAINERS, Pick, Wanted};
 pub use interface::{CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, Process, Runtime};
 
 use serde::de::Error as _;

@@ -9,12 +9,10 @@ use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, start_as};
 use crate::job_command::JobCommand;
 use crate::memory_file::as_stdin_bytes;
-use crate::process_table;
 use crate::runtime::interface::{
     CommandSpec, Environment, Invocation, OTHER_RUNTIME, Process, Runtime, not_passed_on, rejected,
 };
-use model::wire::AllocOrder;
-use model::{EndCause, Signal};
+use model::EndCause;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -63,20 +61,13 @@ impl Runtime for ProcessRuntime {
         let (args, env) = (vec!["as-user".to_owned()], spec.agent_env.clone());
         Ok(Invocation { program: spec.agent_program.to_owned(), args, env, stdin, process: Process::Helper(verdict) })
     }
-
-    fn notify(&self, _order: &AllocOrder, group: i32, signal: Signal) {
-        process_table::notify_group(group, signal);
-    }
-
-    fn begin_stop(&self, order: &AllocOrder, group: i32) {
-        self.notify(order, group, order.failure_policy.ask_signal().unwrap_or(Signal::TERM));
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::protocol::testing::{node_id, order};
+    use model::wire::AllocOrder;
 
     fn invocation(user: Option<&JobUser>) -> Invocation {
         invoke(&order(0, 1), user).unwrap()
@@ -105,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_helper_that_becomes_the_user_gets_no_variable_of_the_job() {
-        let helper = invocation(Some(&JobUser::own(20_000, Vec::new())));
+        let helper = invocation(Some(&JobUser::own(20_000)));
         assert_eq!((helper.program.as_path(), helper.args.join(" ").as_str()), (Path::new("/agent"), "as-user"));
         assert_eq!(helper.env.into_keys().collect::<Vec<_>>(), ["PATH"]);
     }
@@ -121,7 +112,7 @@ mod tests {
     fn a_command_that_belongs_into_an_image_is_not_run_on_the_machine() {
         let order =
             AllocOrder { work: model::Work { image: Some("alpine".into()), ..order(0, 1).work }, ..order(0, 1) };
-        for user in [None, Some(&JobUser::own(20_000, Vec::new()))] {
+        for user in [None, Some(&JobUser::own(20_000))] {
             assert_eq!(invoke(&order, user).unwrap_err(), rejected(OTHER_RUNTIME));
         }
     }

@@ -7,6 +7,7 @@
 //! Does not: see what happens between two looks; each look is about the last second.
 
 use crate::alloc_dir::AllocDir;
+use crate::atomic_file;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +27,7 @@ pub(crate) type GpuLooks = BTreeMap<String, GpuLook>;
 /// Replaces the file. A reader sees the old or the new; a crash may lose both.
 pub(crate) fn write_gpu_looks(looks: &GpuLooks, file: &Path) -> io::Result<()> {
     let new = file.with_extension("new");
-    fs::write(&new, serde_json::to_vec(looks)?)?;
+    atomic_file::write(&new, &serde_json::to_vec(looks)?)?;
     fs::rename(new, file)
 }
 

@@ -15,13 +15,15 @@ mod group;
 mod processes;
 mod text;
 
-pub(crate) use container::ContainerMeter;
 pub(crate) use gpus::{GpuLook, GpuLooks, GpuMeter, write_gpu_looks};
 
 use crate::alloc_dir::AllocDir;
+use crate::runtime::init::InitWatch;
 use crate::scratch::MostScratch;
+use container::ContainerMeter;
 use model::Usage;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -59,11 +61,11 @@ impl Meter {
     }
 
     /// Notes that the command has just begun, in a container if there is one.
-    pub(crate) fn begin(&mut self, container: Option<ContainerMeter>, now: Instant) {
+    pub(crate) fn begin(&mut self, container: Option<Arc<InitWatch>>, now: Instant) {
         (self.began, self.news_at) = (now, now + NEWS);
         self.gpus.begin();
         if let Some(container) = container {
-            self.of = Measured::Container(container);
+            self.of = Measured::Container(ContainerMeter::of(container));
         }
     }
 

@@ -4,7 +4,7 @@
 //! Does not: see a process that ended without being waited for, or count shared pages once: the memory is never too low.
 
 use super::text::{behind, number};
-use crate::process_table::memory_kib as kib_of;
+use process_table::memory_kib as kib_of;
 use std::fs;
 use std::path::Path;
 

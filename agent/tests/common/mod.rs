@@ -19,7 +19,6 @@ use model::wire::{
 };
 use model::{ClientStatus, Desired, FailurePolicy, Needs, Work};
 use nodekeeper_agent::isolation::cgroup;
-use nodekeeper_agent::process_table;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -41,6 +40,8 @@ pub struct ControlPlane {
     pub orders: Vec<AllocOrder>,
     pub incarnations: u32,
     pub must_report: bool,
+    /// Whether the answers say that the node is syncing.
+    pub is_syncing: bool,
     /// Answer every call with this status and body.
     pub refuse: Option<(u16, Value)>,
     pub next_heartbeat_s: f64,
@@ -145,7 +146,7 @@ impl ControlPlane {
         }
         let must_report = std::mem::take(&mut self.must_report);
         let mut answer = json!({
-            "status": "ready", "incarnation": self.incarnation(), "seq": self.seq,
+            "status": if self.is_syncing { "syncing" } else { "ready" }, "incarnation": self.incarnation(), "seq": self.seq,
             "next_heartbeat_s": self.next_heartbeat_s, "intent": if self.drains { "drain" } else { "run" }, "must_report": must_report,
             "follows": self.follows,
         });
@@ -174,7 +175,7 @@ impl ControlPlane {
             self.seq += 1;
         }
         self.reports.push(report);
-        let mut answer = json!({"status": "ready", "seq": self.seq, "accepted": accepted, "refused": []});
+        let mut answer = json!({"status": if self.is_syncing { "syncing" } else { "ready" }, "seq": self.seq, "accepted": accepted, "refused": []});
         if let Some(soon_s) = self.soon_s.filter(|_| self.orders.len() != before) {
             answer["next_heartbeat_s"] = json!(soon_s);
         }

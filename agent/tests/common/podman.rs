@@ -64,7 +64,7 @@ impl Podman {
             std::fs::create_dir_all(root.join(dir)).unwrap();
         }
         super::copy_program(BUSYBOX, &root.join("bin/busybox"));
-        for name in ["sh", "sleep", "id", "cat", "ls", "grep", "readlink", "wc", "stat", "df"] {
+        for name in ["sh", "sleep", "id", "cat", "ls", "grep", "readlink", "wc", "stat", "df", "setsid"] {
             std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
         }
         std::fs::write(root.join("etc/image"), "the image of the test\n").unwrap();

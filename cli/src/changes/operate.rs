@@ -6,6 +6,7 @@
 
 use crate::console::{Cluster, Usage};
 use model::events::{Event, Subject};
+use model::files::bytes_on_disk;
 use model::policy::{Policy, example_json};
 use model::rights::{role_arn, role_name};
 use model::time::Time;
@@ -30,15 +31,30 @@ pub(crate) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
     })
 }
 
-/// Checks that the stored policy accepts these jobs: it must list the role of each, and name a bucket if one has files.
+/// Checks that the stored policy accepts these jobs: it must list the role of each, name a bucket if one has files, and have a size
+/// whose scratch space takes their inputs. No retry rule may ask for a machine that no size offers.
 pub(crate) async fn accepting<'a>(
     cluster: &Cluster,
     jobs: impl IntoIterator<Item = &'a JobSpec>,
 ) -> anyhow::Result<()> {
-    let (mut roles, mut needs_bucket) = (BTreeSet::new(), false);
+    let (mut roles, mut needs_bucket, mut changing, mut inputs) = (BTreeSet::new(), false, Vec::new(), 0);
     for job in jobs {
         roles.extend(job.work.role.as_deref());
         needs_bucket |= job.work.needs_bucket();
+        inputs = inputs.max(bytes_on_disk(&job.work.inputs));
+        let asked = (&job.needs, &job.failure_policy);
+        if changing.last() != Some(&asked) && job.failure_policy.changes(&job.needs) {
+            changing.push(asked);
+        }
+    }
+    if !changing.is_empty() {
+        // Without a policy, the job waits for one, and nothing is known of its sizes.
+        let policy = cluster.store.control().await?.checked_policy().ok();
+        let never = |policy: &Policy| changing.iter().find_map(|(needs, rules)| policy.never_follows(needs, rules));
+        if let Some((rule, why)) = policy.and_then(|(policy, _)| never(&policy)) {
+            let see = "`nodekeeper sizes` shows what the sizes have";
+            return Err(Usage(format!("the retry rule {rule} can never be followed: {why}: {see}")).into());
+        }
     }
     if !roles.is_empty() || needs_bucket {
         let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
@@ -47,6 +63,13 @@ pub(crate) async fn accepting<'a>(
         }
         if needs_bucket && policy.output.s3.is_none() {
             return Err(Usage(NO_BUCKET.to_owned()).into());
+        }
+        if let Some(most) = policy.most_scratch_gib().filter(|most| inputs > most << 30) {
+            let needed = inputs.div_ceil(1 << 30);
+            return Err(Usage(format!(
+                "the inputs of a job take up {needed} GiB on its node, and no size of the policy has more than {most} GiB of scratch space"
+            ))
+            .into());
         }
     }
     Ok(())

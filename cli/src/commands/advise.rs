@@ -11,7 +11,7 @@ use clap::Args;
 use model::machine::memory;
 use model::names::matches;
 use model::policy::{Policy, Size};
-use model::{Job, JobState, Usage, Usd};
+use model::{Capacity, Job, JobState, MachineNeed, Usage, Usd};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -48,8 +48,8 @@ struct Amount {
     memory_mib: u64,
 }
 
-/// The name of jobs, what they asked for, and their GPUs.
-type Group = (String, Amount, u32);
+/// The name of jobs, what they asked for, and their GPUs and other machine needs.
+type Group = (String, Amount, (u32, MachineNeed));
 
 #[derive(Debug, PartialEq, Serialize)]
 struct Advice {
@@ -84,7 +84,7 @@ impl Measured {
         }
         let needs = &job.summary.needs;
         let asked = Amount { vcpus: needs.vcpus, memory_mib: needs.memory_mib };
-        let group = (job.summary.name.unwrap_or_default(), asked, needs.gpus);
+        let group = (job.summary.name.unwrap_or_default(), asked, (needs.gpus, needs.machine.clone()));
         self.by_group.entry(group).or_default().push((usage, needs.nodes));
         self.kept += 1;
     }
@@ -139,7 +139,7 @@ fn percentile_99<T: Copy>(sorted: &[T]) -> Option<T> {
     sorted.get(place.checked_sub(1)?).copied()
 }
 
-fn advice((name, asked, gpus): Group, uses: Vec<(Usage, u32)>, policy: Option<&Policy>) -> Option<Advice> {
+fn advice((name, asked, machine): Group, uses: Vec<(Usage, u32)>, policy: Option<&Policy>) -> Option<Advice> {
     let mut busy: Vec<f64> = uses.iter().filter_map(|(usage, _)| usage.busy_vcpus()).collect();
     busy.sort_by(f64::total_cmp);
     let mut memory: Vec<u64> = uses.iter().filter_map(|(usage, _)| usage.memory_mib).collect();
@@ -150,26 +150,29 @@ fn advice((name, asked, gpus): Group, uses: Vec<(Usage, u32)>, policy: Option<&P
         vcpus: ((used_vcpus - IDLE_VCPU).ceil().max(1.0) as u32).max(1),
         memory_mib: used_memory_mib.map_or(asked.memory_mib, enough),
     };
-    let spare_usd = policy.and_then(|policy| spare(policy, (asked, gpus), suggested, &uses));
+    let spare_usd = policy.and_then(|policy| spare(policy, (asked, &machine), suggested, &uses));
     Some(Advice { name, jobs: uses.len(), asked, used_vcpus, used_memory_mib, suggested, spare_usd })
 }
 
 /// The cost of what the jobs did not need, for as long as they ran: the difference of their shares of the cheapest size that
 /// fits and whose price is known. `None` if there is no such size.
-fn spare(policy: &Policy, (asked, gpus): (Amount, u32), suggested: Amount, uses: &[(Usage, u32)]) -> Option<Usd> {
-    let usable = |size: &Size| size.capacity.memory_mib as f64 * policy.nodes.memory_usable;
-    let fits = |size: &&Size| {
-        let has_gpus = gpus <= size.capacity.gpus && (gpus > 0 || size.capacity.gpus == 0);
-        has_gpus && asked.vcpus <= size.capacity.vcpus && asked.memory_mib as f64 <= usable(size)
-    };
-    let priced = policy.size.iter().filter(fits).filter(|size| !size.price_per_hour.is_zero());
-    let size = priced.min_by_key(|size| size.price_per_hour)?;
+fn spare(
+    policy: &Policy,
+    (asked, (gpus, need)): (Amount, &(u32, MachineNeed)),
+    suggested: Amount,
+    uses: &[(Usage, u32)],
+) -> Option<Usd> {
+    let (arch, usable) = (policy.default_arch(), |size: &Size| policy.usable(size.capacity));
+    let takes = Capacity { vcpus: asked.vcpus, memory_mib: asked.memory_mib, scratch_gib: 0, gpus: *gpus };
+    let fits = |size: &&Size| (*gpus > 0 || size.capacity.gpus == 0) && size.offers(takes, need, (usable(size), arch));
+    let priced = policy.size.iter().filter(fits).map(|size| (size.price_for(need.market), size));
+    let (price, size) = priced.filter(|(price, _)| !price.is_zero()).min_by_key(|(price, _)| *price)?;
     let share = |amount: Amount| {
         let vcpus = f64::from(amount.vcpus) / f64::from(size.capacity.vcpus.max(1));
-        vcpus.max(amount.memory_mib as f64 / usable(size).max(1.0)).min(1.0)
+        vcpus.max(amount.memory_mib as f64 / usable(size).memory_mib.max(1) as f64).min(1.0)
     };
     let hours: f64 = uses.iter().map(|(usage, nodes)| usage.ran_ms as f64 / 3_600_000.0 * f64::from(*nodes)).sum();
-    let dollars = (share(asked) - share(suggested)).max(0.0) * hours * f64::from(size.price_per_hour);
+    let dollars = (share(asked) - share(suggested)).max(0.0) * hours * f64::from(price);
     Usd::try_from(dollars).ok()
 }
 
@@ -196,6 +199,8 @@ mod tests {
     use super::*;
     use model::policy::example_json;
 
+    const NO_GPU: (u32, MachineNeed) = (0, MachineNeed::ANY);
+
     /// 100 jobs of 1 h that kept n hundredths of a vCPU busy, and used n MiB.
     fn uses() -> Vec<(Usage, u32)> {
         let one = |n: u64| Usage { ran_ms: 3_600_000, cpu_ms: n * 36_000, memory_mib: Some(n), ..Usage::default() };
@@ -214,7 +219,7 @@ mod tests {
     #[test]
     fn it_suggests_what_99_of_100_jobs_needed_and_a_margin() {
         let asked = Amount { vcpus: 4, memory_mib: 2048 };
-        let advised = advice(("train".into(), asked, 0), uses(), Some(&policy(0.8))).unwrap();
+        let advised = advice(("train".into(), asked, NO_GPU), uses(), Some(&policy(0.8))).unwrap();
         assert_eq!((advised.jobs, advised.used_vcpus, advised.used_memory_mib), (100, 0.99, Some(99)));
         assert_eq!(advised.suggested, Amount { vcpus: 1, memory_mib: 128 });
         // Half a node was asked for, and an eighth is enough: three eighths of 100 node hours.
@@ -231,13 +236,16 @@ mod tests {
     #[test]
     fn a_price_that_is_not_known_is_not_invented_and_too_little_costs_nothing() {
         let asked = Amount { vcpus: 1, memory_mib: 64 };
-        let of = |policy: Option<&Policy>| advice((String::new(), asked, 0), uses(), policy).unwrap();
+        let of = |policy: Option<&Policy>| advice((String::new(), asked, NO_GPU), uses(), policy).unwrap();
         assert_eq!((of(None).spare_usd, of(Some(&policy(0.0))).spare_usd), (None, None));
         let short = of(Some(&policy(0.8)));
         assert_eq!((short.suggested.memory_mib, short.spare_usd), (128, Some(Usd::ZERO)));
+        let elsewhere = MachineNeed { instance_type: Some("g5.xlarge".into()), ..MachineNeed::ANY };
+        let of_type = advice((String::new(), asked, (0, elsewhere)), uses(), Some(&policy(0.8))).unwrap();
+        assert_eq!(of_type.spare_usd, None, "no size is of the type");
         let huge = Amount { vcpus: 99, memory_mib: 0 };
         assert_eq!(
-            advice((String::new(), huge, 0), uses(), Some(&policy(0.8))).unwrap().spare_usd,
+            advice((String::new(), huge, NO_GPU), uses(), Some(&policy(0.8))).unwrap().spare_usd,
             None,
             "no size fits"
         );
@@ -247,9 +255,9 @@ mod tests {
     fn what_was_not_measured_is_not_advised_on() {
         let nothing = Usage::default();
         let asked = Amount { vcpus: 2, memory_mib: 512 };
-        assert_eq!(advice((String::new(), asked, 0), vec![(nothing, 1)], None), None);
+        assert_eq!(advice((String::new(), asked, NO_GPU), vec![(nothing, 1)], None), None);
         let cpu_only = Usage { ran_ms: 1000, cpu_ms: 1500, ..nothing };
-        let advised = advice((String::new(), asked, 0), vec![(cpu_only, 1)], None).unwrap();
+        let advised = advice((String::new(), asked, NO_GPU), vec![(cpu_only, 1)], None).unwrap();
         assert_eq!((advised.used_memory_mib, advised.suggested), (None, Amount { vcpus: 2, memory_mib: 512 }));
         assert_eq!((percentile_99(&[7]), percentile_99::<u64>(&[])), (Some(7), None));
     }

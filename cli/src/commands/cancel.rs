@@ -26,7 +26,7 @@ const LISTED: usize = 20;
 
 #[derive(Args, Clone, Debug)]
 pub struct CancelArgs {
-    /// The jobs' ids, parts of them, or their names
+    /// The jobs' ids, parts of them, or their names. The name of an array stands for all its jobs, and NAME[3] for number 3
     #[arg(value_name = "JOB")]
     jobs: Vec<String>,
     /// Every job that has not ended
@@ -90,9 +90,14 @@ async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -
     let (mut ids, mut known, mut all) = (Vec::new(), BTreeSet::new(), true);
     let finder = Finder::new(cluster);
     for text in given {
-        match finder.job(text).await {
-            Ok(id) if known.insert(id) => ids.push(id),
-            Ok(_) => {}
+        let found = match finder.jobs(text).await {
+            Ok(one) if one.len() == 1 => Ok(one),
+            // What of an array has ended needs no word, unless all of it has.
+            Ok(array) => not_ended(cluster, text, array).await,
+            Err(e) => Err(e),
+        };
+        match found {
+            Ok(found) => ids.extend(found.into_iter().filter(|id| known.insert(*id))),
             Err(e) => {
                 all = false;
                 writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
@@ -100,6 +105,13 @@ async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -
         }
     }
     Ok((ids, all))
+}
+
+async fn not_ended(cluster: &Cluster, text: &str, array: Vec<JobId>) -> anyhow::Result<Vec<JobId>> {
+    let mut left = cluster.store.jobs_of(array).await?.all()?;
+    left.retain(|job| !job.summary.state.is_ended());
+    anyhow::ensure!(!left.is_empty(), "all jobs of the array {} have ended already", show::one_line(text));
+    Ok(left.iter().map(|job| job.summary.job_id).collect())
 }
 
 /// The jobs that fit the filter, if the person agrees.

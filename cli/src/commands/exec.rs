@@ -83,7 +83,7 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
 
 /// The running alloc that is meant.
 async fn find(context: &mut Context<'_>, cluster: &Cluster, args: &InsideArgs) -> anyhow::Result<Alloc> {
-    let (job_id, only) = Finder::new(cluster).work(&args.id).await?;
+    let (job_id, only) = Finder::new(cluster).work_of_one(&args.id).await?;
     let job = cluster.store.job(job_id).await?.ok_or_else(|| no_job(job_id))?;
     let mut allocs = readable(context.err, cluster.store.allocs_of(&job).await?)?;
     allocs.retain(|alloc| only.is_none_or(|id| alloc.id() == id));

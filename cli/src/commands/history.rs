@@ -94,7 +94,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
 /// The job, alloc or node of a name or of a part of an id.
 async fn find(cluster: &Cluster, text: &str, unknown: Usage) -> anyhow::Result<Subject> {
     let mut finder = Finder::new(cluster);
-    match finder.work(text).await {
+    match finder.work_of_one(text).await {
         Ok((id, alloc)) => return Ok(alloc.map_or(Subject::Job(id), Subject::Alloc)),
         Err(e) if e.is::<NotFound>() => {}
         Err(e) => return Err(e),

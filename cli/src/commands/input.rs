@@ -4,13 +4,13 @@
 //! Does not: pass on data that comes after the submission, or wait for an input that nobody asked for: in cron and CI, standard
 //! input may be a pipe that never ends.
 
-use crate::console::{Context, Usage};
+use crate::console::{Context, Usage, bounded};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::{INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES};
 use nix::poll::{PollFd, PollFlags, poll};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek};
+use std::io::{self, BufRead, BufReader, IsTerminal, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -28,15 +28,9 @@ pub(super) fn open<'a>(input: &'a mut (dyn BufRead + Send), file: &Path) -> io::
 
 /// Reads standard input to its end, and makes it the input of this job.
 pub(super) fn pass_on(context: &mut Context<'_>, spec: &mut JobSpec) -> anyhow::Result<()> {
-    let mut input = Vec::new();
-    (&mut *context.input).take(MAX_COMMAND_BYTES as u64).read_to_end(&mut input)?;
     let most = MAX_COMMAND_BYTES / 4 * 3;
-    if input.len() > most {
-        let why = format!(
-            "standard input is passed on with the job, and has more than {most} bytes: pass it by a file or a URL"
-        );
-        return Err(Usage(why).into());
-    }
+    let input = bounded::bytes(&mut *context.input, "standard input", most as u64)
+        .map_err(|e| e.context("it becomes a part of the job: give more by --in or a URL"))?;
     spec.env.insert(INPUT_VARIABLE.to_owned(), BASE64_STANDARD.encode(input));
     Ok(())
 }
@@ -75,7 +69,7 @@ fn has_data(mut file: File) -> std::io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Write, pipe};
+    use std::io::{Read, Write, pipe};
     use std::os::fd::OwnedFd;
 
     #[test]

@@ -13,7 +13,7 @@ use super::job_line::{self, Follows};
 use super::submit::{self, SubmitArgs};
 use super::{followed, input};
 use crate::changes::operate::{accepting, retention};
-use crate::console::{Cluster, Context, Outcome, Usage, show};
+use crate::console::{Cluster, Context, Outcome, Usage, bounded, show};
 use crate::view::find::Finder;
 use anyhow::Context as _;
 use model::array::Array;
@@ -44,9 +44,8 @@ struct Line {
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
-    let mut bytes = Vec::new();
-    let read = input::open(&mut *context.input, file).and_then(|mut lines| lines.read_to_end(&mut bytes));
-    read.with_context(|| format!("{shown} cannot be read"))?;
+    let lines = input::open(&mut *context.input, file).with_context(|| format!("{shown} cannot be read"))?;
+    let bytes = bounded::bytes(lines, &shown, bounded::MOST_OF_MANY)?;
     let (defaults, files) = args.job.spec(&args.command)?;
     files.refuse_other_jobs()?;
     let lines = understand(&bytes, &defaults, &shown)?;
@@ -121,27 +120,17 @@ fn refuse(shown: &str, mistakes: Vec<(usize, String)>) -> Result<(), Usage> {
         return Ok(());
     }
     let told: Vec<String> =
-        mistakes.iter().take(TOLD).map(|(line, what)| format!("line {line}: {}", show::one_line(what))).collect();
+        mistakes.iter().take(TOLD).map(|(line, what)| format!("line {line}: {}", show::brief(what))).collect();
     let more = mistakes.len().saturating_sub(TOLD);
     let more = if more > 0 { format!("; and {more} more lines") } else { String::new() };
     Err(Usage(format!("nothing of {shown} was submitted: {}{more}", told.join("; "))))
-}
-
-/// The text of a file without the byte order mark that some editors write.
-pub(super) fn text<'b>(bytes: &'b [u8], shown: &str) -> Result<&'b str, Usage> {
-    let is_utf16 = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
-    let text = std::str::from_utf8(bytes).map_err(|_| {
-        let is = if is_utf16 { "is text in UTF-16: save it as UTF-8" } else { "is not text in UTF-8" };
-        Usage(format!("{shown} {is}"))
-    })?;
-    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
 /// The jobs of a file. Empty lines and lines that begin with `#` are left out.
 fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<Vec<Line>> {
     let Value::Object(defaults) = serde_json::to_value(defaults)? else { anyhow::bail!("a job is not an object") };
     let (mut lines, mut mistakes) = (Vec::new(), Vec::new());
-    for (line, number) in text(bytes, shown)?.lines().zip(1..) {
+    for (line, number) in bounded::text(bytes, shown)?.lines().zip(1..) {
         if line.trim().is_empty() || line.trim_start().starts_with('#') {
             continue;
         }
@@ -443,9 +432,6 @@ mod tests {
     fn a_mark_before_the_text_is_no_part_of_it() {
         assert_eq!(of("\u{feff}{}\n{}\n").unwrap().len(), 2);
         assert_eq!(of("\u{feff}# jobs\r\n{}\r\n").unwrap().len(), 1);
-        let utf16: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
-        assert_eq!(text(&utf16, "f").unwrap_err().to_string(), "f is text in UTF-16: save it as UTF-8");
-        assert_eq!(text(b"{\xe9}", "f").unwrap_err().to_string(), "f is not text in UTF-8");
     }
 
     #[test]

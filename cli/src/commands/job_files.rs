@@ -4,21 +4,22 @@
 //! before anything is stored. `--workdir` leaves out what an ignore file names.
 //! Does not: store again what was stored lately (`FRESH`), or follow symbolic links: a link is kept as it is.
 
-use super::followed::follow;
+use super::followed::{self, follow};
 use crate::changes::operate::NO_BUCKET;
 use crate::console::{Cluster, Context, Usage, show};
 use crate::view::find::Finder;
 use crate::view::usage::bytes_text;
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::{ArgAction, Args};
 use files::{Digest, Digesting, LeftOut, Packed, TreeWriter, digest_of, pack_folder};
 use ignore::WalkBuilder;
 use jiff::fmt::rfc2822::DateTimeParser;
-use model::files::{Content, Form, Inputs, MAX_CONTENT_BYTES, Output, Source, WORK_DIRECTORY, is_name};
+use model::array::Array;
+use model::files::{Content, Form, Inputs, MAX_CONTENT_BYTES, Output, Pattern, Source, WORK_DIRECTORY, is_name};
 use model::policy::Policy;
 use model::stored::S3Place;
 use model::time::{Span, Time};
-use model::{AfterEnd, JobSpec, Work};
+use model::{AfterEnd, Job, JobSpec, Work};
 use s3::S3Error;
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -35,20 +36,24 @@ const LARGE: u64 = 16 << 20;
 const IGNORE_FILE: &str = ".nodekeeperignore";
 /// What `--workdir` always leaves out.
 const LEFT_OUT: [&str; 2] = [".git", ".nodekeeper"];
+/// What the root of a repository has.
+const REPOSITORY: [&str; 2] = [".git", ".jj"];
 
 /// The files of a job, as options.
 #[derive(Args, Clone, Debug)]
 pub(super) struct FileOptions {
     /// A file or a folder for the work directory of the job: a local path; s3://BUCKET/KEY, read with the role of the job; or
-    /// job:JOB/PATH, an output of an earlier job (--out), which this job then follows. NAME is its path in the work directory, by
-    /// default the same as here. NAME comes after the last =, so a KEY with a = needs a NAME. May be given several times
+    /// job:JOB/PATH, an output of an earlier job (--out), which this job then follows; of an array, a folder that has the output of
+    /// each job by its number. NAME is its path in the work directory, by default the same as here. NAME comes after the last =, so
+    /// a KEY with a = needs a NAME. May be given several times
     #[arg(long = "in", value_name = "FROM[=NAME]", action = ArgAction::Append)]
     inputs: Vec<String>,
-    /// Make the content of this folder the work directory of the job, without what .gitignore and .nodekeeperignore name
+    /// Make the content of this folder the work directory of the job, without what git ignores there (by any .gitignore of the
+    /// repository, .git/info/exclude or the person's own excludes) and what .nodekeeperignore names
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
-    /// A file or a folder of the work directory that is kept when the command has succeeded; if it is missing, the job fails.
-    /// `nodekeeper fetch` gets it. With s3://BUCKET/KEY it is stored there, with the role of the job. May be given several times
+    /// A file or a folder of the work directory that is kept when the command has succeeded; if it is missing, the job fails. A pattern
+    /// in quotes, such as 'results/*.csv', keeps all that it names then, and at least one. `nodekeeper fetch` gets it. With s3://BUCKET/KEY it is stored there, with the role of the job. May be given several times
     #[arg(long = "out", value_name = "PATH[=S3]", action = ArgAction::Append, value_parser = output)]
     outputs: Vec<Output>,
     /// Keep the outputs that exist also when the command has failed
@@ -60,7 +65,9 @@ fn output(text: &str) -> Result<Output, String> {
     let Output { path, to } = text.parse().map_err(|e: model::files::BadFile| e.to_string())?;
     let path = plain(&path);
     if !is_name(&path) {
-        return Err("the path must be relative to the work directory and without `..`".to_owned());
+        return Err(
+            "the path must be relative to the work directory, without `..` and names of more than 255 bytes".to_owned()
+        );
     }
     Ok(Output { path, to })
 }
@@ -116,7 +123,9 @@ impl Files {
         if let Some(output) = from.strip_prefix("job:") {
             let parts = output.split_once('/').map(|(job, path)| (job, plain(path)));
             let (job, path) = parts.ok_or_else(|| Usage(format!("{option}: it must be job:JOB/PATH")))?;
-            let name = name.map_or_else(|| path.clone(), plain);
+            // What a pattern names has its own names in the work directory.
+            let own = || Pattern::of(&path).map_or_else(|| path.clone(), |_| WORK_DIRECTORY.to_owned());
+            let name = name.map_or_else(own, plain);
             self.from_jobs.push((name, job.to_owned(), path));
             return Ok(());
         }
@@ -188,18 +197,34 @@ impl Files {
         spec: &mut JobSpec,
     ) -> anyhow::Result<()> {
         for (name, given, path) in &self.from_jobs {
-            let job_id = finder.job(given).await?;
-            let Some(job) = cluster.store.job(job_id).await? else { bail!("job {job_id} is not stored") };
-            if !job.work.outputs.iter().any(|output| output.path == *path) {
-                let kept: Vec<&str> = job.work.outputs.iter().map(|output| output.path.as_str()).collect();
-                let kept = if kept.is_empty() { "nothing".to_owned() } else { kept.join(", ") };
-                bail!("job {} keeps no {path}: it keeps {kept} (submit --out)", show::one_line(given));
+            let meant = finder.meant(given).await?;
+            let jobs = cluster.store.jobs_of(meant.ids.iter().copied()).await?.all()?;
+            let (shown, count) = (show::one_line(given), meant.array(&jobs));
+            ensure!(!jobs.is_empty(), "job {shown} is not stored");
+            let missing = count.map_or(0, |count| count.saturating_sub(jobs.len()));
+            ensure!(
+                missing == 0,
+                "{} of the array {shown}: not stored any more; give job:{shown}[N]/{path} for the others",
+                show::several(missing, "job")
+            );
+            for job in &jobs {
+                let job_id = job.summary.job_id;
+                keeps(job, &shown, path)?;
+                // Of several jobs or members, the input is a folder with what each of them made.
+                let number = count.map(|_| Array::number(job_id).to_string());
+                for member in 0..job.summary.needs.nodes {
+                    let of_member = (job.summary.needs.nodes > 1).then(|| format!("member-{member}"));
+                    let source = Source::Output { job_id, member, path: path.clone() };
+                    add(&mut spec.work.inputs, below(name, [number.clone(), of_member]), source)?;
+                }
+                follow(&mut spec.after, job_id, AfterEnd::Success);
             }
-            let source = Source::Output { job_id, member: 0, path: path.clone() };
-            add(&mut spec.work.inputs, name.clone(), source)?;
-            follow(&mut spec.after, job_id, AfterEnd::Success);
         }
-        Ok(())
+        if self.from_jobs.is_empty() {
+            return Ok(());
+        }
+        // The files of a job that has ended otherwise never come.
+        followed::check(cluster, &spec.after).await
     }
 
     /// Stores the local files that are not stored yet.
@@ -225,6 +250,23 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// Refuses a job that does not keep this output.
+fn keeps(job: &Job, shown: &str, path: &str) -> anyhow::Result<()> {
+    if job.work.outputs.iter().any(|output| output.path == path) {
+        return Ok(());
+    }
+    let kept: Vec<&str> = job.work.outputs.iter().map(|output| output.path.as_str()).collect();
+    let kept = if kept.is_empty() { "nothing".to_owned() } else { kept.join(", ") };
+    bail!("job {shown} keeps no {path}: it keeps {kept} (submit --out)")
+}
+
+/// The name with these parts behind it. The work directory itself is no part of a name.
+fn below(name: &str, parts: [Option<String>; 2]) -> String {
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let name = Some(name.to_owned()).filter(|name| name != WORK_DIRECTORY || parts.is_empty());
+    name.into_iter().chain(parts).collect::<Vec<_>>().join("/")
 }
 
 fn add(inputs: &mut Inputs, name: String, source: Source) -> Result<(), Usage> {
@@ -300,19 +342,31 @@ fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<Packed>) -> 
     Ok(Upload { path: archive.to_path_buf(), left_out, _archive: Some(archive), ..upload })
 }
 
-/// Packs a folder without what its ignore files name.
+/// Packs a folder without what git ignores there, by whatever rule, and what [`IGNORE_FILE`] names.
 fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
+    let dir = &dir.canonicalize()?;
     if !dir.metadata()?.is_dir() {
         return Err(io::Error::from(io::ErrorKind::NotADirectory));
     }
+    // Outside of a repository, nothing above the folder counts: a .gitignore there is about something else.
+    let is_root = |dir: &&Path| REPOSITORY.iter().any(|name| dir.join(name).exists());
+    let root = dir.ancestors().find(is_root);
     let mut walk = WalkBuilder::new(dir);
-    walk.standard_filters(false).git_ignore(true).require_git(false).add_custom_ignore_filename(IGNORE_FILE);
+    walk.standard_filters(false).git_ignore(true).git_exclude(true).add_custom_ignore_filename(IGNORE_FILE);
+    walk.git_global(root.is_some())
+        .parents(root.is_some())
+        .require_git(root.is_some())
+        .current_dir(root.unwrap_or(dir));
     walk.filter_entry(|entry| !LEFT_OUT.iter().any(|name| entry.file_name() == *name));
     walk.sort_by_file_name(|a, b| a.cmp(b));
     let mut tree = TreeWriter::new(Digesting::new(BufWriter::new(to)));
     let mut left_out = LeftOut::default();
     for entry in walk.build() {
-        let entry = entry.map_err(io::Error::other)?;
+        let entry = match entry {
+            // An ignore file has a line that is no rule. Its other rules count.
+            Err(e) if e.io_error().is_none() => continue,
+            entry => entry.map_err(io::Error::other)?,
+        };
         let Ok(name) = entry.path().strip_prefix(dir) else { continue };
         let Some(kind) = entry.file_type().filter(|_| entry.depth() > 0) else { continue };
         let mode = entry.metadata().map_err(io::Error::other)?.permissions().mode();
@@ -353,8 +407,10 @@ pub(super) fn warn_of_forgotten(context: &mut Context<'_>, spec: &JobSpec) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
+    use files::Beneath;
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::time::SystemTime;
 
     #[test]
     fn a_local_input_keeps_its_path_where_that_is_possible() {
@@ -374,14 +430,115 @@ mod tests {
         assert!(output("../a").is_err());
     }
 
+    /// The names of what a folder has when it is packed as a work directory.
+    fn packed(dir: &Path) -> Vec<String> {
+        let packed = folder(dir, pack_unignored).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let into = Beneath::new(out.path(), SystemTime::UNIX_EPOCH).unwrap();
+        files::unpack(&mut File::open(&packed.path).unwrap(), &into).unwrap();
+        let mut found = Vec::new();
+        let root = File::open(out.path()).unwrap();
+        let all = |_: &Path| files::Selected::All;
+        files::walk(&root, &mut files::Allowance::default(), all, &mut |_, path, _, is| {
+            if !matches!(is, files::Found::Folder) {
+                found.push(path.display().to_string());
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(folder(dir, pack_unignored).unwrap().content, packed.content, "and always the same");
+        found
+    }
+
+    fn write(dir: &Path, name: &str, text: &str) {
+        let path = dir.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// What there is besides, by paths and texts, and what is packed.
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
+
+    /// What is in `a/work`, given what else there is.
     #[test]
-    fn the_work_directory_is_packed_without_what_is_ignored() {
+    fn the_work_directory_is_packed_without_what_git_ignores_by_any_rule() {
+        let work = ["a/work/.env", "a/work/b", "a/work/sub/.env", "a/work/sub/b"];
+        let all = ["#env", "b", "sub/#env", "sub/b"];
+        // In what is packed, `#` stands for a point.
+        let cases: [Case<'_>; 19] = [
+            ("no repository", &[], &all),
+            ("a rule in it, without a repository", &[("a/work/.gitignore", ".env")], &["#gitignore", "b", "sub/b"]),
+            ("a rule above it, without a repository", &[("a/.gitignore", "*"), (".gitignore", "*")], &all),
+            ("a rule at the root", &[(".git/HEAD", ""), (".gitignore", ".env")], &["b", "sub/b"]),
+            ("a rule between", &[(".git/HEAD", ""), ("a/.gitignore", ".env")], &["b", "sub/b"]),
+            (
+                "an anchored rule above",
+                &[(".git/HEAD", ""), (".gitignore", "/a/work/.env")],
+                &["b", "sub/#env", "sub/b"],
+            ),
+            ("an anchored rule for elsewhere", &[(".git/HEAD", ""), (".gitignore", "/.env\n/work/b")], &all),
+            ("a rule above the repository", &[("a/.git/HEAD", ""), (".gitignore", "*")], &all),
+            (
+                "it is the repository",
+                &[("a/work/.git/HEAD", ""), ("a/.gitignore", "*"), ("a/work/.gitignore", "b")],
+                &["#env", "#gitignore", "sub/#env"],
+            ),
+            (
+                "a negation below",
+                &[(".git/HEAD", ""), (".gitignore", ".env"), ("a/work/sub/.gitignore", "!.env")],
+                &["b", "sub/#env", "sub/#gitignore", "sub/b"],
+            ),
+            (
+                "a negation above does not count",
+                &[(".git/HEAD", ""), (".gitignore", "!.env"), ("a/.gitignore", ".env")],
+                &["b", "sub/b"],
+            ),
+            ("a folder", &[(".git/HEAD", ""), (".gitignore", "sub/")], &["#env", "b"]),
+            ("the repository's own excludes", &[(".git/info/exclude", ".env"), (".git/HEAD", "")], &["b", "sub/b"]),
+            ("excludes come behind rules", &[(".git/info/exclude", ".env"), (".gitignore", "!.env")], &all),
+            (
+                "a worktree",
+                &[
+                    (".git", "gitdir: DIR/main/.git/worktrees/w"),
+                    ("main/.git/worktrees/w/commondir", "../.."),
+                    ("main/.git/info/exclude", ".env"),
+                ],
+                &["b", "sub/b"],
+            ),
+            (
+                "a repository in it has its own rules",
+                &[
+                    (".git/HEAD", ""),
+                    (".gitignore", ".env"),
+                    ("a/work/sub/.git/HEAD", ""),
+                    ("a/work/sub/.gitignore", "b"),
+                ],
+                &["b", "sub/#env", "sub/#gitignore"],
+            ),
+            ("our own file, above too", &[(".git/HEAD", ""), (".nodekeeperignore", ".env")], &["b", "sub/b"]),
+            (
+                "our own file is stronger",
+                &[(".git/HEAD", ""), (".gitignore", ".env"), ("a/work/.nodekeeperignore", "!.env")],
+                &["#env", "#nodekeeperignore", "b", "sub/#env", "sub/b"],
+            ),
+            ("a text that is no rule", &[(".git/HEAD", ""), (".gitignore", "[\n.env")], &["b", "sub/b"]),
+        ];
+        for (what, others, expected) in cases {
+            let dir = tempfile::tempdir().unwrap();
+            work.iter().for_each(|name| write(dir.path(), name, ""));
+            let here = dir.path().to_str().unwrap();
+            others.iter().for_each(|(name, text)| write(dir.path(), name, &text.replace("DIR", here)));
+            let expected: Vec<String> = expected.iter().map(|name| name.replace('#', ".")).collect();
+            assert_eq!(packed(&dir.path().join("a/work")), expected, "{what}");
+            let link = dir.path().join("link");
+            symlink("a/work", &link).unwrap();
+            assert_eq!(packed(&link), expected, "{what}, by a link");
+        }
+    }
+
+    #[test]
+    fn the_work_directory_is_packed_without_repositories_and_our_own_folder() {
         let dir = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| {
-            let path = dir.path().join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
         for (name, text) in [
             (".gitignore", "*.log\n/target/\n"),
             (".nodekeeperignore", "data/big\n"),
@@ -394,21 +551,13 @@ mod tests {
             (".git/config", ""),
             (".nodekeeper/env", "secret"),
         ] {
-            write(name, text);
+            write(dir.path(), name, text);
         }
         symlink("run.py", dir.path().join("link")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("data/socket")).unwrap();
-        let packed = folder(dir.path(), pack_unignored).unwrap();
-        assert_eq!(packed.left_out.to_string(), "its pipes, sockets and devices: data/socket");
-        let out = tempfile::tempdir().unwrap();
-        files::unpack(&mut File::open(&packed.path).unwrap(), out.path()).unwrap();
-        let mut found: Vec<String> = fs::read_dir(out.path())
-            .unwrap()
-            .chain(fs::read_dir(out.path().join("data")).unwrap())
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        found.sort();
-        assert_eq!(found, [".gitignore", ".hidden", ".nodekeeperignore", "data", "link", "run.py", "small"]);
-        assert_eq!(folder(dir.path(), pack_unignored).unwrap().content, packed.content, "and always the same");
+        let left_out = folder(dir.path(), pack_unignored).unwrap().left_out.to_string();
+        assert_eq!(left_out, "its pipes, sockets and devices: data/socket");
+        let names = [".gitignore", ".hidden", ".nodekeeperignore", "data/small", "link", "run.py"];
+        assert_eq!(packed(dir.path()), names);
     }
 }

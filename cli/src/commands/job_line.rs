@@ -41,7 +41,7 @@ const FIELDS: &[(Form, &str)] = &[
     (Form::Measured("_mib", amounts::mebibytes), "memory"),
     (Form::Measured("_s", amounts::seconds), "kill_timeout lost_after stop_notice timeout"),
     (Form::Pack, "pack"),
-    (Form::Text, "gpu_type image instance_type name registry_login role stop_signal"),
+    (Form::Text, "entrypoint gpu_type image instance_type name registry_login role stop_signal"),
     (Form::TextTable, "env inputs secret_files secrets ulimits"),
     (Form::Texts, "caches outputs require retry"),
     (Form::Whole, "array_limit gpu_memory_gib gpus kill_timeout_s lost_after_s memory_mib nodes priority"),
@@ -332,6 +332,7 @@ mod tests {
             work: Work {
                 command: vec!["a".into(), "b".into()],
                 image: Some("alpine".into()),
+                entrypoint: Some("/bin/sh".into()),
                 image_digest: None,
                 registry_login: Some("/login".into()),
                 caches: vec!["c".into()],

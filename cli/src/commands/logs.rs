@@ -10,7 +10,7 @@ use super::output_printer::Route;
 use super::output_reader::Until;
 use super::output_stream::{OutputStream, POLL};
 use crate::console::{Cluster, Context, Outcome, show};
-use crate::view::find::{Finder, no_job, short, short_alloc};
+use crate::view::find::{Finder, is_array, no_job, short, short_alloc};
 use clap::Args;
 use model::ids::AllocId;
 use model::output::Stream;
@@ -24,7 +24,8 @@ use std::collections::BTreeSet;
     after_help = "Exit codes: 0 all of the output was printed, 74 a part of it is missing, 1 and 2 as everywhere."
 )]
 pub struct LogsArgs {
-    /// The id of a job or of one alloc, a part of it, or the job's name
+    /// The id of a job or of one alloc, a part of it, or the job's name. Of an array, the output of each job, in the order of their
+    /// numbers; NAME[3] is number 3
     #[arg(value_name = "JOB")]
     id: String,
     /// Go on until the job ends
@@ -65,26 +66,47 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     if let Some(element) = args.element {
         return element_logs(context, &cluster, args, element).await;
     }
-    let (job_id, only) = Finder::new(&cluster).work(&args.id).await?;
-    let job = cluster.store.job(job_id).await?.ok_or_else(|| no_job(job_id))?;
-    let mut allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
-    let ids = ids_of(&allocs);
-    if let Some(id) = only {
-        allocs.retain(|alloc| alloc.id() == id);
-        anyhow::ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
+    let (jobs, only) = Finder::new(&cluster).work(&args.id).await?;
+    if args.follow && jobs.len() > 1 {
+        return Err(is_array(&args.id, &jobs).context("--follow follows one job"));
+    }
+    let (mut outcome, mut all) = (Outcome::Done, Vec::new());
+    for job_id in &jobs {
+        let job = cluster.store.job(*job_id).await?.ok_or_else(|| no_job(*job_id))?;
+        let mut allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+        let ids = ids_of(&allocs);
+        if let Some(id) = only {
+            allocs.retain(|alloc| alloc.id() == id);
+            anyhow::ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
+        }
+        if args.json {
+            all.extend(allocs.iter().map(log));
+        } else if args.follow {
+            let member = only.map(|id| id.member).or(args.member).unwrap_or(0);
+            return follow(context, &cluster, job, (allocs, ids), args, member).await;
+        } else if let missing @ Outcome::Code(_) = of_job(context, &cluster, &job, (allocs, ids), args, only).await? {
+            outcome = missing;
+        }
     }
     if args.json {
-        show::json(context.out, &allocs.iter().map(log).collect::<Vec<_>>())?;
-        return Ok(Outcome::Done);
+        show::json(context.out, &all)?;
     }
-    if args.follow {
-        let member = only.map(|id| id.member).or(args.member).unwrap_or(0);
-        return follow(context, &cluster, job, (allocs, ids), args, member).await;
-    }
+    Ok(outcome)
+}
+
+/// Prints the output of the newest alloc of each member of a job, or of the alloc that is named.
+async fn of_job(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    job: &Job,
+    (allocs, ids): (Vec<Alloc>, BTreeSet<AllocId>),
+    args: &LogsArgs,
+    only: Option<AllocId>,
+) -> anyhow::Result<Outcome> {
+    let (job_id, all) = (job.summary.job_id, allocs.len());
     if allocs.is_empty() {
-        writeln!(context.err, "nothing has run yet: `nodekeeper job {}` says why", show::one_line(&args.id))?;
+        writeln!(context.err, "nothing has run yet: `nodekeeper job {}` says why", short(job_id))?;
     }
-    let all = allocs.len();
     let shown: Vec<Alloc> =
         last_allocs(allocs).filter(|alloc| args.member.is_none_or(|member| alloc.id().member == member)).collect();
     if let (Some(newest), true) = (shown.first(), only.is_none() && all > shown.len() && args.member.is_none()) {
@@ -100,9 +122,9 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
         head(context, &alloc)?;
         let others = ids.iter().copied().filter(|id| *id != alloc.id()).collect();
         let member = alloc.id().member;
-        let mut stream = OutputStream::new(&cluster, member, Until::Now, others, args.route());
+        let mut stream = OutputStream::new(cluster, member, Until::Now, others, args.route());
         stream.lines = args.tail;
-        if let missing @ Outcome::Code(_) = stream.print(context, &job).await? {
+        if let missing @ Outcome::Code(_) = stream.print(context, job).await? {
             outcome = missing;
         }
     }

@@ -42,8 +42,9 @@ pub(super) async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -
             writeln!(context.out, "size {}: {types}, {market}, from {name} at {from} an hour", several.name)?;
         }
     }
-    for fault in catalogue::faults(&policy, now) {
-        writeln!(context.err, "{}", fault.says)?;
+    let faults = catalogue::faults(&policy, now).into_iter().map(|fault| fault.says);
+    for says in faults.chain(catalogue::remarks(&policy)) {
+        writeln!(context.err, "{says}")?;
     }
     Ok(())
 }

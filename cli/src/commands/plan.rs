@@ -6,7 +6,7 @@
 
 use super::{input, policy, what_if};
 use crate::console::show::{self, Rows, counted};
-use crate::console::{Context, Outcome};
+use crate::console::{Context, Outcome, bounded};
 use crate::view::find::short;
 use crate::view::next::on_refusing;
 use anyhow::Context as _;
@@ -162,10 +162,9 @@ fn states(
     err: &mut dyn Write,
 ) -> anyhow::Result<Outcome> {
     let mut all = true;
-    let mut line = Vec::new();
     for number in 1u64.. {
-        line.clear();
-        if lines.read_until(b'\n', &mut line).context("the states cannot be read")? == 0 {
+        let line = bounded::line(lines, bounded::MOST_OF_MANY).context("the states cannot be read")?;
+        if line.is_empty() {
             break;
         }
         if line.trim_ascii().is_empty() {
@@ -180,7 +179,7 @@ fn states(
             }
             Err(e) => {
                 all = false;
-                writeln!(err, "nodekeeper: line {number}: {}", show::one_line(&format!("{e:#}")))?;
+                writeln!(err, "nodekeeper: line {number}: {}", show::brief(&format!("{e:#}")))?;
             }
         }
     }

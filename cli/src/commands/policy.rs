@@ -6,9 +6,9 @@
 //! kept.
 //! Does not: decide what is valid; `model::policy` does. Keep comments: the stored policy has none.
 
-use super::{job_file, offers, strict_json};
+use super::{offers, strict_json};
 use crate::changes::operate::{BY_OPERATOR, record_event};
-use crate::console::{Cluster, Context, Outcome, show};
+use crate::console::{Cluster, Context, Outcome, bounded, show};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use model::ActionName;
@@ -75,6 +75,13 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
             let sizes = show::several(policy.size.len() + policy.several.len(), "size");
             let max = show::several(policy.nodes.max, "node");
             writeln!(context.out, "{} is valid: {sizes}, at most {max}", args.file.display())?;
+            if policy.launch.subnets.len() > 1 {
+                writeln!(
+                    context.out,
+                    "launch.subnets: EC2 takes one subnet of a zone in a launch call; `nodekeeper sizes --file` says in which zones \
+                     they are"
+                )?;
+            }
             Ok(Outcome::Done)
         }
         PolicyCommand::Set(args) => set(context, args).await,
@@ -85,14 +92,12 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
 }
 
 pub(crate) fn read(file: &Path) -> anyhow::Result<Policy> {
-    let shown = file.display();
-    let bytes = std::fs::read(file).with_context(|| format!("{shown} cannot be read"))?;
-    let text = job_file::text(&bytes, &shown.to_string())?;
+    let (shown, text) = (file.display(), bounded::file(file)?);
     let policy = if file.extension().is_some_and(|e| e == "json") {
-        let document = strict_json::parse(text).with_context(|| format!("{shown} is not JSON"))?;
+        let document = strict_json::parse(&text).with_context(|| format!("{shown} is not JSON"))?;
         Policy::from_json(&document)
     } else {
-        Policy::from_toml(text)
+        Policy::from_toml(&text)
     };
     policy.with_context(|| format!("{shown} is not usable"))
 }
@@ -149,7 +154,7 @@ async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<Outc
     std::fs::write(file.path(), &text)?;
     let document = loop {
         open(editor, file.path())?;
-        let edited = std::fs::read_to_string(file.path())?;
+        let edited = bounded::file(file.path())?;
         if edited == text {
             writeln!(context.out, "nothing changed")?;
             return Ok(Outcome::Done);

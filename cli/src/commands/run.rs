@@ -13,7 +13,7 @@ use super::output_stream::{OutputStream, POLL, tail};
 use super::submit::{self, JobOptions};
 use crate::changes::cancel;
 use crate::changes::operate::retention;
-use crate::console::{Cluster, Context, Outcome, Usage, is_yes, show};
+use crate::console::{Cluster, Context, Outcome, Usage, bounded, is_yes, show};
 use crate::view::find::short;
 use clap::Args;
 use model::ids::JobId;
@@ -79,9 +79,10 @@ fn listen() -> std::io::Result<UnboundedReceiver<Heard>> {
 /// Reads lines in a thread: a read of the terminal cannot be cancelled, and must not keep the program from ending.
 fn read_lines(hear: UnboundedSender<Heard>) {
     std::thread::spawn(move || {
-        let mut line = String::new();
-        while std::io::stdin().read_line(&mut line).is_ok_and(|n| n > 0) {
-            if hear.send(Heard::Line(std::mem::take(&mut line))).is_err() {
+        while let Ok(line) = bounded::line(&mut std::io::stdin().lock(), bounded::MOST_ANSWER)
+            && !line.is_empty()
+        {
+            if hear.send(Heard::Line(String::from_utf8_lossy(&line).into_owned())).is_err() {
                 return;
             }
         }

@@ -101,9 +101,10 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
     } else {
         print(context, &shown)?;
     }
-    let faults = catalogue::faults(&policy.with_catalogue(catalogue), now);
-    for fault in &faults {
-        writeln!(context.err, "{}", fault.says)?;
+    let policy = policy.with_catalogue(catalogue);
+    let faults = catalogue::faults(&policy, now);
+    for says in faults.iter().map(|fault| fault.says.clone()).chain(catalogue::remarks(&policy)) {
+        writeln!(context.err, "{says}")?;
     }
     Ok(Outcome::done_if(faults.is_empty() && is_complete))
 }

@@ -7,7 +7,7 @@ use super::amounts::{gibibytes, mebibytes, seconds};
 use super::array_numbers::Numbers;
 use super::bulk::{self, Written};
 use super::follow::{Followed, Tells};
-use super::job_env::{Variable, environment, variable};
+use super::job_env::{Variable, environment, once, variable};
 use super::job_files::{FileOptions, Files, warn_of_forgotten};
 use super::machine_options::MachineOptions;
 use super::{followed, input};
@@ -15,7 +15,7 @@ use crate::changes::operate::accepting;
 use crate::console::{Cluster, Context, Outcome, Usage, show};
 use crate::view::find::Finder;
 use clap::{ArgAction, Args};
-use model::array::{Array, MAX_ARRAY};
+use model::array::{Array, COUNT_VARIABLE, INDEX_VARIABLE, MAX_ARRAY};
 use model::elements::{MAX_AT_ONCE, MAX_PACK, Pack};
 use model::ids::JobId;
 use model::ranges::Ranges;
@@ -23,6 +23,7 @@ use model::rng::Rng;
 use model::{
     AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal, Work,
 };
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 const MOST_JOBS: u64 = 10_000;
@@ -59,6 +60,10 @@ pub(super) struct JobOptions {
     /// Run it in a container of this image; without one, it is a process of the node
     #[arg(long)]
     image: Option<String>,
+    /// The program of the container in place of the image's own, which gets COMMAND as its arguments; '' for none, so that COMMAND is run
+    /// as it is
+    #[arg(long, value_name = "PROGRAM")]
+    entrypoint: Option<String>,
     /// The place of a secret (see --secret) that logs in to the registry of the image: USER:PASSWORD, or JSON with username and
     /// password. An image of Amazon ECR needs none: the role of the job logs in
     #[arg(long, value_name = "PLACE")]
@@ -186,9 +191,12 @@ impl SubmitArgs {
             let most = "at most 10,000 are submitted at once: run several elements in one with --pack N, up to 1,000";
             return Err(Usage(format!("this is {jobs} jobs, and {most}")));
         }
+        if let Some(name) = [COUNT_VARIABLE, INDEX_VARIABLE].into_iter().find(|name| spec.env.contains_key(*name)) {
+            return Err(Usage(format!("an array sets the variable {name} itself: give another one")));
+        }
         let mut like = spec.clone();
         like.array_limit = self.array.as_ref().and_then(|array| array.limit);
-        like.env.insert("NODEKEEPER_ARRAY_COUNT".to_owned(), count.to_string());
+        like.env.insert(COUNT_VARIABLE.to_owned(), count.to_string());
         let packed = |elements: Ranges| {
             let (first, mut spec) = (elements.iter().next().unwrap_or(0), like.clone());
             spec.work.pack = Some(Pack { elements, at_once: self.at_once });
@@ -196,7 +204,7 @@ impl SubmitArgs {
         };
         let alone = |index: u32| {
             let mut spec = like.clone();
-            spec.env.insert("NODEKEEPER_ARRAY_INDEX".to_owned(), index.to_string());
+            spec.env.insert(INDEX_VARIABLE.to_owned(), index.to_string());
             (index, spec)
         };
         Ok(match self.pack {
@@ -218,13 +226,14 @@ impl JobOptions {
         let mut work = Work {
             command: command.to_vec(),
             image: self.image.clone(),
+            entrypoint: self.entrypoint.clone(),
             registry_login: self.registry_login.clone(),
             caches: self.caches.clone(),
             timeout_s: self.timeout,
-            ulimits: self.ulimits.iter().cloned().collect(),
+            ulimits: table("--ulimit", &self.ulimits)?,
             role: self.role.clone(),
-            secrets: self.secrets.iter().cloned().collect(),
-            secret_files: self.secret_files.iter().cloned().collect(),
+            secrets: table("--secret", &self.secrets)?,
+            secret_files: table("--secret-file", &self.secret_files)?,
             ..Work::default()
         };
         let files = self.files.read(&mut work)?;
@@ -257,6 +266,11 @@ impl JobOptions {
         };
         Ok((spec, files))
     }
+}
+
+fn table(option: &str, given: &[(String, String)]) -> Result<BTreeMap<String, String>, Usage> {
+    once(option, given.iter().map(|(name, _)| name))?;
+    Ok(given.iter().cloned().collect())
 }
 
 fn named(text: &str) -> Result<(String, String), String> {

@@ -1,14 +1,17 @@
 //! `plan --job --if`: what would follow for a job if its alloc ended now, for a given cause.
 //!
-//! Guarantees: the code that counts a real end gives the answer. Nothing is written.
-//! Does not: say on which node the next try runs, or whether a size has the memory that it then needs.
+//! Guarantees: the code that counts a real end gives the answer, and the code that rejects jobs says whether a size can offer what
+//! the next try needs. Nothing is written.
+//! Does not: say on which node the next try runs.
 
 use crate::changes::operate::retention;
 use crate::console::show::{self, several};
 use crate::console::{Context, Outcome};
 use crate::view::find::{Finder, no_job};
 use model::machine::memory;
-use model::retry::{Follows, Retry};
+use model::policy::Policy;
+use model::reason::Reason;
+use model::retry::{Follows, Retry, Verdict};
 use model::time::Span;
 use model::{EndCause, Job, JobTimes, Signal};
 use serde_json::json;
@@ -55,9 +58,12 @@ pub(super) async fn run(
     let times = retention(&cluster).await?.of_jobs();
     let cause = of_job(named, &job);
     let verdict = job.judge(&cause);
-    let lines = lines(&job, &cause, times);
+    let policy = cluster.store.control().await?.checked_policy().ok().map(|(policy, _)| policy);
+    let rejected = verdict.as_ref().and_then(|verdict| rejected(policy.as_ref()?, &job, verdict));
+    let lines = lines(&job, &cause, times, rejected.as_ref());
     if is_json {
         let again = verdict.as_ref().is_some_and(|verdict| matches!(verdict.follows, Follows::Again(_)));
+        let again = again && rejected.is_none();
         // After a success, no rule decides.
         let rule = verdict.map(|verdict| verdict.text);
         let answer = json!({ "job_id": id, "cause": cause, "rule": rule, "again": again, "lines": lines });
@@ -70,8 +76,15 @@ pub(super) async fn run(
     Ok(Outcome::Done)
 }
 
+/// Why the job is rejected at its next try; `None` if it is not, or if none follows.
+fn rejected(policy: &Policy, job: &Job, verdict: &Verdict) -> Option<Reason> {
+    let Follows::Again(retry) = &verdict.follows else { return None };
+    let needs = retry.needs(&job.summary.needs);
+    policy.never_offers(needs.capacity(), &needs.machine)
+}
+
 /// What follows for the job, line by line.
-fn lines(job: &Job, cause: &EndCause, times: JobTimes) -> Vec<String> {
+fn lines(job: &Job, cause: &EndCause, times: JobTimes, rejected: Option<&Reason>) -> Vec<String> {
     let state = job.summary.state;
     if state.is_ended() {
         return vec![format!("nothing follows: the job is {state}")];
@@ -103,12 +116,9 @@ fn lines(job: &Job, cause: &EndCause, times: JobTimes) -> Vec<String> {
         lines.push(format!("market: {market}, and before it was {before}"));
     }
     if let Some(mib) = memory_mib {
-        let before = memory(needs.memory_mib);
-        lines.push(format!(
-            "memory: {}, and before it was {before}; if no size has that, the job is rejected",
-            memory(mib)
-        ));
+        lines.push(format!("memory: {}, and before it was {}", memory(mib), memory(needs.memory_mib)));
     }
+    lines.extend(rejected.map(|why| format!("the job is rejected then: {why}")));
     lines
 }
 
@@ -142,7 +152,7 @@ mod tests {
         };
         let mut job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
         let times = JobTimes { keep: Span::ZERO, pause: Span::from_s(10), most: Span::from_s(60) };
-        let said = |job: &Job, text: &str| lines(job, &of_job(&cause(text).unwrap(), job), times).join("\n");
+        let said = |job: &Job, text: &str| lines(job, &of_job(&cause(text).unwrap(), job), times, None).join("\n");
         assert_eq!(
             said(&job, "exit:137"),
             "cause: exit code 137\n\
@@ -151,7 +161,7 @@ mod tests {
              1536 MiB of memory; from now on only on nodes of the market on_demand\n\
              pause: 10 s (the policy says it)\n\
              market: on_demand, and before it was any market\n\
-             memory: 1536 MiB, and before it was 1 GiB; if no size has that, the job is rejected"
+             memory: 1536 MiB, and before it was 1 GiB"
         );
         job.summary.tries.rule_uses = vec![2];
         assert!(said(&job, "memory").ends_with(
@@ -165,6 +175,9 @@ mod tests {
         assert!(lost.contains("rule: lost=again*3, used 0 times (no rule of the job names this cause)\nwhat follows: retry 1 of 3, 2 left"), "{lost}");
         assert!(said(&job, "node").contains("what follows: retry 1 of 20, 19 left"));
         assert_eq!(said(&job, "exit:0"), "the member is done; when all are, the job is complete");
+        let why = Reason::NoSuchSize { size: "small".into() };
+        let rejected = lines(&job, &cause("lost").unwrap(), times, Some(&why));
+        assert_eq!(rejected.last().unwrap(), "the job is rejected then: the policy has no size small");
         let ended = job.cancel(Span::ZERO, at(1)).unwrap();
         assert_eq!(said(&ended, "lost"), "nothing follows: the job is cancelled");
     }

@@ -3,6 +3,7 @@
 //! Guarantees: only a command that needs a cluster connects to one.
 //! Does not: read the clock or the environment. `main.rs` does.
 
+use super::bounded;
 use super::show::Screen;
 use futures::future::BoxFuture;
 use model::cloud::Cloud;
@@ -73,9 +74,8 @@ impl Context<'_> {
     pub(crate) fn ask(&mut self, question: &str) -> anyhow::Result<String> {
         write!(self.err, "{question} ")?;
         self.err.flush()?;
-        let mut answer = String::new();
-        self.input.read_line(&mut answer)?;
-        Ok(answer)
+        let answer = bounded::line(&mut *self.input, bounded::MOST_ANSWER)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 }
 
@@ -98,8 +98,3 @@ impl Outcome {
         if is_done { Self::Done } else { Self::Failed }
     }
 }
-
-/// The command line itself is wrong: exit code 2.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Usage(pub String);

@@ -3,19 +3,24 @@
 //! | where | what |
 //! | --- | --- |
 //! | `context` | the cluster, the streams and the clock of a command, and its outcome |
+//! | `bounded` | files and standard input of a person, read up to a bound |
 //! | [`show`], `tone` | tables and times for people, JSON for programs; the tone of a state |
 //! | `signals` | the signals that end the program |
 //! | `standard_output` | standard output, whose errors name it |
+//! | `usage` | the error of a wrong command line |
 //!
 //! Does not: know a command, or read a cluster.
 
+pub(crate) mod bounded;
 mod context;
 pub mod show;
 pub(crate) mod signals;
 mod standard_output;
 pub(crate) mod tone;
+mod usage;
 
 pub(crate) use context::is_yes;
-pub use context::{Clock, Cluster, Connect, Context, Outcome, Reach, Usage};
+pub use context::{Clock, Cluster, Connect, Context, Outcome, Reach};
 pub use show::Screen;
 pub use standard_output::StandardOutput;
+pub use usage::Usage;

@@ -16,6 +16,11 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use store::{DbError, Listed, Unreadable, WriteError};
 
+/// The most characters of an error that are shown.
+const MOST_OF_ERROR: usize = 8000;
+/// The most characters that are shown of the words of another, such as one mistake of many.
+const MOST_OF_WORDS: usize = 600;
+
 /// The columns and fields whose words are states. Only these words have colours.
 const STATES: [&str; 8] = ["STATE", "STATUS", "CLIENT", "INTENT", "state", "status", "client", "intent"];
 
@@ -194,9 +199,27 @@ pub fn db_error(error: &anyhow::Error) -> Option<&DbError> {
     })
 }
 
-/// The text of an error and its causes. The text may quote a node or a user, so control characters are shown and not obeyed.
+/// The text of an error and its causes. The text may quote a node or a user, so control characters are shown and not obeyed, and a
+/// long quotation is cut.
 pub fn error(error: &anyhow::Error) -> String {
-    output(&format!("{error:#}"), Screen::Terminal).into_owned()
+    cut_to(&output(&format!("{error:#}"), Screen::Terminal), MOST_OF_ERROR)
+}
+
+/// The words of another on one line, and not long.
+pub fn brief(text: &str) -> String {
+    cut_to(&one_line(text), MOST_OF_WORDS)
+}
+
+/// The text without its middle, if it is longer than this. What is wrong stands at its beginning, and what to do at its end.
+fn cut_to(text: &str, most: usize) -> String {
+    let chars = text.chars().count();
+    if chars <= most {
+        return text.to_owned();
+    }
+    let (begin, end) = (most / 4 * 3, most / 4);
+    let begin: String = text.chars().take(begin).collect();
+    let end: String = text.chars().skip(chars - end).collect();
+    format!("{begin} … ({} characters are left out) … {end}", chars - most)
 }
 
 /// Prints how many lines a limit has cut off.

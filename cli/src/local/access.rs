@@ -14,7 +14,8 @@
 //! | S3 | its API | no: jobs read and write there | yes | yes: those of the owner, of the nodes, and of a role's session count |
 //! | functions | function URLs | yes | yes | as `--node-auth` says |
 //!
-//! Guarantees: each start has new credentials, and only the environment file has them.
+//! Guarantees: each start has new credentials, and only the environment file has them. All ports share the limits of connections
+//! (the crate `listener`).
 
 use super::args::LocalEnv;
 use super::directory::REGION;
@@ -27,16 +28,18 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use cloud::PRICES_REGION;
 use ec2_stand_in::Ec2;
-use guard::{Credentials, Listener, Owner, Refusal, Signatures, origin};
+use guard::{Credentials, Refusal, Signatures, origin};
+use listener::{Admission, Callers};
 use rights_stand_in::{Rights, random};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 #[derive(Clone)]
 pub(super) struct Access {
-    pub(super) owner: Owner,
+    admission: Admission,
     credentials: Arc<Credentials>,
     /// The credentials by which nodes use S3.
     of_nodes: Arc<Credentials>,
@@ -48,17 +51,17 @@ const BUCKET: &str = "local";
 
 impl Access {
     pub(super) fn new(env: &LocalEnv) -> Self {
-        Self::of(Owner::of_this_program(env.given.var("SUDO_UID")), Arc::clone(&env.clock))
+        Self::of(Admission::of_this_program(env.given.var("SUDO_UID")), Arc::clone(&env.clock))
     }
 
     #[cfg(test)]
     #[allow(clippy::disallowed_methods, reason = "the SDK signs with the real time")]
     pub(super) fn of_test() -> Self {
-        Self::of(Owner::of_this_program(None), Arc::new(model::time::Time::now))
+        Self::of(Admission::of_this_program(None), Arc::new(model::time::Time::now))
     }
 
-    fn of(owner: Owner, clock: Clock) -> Self {
-        Self { owner, credentials: Arc::new(new()), of_nodes: Arc::new(new()), clock }
+    fn of(admission: Admission, clock: Clock) -> Self {
+        Self { admission, credentials: Arc::new(new()), of_nodes: Arc::new(new()), clock }
     }
 
     /// The variables of the environment with the credentials of the owner.
@@ -130,18 +133,18 @@ impl Access {
         variables(&self.of_nodes)
     }
 
-    /// Serves every user of this machine, because jobs have users of their own. The service itself checks the signatures.
-    pub(super) async fn serve_all(what: &'static str, listener: TcpListener, router: Router) {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "{what} no longer listens: restart");
-        }
-    }
-
-    /// Serves the owner's programs, until the listener fails or the future is dropped.
-    pub(super) async fn serve(&self, what: &'static str, listener: TcpListener, router: Router) {
-        if let Err(error) = axum::serve(Listener::new(listener, self.owner.clone()), router).await {
-            tracing::error!(%error, "{what} no longer listens: restart");
-        }
+    /// Serves these callers, until the task is aborted. Jobs have users of their own, so a service for jobs is one for everyone, and
+    /// checks the signatures itself.
+    pub(super) fn serve(
+        &self,
+        what: &'static str,
+        listener: TcpListener,
+        callers: Callers,
+        router: Router,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let admission = self.admission.clone();
+        tasks.spawn(async move { match listener::serve(what, listener, router, callers, admission).await {} });
     }
 }
 

@@ -7,13 +7,15 @@ use super::access::Access;
 use super::dynamo;
 use anyhow::{Context as _, anyhow};
 use aws_sdk_dynamodb::Client;
+use listener::Callers;
 use model::control::PolicyRow;
 use model::ids::ClusterName;
 use model::policy::Policy;
 use std::fmt::Display;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,8 +56,7 @@ pub(super) async fn start(
     let db = db.map_err(|e| failed(&e))?;
     let (written, told) = watch::channel(());
     let router = access.signed(dynamo::router(db.clone(), written), "dynamodb", dynamo::unsigned);
-    let served = access.clone();
-    tasks.spawn(async move { served.serve("DynamoDB", listener, router).await });
+    access.serve("DynamoDB", listener, Callers::Owner, router, tasks);
     tasks.spawn(async move {
         let _until_the_end = lock;
         loop {
@@ -74,7 +75,9 @@ pub(super) async fn start(
 
 /// Locks the file. Two stacks on one database would launch machines for each other's jobs.
 fn lock(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    // The environments of jobs are in the tables. The files that SQLite makes beside it get the same mode.
+    file.set_permissions(Permissions::from_mode(0o600))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(io::Error::other("another `nodekeeper local` uses it")),

@@ -1,12 +1,13 @@
 //! The working directory: its lock, and what may be removed in it. Also the addresses and paths of all parts.
 //!
 //! Guarantees: only one `nodekeeper local` runs in a directory. Nothing is removed, and no process is ended, for a directory
-//! that `nodekeeper local` did not make or take over empty: the lock file says so. No symbolic link below it is followed.
+//! that `nodekeeper local` did not make or take over empty: the lock file says so. No symbolic link below it is followed. Other users
+//! read and list nothing here but what [SECURITY.md](../../../SECURITY.md#files) names.
 
 use super::error::{self, not_ours};
 use anyhow::bail;
 use remove_tree::remove_tree;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -56,7 +57,7 @@ impl Places {
 
 /// Makes the directory and locks it. The lock lasts as long as the file is open.
 pub(super) fn working_directory(dir: &Path) -> anyhow::Result<(PathBuf, File)> {
-    fs::create_dir_all(dir).map_err(error::file("make", dir))?;
+    fs::DirBuilder::new().recursive(true).mode(OPEN).create(dir).map_err(error::file("make", dir))?;
     let dir = dir.canonicalize().map_err(error::file("find", dir))?;
     let about = dir.metadata().map_err(error::file("read", &dir))?;
     if about.uid() != nix::unistd::geteuid().as_raw() || about.mode() & 0o002 != 0 {
@@ -72,7 +73,11 @@ pub(super) fn working_directory(dir: &Path) -> anyhow::Result<(PathBuf, File)> {
         _ => return Err(not_ours(&path)),
     };
     match lock.try_lock() {
-        Ok(()) => Ok((dir, lock)),
+        Ok(()) => {
+            let closed = Permissions::from_mode(about.mode() & 0o7711);
+            fs::set_permissions(&dir, closed).map_err(error::file("close", &dir))?;
+            Ok((dir, lock))
+        }
         Err(TryLockError::WouldBlock) => {
             bail!("another `nodekeeper local` runs in {}: end it, or name another directory with --dir", dir.display())
         }
@@ -96,7 +101,8 @@ fn take_over(dir: &Path, path: &Path) -> anyhow::Result<File> {
             return Err(not_ours(&there));
         }
     }
-    let mut lock = OpenOptions::new().write(true).create_new(true).open(path).map_err(error::file("make", path))?;
+    let mut lock =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(error::file("make", path))?;
     lock.write_all(MARK.as_bytes()).map_err(error::file("write", path))?;
     Ok(lock)
 }
@@ -107,8 +113,8 @@ fn no_link() -> i32 {
 
 /// The mode of a directory that jobs cannot enter.
 pub(super) const PRIVATE: u32 = 0o700;
-/// The mode of a directory that jobs can enter.
-pub(super) const OPEN: u32 = 0o755;
+/// The mode of a directory that jobs can enter, and not list.
+pub(super) const OPEN: u32 = 0o711;
 /// The mode of a directory that all jobs write to.
 pub(super) const SHARED: u32 = 0o1777;
 
@@ -119,18 +125,31 @@ pub(super) fn fresh_directory(path: &Path, mode: u32) -> anyhow::Result<()> {
         Ok(_) => return Err(not_ours(path)),
         Err(_) => {}
     }
-    fs::DirBuilder::new().mode(0o700).create(path).map_err(error::file("make", path))?;
+    new_directory(path, mode).map_err(error::file("make", path))
+}
+
+pub(super) fn new_directory(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path)?;
     // The mode is set after the creation, at which the umask of the process would change it.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(error::file("open", path))
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// Writes a file that only its owner can read, in place of an earlier one. A reader sees the old file or the new one.
-pub(super) fn private_file(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(super) fn private_file(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     let _ = fs::remove_file(&new);
-    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
-    written.and_then(|mut file| file.write_all(text.as_bytes())).map_err(error::file("write", &new))?;
-    fs::rename(&new, path).map_err(error::file("write", path))
+    new_file(&new)?.write_all(text.as_bytes())?;
+    fs::rename(&new, path)
+}
+
+/// A new file that only its owner can read.
+pub(super) fn new_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// A log that only its owner can read.
+pub(super) fn log_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
 #[cfg(test)]
@@ -173,7 +192,7 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(precious.path().join("thesis")).unwrap(), "years");
         let open = tempfile::tempdir().unwrap();
-        fs::set_permissions(open.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(open.path(), Permissions::from_mode(0o777)).unwrap();
         assert!(refusal(working_directory(open.path())).contains(" belongs to another user, "));
     }
 

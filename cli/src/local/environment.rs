@@ -6,6 +6,7 @@ use super::access::Access;
 use super::args::{LocalArgs, LocalAuth};
 use super::credentials;
 use super::directory::{self, Places, REGION};
+use super::error;
 use model::functions::{Function, GRANT_CREDENTIALS, HEARTBEAT_INGEST, SWEEP_DISPATCH};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,5 +50,5 @@ fn machines(dir: &Path) -> Option<(&'static str, String)> {
 /// Writes lines that a shell and `cargo lambda watch --env-file` both read.
 pub(super) fn write_file(path: &Path, variables: &BTreeMap<String, String>) -> anyhow::Result<()> {
     let lines: String = variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-    directory::private_file(path, &lines)
+    directory::private_file(path, &lines).map_err(error::file("write", path))
 }

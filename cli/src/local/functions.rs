@@ -10,7 +10,7 @@
 
 use super::access::Access;
 use super::args::{LocalArgs, LocalEnv};
-use super::directory::Places;
+use super::directory::{Places, log_file};
 use super::{error, wake};
 use crate::console::Clock;
 use anyhow::Context as _;
@@ -122,7 +122,7 @@ impl Functions {
             let other = if lambda.name == grant_credentials::FUNCTION { places.rights } else { places.ec2 };
             let parts = Parts::new(given, &access.sdk_config(places.dynamo), access.sdk_config(other));
             let path = places.logs.join(format!("{}.log", lambda.name));
-            let file = Arc::new(File::create(&path).map_err(error::file("write", &path))?);
+            let file = Arc::new(log_file(&path).map_err(error::file("write", &path))?);
             let log = (log_to(&file, env.given.var("RUST_LOG")), file);
             let made = Made::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts));
             Ok((lambda.name, Running::new(lambda.name, made, log, Arc::clone(&env.clock))))

@@ -14,9 +14,7 @@ const FIRST: u32 = 1_879_048_192;
 /// The number of ids of one local system. There is room for 4,096 systems.
 const PER_SYSTEM: u32 = 65_536;
 /// The number of user ids of one machine. The agent keeps two of them for itself, so two fewer jobs run there at once.
-const USERS: u32 = 224;
-/// The number of group ids for the caches of one machine.
-const GROUPS: u32 = 32;
+const USERS: u32 = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JobIsolation {
@@ -47,14 +45,12 @@ impl JobIsolation {
         if let Self::None(_) = self {
             return vec!["--unisolated".to_owned()];
         }
-        let machines = PER_SYSTEM / (USERS + GROUPS);
+        let machines = PER_SYSTEM / USERS;
         let system = std::process::id() % (i32::MAX as u32 - FIRST).div_ceil(PER_SYSTEM);
-        let first = FIRST + system * PER_SYSTEM + (number % machines) * (USERS + GROUPS);
+        let first = FIRST + system * PER_SYSTEM + (number % machines) * USERS;
         let range = |first: u32, count: u32| format!("{first}-{}", first + count - 1);
         // The metadata service has no credentials for jobs: it answers only programs of the owner.
-        ["--job-uids", &range(first, USERS), "--cache-gids", &range(first + USERS, GROUPS), "--allow-metadata"]
-            .map(str::to_owned)
-            .into()
+        ["--job-uids", &range(first, USERS), "--allow-metadata"].map(str::to_owned).into()
     }
 }
 
@@ -78,11 +74,8 @@ mod tests {
             let (first, last) = text.split_once('-').unwrap();
             (first.parse::<u32>().unwrap(), last.parse::<u32>().unwrap())
         };
-        let mut ranges: Vec<_> = options.iter().flat_map(|o| [range(&o[1]), range(&o[3])]).collect();
-        assert_eq!(
-            options[0].iter().step_by(2).collect::<Vec<_>>(),
-            ["--job-uids", "--cache-gids", "--allow-metadata"]
-        );
+        let mut ranges: Vec<_> = options.iter().map(|o| range(&o[1])).collect();
+        assert_eq!(options[0].iter().step_by(2).collect::<Vec<_>>(), ["--job-uids", "--allow-metadata"]);
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|pair| pair[0].1 < pair[1].0), "{ranges:?}");
         assert!(ranges.iter().all(|(first, last)| *first >= FIRST && *last <= i32::MAX as u32 && last - first >= 31));

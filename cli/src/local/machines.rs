@@ -10,7 +10,7 @@
 //! A machine of a size with GPUs pretends to have as many: a file lists them, and a person may change it while the machine runs.
 //! Does not: start an agent if `launch.user_data` fails, or limit a machine to the size of its instance type.
 
-use super::directory::{self, OPEN};
+use super::directory::{OPEN, fresh_directory, log_file, new_directory, new_file};
 use super::isolation::JobIsolation;
 use super::processes;
 use ec2_stand_in::{MachineStart, Machines};
@@ -23,10 +23,9 @@ use nix::unistd::Pid;
 use remove_tree::remove_tree;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -118,7 +117,7 @@ impl LocalMachines {
     /// files of an earlier, killed system in the directory are ended and removed.
     pub fn new(settings: MachineSettings) -> anyhow::Result<(Self, mpsc::UnboundedReceiver<String>)> {
         processes::kill_all(|| processes::of_machine(&settings.dir));
-        directory::fresh_directory(&settings.dir, OPEN)?;
+        fresh_directory(&settings.dir, OPEN)?;
         let (powered_off, receiver) = mpsc::unbounded_channel();
         Ok((Self(Arc::new(Inner { settings, up: Mutex::default(), powered_off })), receiver))
     }
@@ -285,21 +284,20 @@ impl Machine {
         let Some(file) = node_file_in(&self.start.user_data) else {
             return Err(io::Error::other("its user data has no node file"));
         };
-        fs::create_dir_all(self.dir.join("data"))?;
-        let mut node_file =
-            File::options().write(true).create_new(true).mode(0o600).open(self.dir.join("node.json"))?;
-        node_file.write_all(&serde_json::to_vec(&file)?)?;
+        new_directory(&self.dir, OPEN)?;
+        new_directory(&self.dir.join("data"), OPEN)?;
+        new_file(&self.dir.join("node.json"))?.write_all(&serde_json::to_vec(&file)?)?;
         // `nodekeeper exec` starts this program.
         std::os::unix::fs::symlink(&settings.agent, self.dir.join("agent"))?;
         if let Some(gpus) = self.gpus(settings) {
-            fs::write(self.dir.join(GPUS), format!("{gpus:#}\n"))?;
+            new_file(&self.dir.join(GPUS))?.write_all(format!("{gpus:#}\n").as_bytes())?;
         }
         let commands = commands_in(&self.start.user_data);
         if !settings.user_data || commands.trim().is_empty() {
             return Ok(true);
         }
         let script = self.dir.join("user-data");
-        fs::write(&script, commands)?;
+        new_file(&script)?.write_all(commands.as_bytes())?;
         let mut shell = self.program(settings, Path::new("/bin/sh"))?;
         shell.arg(&script).env("NODEKEEPER_LOCAL", "1");
         let failed = |why: String| io::Error::other(format!("{why}; its output is in {}", self.log.display()));
@@ -323,13 +321,9 @@ impl Machine {
         (size.capacity.gpus > 0).then(|| (0..size.capacity.gpus).map(gpu).collect())
     }
 
-    fn log(&self) -> io::Result<File> {
-        File::options().append(true).create(true).open(&self.log)
-    }
-
     fn note(&self, line: &str) {
         tracing::warn!(instance_id = self.start.instance_id, "{line}");
-        let _ = self.log().and_then(|mut log| writeln!(log, "{line}"));
+        let _ = log_file(&self.log).and_then(|mut log| writeln!(log, "{line}"));
     }
 
     fn agent(&self, settings: &MachineSettings, boot_id: &str) -> io::Result<Child> {
@@ -359,7 +353,7 @@ impl Machine {
             None => Command::new(program),
         };
         command.env_clear().env("HOME", &self.dir).envs(settings.variables.iter().map(|(name, value)| (name, value)));
-        let log = self.log()?;
+        let log = log_file(&self.log)?;
         command.current_dir(&self.dir).process_group(0).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
         Ok(command)

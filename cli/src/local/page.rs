@@ -15,12 +15,14 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, put};
 use ec2_stand_in::{Ec2, MachineStart};
+use listener::Callers;
 use model::cloud::{NODE_TAG, SIZE_TAG};
 use model::time::Time;
 use rights_stand_in::{Sessions, date};
 use serde_json::json;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 /// How many instances are shown: the newest ones.
 const SHOWN: usize = 100;
@@ -51,14 +53,14 @@ pub(super) fn processes(ec2: Arc<Ec2>, functions: Option<Arc<Functions>>) -> Ext
     })
 }
 
-/// Serves the page until the listener fails or the future is dropped.
-pub(super) async fn serve(listener: TcpListener, page: Page, access: Access) {
+/// Serves the page until the task is aborted.
+pub(super) fn serve(listener: TcpListener, page: Page, access: &Access, tasks: &mut JoinSet<()>) {
     let shown = web::router(page.source.clone());
     let metadata = Router::new()
         .route("/metadata/{instance_id}/latest/api/token", put(|| async { TOKEN }))
         .route("/metadata/{instance_id}/latest/meta-data/{*path}", get(metadata))
         .with_state(Arc::new(page));
-    access.serve("the page", listener, programs_only(metadata).merge(shown)).await;
+    access.serve("the page", listener, Callers::Owner, programs_only(metadata).merge(shown), tasks);
 }
 
 /// The part of the instance metadata service that the agent uses ("Use IMDSv2", EC2 User Guide).

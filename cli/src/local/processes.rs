@@ -1,4 +1,4 @@
-//! The processes in `/proc`: which belong to a machine, and which descend from this program.
+//! The processes of this machine: which belong to a machine, and which descend from this program.
 //!
 //! A process belongs to a machine if its `HOME` is the machine's directory: supervisors and jobs inherit it. The
 //! descendants of such a process belong to the machine too, and the whole session that such a process leads. An agent leads no
@@ -12,6 +12,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
+use process_table::{ProcessEntry, all, descendants};
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -23,50 +24,17 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How often the process table is read while processes end.
 const CHECK: Duration = Duration::from_millis(20);
 
-/// One line of the process table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ProcessEntry {
-    pid: i32,
-    parent: i32,
-    session: i32,
-    zombie: bool,
-}
-
-impl ProcessEntry {
-    fn read(pid: i32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    fn parse(stat: &str) -> Option<Self> {
-        // The name in parentheses may contain spaces and parentheses: count from the last one.
-        let (head, tail) = stat.rsplit_once(')')?;
-        let field = |n: usize| tail.split_ascii_whitespace().nth(n);
-        Some(Self {
-            pid: head.split_once(' ')?.0.parse().ok()?,
-            // If more than one thread is left, only the main thread has ended.
-            zombie: matches!(field(0)?, "Z" | "X") && field(17)?.parse::<u32>().ok()? <= 1,
-            parent: field(1)?.parse().ok()?,
-            session: field(3)?.parse().ok()?,
-        })
-    }
-
-    /// Whether the process was started with a `HOME` at or below `dir`.
-    fn lives_in(&self, dir: &Path) -> bool {
-        let of_main_thread = Path::new("/proc").join(self.pid.to_string());
-        // The kernel has no environment for a main thread that has ended.
-        let of_threads = fs::read_dir(of_main_thread.join("task")).into_iter().flatten().flatten().map(|t| t.path());
-        let mut environs = std::iter::once(of_main_thread)
-            .chain(of_threads)
-            .filter_map(|of| fs::read(of.join("environ")).ok().filter(|environ| !environ.is_empty()));
-        let environ = environs.next().unwrap_or_default();
-        let home = environ.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"HOME="));
-        home.is_some_and(|home| Path::new(std::ffi::OsStr::from_bytes(home)).starts_with(dir))
-    }
-}
-
-fn all() -> Vec<ProcessEntry> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(ProcessEntry::read).collect()
+/// Whether the process was started with a `HOME` at or below `dir`.
+fn lives_in(process: &ProcessEntry, dir: &Path) -> bool {
+    let of_main_thread = Path::new("/proc").join(process.pid.to_string());
+    // The kernel has no environment for a main thread that has ended.
+    let of_threads = fs::read_dir(of_main_thread.join("task")).into_iter().flatten().flatten().map(|t| t.path());
+    let mut environs = std::iter::once(of_main_thread)
+        .chain(of_threads)
+        .filter_map(|of| fs::read(of.join("environ")).ok().filter(|environ| !environ.is_empty()));
+    let environ = environs.next().unwrap_or_default();
+    let home = environ.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"HOME="));
+    home.is_some_and(|home| Path::new(std::ffi::OsStr::from_bytes(home)).starts_with(dir))
 }
 
 fn own_pid() -> i32 {
@@ -93,7 +61,7 @@ pub(super) fn of_machine(dir: &Path) -> Vec<i32> {
     let processes = all();
     let own = own_pid();
     let alive: Vec<ProcessEntry> = processes.into_iter().filter(|p| !p.zombie && p.pid != own).collect();
-    let mut found: BTreeSet<i32> = alive.iter().filter(|p| p.lives_in(dir)).map(|p| p.pid).collect();
+    let mut found: BTreeSet<i32> = alive.iter().filter(|p| lives_in(p, dir)).map(|p| p.pid).collect();
     loop {
         let belongs = |p: &&ProcessEntry| found.contains(&p.parent) || found.contains(&p.session);
         let more: Vec<i32> = alive.iter().filter(|p| !found.contains(&p.pid)).filter(belongs).map(|p| p.pid).collect();
@@ -106,15 +74,7 @@ pub(super) fn of_machine(dir: &Path) -> Vec<i32> {
 
 /// All running descendants of this program.
 pub(super) fn of_ours() -> Vec<i32> {
-    let processes = all();
-    let mut found = BTreeSet::new();
-    let mut parents = BTreeSet::from([own_pid()]);
-    while !parents.is_empty() {
-        let children: BTreeSet<i32> = processes.iter().filter(|p| parents.contains(&p.parent)).map(|p| p.pid).collect();
-        found.extend(processes.iter().filter(|p| children.contains(&p.pid) && !p.zombie).map(|p| p.pid));
-        parents = children;
-    }
-    found.into_iter().collect()
+    descendants(own_pid()).into_iter().filter(|p| !p.zombie).map(|p| p.pid).collect()
 }
 
 /// Kills the processes that `find` returns, again and again, until `find` returns none or a time limit is over. So
@@ -137,17 +97,6 @@ pub(super) fn kill_all(find: impl Fn() -> Vec<i32>) -> usize {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
-
-    #[test]
-    fn a_name_cannot_confuse_the_parser() {
-        let stat = "42 (a) b (c) Z 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
-        assert_eq!(ProcessEntry::parse(stat), Some(ProcessEntry { pid: 42, parent: 7, session: 41, zombie: true }));
-        let main_thread_ended = ProcessEntry::parse(&stat.replace("0 1 0", "0 2 0")).unwrap();
-        assert!(!main_thread_ended.zombie, "another thread runs");
-        for bad in ["", "42", "42 (x", "42 (x) R", "x (x) R 1 1 1"] {
-            assert_eq!(ProcessEntry::parse(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn a_machine_ends_with_its_daemons_and_no_other_process_ends() {
@@ -191,7 +140,7 @@ mod tests {
         assert_eq!(of_machine(dir.path()).len(), 1);
         assert_eq!(kill_all(|| of_machine(dir.path())), 0);
         let other: i32 = other.trim().parse().unwrap();
-        assert!(ProcessEntry::read(other).is_some_and(|p| !p.zombie) && terminal.try_wait().unwrap().is_none());
+        assert!(process_table::read(other).is_some_and(|p| !p.zombie) && terminal.try_wait().unwrap().is_none());
         kill(Pid::from_raw(other), Signal::SIGKILL).unwrap();
         terminal.wait().unwrap();
     }

@@ -19,10 +19,11 @@ use super::{database, environment, function_urls, functions, processes, triggers
 use crate::commands::policy;
 use crate::console::Clock;
 use crate::view::{Pace, Source};
-use anyhow::Context as _;
+use anyhow::{Context as _, Error};
 use cloud::Ec2 as Cloud;
 use ec2_stand_in::Ec2;
 use guard::sigv4::Issuer;
+use listener::Callers;
 use model::auth::NodeKey;
 use model::policy::Policy;
 use rights_stand_in::{Sessions, random};
@@ -97,8 +98,7 @@ impl Stack {
                 let functions = Arc::new(Functions::new(env, &places, &variables, &access)?);
                 let issuer = sessions.clone().map(|sessions| sessions as Arc<dyn Issuer>);
                 let urls = function_urls::router(Arc::clone(&functions), Arc::clone(&env.clock), issuer);
-                let access = access.clone();
-                tasks.spawn(async move { access.serve("the functions", listener, programs_only(urls)).await });
+                access.serve("the functions", listener, Callers::Owner, programs_only(urls), &mut tasks);
                 functions.keep_schedules(args, &mut tasks);
                 tasks.spawn(triggers::wake(written, Arc::clone(&functions)));
                 Some(functions)
@@ -115,7 +115,7 @@ impl Stack {
             extra: Some(page::processes(Arc::clone(&ec2), functions.clone())),
         };
         let page = Page { source, machines: machines.clone(), sessions };
-        tasks.spawn(page::serve(ports.page, page, access));
+        page::serve(ports.page, page, &access, &mut tasks);
         tasks.spawn(reap_orphans());
         // A program that waits for this file then finds the tables.
         environment::write_file(&places.env_file, &variables)?;
@@ -152,9 +152,9 @@ fn start_ec2(
 ) -> anyhow::Result<(LocalMachines, Arc<Ec2>)> {
     let (machines, mut powered_off) = LocalMachines::new(settings)?;
     let ec2 = Ec2::new(region(policy), Arc::clone(&env.clock), Arc::new(machines.clone()));
-    let (kept, informed, access) = (Arc::clone(&ec2), Arc::clone(&ec2), access.clone());
+    let (kept, informed) = (Arc::clone(&ec2), Arc::clone(&ec2));
     let router = access.signed_for_ec2(ec2.api()).merge(programs_only(ec2.controls()));
-    tasks.spawn(async move { access.serve("the stand-in for EC2", listener, router).await });
+    access.serve("the stand-in for EC2", listener, Callers::Owner, router, tasks);
     tasks.spawn(async move { kept.keep_advancing().await });
     tasks.spawn(async move {
         while let Some(instance_id) = powered_off.recv().await {
@@ -173,16 +173,18 @@ fn serve_for_jobs(
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let rights = access.rights(places.secrets());
+    // Each request reads them again. A person who starts the system is told at once.
+    rights.secrets().map_err(Error::msg)?;
     if let Some(listener) = s3_at {
         // The content of S3 lasts as long as the tables.
         if args.data.is_none() {
             directory::fresh_directory(&places.stored(), PRIVATE)?;
         }
         let s3 = access.s3(&places.stored(), Arc::clone(&rights))?;
-        tasks.spawn(async move { Access::serve_all("the stand-in for S3", listener, s3).await });
+        access.serve("the stand-in for S3", listener, Callers::Everyone, s3, tasks);
     }
     let rights = programs_only(rights_stand_in::router(rights));
-    tasks.spawn(async move { Access::serve_all("the stand-in for STS", rights_at, rights).await });
+    access.serve("the stand-in for STS", rights_at, Callers::Everyone, rights, tasks);
     Ok(())
 }
 

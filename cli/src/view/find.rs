@@ -1,6 +1,9 @@
 //! Finds what a person names: a job by its id, by the end or the beginning of its id, or by its name; a node by its slot, its
 //! id, its instance or its address.
 //!
+//! A name may stand for an array. A command that can be about several jobs gets all of its jobs, and one that is about one job refuses
+//! it: no command takes one of them in silence.
+//!
 //! Guarantees: a whole id needs no read. A whole id and a short id (which lists show) come before a name. A text that fits
 //! several things is refused, and the error lists them. Live jobs come before ended ones. The amount that is read does not grow
 //! with the number of jobs.
@@ -9,9 +12,10 @@
 
 use crate::console::Cluster;
 use crate::console::show::{one_line, several};
-use model::array::Array;
+use model::array::{self, Array, MAX_ARRAY};
 use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::{JobSummary, NodeRecord, NodeState};
+use model::ranges::Ranges;
+use model::{Job, JobSummary, NodeRecord, NodeState};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{DbError, Store};
@@ -44,11 +48,34 @@ pub(crate) fn short_alloc(alloc: AllocId) -> String {
 #[error("{0}")]
 pub(crate) struct NotFound(String);
 
+/// The jobs that a text means.
+pub(crate) struct Meant {
+    pub(crate) ids: Vec<JobId>,
+    /// Whether a name was given, which may be that of an array.
+    pub(crate) by_name: bool,
+}
+
+impl Meant {
+    /// How many jobs the array has that is meant; `None`: one job is meant. Rows of ended jobs are deleted after a while, so fewer
+    /// may be stored.
+    pub(crate) fn array(&self, stored: &[Job]) -> Option<usize> {
+        let count = stored.iter().filter_map(|job| array::count(&job.env)).max();
+        Some(count.unwrap_or(1).max(self.ids.len())).filter(|count| self.by_name && *count > 1)
+    }
+}
+
 enum Found {
     /// A job, by its id or a part of it.
     Id(JobId),
     /// The jobs with this name.
     Named(Vec<JobSummary>),
+}
+
+/// Whether a text that means nothing is looked up once more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Waits,
+    Tries,
 }
 
 /// Finds jobs and nodes. Reads the list of nodes at most once.
@@ -62,34 +89,71 @@ impl<'a> Finder<'a> {
         Self { cluster, nodes: None }
     }
 
-    /// The job with this id, part of an id or name.
+    /// The one job that the text means. An array of several jobs is refused: the command is about one.
     pub(crate) async fn job(&self, given: &str) -> anyhow::Result<JobId> {
-        match self.found(given).await? {
-            Found::Id(id) => Ok(id),
-            Found::Named(jobs) => match jobs.as_slice() {
-                [job] => Ok(job.job_id),
-                several => Err(ambiguous(text_of(given), several)),
-            },
+        match self.meant(given).await?.ids.as_slice() {
+            [id] => Ok(*id),
+            ids => Err(is_array(text_of(given), ids)),
         }
     }
 
-    /// The job with this id, part of an id or name; or all stored jobs of the array that has this name.
+    /// The jobs that the text means: one, by its id, a part of its id, its name, or its number in an array as in `NAME[3]` or
+    /// `ID[3]`; or all stored jobs of the array that has this name.
+    pub(crate) async fn meant(&self, given: &str) -> anyhow::Result<Meant> {
+        let text = text_of(given);
+        let Some((array, n)) = numbered(text) else { return self.with_name(text, Patience::Waits).await };
+        let by_number = self.of_number(array, n).await;
+        // A job may have such a name.
+        match (self.with_name(text, Patience::Tries).await, by_number) {
+            (Err(e), by_number) if e.is::<NotFound>() => by_number,
+            (Ok(_), Ok(_)) => Err(anyhow::anyhow!(
+                "{} is the name of a job, and number {n} of the array {}: give an id",
+                quoted(text),
+                quoted(array)
+            )),
+            (named, _) => named,
+        }
+    }
+
+    /// The ids of [`Finder::meant`].
     pub(crate) async fn jobs(&self, given: &str) -> anyhow::Result<Vec<JobId>> {
-        let one = match self.found(given).await? {
-            Found::Id(id) => return Ok(vec![id]),
-            Found::Named(jobs) => match jobs.first() {
-                Some(one) if jobs.iter().all(|job| Array::of(job.job_id) == Array::of(one.job_id)) => one.job_id,
-                _ => return Err(ambiguous(text_of(given), &jobs)),
-            },
+        self.meant(given).await.map(|meant| meant.ids)
+    }
+
+    /// The job with this number, of the array with this name or of the array of this job.
+    async fn of_number(&self, array: &str, n: u32) -> anyhow::Result<Meant> {
+        let ids = match self.found(array, Patience::Waits).await? {
+            Found::Named(jobs) => self.of_array(array, &jobs).await?,
+            Found::Id(id) => vec![Array::of(id).job(n)],
         };
-        let mut of_array = BTreeSet::from([one]);
-        let mut below = None;
+        let meant = ids.iter().copied().find(|id| Array::number(*id) == n);
+        match self.cluster.store.jobs_of(meant).await?.rows.as_slice() {
+            [job] => Ok(Meant { ids: vec![job.summary.job_id], by_name: false }),
+            _ => Err(NotFound(format!("{} has no stored job with the number {n}", quoted(array))).into()),
+        }
+    }
+
+    async fn with_name(&self, text: &str, patience: Patience) -> anyhow::Result<Meant> {
+        match self.found(text, patience).await? {
+            Found::Id(id) => Ok(Meant { ids: vec![id], by_name: false }),
+            Found::Named(jobs) => Ok(Meant { ids: self.of_array(text, &jobs).await?, by_name: true }),
+        }
+    }
+
+    /// All stored jobs with this name of the array of these jobs, in the order of their numbers.
+    async fn of_array(&self, name: &str, jobs: &[JobSummary]) -> anyhow::Result<Vec<JobId>> {
+        let array = match jobs.first().map(|job| Array::of(job.job_id)) {
+            Some(array) if jobs.iter().all(|job| Array::of(job.job_id) == array) => array,
+            _ => return Err(ambiguous(name, jobs)),
+        };
+        let last = array.job(MAX_ARRAY - 1);
+        let (mut ids, mut below) = (BTreeSet::from_iter(jobs.iter().map(|job| job.job_id)), None);
         loop {
-            let found = self.cluster.store.named(text_of(given), below, 1000).await?;
-            of_array.extend(found.ids.iter().filter(|id| Array::of(**id) == Array::of(one)));
+            let found = self.cluster.store.named(name, Some(below.unwrap_or(last)), 1000).await?;
+            ids.extend(found.ids.iter().filter(|id| Array::of(**id) == array));
             below = found.ids.last().copied();
-            if !found.more || below.is_none() {
-                return Ok(of_array.into_iter().collect());
+            if !found.more || below.is_none_or(|id| Array::of(id) != array) {
+                return Ok(ids.into_iter().collect());
             }
         }
     }
@@ -97,14 +161,13 @@ impl<'a> Finder<'a> {
     /// Finds what a text names, by these rules. A whole id and a short id come before names. Otherwise a person could name a job
     /// with the short id of another job, and get what was meant for that one. Any other part of an id can be a name by chance, so a
     /// text that is both is refused. Live jobs come before ended ones. Of the ended jobs with one name, the newest is meant.
-    async fn found(&self, given: &str) -> anyhow::Result<Found> {
-        let text = text_of(given);
+    async fn found(&self, text: &str, patience: Patience) -> anyhow::Result<Found> {
         let upper = text.to_ascii_uppercase();
         if let Ok(id) = upper.parse() {
             return Ok(Found::Id(id));
         }
         let mut jobs = looked_up(&self.cluster.store, text, &upper).await?;
-        if jobs.is_empty() {
+        if jobs.is_empty() && patience == Patience::Waits {
             tokio::time::sleep(MOMENT).await;
             jobs = looked_up(&self.cluster.store, text, &upper).await?;
         }
@@ -138,18 +201,25 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The job with this id, part of an id or name; or an alloc and its job. The id of an alloc ends with its member and its copy,
-    /// such as `.0.0`.
-    pub(crate) async fn work(&self, given: &str) -> anyhow::Result<(JobId, Option<AllocId>)> {
+    /// The jobs that the text means; or an alloc and its job. The id of an alloc ends with its member and its copy, such as `.0.0`.
+    pub(crate) async fn work(&self, given: &str) -> anyhow::Result<(Vec<JobId>, Option<AllocId>)> {
         let text = given.strip_prefix("alloc#").unwrap_or(given);
         let mut parts = text.rsplitn(3, '.');
         let (copy, member, job) = (number(parts.next()), number(parts.next()), parts.next());
         if let (Some(copy), Some(member), Some(job)) = (copy, member, job)
             && let Ok(job_id) = self.job(job).await
         {
-            return Ok((job_id, Some(AllocId { job_id, member, copy })));
+            return Ok((vec![job_id], Some(AllocId { job_id, member, copy })));
         }
-        Ok((self.job(text).await?, None))
+        Ok((self.jobs(text).await?, None))
+    }
+
+    /// As [`Finder::work`], of one job.
+    pub(crate) async fn work_of_one(&self, given: &str) -> anyhow::Result<(JobId, Option<AllocId>)> {
+        match self.work(given).await? {
+            (ids, only) if ids.len() == 1 => ids.first().map(|id| (*id, only)).ok_or_else(|| unknown_job(given)),
+            (ids, _) => Err(is_array(text_of(given), &ids)),
+        }
     }
 
     /// The slot of the node with this slot, node id, instance id or address, or a part of an id.
@@ -217,6 +287,12 @@ fn text_of(given: &str) -> &str {
     given.strip_prefix("job#").unwrap_or(given)
 }
 
+/// The name or the id in `NAME[3]` or `ID[3]`, and the number.
+fn numbered(text: &str) -> Option<(&str, u32)> {
+    let (array, n) = text.strip_suffix(']')?.rsplit_once('[')?;
+    Some((array, number(Some(n))?)).filter(|(array, n)| !array.is_empty() && *n < MAX_ARRAY)
+}
+
 /// Whether this can be the short id of a job: it has the length, and only characters of ULIDs.
 fn is_short_form(upper: &str) -> bool {
     upper.len() == SHOWN && upper.bytes().all(|b| b.is_ascii_alphanumeric() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
@@ -278,6 +354,19 @@ fn unknown_job(text: &str) -> anyhow::Error {
         "no stored job has the id or the name {text}{short}: `nodekeeper jobs --all` lists the jobs that are stored"
     ))
     .into()
+}
+
+/// A command that is about one job got an array.
+pub(crate) fn is_array(text: &str, ids: &[JobId]) -> anyhow::Error {
+    let numbers: Ranges = ids.iter().map(|id| Array::number(*id)).collect();
+    let first = ids.first().map_or(0, |id| Array::number(*id));
+    let name = one_line(text);
+    anyhow::anyhow!(
+        "{} is an array of {} jobs: name one of them, such as `{name}[{first}]` (its numbers are {})",
+        quoted(text),
+        ids.len(),
+        quoted(&numbers.to_string())
+    )
 }
 
 fn ambiguous<'a>(text: &str, jobs: impl IntoIterator<Item = &'a JobSummary>) -> anyhow::Error {

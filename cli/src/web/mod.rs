@@ -21,12 +21,12 @@ mod tests;
 
 use crate::console::{Context, Outcome};
 use crate::view::{Source, Views};
-use ::guard::{Listener, Owner};
 use anyhow::Context as _;
 use axum::Router;
 use axum::routing::get;
 use clap::Args;
-use std::io;
+use listener::{Admission, Callers};
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -48,7 +48,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Re
     writeln!(context.out, "the page of cluster {name}: http://{at}/  Ctrl-C ends it")?;
     context.out.flush()?;
     tokio::select! {
-        served = serve(listener, Owner::of_this_program(None), router(source)) => served.context("the page is no longer served: restart")?,
+        never = serve(listener, router(source)) => match never {},
         ended = tokio::signal::ctrl_c() => ended.context("cannot listen to signals")?,
     }
     Ok(Outcome::Done)
@@ -72,7 +72,7 @@ pub(crate) fn router(source: Source) -> Router {
     all.layer(axum::middleware::from_fn(guard::check))
 }
 
-/// Serves the owner's programs, until the listener fails or the future is dropped.
-pub(crate) async fn serve(listener: TcpListener, owner: Owner, router: Router) -> io::Result<()> {
-    axum::serve(Listener::new(listener, owner), router).await
+/// Serves the programs of whoever started this one, until the future is dropped.
+async fn serve(listener: TcpListener, router: Router) -> Infallible {
+    listener::serve("the page", listener, router, Callers::Owner, Admission::of_this_program(None)).await
 }

@@ -45,7 +45,7 @@ impl Served {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(serve(listener, Owner::of_this_program(None), router(source)));
+        tokio::spawn(serve(listener, router(source)));
         Self { store, url }
     }
 

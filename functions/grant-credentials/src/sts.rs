@@ -52,12 +52,14 @@ impl Sts for aws_sdk_sts::Client {
             }
         })?;
         let given = answer.credentials.ok_or_else(|| StsError::Failed("the answer has no credentials".into()))?;
+        let expires_at =
+            given.expiration.to_millis().map_err(|e| StsError::Failed(format!("their end is no time: {e}")))?;
         Ok(JobCredentials {
             access_key_id: given.access_key_id,
             secret_access_key: given.secret_access_key,
             session_token: given.session_token,
             given_at: now,
-            expires_at: Time::from_ms(given.expiration.to_millis().unwrap_or(0)),
+            expires_at: Time::from_ms(expires_at),
             role_arn: request.role_arn.clone(),
         })
     }

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an alloc in a report is on the node; an alloc that is not in a report is lost only if the report
 //! is complete, of the current incarnation, not stale, and knows of the placement (`as_of >= placed_seq`);
-//! the gate opens last, after the whole report was applied; a repeated report gets the same answer.
+//! the gate opens last, and only after the whole report was applied; a repeated report gets the same answer.
 //! Does not: place or stop allocs; poll-and-scale does.
 
 use crate::orders::Orders;
@@ -24,21 +24,21 @@ const MAX_ALLOCS: usize = 10_000;
 enum Taken {
     Yes,
     Refused(String),
-    /// A row that the change needs cannot be read. The update is neither taken nor refused, so the node reports it again.
-    NotYet,
+    /// The update is neither taken nor refused, for this reason, so the node reports it again.
+    NotYet(String),
 }
 
-/// Passes an error on, unless it concerns the rows of one alloc only: a row that cannot be read, or a write that the database
-/// refuses (the role does not allow it, the row became too large). Such an alloc is left alone.
-fn left_alone(error: WriteError) -> Result<(), Refusal> {
+/// Why the alloc is left alone, if the error concerns its rows only: a row that cannot be read, or a write that the database
+/// refuses (the role does not allow it, the row became too large). Any other error is passed on.
+fn left_alone(error: WriteError) -> Result<String, Refusal> {
     match error {
-        WriteError::Db(error @ (DbError::Corrupt { .. } | DbError::Refused { .. })) => {
-            tracing::warn!(%error, "an alloc is left alone");
-            Ok(())
-        }
+        WriteError::Db(error @ (DbError::Corrupt { .. } | DbError::Refused { .. })) => Ok(error.to_string()),
         other => Err(unwritten(other)),
     }
 }
+
+/// Others change the rows of an alloc all the time, or a stored row differs from what its reader makes of it.
+const LOST_RACES: &str = "its rows changed during every attempt";
 
 /// One report while it is applied.
 struct Applying<'a> {
@@ -51,6 +51,8 @@ struct Applying<'a> {
     now: Time,
     accepted: Vec<AllocId>,
     refused: Vec<RefusedUpdate>,
+    /// What of the report could not be taken: an alloc of the node, and why.
+    untaken: Option<String>,
 }
 
 impl Ingest {
@@ -80,7 +82,9 @@ impl Ingest {
             }
         }
         let (keep, accepted, refused) = (Retention::of(&known.policy), Vec::new(), Vec::new());
-        let mut applying = Applying { ingest: self, proven, report, node_id, record, keep, now, accepted, refused };
+        let untaken = None;
+        let mut applying =
+            Applying { ingest: self, proven, report, node_id, record, keep, now, accepted, refused, untaken };
         applying.presence(&report.allocs).await?;
         let reason = "its update is not the documented JSON";
         applying.refused.extend(bad.iter().map(|id| RefusedUpdate { alloc_id: *id, reason: reason.into() }));
@@ -88,7 +92,7 @@ impl Ingest {
         let mut has_room = applying.accepted.iter().any(|id| ended.contains(id));
         if report.complete {
             applying.absence(report, bad).await?;
-            if applying.open_gate(report).await? {
+            if applying.pass_gate(report).await? {
                 has_room = true;
                 let reason = Reason::ReportTaken {}.to_string();
                 self.record_event(node_id.slot(), ActionName::Ready, &reason, &known, now).await;
@@ -126,18 +130,31 @@ impl Applying<'_> {
         let ids: BTreeSet<AllocId> = updates.iter().map(|u| u.alloc_id).collect();
         let listed = store.allocs_listed(ids).await.map_err(internal)?;
         let rows: BTreeMap<AllocId, Alloc> = listed.rows.into_iter().map(|a| (a.id(), a)).collect();
-        // An update of a row that cannot be read is neither taken nor refused, so the node reports it again.
-        let aside: BTreeSet<AllocId> = listed.unreadable.iter().filter_map(Unreadable::alloc_id).collect();
-        for update in updates.iter().filter(|u| !aside.contains(&u.alloc_id)) {
-            match self.update(rows.get(&update.alloc_id).cloned(), update).await? {
+        let aside: BTreeMap<AllocId, &Unreadable> =
+            listed.unreadable.iter().filter_map(|row| Some((row.alloc_id()?, row))).collect();
+        for update in updates {
+            let taken = match aside.get(&update.alloc_id) {
+                Some(row) => Taken::NotYet(row.to_string()),
+                None => self.update(rows.get(&update.alloc_id).cloned(), update).await?,
+            };
+            match taken {
                 Taken::Yes => self.accepted.push(update.alloc_id),
                 Taken::Refused(reason) => self.refused.push(RefusedUpdate { alloc_id: update.alloc_id, reason }),
-                Taken::NotYet => {}
+                Taken::NotYet(why) => self.leave(update.alloc_id, &why),
             }
         }
         self.accepted.sort_unstable();
         self.accepted.dedup();
         Ok(())
+    }
+
+    /// Leaves an alloc as it is. If it is on the node's record, the node does not become ready before its update is taken: a run
+    /// would believe that the node has said all it knows, and lose what it has not heard of.
+    fn leave(&mut self, id: AllocId, why: &str) {
+        tracing::warn!(alloc_id = %id, "an alloc is left alone: {why}");
+        if self.record.life().is_some_and(|life| life.allocs.contains(&id)) {
+            self.untaken.get_or_insert_with(|| format!("alloc {id}: {why}"));
+        }
     }
 
     /// Applies one update.
@@ -153,17 +170,15 @@ impl Applying<'_> {
             match written {
                 Ok(()) => return Ok(Taken::Yes),
                 Err(WriteError::Conflict(_) | WriteError::Contended) => {}
-                Err(e) => return left_alone(e).map(|()| Taken::NotYet),
+                Err(e) => return left_alone(e).map(Taken::NotYet),
             }
             row = match self.again(update.alloc_id).await? {
                 Ok(row) => row,
-                Err(unreadable) => return left_alone(unreadable.into()).map(|()| Taken::NotYet),
+                Err(unreadable) => return left_alone(unreadable.into()).map(Taken::NotYet),
             };
         }
-        // Others change these rows all the time, or a stored row differs from what its reader makes of it. The other updates are
-        // still applied.
-        tracing::warn!(alloc_id = %update.alloc_id, "an update lost every race: the node reports it again");
-        Ok(Taken::NotYet)
+        // The other updates are still applied.
+        Ok(Taken::NotYet(LOST_RACES.to_owned()))
     }
 
     /// Writes an alloc that goes on. The version of the alloc is condition enough, because whoever gives the node up changes its
@@ -203,40 +218,38 @@ impl Applying<'_> {
         let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).chain(bad.iter().copied()).collect();
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
         for id in live.iter().filter(|id| !listed.contains(id)) {
-            let mut read = self.ingest.store.alloc(*id).await;
-            for race in 0..RACES {
-                let row = match read {
-                    Ok(row) => row,
-                    // Without the row it is not known whether this alloc should be on the node.
-                    Err(unreadable) => {
-                        left_alone(unreadable.into())?;
-                        break;
-                    }
-                };
-                let live = row.filter(|a| !a.summary.client.is_final() && a.summary.node_id == self.node_id);
-                if live.as_ref().is_some_and(|alloc| report.as_of < alloc.summary.placed_seq) {
-                    break;
-                }
-                let written = match live {
-                    Some(alloc) => self.lose(&alloc).await,
-                    None => self.forget(*id).await,
-                };
-                match written {
-                    Ok(()) => break,
-                    Err(e @ (WriteError::Conflict(_) | WriteError::Contended)) if race + 1 == RACES => {
-                        tracing::warn!(alloc_id = %id, error = %e, "a lost alloc is left to the next report");
-                        break;
-                    }
-                    Err(WriteError::Conflict(_) | WriteError::Contended) => {}
-                    Err(e) => {
-                        left_alone(e)?;
-                        break;
-                    }
-                }
-                read = self.again(*id).await?;
+            if let Some(why) = self.absent(report, *id).await? {
+                self.leave(*id, &why);
             }
         }
         Ok(())
+    }
+
+    /// Ends an alloc that a complete report does not list. Returns why it could not, if it is left to the next report.
+    async fn absent(&mut self, report: &AllocReport, id: AllocId) -> Result<Option<String>, Refusal> {
+        let mut read = self.ingest.store.alloc(id).await;
+        for _ in 0..RACES {
+            let row = match read {
+                Ok(row) => row,
+                // Without the row it is not known whether this alloc should be on the node.
+                Err(unreadable) => return left_alone(unreadable.into()).map(Some),
+            };
+            let live = row.filter(|a| !a.summary.client.is_final() && a.summary.node_id == self.node_id);
+            if live.as_ref().is_some_and(|alloc| report.as_of < alloc.summary.placed_seq) {
+                return Ok(None);
+            }
+            let written = match live {
+                Some(alloc) => self.lose(&alloc).await,
+                None => self.forget(id).await,
+            };
+            match written {
+                Ok(()) => return Ok(None),
+                Err(WriteError::Conflict(_) | WriteError::Contended) => {}
+                Err(e) => return left_alone(e).map(Some),
+            }
+            read = self.again(id).await?;
+        }
+        Ok(Some(LOST_RACES.to_owned()))
     }
 
     /// Ends an alloc that is not on its node any more. If a row of its job cannot be read, the alloc becomes unknown, and
@@ -262,19 +275,26 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Makes the node ready, if the report reaches the gate. Returns whether the node became ready. The caller has
-    /// already applied the whole report.
-    async fn open_gate(&mut self, report: &AllocReport) -> Result<bool, Refusal> {
+    /// Makes the node ready, if the report reaches the gate and all of it was taken; otherwise notes what was not. Returns whether
+    /// the node became ready. The caller has already applied the whole report.
+    async fn pass_gate(&mut self, report: &AllocReport) -> Result<bool, Refusal> {
         for _ in 0..RACES {
             let is_of = |c: &Contact| report.as_of >= c.gate_seq && c.incarnation == report.incarnation;
             if self.record.status() != Some(NodeStatus::Syncing) || !self.record.contact().is_some_and(is_of) {
                 return Ok(false);
             }
-            let Ok(after) = self.record.open_gate(self.now) else { return Ok(false) };
+            let after = match &self.untaken {
+                // The node reports again after each heartbeat, and it is noted once that it does.
+                Some(_) if self.record.has_untaken() => return Ok(false),
+                Some(untaken) => self.record.with_untaken(untaken, self.now),
+                // An error also where the node still lacks GPUs: while it is syncing, each heartbeat brings a complete report.
+                None => self.record.open_gate(self.now),
+            };
+            let Ok(after) = after else { return Ok(false) };
             let written = self.ingest.store.write(Some(&self.record), &after, Vec::new()).await;
             if let Some(written) = unless_raced(written)? {
                 self.record = written;
-                return Ok(true);
+                return Ok(self.untaken.is_none());
             }
             let record = self.ingest.store.node(self.node_id.slot()).await.map_err(internal)?;
             self.record = standing(record, self.node_id, self.proven)?;

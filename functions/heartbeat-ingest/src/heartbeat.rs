@@ -32,7 +32,7 @@ impl Ingest {
         let beat = self.beat(&known, now);
         let short = |text: &Option<String>| text.as_deref().map(model::short_reason);
         let (refuses, gpus_sick) = (short(&heartbeat.refuses), short(&heartbeat.gpus_sick));
-        let heartbeat = &Heartbeat { refuses, gpus_sick, ..heartbeat.clone() };
+        let heartbeat = &Heartbeat { refuses, gpus_sick, reach: heartbeat.reach.clipped(), ..heartbeat.clone() };
         if heartbeat.asks
             && let Some(record) = self.asked(node_id, proven, heartbeat, &beat).await?
         {
@@ -117,7 +117,8 @@ impl Ingest {
         let says_the_same = contact.busy == heartbeat.is_busy()
             && contact.refuses == heartbeat.refuses
             && contact.gpus_usable == heartbeat.gpus_usable
-            && contact.gpus_sick == heartbeat.gpus_sick;
+            && contact.gpus_sick == heartbeat.gpus_sick
+            && contact.reach == heartbeat.reach;
         // If a wrong clock or a person wrote impossible times, no pulse is newer. Then the whole record is written.
         let is_possible = contact.last_ping_at.max(contact.lease_expires_at) <= now + model::LONGEST_AHEAD
             && contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);
@@ -153,6 +154,7 @@ impl Ingest {
             incarnation: contact.incarnation.clone(),
             seq: life.seq,
             next_heartbeat_s: again_s.unwrap_or_else(|| beat.next_s(life.allocs.len(), contact.idle_since_at)),
+            retry_s: beat.known.retry_s(),
             ask_until_ms: heartbeat
                 .uptime_ms
                 .zip(beat.may_ask_for(life, contact))

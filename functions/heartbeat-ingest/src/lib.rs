@@ -68,6 +68,11 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// The longest wait of a node after a heartbeat that failed, in seconds.
+    pub(crate) fn retry_s(&self) -> f64 {
+        self.policy.heartbeat.retry_s(self.in_use)
+    }
+
     /// When a node that has room asks for new work, in seconds.
     pub(crate) fn soon_s(&self) -> f64 {
         self.policy.heartbeat.soon_s(self.in_use)
@@ -205,10 +210,13 @@ impl Ingest {
 
     /// Counts an accepted heartbeat, and writes the summary that shows when heartbeats were last accepted.
     async fn count(&self, now: Time) {
+        // The heartbeat was accepted by a policy, so it is cached.
+        let Ok(known) = self.known(now).await else { return };
+        let gap = known.policy.heartbeat.calls_again_within(known.in_use);
         let count = {
             let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
             summary.1 = summary.1.saturating_add(1);
-            if summary.0.is_some_and(|at| now.since(at) < IngestSummary::GAP) {
+            if summary.0.is_some_and(|at| now.since(at) < gap) {
                 return;
             }
             summary.0 = Some(now);
@@ -216,7 +224,7 @@ impl Ingest {
         };
         let written = async {
             let before: IngestSummary = self.store.entry(&ControlKey::Ingest).await?;
-            match before.noted(count, now) {
+            match before.noted(count, gap, now) {
                 Some(after) => self.store.write_entry(&before, &after).await.map(|_| ()),
                 None => Ok(()),
             }

@@ -53,7 +53,7 @@ pub(crate) const SPOT_WARNING: Span = Span::from_s(120);
 const LONGEST_WAIT: Span = Span::from_s(20);
 
 /// This many nodes in use add one `poll.min_gap_s` to the time between two runs that events start.
-const NODES_PER_GAP: u64 = 100;
+const NODES_PER_GAP: u64 = 500;
 
 /// How often a run tries to take its turn. If it loses each race, it begins all the same: one run too many does no harm.
 const RACES: u32 = 4;

@@ -1,81 +1,58 @@
 //! The launch call: CreateFleet of the type `instant`.
 //!
-//! Guarantees: one call, which the SDK does not retry; each way of the request is one override, so EC2 may launch by
-//! any of them; each refusal comes with the way that it is about.
+//! Guarantees: each way of the request is one override, so EC2 may launch by any of them; each refusal comes with the way that
+//! it is about, and a way that EC2 did not try is not refused.
 //! Does not: ask for capacity of both markets, or for weights: a node is one instance.
 //! Source: EC2 API reference, "CreateFleet"; EC2 User Guide, "Allocation strategies".
 
-use crate::refusal::launch_error;
+use crate::launch::{Template, error_of, failed, one_call, tags, user_data};
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::config::retry::RetryConfig;
-use aws_sdk_ec2::config::timeout::TimeoutConfig;
-use aws_sdk_ec2::error::ProvideErrorMetadata;
 use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
 use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
 use aws_sdk_ec2::types::{
-    CapacityReservationOptionsRequest, CreateFleetInstance, DefaultTargetCapacityType,
+    CapacityReservationOptionsRequest, CreateFleetError, CreateFleetInstance, DefaultTargetCapacityType,
     FleetCapacityReservationTargetRequest, FleetCapacityReservationUsageStrategy, FleetLaunchTemplateConfigRequest,
     FleetLaunchTemplateOverridesRequest, FleetLaunchTemplateSpecificationRequest, FleetOnDemandAllocationStrategy,
     FleetReservationType, FleetType, InstanceType, LaunchTemplateAndOverridesResponse, OnDemandOptionsRequest,
-    ReservedCapacityAllocationStrategy, ReservedCapacityOptionsRequest, ResourceType, SpotAllocationStrategy,
-    SpotOptionsRequest, Tag, TagSpecification, TargetCapacitySpecificationRequest,
+    ReservedCapacityAllocationStrategy, ReservedCapacityOptionsRequest, SpotAllocationStrategy, SpotOptionsRequest,
+    TargetCapacitySpecificationRequest,
 };
-use base64::Engine;
-use model::cloud::{LaunchAnswer, LaunchError, NewInstance, Refusal};
-use model::enums::{Class, Reach};
-use model::error_chain::error_chain;
+use model::cloud::{LaunchAnswer, LaunchError, NewInstance};
 use model::launch::LaunchRequest;
 use model::reservation::Reserved;
 use model::{Market, Offering};
-use std::time::Duration;
-
-/// How long one launch call may take, in seconds. The launch claim lasts longer: 60 seconds.
-const LAUNCH_CALL_S: u64 = 25;
 
 /// The HTTP status for an error about one way: the call itself was answered.
 const ANSWERED: u16 = 400;
 
+/// The error for a way that EC2 did not try, because it gave up after some of the others: its code, and how its text begins. EC2
+/// has the same code for a lack of spot capacity. Source: aws-parallelcluster-node, pull request 734.
+const UNTRIED: (&str, &str) = ("UnfulfillableCapacity", "Unable to fulfill capacity due to your request configuration");
+
 pub(crate) async fn launch(
     client: &Client,
     request: &LaunchRequest,
+    first: &Offering,
     client_token: &str,
 ) -> Result<LaunchAnswer, LaunchError> {
-    let Some(first) = request.ways.first() else {
-        let (reach, class) = (Reach::Request, Class::Wrong);
-        return Err(Refusal { reach, class, message: "the launch has no way".to_owned() }.into());
-    };
-    let one_call = aws_sdk_ec2::config::Builder::default()
-        .retry_config(RetryConfig::disabled())
-        .timeout_config(TimeoutConfig::builder().operation_timeout(Duration::from_secs(LAUNCH_CALL_S)).build());
     let call = client
         .create_fleet()
         .r#type(FleetType::Instant)
         .client_token(client_token)
         .launch_template_configs(configuration(request, first))
         .tag_specifications(tags(request));
-    let sent = asking(call, request, first.market).customize().config_override(one_call).send().await;
-    let answer = sent.map_err(|e| match e.as_service_error() {
-        Some(service) => {
-            let status = e.raw_response().map_or(0, |r| r.status().as_u16());
-            error_of(first, service.code().unwrap_or(""), service.message().unwrap_or("no message"), status)
-        }
-        None => LaunchError::Lost(error_chain(&e)),
-    })?;
-    Ok(read(&answer, &request.ways))
+    let sent = asking(call, request, first.market).customize().config_override(one_call()).send().await;
+    Ok(read(&sent.map_err(|e| failed(first, &e))?, &request.ways))
 }
 
 /// The template with its ways, the best first.
 fn configuration(request: &LaunchRequest, first: &Offering) -> FleetLaunchTemplateConfigRequest {
-    let version = first.template_version.map_or_else(|| "$Default".to_owned(), |version| version.to_string());
-    let user_data = base64::engine::general_purpose::STANDARD.encode(&request.user_data);
+    let Template { id, name, version } = Template::of(first);
     let template = FleetLaunchTemplateSpecificationRequest::builder()
+        .set_launch_template_id(id)
+        .set_launch_template_name(name)
         .version(version)
-        .launch_template_specification_user_data(user_data);
-    let template = if first.template.starts_with("lt-") {
-        template.launch_template_id(&first.template)
-    } else {
-        template.launch_template_name(&first.template)
-    };
+        .launch_template_specification_user_data(user_data(request));
     let ways = (0_u32..).zip(&request.ways).map(|(n, way)| {
         FleetLaunchTemplateOverridesRequest::builder()
             .instance_type(InstanceType::from(way.instance_type.as_str()))
@@ -88,11 +65,6 @@ fn configuration(request: &LaunchRequest, first: &Offering) -> FleetLaunchTempla
         .launch_template_specification(template.build())
         .set_overrides(Some(ways.collect()))
         .build()
-}
-
-fn tags(request: &LaunchRequest) -> TagSpecification {
-    let tags = request.tags.iter().map(|(key, value)| Tag::builder().key(key).value(value).build());
-    TagSpecification::builder().resource_type(ResourceType::Instance).set_tags(Some(tags.collect())).build()
 }
 
 /// Sets how many instances, of which market, and in which order of the ways. EC2 can give all or none only within one
@@ -148,24 +120,26 @@ fn in_reservation(reservation: &Reserved) -> ReservedCapacityOptionsRequest {
         .build()
 }
 
-/// The error about a way. If it is about the reservation of the call, it says nothing of other launches by the same
-/// template.
-fn error_of(way: &Offering, code: &str, message: &str, status: u16) -> LaunchError {
-    if way.reservation.is_some() && code.contains("Reservation") {
-        let (reach, class) = (Reach::Offering, Class::Short);
-        return Refusal { reach, class, message: format!("{code}: {message}") }.into();
-    }
-    launch_error(code, message, status)
-}
-
 fn read(answer: &CreateFleetOutput, ways: &[Offering]) -> LaunchAnswer {
-    let instances = answer.instances().iter().flat_map(launched).collect();
-    let refused = answer.errors().iter().filter_map(|error| {
-        let way = way_of(error.launch_template_and_overrides(), ways)?;
+    let (code, text) = UNTRIED;
+    let is_untried = |error: &&CreateFleetError| {
+        error.error_code() == Some(code) && error.error_message().is_some_and(|message| message.starts_with(text))
+    };
+    let (mut untried, mut others): (Vec<_>, Vec<_>) = answer.errors().iter().partition(is_untried);
+    // If EC2 says nothing else, it lacks spot capacity.
+    if others.is_empty() {
+        std::mem::swap(&mut untried, &mut others);
+    }
+    let way = |error: &CreateFleetError| way_of(error.launch_template_and_overrides(), ways).cloned();
+    let refused = others.iter().filter_map(|error| {
         let (code, message) = (error.error_code().unwrap_or(""), error.error_message().unwrap_or("no message"));
-        Some((way.clone(), error_of(way, code, message, ANSWERED)))
+        way(error).map(|way| (way.clone(), error_of(&way, code, message, ANSWERED)))
     });
-    LaunchAnswer { instances, refused: refused.collect() }
+    LaunchAnswer {
+        instances: answer.instances().iter().flat_map(launched).collect(),
+        refused: refused.collect(),
+        untried: untried.into_iter().filter_map(way).collect(),
+    }
 }
 
 fn launched(some: &CreateFleetInstance) -> Vec<NewInstance> {

@@ -8,10 +8,12 @@
 pub mod by_id;
 mod calls;
 mod fleet;
+mod launch;
 mod offers;
 mod price_list;
 mod quotas;
 mod refusal;
+mod run_instances;
 
 pub use offers::AwsOffers;
 pub use price_list::PRICES_REGION;
@@ -27,9 +29,10 @@ use calls::{AT_ONCE, FILTER_VALUES, cloud_error};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::catalogue::Offers;
-use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, LaunchAnswer, LaunchError, NODE_TAG};
+use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, LaunchAnswer, LaunchError, NODE_TAG, Refusal};
+use model::enums::{Class, Reach};
 use model::ids::{ClusterName, NodeId};
-use model::launch::LaunchRequest;
+use model::launch::{LaunchCall, LaunchRequest};
 use model::time::Time;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -132,7 +135,15 @@ impl Cloud for Ec2 {
     }
 
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
-        fleet::launch(&self.client, request, client_token).await
+        let Some(first) = request.ways.first() else {
+            return Err(
+                Refusal { reach: Reach::Request, class: Class::Wrong, message: "it has no way".to_owned() }.into()
+            );
+        };
+        match request.call {
+            LaunchCall::Fleet => fleet::launch(&self.client, request, first, client_token).await,
+            LaunchCall::One => run_instances::launch(&self.client, request, first, client_token).await,
+        }
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

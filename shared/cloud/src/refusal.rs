@@ -9,7 +9,7 @@
 
 use model::Class::{self, Quota, Refused, Short, Throttled, Unanswered, Wrong};
 use model::cloud::{LaunchError, Refusal};
-use model::enums::Reach::{self, Account, Family, Market, Offering, Request, Subnet, Template, Type};
+use model::enums::Reach::{self, Account, Family, Fleet, Market, Offering, Request, Subnet, Template, Type};
 
 /// What a code means for a launch: the class of the limit, which says for how long it holds, and what it is about.
 type Meaning = (Class, Reach);
@@ -48,6 +48,16 @@ const BY_MESSAGE: &[(&str, &str, Meaning)] = &[
     ("InvalidParameterValue", "KMS", (Refused, Template)),
     ("InvalidParameterValue", "snapshot", (Refused, Template)),
     ("InvalidParameterValue", "volume", (Refused, Template)),
+    // The image does not run on the type. It runs on other types of the same size.
+    ("InvalidParameterValue", "does not match the architecture", (Refused, Type)),
+    ("InvalidParameterValue", "boot mode", (Refused, Type)),
+    ("InvalidParameterCombination", "(ENA) is required", (Refused, Type)),
+    ("InvalidParameterCombination", "Virtualization type", (Refused, Type)),
+    ("Unsupported", "boot mode", (Refused, Type)),
+    // The field of the call that not every region knows.
+    ("InvalidParameter", "LaunchTemplateSpecificationUserData", (Wrong, Fleet)),
+    ("InvalidParameterValue", "LaunchTemplateSpecificationUserData", (Wrong, Fleet)),
+    ("InvalidParameterCombination", "LaunchTemplateSpecificationUserData", (Wrong, Fleet)),
 ];
 
 /// The meaning of each code if no row of [`BY_MESSAGE`] applies. A space separates two codes.
@@ -58,7 +68,7 @@ const CODES: &[(Meaning, &str)] = &[
         "InsufficientInstanceCapacity InsufficientCapacity InsufficientHostCapacity InsufficientCapacityOnHost \
          InsufficientCapacityOnOutpost InsufficientReservedInstanceCapacity InsufficientReservedInstancesCapacity \
          InsufficientVolumeCapacity IncompatibleHostRequirements UnavailableHostRequirements UnfulfillableCapacity \
-         SpotMaxPriceTooLow Unsupported",
+         SpotMaxPriceTooLow Unsupported InvalidFleetConfiguration",
     ),
     ((Short, Subnet), "InsufficientFreeAddressesInSubnet InsufficientAddressCapacity"),
     // The capacity that the template asks for.
@@ -96,7 +106,7 @@ const CODES: &[(Meaning, &str)] = &[
     (
         (Refused, Template),
         "InvalidLaunchTemplateId.NotFound InvalidLaunchTemplateId.VersionNotFound \
-         InvalidLaunchTemplateName.NotFoundException InvalidAMIID.NotFound InvalidAMIID.Unavailable InvalidManifest \
+         InvalidLaunchTemplateName.NotFoundException SsmAccessDenied InvalidAMIID.NotFound InvalidAMIID.Unavailable InvalidManifest \
          InvalidSnapshot.NotFound InvalidVolume.NotFound InvalidKeyPair.NotFound InvalidPlacementGroup.Unknown \
          InvalidCapacityReservationId.NotFound InvalidLaunchTargets InvalidHostID.NotFound InvalidHostId.NotFound \
          InvalidHostState InvalidElasticGpuID.NotFound InvalidNetworkInterface.NotFound \
@@ -131,18 +141,20 @@ const CODES: &[(Meaning, &str)] = &[
          UnsupportedTenancy InvalidHostConfiguration VolumeTypeNotAvailableInZone InvalidVolume.ZoneMismatch \
          InvalidVolumeID.ZoneMismatch ZonesMismatched",
     ),
+    // A field of the fleet that EC2 does not know, or ways that it does not take together: a call of one way has neither.
+    ((Wrong, Fleet), "UnknownParameter InvalidFleetConfig"),
     // The request is not a request that EC2 knows.
     (
         (Wrong, Request),
         "InvalidAction InvalidCharacter InvalidClientToken InvalidQueryParameter MalformedQueryString MissingAction \
-         MissingInput MissingParameter UnknownParameter InvalidUserData.Malformed InvalidTagKey.Malformed InvalidID \
+         MissingInput MissingParameter InvalidUserData.Malformed InvalidTagKey.Malformed InvalidID \
          TagLimitExceeded RequestEntityTooLarge DryRunOperation",
     ),
     // `IdempotentParameterMismatch` means that another run used this client token with other parameters. This is not a
-    // refusal: the call of the other run may have launched an instance.
+    // refusal: the call of the other run may have launched an instance. `IdempotentInstanceTerminated`: it has, and the instance is gone.
     (
         LOST,
-        "IdempotentParameterMismatch ClientTokenInProgress IncompleteOperation InternalError InternalFailure \
+        "IdempotentParameterMismatch IdempotentInstanceTerminated ClientTokenInProgress IncompleteOperation InternalError InternalFailure \
          ServerInternal ServiceUnavailable Unavailable RetryableError BandwidthLimitExceeded ConcurrentTagAccess",
     ),
 ];
@@ -227,6 +239,10 @@ mod tests {
                       that the specified instance type belongs to.";
         let of_type = "You have requested more instances (3) than your current instance limit of 2 allows for the specified \
                        instance type.";
+        let arch = "The architecture 'arm64' of the specified instance type does not match the architecture 'x86_64' of the \
+                    specified AMI.";
+        let ena =
+            "Enhanced networking with the Elastic Network Adapter (ENA) is required for the 'm5.large' instance type.";
         for (code, message, expected) in [
             ("InvalidParameterValue", profile, (Refused, Template)),
             ("InvalidParameterValue", "Value (0) for parameter x is invalid", (Refused, Request)),
@@ -236,6 +252,15 @@ mod tests {
             ("AuthFailure", "Not authorized for images: [ami-1]", (Refused, Template)),
             ("AuthFailure", "AWS was not able to validate the provided access credentials", (Refused, Account)),
             ("VcpuLimitExceeded", bucket, (Quota, Family)),
+            ("InvalidParameterValue", arch, (Refused, Type)),
+            ("InvalidParameterCombination", ena, (Refused, Type)),
+            (
+                "InvalidParameterCombination",
+                "Virtualization type 'hvm' is required for instances of type 'm5.large'",
+                (Refused, Type),
+            ),
+            ("InvalidParameterCombination", "MinTargetCapacity needs a single zone", (Refused, Request)),
+            ("InvalidParameterValue", "LaunchTemplateSpecificationUserData is not supported", (Wrong, Fleet)),
             ("InstanceLimitExceeded", of_type, (Quota, Type)),
             ("InstanceLimitExceeded", "Your quota allows for 0 more running instance(s)", (Quota, Family)),
         ] {

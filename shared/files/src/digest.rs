@@ -1,5 +1,6 @@
 //! The digest of what is read or written.
 
+use crate::allowance::Allowance;
 use sha2::{Digest as _, Sha256};
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -48,7 +49,13 @@ impl<W: Write> Write for Digesting<W> {
 }
 
 pub fn digest_of(file: &mut File) -> io::Result<Digest> {
+    digest_within(file, &mut Allowance::default())
+}
+
+/// The digest of a file. A file that is too large is refused before it is read.
+pub fn digest_within(file: &mut File, allowance: &mut Allowance) -> io::Result<Digest> {
+    allowance.check(file.metadata()?.len())?;
     let mut digesting = Digesting::new(io::sink());
-    io::copy(&mut BufReader::with_capacity(CHUNK, file), &mut digesting)?;
+    io::copy(&mut BufReader::with_capacity(CHUNK, allowance.reading(file)), &mut digesting)?;
     digesting.finish().map(|(_, digest)| digest)
 }

@@ -1,24 +1,29 @@
 //! Walks a folder that a stranger may have made, and may still change.
 //!
-//! Each part of a path is opened from the folder before it, and never through a link.
+//! Each part of a path is opened from the folder before it. Before something is opened to be read, its kind is known: no pipe, socket
+//! or device is ever opened.
 
+use crate::allowance::Allowance;
+use crate::beneath::MAX_DEPTH;
 use crate::digest::{Digest, Digesting};
 use crate::tree::TreeWriter;
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, readlinkat};
-use nix::sys::stat::Mode;
-use std::ffi::{CStr, CString, OsStr};
+use nix::fcntl::{OFlag, open, openat, readlinkat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-/// The most folders within each other.
-const MAX_DEPTH: usize = 100;
+/// The most links that one path leads through, as in the kernel.
+const MAX_LINKS: usize = 40;
+/// How anything is opened to find out what it is. Neither a link nor a pipe is opened by this.
+const BY_PATH: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 #[derive(Debug)]
 pub enum Found {
@@ -30,63 +35,144 @@ pub enum Found {
     Special,
 }
 
-/// Opens what is at this path below a folder, without following a link. `None`: there is nothing.
-pub fn open_beneath(folder: &Path, path: &str) -> io::Result<Option<File>> {
-    let mut at: OwnedFd = File::open(folder)?.into();
-    for part in path.split('/') {
-        let name = CString::new(part)?;
-        at = match open(&at, &name) {
+/// What a walk does with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selected {
+    /// It, and all that is in it.
+    All,
+    /// What is in it may be wanted.
+    Within,
+    No,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EntryKind {
+    File,
+    Folder,
+    Link,
+    Special,
+}
+
+impl EntryKind {
+    fn of(stat: &FileStat) -> Self {
+        let kinds = [(SFlag::S_IFREG, Self::File), (SFlag::S_IFDIR, Self::Folder), (SFlag::S_IFLNK, Self::Link)];
+        let kind = stat.st_mode & SFlag::S_IFMT.bits();
+        kinds.into_iter().find(|(flag, _)| flag.bits() == kind).map_or(Self::Special, |(_, kind)| kind)
+    }
+}
+
+/// Opens what is at this path below a folder. A link is followed if it leads to something in the folder; `path_for_job` is the path by which
+/// whoever made the links sees the folder. `None`: there is nothing.
+pub fn open_beneath(folder: &Path, path: &Path, path_for_job: &Path) -> io::Result<Option<File>> {
+    let folder_file = File::open(folder)?;
+    let mut open_folders: Vec<OwnedFd> = Vec::new();
+    let mut left = parts(path);
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            open_folders.pop().ok_or_else(|| leads_out(path))?;
+            continue;
+        }
+        let above = open_folders.last().map_or(folder_file.as_fd(), AsFd::as_fd);
+        let next = match openat(above, part.as_os_str(), BY_PATH, Mode::empty()) {
             Ok(next) => next,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
-            Err(Errno::ELOOP) => return Err(io::Error::other(format!("{part} is a link, which is not followed"))),
             Err(e) => return Err(e.into()),
         };
+        if EntryKind::of(&fstat(&next)?) == EntryKind::Link {
+            links += 1;
+            let target = PathBuf::from(readlinkat(&next, "")?);
+            if links > MAX_LINKS {
+                return Err(io::Error::other(format!("{} leads through too many links", path.display())));
+            }
+            let target = if target.is_absolute() {
+                open_folders.clear();
+                let below = target.strip_prefix(path_for_job).or_else(|_| target.strip_prefix(folder));
+                below.map_err(|_| leads_out(path))?.to_owned()
+            } else {
+                target
+            };
+            left.extend(parts(&target));
+        } else if open_folders.len() < MAX_DEPTH {
+            open_folders.push(next);
+        } else {
+            return Err(too_deep(path));
+        }
     }
-    let file = File::from(at);
-    let kind = file.metadata()?.file_type();
-    match kind.is_file() || kind.is_dir() {
-        true => Ok(Some(file)),
-        false => Err(io::Error::other("it is neither a file nor a folder")),
+    let Some(found) = open_folders.pop() else { return Ok(Some(folder_file)) };
+    match EntryKind::of(&fstat(&found)?) {
+        EntryKind::File | EntryKind::Folder => Ok(Some(readable(&found)?)),
+        EntryKind::Link | EntryKind::Special => Err(io::Error::other("it is neither a file nor a folder")),
     }
 }
 
-/// Never waits for the other end of a pipe.
-fn open(folder: &impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
-    openat(folder, name, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC, Mode::empty())
+fn leads_out(path: &Path) -> io::Error {
+    io::Error::other(format!("{} is or leads through a link out of the work directory", path.display()))
 }
 
-/// Goes through a folder in the order of the names, each folder before what is in it.
-pub fn walk(folder: &File, each: &mut impl FnMut(&Path, u32, Found) -> io::Result<()>) -> io::Result<()> {
-    let mut open_folders = vec![Level::of(folder.try_clone()?.into(), PathBuf::new())?];
+fn too_deep(path: &Path) -> io::Error {
+    io::Error::other(format!("{} lies deeper than {MAX_DEPTH} folders", path.display()))
+}
+
+/// The parts of a path, the last one first.
+fn parts(path: &Path) -> Vec<OsString> {
+    let part = |component: Component<'_>| match component {
+        Component::Normal(part) => Some(part.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(part).collect()
+}
+
+/// Opens for reading what is known to be a file or a folder.
+fn readable(found: &OwnedFd) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    Ok(open(path.as_str(), OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC, Mode::empty())?.into())
+}
+
+/// Goes through a folder in the order of the names, each folder before what is in it. `wanted` says of each path which entries are given
+/// to `each`.
+pub fn walk(
+    folder: &File,
+    allowance: &mut Allowance,
+    wanted: impl Fn(&Path) -> Selected,
+    each: &mut impl FnMut(&mut Allowance, &Path, u32, Found) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut open_folders = vec![Level::of(folder.try_clone()?.into(), PathBuf::new(), Selected::Within, allowance)?];
     while let Some(level) = open_folders.last_mut() {
         let Some(name) = level.names.pop() else {
             open_folders.pop();
             continue;
         };
         let path = level.path.join(OsStr::from_bytes(name.to_bytes()));
-        let (mode, found, below) = match open(&level.folder, &name).map(File::from) {
-            Ok(next) => {
-                let metadata = next.metadata()?;
-                let (kind, mode) = (metadata.file_type(), metadata.permissions().mode());
-                match (kind.is_file(), kind.is_dir()) {
-                    (true, _) => (mode, Found::File(next), None),
-                    (false, true) => (mode, Found::Folder, Some(next)),
-                    (false, false) => (mode, Found::Special, None),
-                }
-            }
-            Err(Errno::ELOOP) => (0o777, Found::Link(readlinkat(&level.folder, name.as_c_str())?.into()), None),
-            // A socket, or a device that is not there.
-            Err(Errno::ENXIO | Errno::ENODEV) => (0, Found::Special, None),
+        let wanted = if level.wanted == Selected::All { Selected::All } else { wanted(&path) };
+        if wanted == Selected::No {
+            continue;
+        }
+        let failed = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        let next = match openat(&level.folder, name.as_c_str(), BY_PATH, Mode::empty()) {
+            Ok(next) => next,
             // It went away.
             Err(Errno::ENOENT) => continue,
-            Err(e) => return Err(io::Error::other(format!("{}: {e}", path.display()))),
+            Err(e) => return Err(failed(e.into())),
         };
-        each(&path, mode, found)?;
-        let Some(folder) = below else { continue };
-        if open_folders.len() >= MAX_DEPTH {
-            return Err(io::Error::other(format!("{} lies deeper than {MAX_DEPTH} folders", path.display())));
+        let stat = fstat(&next)?;
+        let (mode, kind) = (stat.st_mode & 0o7777, EntryKind::of(&stat));
+        let folder = if kind == EntryKind::Folder { Some(readable(&next).map_err(failed)?) } else { None };
+        if wanted == Selected::All {
+            let found = match kind {
+                EntryKind::File => Found::File(readable(&next).map_err(failed)?),
+                EntryKind::Folder => Found::Folder,
+                EntryKind::Link => Found::Link(readlinkat(&next, "")?.into()),
+                EntryKind::Special => Found::Special,
+            };
+            each(allowance, &path, mode, found)?;
         }
-        open_folders.push(Level::of(folder.into(), path)?);
+        let Some(folder) = folder else { continue };
+        if open_folders.len() >= MAX_DEPTH {
+            return Err(too_deep(&path));
+        }
+        open_folders.push(Level::of(folder.into(), path, wanted, allowance)?);
     }
     Ok(())
 }
@@ -95,28 +181,32 @@ pub fn walk(folder: &File, each: &mut impl FnMut(&Path, u32, Found) -> io::Resul
 struct Level {
     folder: OwnedFd,
     path: PathBuf,
+    wanted: Selected,
     /// In reverse order: the last name is visited first.
     names: Vec<CString>,
 }
 
 impl Level {
-    fn of(folder: OwnedFd, path: PathBuf) -> io::Result<Self> {
+    fn of(folder: OwnedFd, path: PathBuf, wanted: Selected, allowance: &mut Allowance) -> io::Result<Self> {
         let mut listed = Dir::from_fd(folder.try_clone()?)?;
         let mut names = Vec::new();
         for entry in listed.iter() {
             let name = entry?.file_name().to_owned();
             if !matches!(name.to_bytes(), b"." | b"..") {
+                allowance.take_entry()?;
                 names.push(name);
             }
         }
         names.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(Self { folder, path, names })
+        Ok(Self { folder, path, wanted, names })
     }
 }
 
-/// The pipes, sockets and devices of a folder, which get into no archive.
+/// The entries of a folder that are not stored: pipes, sockets and devices, and links where no link can be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
+    /// Whether links can be among them.
+    has_links: bool,
     first: Vec<PathBuf>,
     more: usize,
 }
@@ -124,6 +214,11 @@ pub struct LeftOut {
 impl LeftOut {
     /// How many are named.
     const NAMED: usize = 3;
+
+    /// Links can be among them.
+    pub fn or_links() -> Self {
+        Self { has_links: true, ..Self::default() }
+    }
 
     pub fn add(&mut self, path: &Path) {
         if self.first.len() < Self::NAMED {
@@ -142,7 +237,8 @@ impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> =
             self.first.iter().map(|path| path.display().to_string().escape_debug().to_string()).collect();
-        write!(f, "its pipes, sockets and devices: {}", names.join(", "))?;
+        let links = if self.has_links { "links to no file of the work directory, " } else { "" };
+        write!(f, "its {links}pipes, sockets and devices: {}", names.join(", "))?;
         if self.more == 0 { Ok(()) } else { write!(f, " and {} more", self.more) }
     }
 }
@@ -156,31 +252,85 @@ pub struct Packed {
 }
 
 pub fn pack_folder(folder: &File, to: File) -> io::Result<Packed> {
-    let mut tree = TreeWriter::new(Digesting::new(BufWriter::new(to)));
-    let mut left_out = LeftOut::default();
-    walk(folder, &mut |path, mode, found| match found {
-        Found::Folder => tree.folder(path, mode),
-        Found::Link(target) => tree.link(path, &target),
-        Found::File(file) => tree.file(path, mode, file.metadata()?.len(), file),
-        Found::Special => {
-            left_out.add(path);
-            Ok(())
-        }
-    })?;
-    let (mut written, digest) = tree.finish()?.finish()?;
-    written.flush()?;
-    let mut archive = written.into_inner().map_err(io::IntoInnerError::into_error)?;
+    let (to, digest, left_out) = pack(folder, BufWriter::new(to), &mut Allowance::default(), &Choice::ALL)?;
+    let mut archive = to.into_inner().map_err(io::IntoInnerError::into_error)?;
     archive.rewind()?;
     Ok(Packed { archive, digest, left_out })
+}
+
+/// Which part of a folder is packed, and how.
+pub struct Choice<'a> {
+    /// What stands before each name in the archive.
+    pub prefix: &'a str,
+    pub wanted: &'a dyn Fn(&Path) -> Selected,
+    /// The file that is packed in place of the link at this path with this target; `None` for the link itself.
+    pub follow: &'a dyn Fn(&Path, &Path) -> io::Result<Option<File>>,
+}
+
+impl fmt::Debug for Choice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Choice").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+impl Choice<'_> {
+    /// All of a folder, with its links as they are.
+    pub const ALL: Choice<'static> =
+        Choice { prefix: "", wanted: &|_: &Path| Selected::All, follow: &|_: &Path, _: &Path| Ok(None) };
+
+    /// What is packed for what was found at this path, with its mode.
+    fn followed(&self, path: &Path, mode: u32, found: Found) -> io::Result<(u32, Found)> {
+        let Found::Link(target) = found else { return Ok((mode, found)) };
+        match (self.follow)(path, &target)? {
+            Some(file) => Ok((file.metadata()?.permissions().mode(), Found::File(file))),
+            None => Ok((mode, Found::Link(target))),
+        }
+    }
+}
+
+/// Packs a part of a folder. The sizes of all its files are added up before the first one is read.
+pub fn pack<W: Write>(
+    folder: &File,
+    to: W,
+    allowance: &mut Allowance,
+    choice: &Choice<'_>,
+) -> io::Result<(W, Digest, LeftOut)> {
+    let mut bytes = 0_u64;
+    walk(folder, &mut allowance.again(), choice.wanted, &mut |allowance, path, mode, found| {
+        if let (_, Found::File(file)) = choice.followed(path, mode, found)? {
+            bytes = bytes.saturating_add(file.metadata()?.len());
+        }
+        allowance.check(bytes)
+    })?;
+    let mut tree = TreeWriter::new(Digesting::new(to));
+    let mut left_out = LeftOut::default();
+    walk(folder, allowance, choice.wanted, &mut |allowance, path, mode, found| {
+        let ((mode, found), name) = (choice.followed(path, mode, found)?, Path::new(choice.prefix).join(path));
+        match found {
+            Found::Folder => tree.folder(&name, mode),
+            Found::Link(target) => tree.link(&name, &target),
+            Found::File(file) => tree.file(&name, mode, file.metadata()?.len(), allowance.reading(file)),
+            Found::Special => {
+                left_out.add(&name);
+                Ok(())
+            }
+        }
+    })?;
+    let (mut to, digest) = tree.finish()?.finish()?;
+    to.flush()?;
+    Ok((to, digest, left_out))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allowance::{MAX_BYTES, OverBounds};
+    use crate::beneath::Beneath;
     use crate::tree::unpack;
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+    use std::time::SystemTime;
 
     #[test]
     fn equal_folders_have_equal_archives_and_what_comes_out_is_what_went_in() {
@@ -199,7 +349,7 @@ mod tests {
         assert_eq!((digest, &left_out), (same.digest, &same.left_out));
         assert_eq!(left_out.to_string(), "its pipes, sockets and devices: b/socket, pipe");
         let out = tempfile::tempdir().unwrap();
-        unpack(&mut archive, out.path()).unwrap();
+        unpack(&mut archive, &Beneath::new(out.path(), SystemTime::UNIX_EPOCH).unwrap()).unwrap();
         assert_eq!(fs::read_to_string(out.path().join("b/f")).unwrap(), "b");
         assert_eq!(fs::read_link(out.path().join("link")).unwrap(), Path::new("a/f"));
         assert!(!out.path().join("pipe").exists());
@@ -216,30 +366,75 @@ mod tests {
     }
 
     #[test]
-    fn no_link_is_followed() {
+    fn a_link_is_followed_only_to_what_is_in_the_folder() {
         let (dir, secret) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(secret.path().join("key"), "secret").unwrap();
-        symlink(secret.path(), dir.path().join("out")).unwrap();
-        symlink(secret.path().join("key"), dir.path().join("key")).unwrap();
-        for path in ["out", "out/key", "key"] {
-            let refused = open_beneath(dir.path(), path);
+        let link = |to: &Path, name: &str| symlink(to, dir.path().join(name)).unwrap();
+        link(secret.path(), "out");
+        link(&secret.path().join("key"), "key");
+        link(Path::new("../../../../../../etc/passwd"), "up");
+        link(Path::new("round"), "round");
+        for path in ["out", "out/key", "key", "up", "round"] {
+            let refused = open_beneath(dir.path(), Path::new(path), Path::new("/work"));
             assert!(refused.as_ref().is_err_and(|e| e.to_string().contains("link")), "{path}: {refused:?}");
         }
-        assert!(open_beneath(dir.path(), "no/file").unwrap().is_none());
         let mut seen = Vec::new();
-        walk(&File::open(dir.path()).unwrap(), &mut |path, _, found| {
+        let all = |_: &Path| Selected::All;
+        walk(&File::open(dir.path()).unwrap(), &mut Allowance::default(), all, &mut |_, path, _, found| {
             assert!(matches!(found, Found::Link(_)));
             seen.push(path.to_owned());
             Ok(())
         })
         .unwrap();
-        assert_eq!(seen, [Path::new("key"), Path::new("out")]);
+        assert_eq!(seen, ["key", "out", "round", "up"].map(Path::new));
+        fs::create_dir_all(dir.path().join("runs/7")).unwrap();
+        fs::write(dir.path().join("runs/7/f"), "kept").unwrap();
+        link(Path::new("runs/7"), "latest");
+        link(Path::new("../latest/f"), "runs/up");
+        link(Path::new("/work/runs/up"), "in-container");
+        link(&dir.path().join("runs/7/f"), "whole");
+        link(Path::new("gone"), "dangling");
+        for path in ["latest/f", "runs/up", "in-container", "whole"] {
+            let mut file = open_beneath(dir.path(), Path::new(path), Path::new("/work")).unwrap().unwrap();
+            assert_eq!(io::read_to_string(&mut file).unwrap(), "kept", "{path}");
+        }
+        for path in ["no/file", "dangling", "latest/f/x"] {
+            assert!(open_beneath(dir.path(), Path::new(path), Path::new("/work")).unwrap().is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_before_it_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let over = |allowance: &mut Allowance, sizes: &[u64]| {
+            for (n, bytes) in sizes.iter().enumerate() {
+                File::create(dir.path().join(n.to_string())).unwrap().set_len(*bytes).unwrap();
+            }
+            let packed = pack(&File::open(dir.path()).unwrap(), io::sink(), allowance, &Choice::ALL);
+            packed.map(|(_, digest, _)| digest.bytes).map_err(|error| OverBounds::of(&error))
+        };
+        nix::unistd::mkfifo(&dir.path().join("pipe"), Mode::S_IRWXU).unwrap();
+        let work = |bytes: u64, entries: u64| Allowance::new(bytes, entries);
+        // 3 TiB of holes together: reading them would take many minutes.
+        let holes = [1 << 40, 1 << 40, 1 << 40];
+        let (mut allowance, _interest) = work(MAX_BYTES, 10);
+        assert_eq!(over(&mut allowance, &holes), Err(Some(OverBounds::Bytes(MAX_BYTES))));
+        let (mut allowance, _interest) = work(MAX_BYTES, 3);
+        assert_eq!(over(&mut allowance, &[1, 1, 1]), Err(Some(OverBounds::Entries(3))));
+        let (mut allowance, _interest) = work(MAX_BYTES, 4);
+        assert!(over(&mut allowance, &[1, 1, 1]).is_ok());
+        let (mut allowance, interest) = work(MAX_BYTES, 4);
+        drop(interest);
+        assert_eq!(over(&mut allowance, &[1, 1, 1]), Err(Some(OverBounds::Interest)));
     }
 
     #[test]
     fn a_folder_that_is_too_deep_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("d/".repeat(MAX_DEPTH + 2))).unwrap();
-        assert!(walk(&File::open(dir.path()).unwrap(), &mut |_, _, _| Ok(())).is_err());
+        let all = |_: &Path| Selected::All;
+        assert!(
+            walk(&File::open(dir.path()).unwrap(), &mut Allowance::default(), all, &mut |_, _, _, _| Ok(())).is_err()
+        );
     }
 }

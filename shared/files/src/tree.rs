@@ -1,14 +1,18 @@
 //! A folder as a tar archive.
 //!
-//! Owners, times and all modes but the nine of `rwx` are left out, so that equal folders have equal archives.
+//! Owners, times and all modes but the nine of `rwx` are left out, so that equal folders have equal archives. Whoever unpacks one
+//! gives all of it one time. Files of different age in one folder would need times in the archive, and then each `git clone` of
+//! the same sources would make another one.
 
+use crate::allowance::Allowance;
+use crate::beneath::Beneath;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tar::{Archive, Builder, Entry, EntryType, Header};
 
-/// The time of all that is packed: 2000-01-01. Some programs take no time before 1980.
+/// The time of all that is packed: 2000-01-01. Nothing that is unpacked has it.
 const MTIME: u64 = 946_684_800;
 
 /// Writes an archive. The caller adds the entries in the order of their names.
@@ -60,34 +64,64 @@ fn header(entry_type: EntryType, mode: u32, bytes: u64) -> Header {
     header
 }
 
-/// Unpacks an archive into a folder that exists. Its entries replace what has their names, and everything else stays.
-pub fn unpack(archive: &mut File, into: &Path) -> io::Result<()> {
-    let mut archive = Archive::new(archive);
-    let mut folders = Vec::new();
-    for entry in archive.entries()? {
-        let entry = entry?;
-        let kind = entry.header().entry_type();
-        if !matches!(kind, EntryType::Regular | EntryType::Directory | EntryType::Symlink) {
-            let name = entry.path()?.display().to_string();
-            return Err(io::Error::other(format!("{name} is neither a file nor a folder nor a link")));
-        }
-        if kind == EntryType::Directory {
-            folders.push(entry);
-        } else {
-            unpack_one(entry, into)?;
-        }
-    }
-    // The folders come last, the deepest first: nothing can be put into one that may not be written.
-    folders.sort_by(|a, b| b.path_bytes().cmp(&a.path_bytes()));
-    folders.into_iter().try_for_each(|folder| unpack_one(folder, into))
+/// Unpacks an archive. Its entries replace what has their names, and everything else stays.
+pub fn unpack(archive: &mut File, into: &Beneath) -> io::Result<()> {
+    unpack_within(archive, into, &mut Allowance::default())
 }
 
-fn unpack_one(mut entry: Entry<'_, &mut File>, into: &Path) -> io::Result<()> {
-    // `unpack_in` does not go through a link that leads out of the folder.
-    if entry.unpack_in(into)? {
-        return Ok(());
+/// The same, as long as the allowance lasts.
+pub fn unpack_within(archive: &mut File, into: &Beneath, allowance: &mut Allowance) -> io::Result<()> {
+    let mut folders = Vec::new();
+    for entry in Archive::new(allowance.watching(archive)).entries()? {
+        let mut entry = entry?;
+        allowance.take_entry()?;
+        allowance.take_bytes(entry.size())?;
+        let path = entry.path()?.into_owned();
+        unpack_one(&mut entry, &path, into).map_err(|e| about(&path, &e))?;
+        if entry.header().entry_type() == EntryType::Directory {
+            folders.push((path, entry.header().mode()?));
+        }
     }
-    Err(io::Error::other(format!("{} leads out of the folder", entry.path()?.display())))
+    // The modes and times of folders come last, the deepest first: nothing can be put into one that may not be written.
+    folders.sort_unstable_by(|(a, _), (b, _)| b.cmp(a));
+    for (path, mode) in folders {
+        into.folder(&path).and_then(|folder| folder.finish(Some(mode))).map_err(|e| about(&path, &e))?;
+    }
+    into.finish(None)
+}
+
+/// The names of all in an archive but its folders.
+pub fn names(archive: &mut File) -> io::Result<Vec<PathBuf>> {
+    let mut names = Vec::new();
+    for entry in Archive::new(archive).entries()? {
+        let entry = entry?;
+        if entry.header().entry_type() != EntryType::Directory {
+            names.push(entry.path()?.into_owned());
+        }
+    }
+    Ok(names)
+}
+
+fn unpack_one<R: Read>(entry: &mut Entry<'_, R>, path: &Path, into: &Beneath) -> io::Result<()> {
+    match entry.header().entry_type() {
+        EntryType::Regular => {
+            let mut new = into.new_file(path)?;
+            if io::copy(entry, new.file())? != entry.size() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            new.finish(entry.header().mode()?)
+        }
+        EntryType::Directory => into.folder(path).map(drop),
+        EntryType::Symlink => {
+            let target = entry.link_name()?.ok_or_else(|| io::Error::other("it is a link that leads nowhere"))?;
+            into.link(path, &target)
+        }
+        _ => Err(io::Error::other("it is neither a file nor a folder nor a link")),
+    }
+}
+
+fn about(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -95,7 +129,9 @@ mod tests {
     use super::*;
     use std::fs;
     use std::io::Seek;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::PathBuf;
+    use std::time::{Duration, SystemTime};
 
     fn archive(write: impl FnOnce(&mut TreeWriter<&mut File>)) -> File {
         let mut file = tempfile::tempfile().unwrap();
@@ -117,28 +153,124 @@ mod tests {
             assert!(tree.file(Path::new("short"), 0o644, 3, &b"hi"[..]).is_err(), "it has fewer bytes");
         });
         let into = tempfile::tempdir().unwrap();
-        unpack(&mut packed, into.path()).unwrap();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_123);
+        unpack(&mut packed, &Beneath::new(into.path(), at).unwrap()).unwrap();
         assert_eq!(fs::read(into.path().join("a/link")).unwrap(), b"hi");
         assert_eq!(fs::metadata(into.path().join("a/run")).unwrap().permissions().mode() & 0o7777, 0o755);
         assert_eq!(fs::metadata(into.path().join("a")).unwrap().permissions().mode() & 0o7777, 0o555);
         assert!(into.path().join("x".repeat(200)).join("y".repeat(200)).exists());
+        for path in ["a", "a/run", "a/link", "."] {
+            let modified = into.path().join(path).symlink_metadata().unwrap().modified().unwrap();
+            assert_eq!(modified, at, "{path}");
+        }
+    }
+
+    type Write = Box<dyn Fn(&mut TreeWriter<&mut File>)>;
+
+    fn entry(entry_type: EntryType, path: &'static str, link: Option<PathBuf>) -> Write {
+        Box::new(move |tree| {
+            let mut header = header(entry_type, 0o666, 0);
+            // The writer of headers refuses what an attacker writes.
+            header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+            if let Some(link) = &link {
+                header.set_link_name(link).unwrap();
+            }
+            header.set_cksum();
+            tree.0.append(&header, io::empty()).unwrap();
+        })
+    }
+
+    /// Each archive is unpacked into a folder that has a link `left` to a folder outside, and a file `file`.
+    #[test]
+    fn no_archive_writes_outside_its_folder() {
+        use EntryType::{Block, Char, Directory, Fifo, Link, Regular, Symlink};
+        let outside = tempfile::tempdir().unwrap();
+        let out = || Some(outside.path().to_owned());
+        let evil = || entry(Regular, "out/evil", None);
+        let deep: &'static str = Box::leak("d/".repeat(49).into_boxed_str());
+        let cases: Vec<(&str, Vec<Write>, &str)> = vec![
+            ("through its own link", vec![entry(Symlink, "out", out()), evil()], "out is a link"),
+            (
+                "through a folder behind its link",
+                vec![entry(Symlink, "out", out()), entry(Directory, "out/d", None)],
+                "out is a link",
+            ),
+            (
+                "a link behind its link",
+                vec![entry(Symlink, "out", out()), entry(Symlink, "out/l", out())],
+                "out is a link",
+            ),
+            ("its link to where it stays", vec![entry(Symlink, "out", Some(".".into())), evil()], "out is a link"),
+            (
+                "a link after the folder",
+                vec![entry(Directory, "out", None), entry(Symlink, "out", out()), evil()],
+                "out: ",
+            ),
+            ("a link that is there", vec![entry(Regular, "left/evil", None)], "left is a link"),
+            ("a folder behind a link that is there", vec![entry(Directory, "left/evil", None)], "left is a link"),
+            ("to above", vec![entry(Regular, "../evil", None)], "it leads out of the folder"),
+            ("from above again", vec![entry(Regular, "a/../../evil", None)], "it leads out of the folder"),
+            ("a folder above", vec![entry(Directory, "..", None)], "it leads out of the folder"),
+            ("an absolute path", vec![entry(Regular, "/evil", None)], "it leads out of the folder"),
+            ("the folder itself", vec![entry(Regular, ".", None)], "it leads out of the folder"),
+            ("no name", vec![entry(Regular, "", None)], "it leads out of the folder"),
+            ("a hard link", vec![entry(Link, "hard", Some("/etc/passwd".into()))], "neither a file nor a folder"),
+            ("a pipe", vec![entry(Fifo, "pipe", None)], "neither a file nor a folder"),
+            ("a device", vec![entry(Char, "null", None)], "neither a file nor a folder"),
+            ("a disk", vec![entry(Block, "sda", None)], "neither a file nor a folder"),
+            ("behind a file", vec![entry(Regular, "file/evil", None)], "file is no folder"),
+            ("a file over a folder", vec![entry(Directory, "d", None), entry(Regular, "d", None)], "d: "),
+            ("too deep", vec![entry(Directory, deep, None), entry(Regular, deep, None)], ""),
+        ];
+        assert_eq!(cases.len(), 20);
+        for (what, entries, says) in cases {
+            let into = tempfile::tempdir().unwrap();
+            symlink(outside.path(), into.path().join("left")).unwrap();
+            fs::write(into.path().join("file"), "mine").unwrap();
+            let beneath = Beneath::new(into.path(), SystemTime::UNIX_EPOCH).unwrap();
+            let mut archive = archive(|tree| entries.iter().for_each(|write| write(tree)));
+            let error = unpack(&mut archive, &beneath).expect_err(what).to_string();
+            assert!(error.contains(says), "{what}: {error}");
+            assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{what}");
+            assert_eq!(fs::read_to_string(into.path().join("file")).unwrap(), "mine", "{what}");
+            let names =
+                fs::read_dir(into.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            assert!(names.into_iter().all(|name| !name.starts_with(".nodekeeper")), "{what}: it left something behind");
+        }
     }
 
     #[test]
-    fn an_archive_writes_nothing_outside_its_folder() {
-        let outside = tempfile::tempdir().unwrap();
-        let link = outside.path().to_owned();
-        let through = move |tree: &mut TreeWriter<&mut File>| {
-            tree.link(Path::new("out"), &link).unwrap();
-            tree.file(Path::new("out/evil"), 0o644, 1, &b"x"[..]).unwrap();
-        };
+    fn an_archive_replaces_links_and_files_of_its_names_and_leaves_the_rest() {
+        let (outside, into) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("f"), "theirs").unwrap();
+        for name in ["file", "folder", "link", "mine"] {
+            symlink(outside.path().join("f"), into.path().join(name)).unwrap();
+        }
+        let mut archive = archive(|tree| {
+            tree.file(Path::new("file"), 0o644, 2, &b"hi"[..]).unwrap();
+            tree.folder(Path::new("folder"), 0o755).unwrap();
+            tree.link(Path::new("link"), Path::new("elsewhere")).unwrap();
+        });
+        for _ in 0..2 {
+            archive.rewind().unwrap();
+            unpack(&mut archive, &Beneath::new(into.path(), SystemTime::UNIX_EPOCH).unwrap()).unwrap();
+        }
+        let of = |name: &str| into.path().join(name);
+        assert!(of("file").symlink_metadata().unwrap().is_file() && of("folder").symlink_metadata().unwrap().is_dir());
+        assert_eq!(fs::read_link(of("link")).unwrap(), Path::new("elsewhere"));
+        assert_eq!(fs::read_link(of("mine")).unwrap(), outside.path().join("f"));
+        assert_eq!(fs::read(outside.path().join("f")).unwrap(), b"theirs");
+    }
+
+    #[test]
+    fn an_archive_that_breaks_off_leaves_no_file_with_its_final_name() {
+        let whole = archive(|tree| tree.file(Path::new("f"), 0o644, 2000, &[7; 2000][..]).unwrap());
+        whole.set_len(1024).unwrap();
         let into = tempfile::tempdir().unwrap();
-        assert!(unpack(&mut archive(through), into.path()).is_err());
-        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
-        let mut special = header(EntryType::Fifo, 0o644, 0);
-        special.set_path("pipe").unwrap();
-        special.set_cksum();
-        let mut packed = archive(|tree| tree.0.append(&special, io::empty()).unwrap());
-        assert!(unpack(&mut packed, into.path()).is_err());
+        let beneath = Beneath::new(into.path(), SystemTime::UNIX_EPOCH).unwrap();
+        let folder = beneath.new_folder(Path::new("o")).unwrap();
+        assert!(unpack(&mut { whole }, folder.beneath()).is_err());
+        drop(folder);
+        assert_eq!(fs::read_dir(into.path()).unwrap().count(), 0);
     }
 }

@@ -11,6 +11,7 @@
 use crate::ids::{JobId, Ulid};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 /// The bits of an id that number the jobs of an array.
@@ -18,6 +19,16 @@ const NUMBER_BITS: u32 = 24;
 
 /// The most jobs of an array.
 pub const MAX_ARRAY: u32 = 1 << NUMBER_BITS;
+
+/// The variable of each job of an array that says how many elements the array has.
+pub const COUNT_VARIABLE: &str = "NODEKEEPER_ARRAY_COUNT";
+/// The variable of each job of an array, unless it is a pack, that has its number.
+pub const INDEX_VARIABLE: &str = "NODEKEEPER_ARRAY_INDEX";
+
+/// How many elements the array of a job with this environment has. `None`: it is of no array, or this cannot be seen.
+pub fn count(env: &BTreeMap<String, String>) -> Option<usize> {
+    env.get(COUNT_VARIABLE)?.parse().ok()
+}
 
 /// The part that the ids of all jobs of an array have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +44,12 @@ impl Array {
     /// The array of this job.
     pub fn of(job: JobId) -> Self {
         Self(u128::from_be_bytes(job.ulid().to_bytes()) >> NUMBER_BITS)
+    }
+
+    /// The number of this job in its array. Of a job that is of no array, it is random.
+    pub fn number(job: JobId) -> u32 {
+        let [.., a, b, c] = job.ulid().to_bytes();
+        u32::from_be_bytes([0, a, b, c])
     }
 
     /// The id of job number `n`, which is below [`MAX_ARRAY`]; a higher number counts from 0 again.
@@ -71,6 +88,7 @@ mod tests {
         assert!(some.is_sorted_by(|a, b| a < b), "{some:?}");
         assert_eq!(some, numbers.map(|n| Array::new(Time::from_ms(1_800_000_000_000), 0x0123_4567_89ab_cd00).job(n)));
         assert!(some.iter().all(|job| Array::of(*job) == array));
+        assert_eq!(some.map(Array::number), numbers);
         let other = Array::new(Time::from_ms(1_800_000_000_000), 0x0123_4567_89ac_0000);
         assert_ne!(other, array);
         assert_ne!(Array::new(Time::from_ms(1_800_000_000_001), 0x0123_4567_89ab_cdef), array);

@@ -36,6 +36,8 @@ pub struct LaunchAnswer {
     pub instances: Vec<NewInstance>,
     /// The ways of the call by which it launched nothing, each with the reason.
     pub refused: Vec<(Offering, LaunchError)>,
+    /// The ways that it did not try: it gave up after some of the others.
+    pub untried: Vec<Offering>,
 }
 
 impl LaunchAnswer {

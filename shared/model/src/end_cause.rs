@@ -5,17 +5,20 @@
 //! Does not: say what follows for the job (`job` does).
 
 use crate::elements::Told;
-use crate::enums::ClientStatus;
+use crate::enums::{ClientStatus, Service};
 use crate::files::StoredOutput;
 use crate::image::ImageDigest;
 use crate::output::Switches;
 use crate::signals;
 use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The longest text of a cause, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
+/// The longest text about each further output that is missing, in bytes.
+const MAX_OTHER_BYTES: usize = 200;
 
 /// The longest last line that is kept, in characters.
 const MAX_LINE_CHARS: usize = 200;
@@ -81,12 +84,15 @@ pub enum EndCause {
         program: String,
         interpreter: String,
     },
-    /// Its command succeeded, but one of its outputs cannot be kept.
+    /// Its command succeeded, but some of its outputs cannot be kept.
     NoOutput {
-        /// The output that is missing.
+        /// The first output that is missing.
         path: String,
         /// What is there instead.
         why: String,
+        /// The other outputs that are missing, and why.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        others: BTreeMap<String, String>,
     },
     /// Elements of a pack failed. The others did not.
     ElementsFailed {
@@ -108,6 +114,8 @@ pub enum EndCause {
         /// What the node could not do.
         why: String,
     },
+    /// A service did not answer its node, or refused the node itself. The command has not run, or what it made is not stored.
+    NoService { service: Service, why: String },
     /// Its node is gone, or what ran there was lost.
     Lost {
         /// What happened.
@@ -129,7 +137,9 @@ impl EndCause {
     pub const fn client(&self) -> ClientStatus {
         match self {
             Self::Exited { code: 0 } | Self::Stopped { code: Some(0), .. } => ClientStatus::Complete,
-            Self::NotStarted { .. } | Self::Lost { .. } | Self::Interrupted { .. } => ClientStatus::Lost,
+            Self::NotStarted { .. } | Self::NoService { .. } | Self::Lost { .. } | Self::Interrupted { .. } => {
+                ClientStatus::Lost
+            }
             Self::Exited { .. }
             | Self::Signalled { .. }
             | Self::OverTime { .. }
@@ -159,6 +169,7 @@ impl EndCause {
             Self::ElementsFailed { .. } => Some(SOME_FAILED),
             Self::Stopped { code, .. } => *code,
             Self::NotStarted { .. }
+            | Self::NoService { .. }
             | Self::Lost { .. }
             | Self::Interrupted { .. }
             | Self::NoOutput { .. }
@@ -185,20 +196,25 @@ impl EndCause {
         let texts = match &mut self {
             Self::NotFound { program } | Self::NotExecutable { program } => vec![program],
             Self::NoInterpreter { program, interpreter } => vec![program, interpreter],
-            Self::NoOutput { path, why } => vec![path, why],
+            Self::NoOutput { path, why, others } => {
+                others.values_mut().for_each(|why| clip(why, MAX_OTHER_BYTES));
+                vec![path, why]
+            }
             Self::Stopped { why, .. }
             | Self::NotStarted { why }
+            | Self::NoService { why, .. }
             | Self::Lost { why }
             | Self::Interrupted { why }
             | Self::Rejected { why } => vec![why],
             _ => Vec::new(),
         };
-        for text in texts {
-            let end = text.floor_char_boundary(MAX_TEXT_BYTES);
-            text.truncate(end);
-        }
+        texts.into_iter().for_each(|text| clip(text, MAX_TEXT_BYTES));
         self
     }
+}
+
+fn clip(text: &mut String, bytes: usize) {
+    text.truncate(text.floor_char_boundary(bytes));
 }
 
 impl fmt::Display for EndCause {
@@ -224,12 +240,18 @@ impl fmt::Display for EndCause {
             Self::NoInterpreter { program, interpreter } => {
                 write!(f, "interpreter {interpreter:?} of program {program:?} not found")
             }
-            Self::NoOutput { path, why } => write!(f, "its output {path:?} cannot be kept: {why}"),
+            Self::NoOutput { path, why, others } => {
+                write!(f, "its output {path:?} cannot be kept: {why}")?;
+                others.iter().try_for_each(|(path, why)| write!(f, "; nor can {path:?}: {why}"))
+            }
             Self::ElementsFailed { failed, elements } => write!(f, "{failed} of {elements} elements failed"),
             Self::Stopped { why, code: Some(code) } => write!(f, "{why} (exit code {code})"),
             Self::Interrupted { why } => write!(f, "EC2 took its instance back: {why}"),
             Self::NotStarted { why } => write!(f, "its node could not start it: {why}"),
-            Self::Stopped { why, code: None } | Self::Lost { why } | Self::Rejected { why } => f.write_str(why),
+            Self::Stopped { why, code: None }
+            | Self::NoService { why, .. }
+            | Self::Lost { why }
+            | Self::Rejected { why } => f.write_str(why),
             Self::Cancelled => f.write_str("cancelled by the operator"),
         }
     }
@@ -346,7 +368,7 @@ mod tests {
                 Some(126),
             ),
             (
-                EndCause::NoOutput { path: text("out.csv"), why: text("it is not there") },
+                EndCause::NoOutput { path: text("out.csv"), why: text("it is not there"), others: BTreeMap::new() },
                 json!({"kind": "no_output", "path": "out.csv", "why": "it is not there"}),
                 "its output \"out.csv\" cannot be kept: it is not there",
                 "failed",
@@ -387,6 +409,29 @@ mod tests {
             assert_eq!(serde_json::to_value(&cause).unwrap(), form);
             assert_eq!(serde_json::from_value::<EndCause>(form).unwrap(), cause);
             assert_eq!((cause.to_string().as_str(), cause.client().as_str(), cause.exit_code()), (words, client, code));
+        }
+    }
+
+    #[test]
+    fn causes_about_files_and_services_have_their_json_and_their_words() {
+        let text = |t: &str| t.to_owned();
+        for (cause, form, words, client) in [
+            (
+                EndCause::NoOutput { path: text("a"), why: text("x"), others: [(text("b"), text("y"))].into() },
+                json!({"kind": "no_output", "path": "a", "why": "x", "others": {"b": "y"}}),
+                "its output \"a\" cannot be kept: x; nor can \"b\": y",
+                "failed",
+            ),
+            (
+                EndCause::NoService { service: Service::S3, why: text("it is away") },
+                json!({"kind": "no_service", "service": "s3", "why": "it is away"}),
+                "it is away",
+                "lost",
+            ),
+        ] {
+            assert_eq!(serde_json::to_value(&cause).unwrap(), form);
+            assert_eq!(serde_json::from_value::<EndCause>(form).unwrap(), cause);
+            assert_eq!((cause.to_string().as_str(), cause.client().as_str(), cause.exit_code()), (words, client, None));
         }
     }
 

@@ -78,6 +78,20 @@ string_enum! {
 }
 
 string_enum! {
+    /// A service that a node needs for its jobs.
+    Service {
+        /// S3, where inputs come from and outputs go.
+        S3 = "s3",
+        /// What gives a node the credentials of a job's role: its agent, and grant-credentials behind it.
+        Credentials = "credentials",
+        /// Secrets Manager or Parameter Store.
+        Secrets = "secrets",
+        /// The registry of an image, or what logs in there.
+        Registry = "registry",
+    }
+}
+
+string_enum! {
     /// How a job that another job follows must end.
     AfterEnd {
         /// It must be complete.
@@ -292,6 +306,8 @@ string_enum! {
         Offering = "offering",
         /// A size in one market and place: the whole request, except for the node that it is for.
         Request = "request",
+        /// No launch, but the call of several ways: EC2 does not take it.
+        Fleet = "fleet",
     }
 }
 

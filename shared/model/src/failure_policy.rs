@@ -6,7 +6,7 @@
 
 use crate::end_cause::EndCause;
 use crate::enums::Reconcile;
-use crate::mistakes::Mistakes;
+use crate::mistakes::{Mistakes, shown};
 use crate::needs::Needs;
 use crate::retry::{Cause, MAX_RULES, RetryRule, Verdict};
 use crate::signals::Signal;
@@ -71,14 +71,19 @@ impl FailurePolicy {
         Some(Verdict { rule: place, text: rule.to_string(), is_own: place < self.retry.len(), follows })
     }
 
+    /// Whether a rule changes what a job with these needs asks for.
+    pub fn changes(&self, needs: &Needs) -> bool {
+        self.retry.iter().filter_map(|rule| rule.first(needs)).any(|retry| retry.needs(needs) != *needs)
+    }
+
     /// The signal by which an alloc hears that it will be asked to stop.
     pub fn notice_signal(&self) -> Signal {
         self.stop_signal.unwrap_or(Signal::TERM)
     }
 
-    /// The signal that asks an alloc to stop, in place of TERM. After a notice, TERM says that the time is over.
-    pub fn ask_signal(&self) -> Option<Signal> {
-        self.stop_signal.filter(|_| self.stop_notice_s == 0)
+    /// The signal that asks an alloc to stop: its own, or TERM after a notice, which says that the time is over.
+    pub fn ask_signal(&self) -> Signal {
+        if self.stop_notice_s == 0 { self.notice_signal() } else { Signal::TERM }
     }
 
     /// How long an alloc may take to stop, from the order to KILL.
@@ -99,6 +104,15 @@ impl FailurePolicy {
             .require(rules <= MAX_RULES, || format!("it has {rules} retry rules, at most {MAX_RULES} are possible"));
         for wrong in self.retry.iter().filter_map(|rule| rule.contradiction(needs)) {
             mistakes.require(false, || wrong);
+        }
+        for (n, rule) in self.retry.iter().enumerate() {
+            let is_shadowed = rule.is_behind(self.retry.get(..n).unwrap_or_default());
+            mistakes.require(!is_shadowed, || {
+                format!(
+                    "the retry rule {} never decides: rules before it name all its causes",
+                    shown(&rule.to_string())
+                )
+            });
         }
         if let Some(signal) = self.stop_signal {
             mistakes.require(signal.is_heard(), || {
@@ -196,5 +210,9 @@ mod tests {
         assert!(wrong(kill, 0).contains("--stop-signal KILL ends or halts a command"));
         assert!(wrong(policy(&["memory=again,memory*2"]), 0).contains("give --memory"));
         assert!(wrong(policy(&["lost=fail"; MAX_RULES + 1]), 0).contains("17 retry rules, at most 16"));
+        assert_eq!(wrong(policy(&["exit:1=fail", "exit:*=again*2", "exit:2,timeout=fail"]), 0), "");
+        let shadowed =
+            "the retry rule \"exit:1,signal:KILL=again*2\" never decides: rules before it name all its causes";
+        assert_eq!(wrong(policy(&["exit:1=fail", "signal:KILL=fail", "exit:1,signal:KILL=again*2"]), 0), shadowed);
     }
 }

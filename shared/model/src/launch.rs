@@ -15,11 +15,24 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
+/// The call that makes a launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum LaunchCall {
+    /// CreateFleet, which tries several ways.
+    #[default]
+    Fleet,
+    /// RunInstances, by one way: where EC2 does not take a fleet. It knows the user data of a fleet since July 2026, and not in every
+    /// region.
+    One,
+}
+
 /// Everything in a launch call except the client token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchRequest {
-    /// The ways to launch, at least one, all of one size, market and launch template. On demand EC2 takes the first that it
-    /// has; on the spot market it weighs their prices and its spare capacity.
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
+    pub call: LaunchCall,
+    /// The ways to launch, at least one, all of one size, market and launch template, and with one subnet of each zone. On demand
+    /// EC2 takes the first that it has; on the spot market it weighs their prices and its spare capacity.
     pub ways: Vec<Offering>,
     pub tags: BTreeMap<String, String>,
     /// The script for the first boot, not yet encoded.
@@ -109,6 +122,7 @@ impl LaunchRequest {
             sweep_url: settings.sweep_url.clone(),
         };
         Self {
+            call: LaunchCall::Fleet,
             ways: ways.to_vec(),
             tags,
             user_data: user_data(&file, &policy.launch.user_data),

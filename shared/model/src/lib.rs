@@ -113,4 +113,7 @@ pub use spec::JobSpec;
 pub use summary::{AllocSummary, DEFAULT_PRIORITY, JobSummary, MAX_PRIORITY, counts_for};
 pub use tries::{JobTimes, Tries};
 pub use usage::Usage;
-pub use work::{Environment, INPUT_VARIABLE, MAX_COMMAND_BYTES, MAX_TRANSACTION_ITEMS, Work};
+pub use work::{
+    Environment, INPUT_VARIABLE, MAX_COMMAND_BYTES, MAX_TRANSACTION_ITEMS, VARIABLE_FORM, Work, cache_variable,
+    is_variable,
+};

@@ -24,6 +24,7 @@ use crate::cloud::LaunchError;
 use crate::control::{Control, ControlKey, Entry, EntryChange, EntryRow, FailedStarts, Shortage};
 use crate::enums::{Class, Reach};
 use crate::explain::{Explanation, Waiting};
+use crate::launch::LaunchCall;
 use crate::node::Offering;
 use crate::policy::Policy;
 use crate::reason::Reason;
@@ -79,8 +80,9 @@ impl Limit {
     }
 
     /// Whether the limit seldom ends without a person.
-    pub const fn needs_a_person(&self) -> bool {
-        !matches!(self, Self::Refused(Class::Short | Class::Throttled | Class::Unanswered, ..))
+    pub fn needs_a_person(&self) -> bool {
+        let ends = |class| matches!(class, Class::Short | Class::Throttled | Class::Unanswered);
+        !matches!(self, Self::Refused(class, scope, _) if ends(*class) || *scope == Scope::FLEET)
     }
 
     /// Whether at least two launch calls in a row got no answer.
@@ -154,9 +156,21 @@ impl Limit {
                 "the message says what to correct: the account, or the role, the credentials or the clock of poll-and-scale; \
                  then `nodekeeper release launches` tries at once"
             }
-            Self::Refused(Class::Refused | Class::Wrong, ..) => {
-                "correct the policy; or correct the launch template, and then run `nodekeeper release launches`"
-            }
+            Self::Refused(Class::Refused | Class::Wrong, scope, _) => match scope.reach() {
+                Reach::Fleet => "",
+                Reach::Template => {
+                    "the message says what to correct: the launch template, or what poll-and-scale may use; then \
+                     `nodekeeper release launches` tries at once"
+                }
+                Reach::Subnet => {
+                    "the message says what to correct: launch.subnets, or what poll-and-scale may use; then \
+                     `nodekeeper release launches` tries at once"
+                }
+                _ => {
+                    "the message says what to correct: the size in the policy, or what it uses; then `nodekeeper release \
+                     launches` tries at once"
+                }
+            },
             Self::FailedStarts(_) => {
                 "see their console output in `nodekeeper history cluster`, and correct image or user data; then `nodekeeper \
                  release launches` tries at once"
@@ -192,6 +206,9 @@ impl fmt::Display for Limit {
             Self::Refused(Class::Throttled, ..) => f.write_str("EC2 throttles launches"),
             Self::Refused(Class::Unanswered, scope, _) => write!(f, "EC2 does not answer launches of {scope:#}"),
             Self::Refused(_, scope, _) if *scope == Scope::ACCOUNT => f.write_str("EC2 refuses every launch"),
+            Self::Refused(_, scope, _) if *scope == Scope::FLEET => {
+                f.write_str("EC2 does not take a launch call of several ways, so each way is a call of its own")
+            }
             Self::Refused(_, scope, _) => write!(f, "EC2 refuses launches with {scope:#}"),
             Self::FailedStarts(e) => write!(f, "{} starts failed in a row", e.count()),
         }
@@ -242,6 +259,12 @@ impl Control {
         limits
     }
 
+    /// Which call launches now.
+    pub fn launch_call(&self, now: Time) -> LaunchCall {
+        let is_fleet = |limit: &Limit| matches!(limit, Limit::Refused(_, scope, _) if *scope == Scope::FLEET);
+        if self.limits(now).iter().any(is_fleet) { LaunchCall::One } else { LaunchCall::Fleet }
+    }
+
     /// The limit that stops every launch now, if one does.
     #[cfg(test)]
     pub(crate) fn launch_pause(&self, now: Time) -> Option<Limit> {
@@ -263,8 +286,9 @@ impl Control {
             LaunchError::Lost(_) => (Class::Unanswered, Reach::Offering),
         };
         let scope = Scope::of(reach, offering);
-        // Another policy may ask for something else. The account stays the same.
-        let is_of_policy = matches!(class, Class::Refused | Class::Wrong) && scope != Scope::ACCOUNT;
+        // Another policy may ask for something else. The account and the region stay the same.
+        let is_of_policy =
+            matches!(class, Class::Refused | Class::Wrong) && ![Scope::ACCOUNT, Scope::FLEET].contains(&scope);
         let key = ControlKey::Limit(class, scope);
         let before = self.entry::<Shortage>(&key).0;
         let policy_version = is_of_policy.then_some(policy_version);

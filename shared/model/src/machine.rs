@@ -9,8 +9,8 @@
 //! | labels | it has all of them |
 //! | containers | it runs containers |
 //!
-//! Guarantees: [`Machine::fits`] is the only answer to the question whether work may use a machine: placing, launching,
-//! rejecting, demand sets and what the commands say all ask it.
+//! Guarantees: [`Machine::fits`] is the only answer to the question whether work may use a machine. Whether a size can ever
+//! offer work one, in whatever market it may be bought, is the question of [`crate::policy::Size::offers`], which asks this one.
 //! Does not: count what is on a machine. The caller says how much room is left.
 
 use crate::enums::{Arch, Market, MarketNeed};
@@ -99,7 +99,7 @@ impl Default for MachineKind {
 }
 
 /// The requirements of work for its machine besides room: a part of the needs of a job, and of those of a demand set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineNeed {
     /// The only instance type; `None` for any.

@@ -4,6 +4,7 @@
 //! numbers without gaps takes no more room than one of two.
 //! Does not: know what the numbers are.
 
+use crate::mistakes::shown;
 use crate::text_form::text_form;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -16,7 +17,7 @@ pub struct Ranges(Vec<(u32, u32)>);
 
 /// A text that is no set of numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} must be numbers and ranges from a smaller to a larger number, such as 0-199 or 1,3,10-20")]
+#[error("{} must be numbers and ranges from a smaller to a larger number, such as 0-199 or 1,3,10-20", shown(.0))]
 pub struct BadRanges(String);
 
 impl Ranges {

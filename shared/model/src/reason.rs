@@ -105,6 +105,7 @@ reasons! {
     DrainEnds "drain_ends" { by: Time } = "its node is drained until {by}";
     BackAlone "back_alone" {} = "its node is back, and there is no other copy";
     BackWithCopies "back_with_copies" { keep: AllocId, copies: usize, strategy: Reconcile } = "its node is back: {keep} stays of {copies} copies, by {strategy}";
+    BackWithCopiesThatGo "back_with_copies_that_go" { keep: AllocId, copies: usize } = "its node is back: {keep} stays of {copies} copies, because its node stays longest";
 
     // Demand
 
@@ -172,7 +173,8 @@ reasons! {
     WindowClosed "window_closed" { opens: Span } = "its shutdown window opens in {opens}";
     AgentSaysBusy "agent_says_busy" {} = "its agent says that it is busy";
     OutputIsRead "output_is_read" {} = "somebody reads the output of a job there";
-    AgentRefuses "agent_refuses" { why: String } = "its agent takes no work: {why}";
+    AgentRefuses "agent_refuses" { why: String } = "it takes no work: {why}";
+    Awaited "awaited" { what: String } = "it boots: {what}";
     NotReportedYet "not_reported_yet" {} = "it has not reported yet what runs on it";
     DownNotLongEnough "down_not_long_enough" { left: Span } = "down, and shutdown.down_after_s is over in {left}";
     NodeSuspected "node_suspected" {} = "it is silent or unlisted, and this run does not believe that it is gone";
@@ -192,6 +194,7 @@ reasons! {
     DrainedAndIdle "drained_and_idle" {} = "drained and idle";
     DrainDeadlineOver "drain_deadline_over" {} = "its drain's deadline has passed";
     /// A node never became ready.
+    NeverWhole "never_whole" { what: String } = "boot.timeout_s is over, and {what}";
     StuckSyncing "stuck_syncing" {} = "it never reported what runs on it";
     SizeLeftPolicy "size_left_policy" { size: String } = "idle, and size {size} is no longer in the policy";
     DownTooLong "down_too_long" { silent: Span } = "down: silent for {silent}";

@@ -63,13 +63,15 @@ pub struct Scope {
 impl Scope {
     /// Every launch.
     pub const ACCOUNT: Self = Self { reach: Reach::Account, of: String::new() };
+    /// No launch, but the call of several ways: see [`crate::launch::LaunchCall`].
+    pub const FLEET: Self = Self { reach: Reach::Fleet, of: String::new() };
 
     /// The part of this offering that a refusal with this reach is about.
     pub fn of(reach: Reach, offering: &Offering) -> Self {
         let Offering { size, instance_type, market, subnet_id, zone, template, template_version, .. } = offering;
         let subnet = subnet_id.as_deref();
         let of = match reach {
-            Reach::Account => String::new(),
+            Reach::Account | Reach::Fleet => String::new(),
             Reach::Market => market.to_string(),
             Reach::Family => format!("{market}#{}", group_of(*market, instance_type)),
             Reach::Type => format!("{market}#{instance_type}"),
@@ -94,7 +96,7 @@ impl Scope {
 
     /// Whether a launch of this offering is within the scope.
     pub fn covers(&self, offering: &Offering) -> bool {
-        *self == Self::of(self.reach, offering)
+        self.reach != Reach::Fleet && *self == Self::of(self.reach, offering)
     }
 
     pub const fn reach(&self) -> Reach {
@@ -127,6 +129,7 @@ impl fmt::Display for Scope {
         let part = self.part();
         match reach {
             Reach::Account => f.write_str("every launch"),
+            Reach::Fleet => f.write_str("the call of several ways"),
             Reach::Market => write!(f, "market {part}"),
             Reach::Family => f.write_str(&self.quota()),
             Reach::Type | Reach::Offering => write!(f, "{part}"),
@@ -191,6 +194,7 @@ mod tests {
             assert_eq!(left, leave, "{scope}");
             assert_eq!(scope.to_string().parse(), Ok(scope));
         }
+        assert_eq!((Scope::FLEET.covers(&here), "fleet".parse()), (false, Ok(Scope::FLEET)));
         assert!("nonsense#x".parse::<Scope>().is_err());
     }
 

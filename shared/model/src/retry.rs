@@ -50,7 +50,7 @@ pub(crate) enum Cause {
     Timeout,
     /// It failed, for whatever cause.
     Failed,
-    /// Its node is gone, or what ran there was lost.
+    /// Its node is gone, what ran there was lost, or a service did not answer.
     Lost,
     /// EC2 took its instance back, as it had announced.
     Spot,
@@ -161,6 +161,7 @@ impl Cause {
             | EndCause::ElementsFailed { .. }
             | EndCause::Stopped { .. }
             | EndCause::NotStarted { .. }
+            | EndCause::NoService { .. }
             | EndCause::Interrupted { .. }
             | EndCause::Lost { .. }
             | EndCause::Rejected { .. }
@@ -176,7 +177,9 @@ impl Cause {
             Self::Memory => matches!(cause, EndCause::OverMemory { .. }),
             Self::Timeout => matches!(cause, EndCause::OverTime { .. }),
             Self::Failed => cause.client() == crate::enums::ClientStatus::Failed,
-            Self::Lost => matches!(cause, EndCause::Lost { .. } | EndCause::Interrupted { .. }),
+            Self::Lost => {
+                matches!(cause, EndCause::NoService { .. } | EndCause::Lost { .. } | EndCause::Interrupted { .. })
+            }
             Self::Spot => matches!(cause, EndCause::Interrupted { .. }),
             Self::Node => matches!(cause, EndCause::NotStarted { .. }),
         }
@@ -349,6 +352,12 @@ impl fmt::Display for RetryRule {
 }
 
 impl RetryRule {
+    /// Whether each of its causes stands in one of these rules, which come before it.
+    pub(crate) fn is_behind(&self, earlier: &[Self]) -> bool {
+        let is_named = |cause: &Cause| earlier.iter().any(|rule| rule.causes.contains(cause));
+        self.causes.iter().all(is_named)
+    }
+
     pub(crate) fn of(cause: Cause, times: Option<u32>) -> Self {
         let then = if times == Some(0) { Then::Fail } else { Then::Again(Again { times, ..Again::default() }) };
         Self { causes: vec![cause], then }
@@ -366,6 +375,11 @@ impl RetryRule {
         }
         let most = growth.most_mib.filter(|most| *most <= needs.memory_mib)?;
         Some(format!("max-memory of the retry rule {self} must be above --memory, and {most} MiB is not"))
+    }
+
+    /// The first try by this rule, for a job with these needs; `None` if the rule never tries again.
+    pub fn first(&self, needs: &Needs) -> Option<Retry> {
+        if let Follows::Again(retry) = self.follows(0, needs) { Some(retry) } else { None }
     }
 
     /// What the rule says for a job that used it `used` times and has these needs.
@@ -389,6 +403,17 @@ impl RetryRule {
             market: again.on_demand.then_some(MarketNeed::OnDemand),
             memory_mib,
         })
+    }
+}
+
+impl Retry {
+    /// What the job needs from this try on.
+    #[must_use]
+    pub fn needs(&self, before: &Needs) -> Needs {
+        let mut needs = before.clone();
+        needs.memory_mib = self.memory_mib.unwrap_or(needs.memory_mib);
+        needs.machine.market = self.market.or(needs.machine.market);
+        needs
     }
 }
 
@@ -489,9 +514,10 @@ mod tests {
             (EndCause::Signalled { signal: 11 }, vec!["signal:*", "failed"]),
             (EndCause::OverMemory { allowed_mib: 1, used_mib: None }, vec!["memory", "failed"]),
             (EndCause::OverTime { limit_s: 1 }, vec!["timeout", "failed"]),
-            (EndCause::NoOutput { path: why.clone(), why: why.clone() }, vec!["failed"]),
+            (EndCause::NoOutput { path: why.clone(), why: why.clone(), others: [].into() }, vec!["failed"]),
             (EndCause::Rejected { why: why.clone() }, vec!["failed"]),
             (EndCause::Lost { why: why.clone() }, vec!["lost"]),
+            (EndCause::NoService { service: crate::enums::Service::S3, why: why.clone() }, vec!["lost"]),
             (EndCause::Interrupted { why: why.clone() }, vec!["lost", "spot"]),
             (EndCause::NotStarted { why }, vec!["node"]),
         ] {

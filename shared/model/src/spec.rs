@@ -62,8 +62,7 @@ impl JobSpec {
 
     pub(crate) fn check(&self) -> Result<(), BadJob> {
         let mut mistakes = Mistakes::default();
-        // An empty name counts as no name.
-        if let Some(name) = self.name.as_deref().filter(|name| !name.is_empty()) {
+        if let Some(name) = &self.name {
             mistakes.require(is_job_name(name), || format!("--name {} must be {NAME_FORM}", shown(name)));
         }
         self.needs.check(&mut mistakes);
@@ -123,7 +122,6 @@ mod tests {
             spec.check().map_err(|BadJob(mistakes)| mistakes.join("; "))
         };
         assert_eq!(of("nightly run", "m7a.large"), Ok(()));
-        assert_eq!(of("", "m7a.large"), Ok(()), "no name");
         let error = of("a\u{1b}[2Jb", "m7a large\n").unwrap_err();
         assert!(error.contains("--name \"a\\u{1b}[2Jb\" must be 1 to 128 characters"), "{error}");
         assert!(error.contains("--instance-type \"m7a large\\n\" is not the name of one"), "{error}");

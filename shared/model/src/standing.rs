@@ -34,6 +34,7 @@ impl Outcome {
             | EndCause::NoOutput { .. }
             | EndCause::Stopped { .. }
             | EndCause::NotStarted { .. }
+            | EndCause::NoService { .. }
             | EndCause::Lost { .. }
             | EndCause::Interrupted { .. }
             | EndCause::Rejected { .. }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 
 /// Milliseconds since the Unix epoch, as in every table attribute that ends in `_at`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -38,7 +39,7 @@ impl Time {
     /// else takes the time as an argument.
     #[allow(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
     pub fn now() -> Self {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self(since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX)))
     }
 
@@ -66,6 +67,14 @@ impl Span {
     /// Seconds, with the fraction.
     pub fn as_s(self) -> f64 {
         self.0 as f64 / 1000.0
+    }
+}
+
+impl From<Time> for SystemTime {
+    fn from(at: Time) -> Self {
+        let far = Duration::from_millis(at.0.unsigned_abs());
+        let moved = if at.0 < 0 { Self::UNIX_EPOCH.checked_sub(far) } else { Self::UNIX_EPOCH.checked_add(far) };
+        moved.unwrap_or(Self::UNIX_EPOCH)
     }
 }
 
@@ -136,6 +145,10 @@ mod tests {
     fn arithmetic_saturates_instead_of_overflowing() {
         assert_eq!(Time::from_ms(i64::MAX) + Span::from_s(i64::MAX), Time::from_ms(i64::MAX));
         assert_eq!(Time::from_ms(i64::MIN).since(Time::from_ms(i64::MAX)).as_ms(), i64::MIN);
+        let in_ms =
+            |ms| SystemTime::from(Time::from_ms(ms)).duration_since(SystemTime::UNIX_EPOCH).map(|d| d.as_millis());
+        assert_eq!(in_ms(1_234).unwrap(), 1_234);
+        assert_eq!(in_ms(-1_234).unwrap_err().duration().as_millis(), 1_234);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::files::StoredOutput;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::image::{self, ImageDigest};
 use crate::needs::Needs;
+use crate::node::ServiceReach;
 use crate::output::{Switches, Then};
 use crate::stored::S3Place;
 use crate::time::Time;
@@ -125,6 +126,8 @@ pub struct Heartbeat {
     /// Which of its GPUs cannot be used, and why, for people; `None` if all can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_sick: Option<String>,
+    #[serde(flatten)]
+    pub reach: ServiceReach,
     /// How long the machine has been up when the heartbeat is made, in milliseconds. This number orders the heartbeats of
     /// one boot. A heartbeat that the network delivers late must not replace what a newer heartbeat said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,6 +155,9 @@ pub struct HeartbeatAnswer {
     pub seq: u64,
     /// When to call again, in seconds, jitter included.
     pub next_heartbeat_s: f64,
+    /// The longest wait after a heartbeat that failed, in seconds.
+    #[serde(default = "longest_retry_s")]
+    pub retry_s: f64,
     /// The uptime of the machine, in milliseconds, until which its heartbeats may only ask. `None`: the next heartbeat renews the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask_until_ms: Option<u64>,
@@ -176,6 +182,19 @@ pub struct HeartbeatAnswer {
     /// The readers of output of this node's allocs. The agent stops sending to every other reader.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub follows: Vec<WantedOutput>,
+}
+
+/// The shortest and the longest `retry_s`.
+pub const SHORTEST_RETRY_S: f64 = 2.0;
+pub const LONGEST_RETRY_S: f64 = 30.0;
+
+const fn longest_retry_s() -> f64 {
+    LONGEST_RETRY_S
+}
+
+/// How long an agent with this `retry_s` waits for the answer to a heartbeat, in seconds.
+pub const fn heartbeat_timeout_s(retry_s: f64) -> f64 {
+    retry_s.clamp(5.0, 10.0)
 }
 
 /// A reader wants the output of an alloc: the agent asks for the number of the next piece, and sends pieces until an answer

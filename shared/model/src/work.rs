@@ -7,6 +7,7 @@
 //! refused.
 //! Does not: run anything; the agent does.
 
+use crate::array::INDEX_VARIABLE;
 use crate::container_env::{Passing, passing};
 use crate::elements::Pack;
 use crate::files::{self, Inputs, Output};
@@ -15,7 +16,7 @@ use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
 use crate::ulimits::{self, Ulimits};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Variables by name.
 pub type Environment = BTreeMap<String, String>;
@@ -30,6 +31,19 @@ pub const MAX_COMMAND_BYTES: usize = 16 * 1024;
 /// So an input has the bounds of the environment, and whoever may not see environments does not see it.
 pub const INPUT_VARIABLE: &str = "NODEKEEPER_STDIN";
 
+/// The variables that each node sets for each job.
+const OF_NODE: [&str; 9] = [
+    "CUDA_VISIBLE_DEVICES",
+    "NODEKEEPER_ALLOC_ID",
+    "NODEKEEPER_HOSTFILE",
+    "NODEKEEPER_HOSTS",
+    "NODEKEEPER_JOB_ID",
+    "NODEKEEPER_MEMBER",
+    "NODEKEEPER_NODES",
+    "NODEKEEPER_STOP_AT",
+    "NVIDIA_VISIBLE_DEVICES",
+];
+
 /// The work of a job, copied from the job to each of its allocs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -40,6 +54,9 @@ pub struct Work {
     /// The image of its container; `None` for a process of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// The program of its container in place of the image's own; empty for none, so that the command is run as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<String>,
     /// The digest of the image at the first try. Each later try runs the image with this digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<ImageDigest>,
@@ -80,13 +97,15 @@ pub struct Work {
 
 impl Work {
     pub(crate) fn check(&self, env: &Environment, mistakes: &mut Mistakes) {
-        let named = self.command.first().is_some_and(|c| !c.is_empty());
-        mistakes.require(named, || "it has no command: give one after --".into());
+        let is_blank = |text: &String| text.trim().is_empty();
+        mistakes.require(self.command.first().is_some_and(|program| !is_blank(program)), || {
+            "it has no command: give one after --".into()
+        });
+        let is_blank_line = matches!(self.command.as_slice(), [shell, option, line] if shell == "sh" && option == "-c" && is_blank(line));
+        mistakes.require(!is_blank_line, || "the line of its command is empty".into());
         self.check_size(env, mistakes);
-        for name in env.keys() {
-            mistakes.require(is_variable(name), || format!("{name:?} is not a name for an environment variable"));
-        }
-        let nul = self.command.iter().chain(env.values()).any(|s| s.contains('\0'));
+        env.keys().for_each(|name| self.check_variable(name, mistakes));
+        let nul = self.command.iter().chain(env.values()).chain(&self.entrypoint).any(|s| s.contains('\0'));
         mistakes.require(!nul, || "command and environment must not contain a NUL character".into());
         if let Some(image) = &self.image {
             let impossible = env.iter().find(|(name, value)| passing(name, value) == Passing::Impossible);
@@ -100,11 +119,15 @@ impl Work {
             });
             mistakes.require(is_image_reference(image), || {
                 format!(
-                    "--image {image:?} is not an image reference: it must begin with a letter or digit, like \
-                     registry.example.com/team/image:tag"
+                    "--image {} is not an image reference: it must begin with a letter or digit, like \
+                     registry.example.com/team/image:tag",
+                    shown(image)
                 )
             });
         }
+        mistakes.require(self.image.is_some() || self.entrypoint.is_none(), || {
+            "--entrypoint is for a job with --image: the command of another job is run as it is".into()
+        });
         self.check_caches(mistakes);
         ulimits::check(&self.ulimits, mistakes);
         self.check_rights(env, mistakes);
@@ -144,15 +167,26 @@ impl Work {
             }
         }
         for (name, place) in self.all_secrets() {
-            mistakes
-                .require(is_variable(name), || format!("{} is not a name for an environment variable", shown(name)));
+            self.check_variable(name, mistakes);
             if let Err(e) = place.parse::<SecretPlace>() {
-                mistakes.require(false, || format!("the place of the secret {name} {e}; it is {}", shown(place)));
+                mistakes
+                    .require(false, || format!("the place of the secret {} {e}; it is {}", shown(name), shown(place)));
             }
             let is_twice =
                 env.contains_key(name) || self.secrets.contains_key(name) && self.secret_files.contains_key(name);
-            mistakes.require(!is_twice, || format!("the variable {name} is given twice, at least once as a secret"));
+            mistakes.require(!is_twice, || {
+                format!("the variable {} is given twice, at least once as a secret", shown(name))
+            });
         }
+    }
+
+    /// Checks a variable that the job gives itself. A value that the node would replace says nothing.
+    fn check_variable(&self, name: &str, mistakes: &mut Mistakes) {
+        mistakes.require(is_variable(name), || format!("{} {VARIABLE_FORM}", shown(name)));
+        let is_set = OF_NODE.contains(&name)
+            || self.pack.is_some() && name == INDEX_VARIABLE
+            || self.caches.iter().any(|cache| cache_variable(cache) == name);
+        mistakes.require(!is_set, || format!("the node sets the variable {name} itself: give another one"));
     }
 
     /// Checks a stored row, which another program may have written without a check.
@@ -183,7 +217,7 @@ impl Work {
     fn check_size(&self, env: &Environment, mistakes: &mut Mistakes) {
         let bytes = self.command.iter().map(String::len).sum::<usize>()
             + env.iter().chain(self.all_secrets()).map(|(k, v)| k.len() + v.len()).sum::<usize>()
-            + self.registry_login.as_ref().map_or(0, String::len)
+            + self.registry_login.iter().chain(&self.entrypoint).map(String::len).sum::<usize>()
             + files::bytes_in_row(&self.inputs, &self.outputs);
         mistakes.require(bytes <= MAX_COMMAND_BYTES, || {
             format!(
@@ -197,17 +231,39 @@ impl Work {
             (1..=64).contains(&c.len()) && c.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
         };
         for cache in &self.caches {
-            mistakes
-                .require(valid(cache), || format!("cache name {cache:?} must be 1 to 64 letters, digits, '-' or '_'"));
+            mistakes.require(valid(cache), || {
+                format!("cache name {} must be 1 to 64 letters, digits, '-' or '_'", shown(cache))
+            });
         }
         mistakes.require(self.caches.len() <= MAX_CACHES, || {
             format!("it names {} caches: at most {MAX_CACHES} are possible", self.caches.len())
         });
-        let unique: BTreeSet<_> = self.caches.iter().collect();
-        mistakes.require(unique.len() == self.caches.len(), || "a cache is named twice".into());
+        let mut names = BTreeMap::new();
+        for cache in self.caches.iter().filter(|cache| valid(cache)) {
+            let variable = cache_variable(cache);
+            let other = names.insert(variable.clone(), cache);
+            mistakes.require(other.is_none(), || match other {
+                Some(other) if other != cache => {
+                    format!("the caches {other} and {cache} would share the variable {variable}")
+                }
+                _ => format!("the cache {cache} is named twice"),
+            });
+        }
     }
 }
 
-fn is_variable(name: &str) -> bool {
-    !name.is_empty() && !name.contains(['=', '\0'])
+/// The variable of a job that has the directory of this cache.
+pub fn cache_variable(cache: &str) -> String {
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    format!("NODEKEEPER_CACHE_{}", cache.chars().map(letter).collect::<String>())
+}
+
+/// What can be the name of a variable, in words.
+pub const VARIABLE_FORM: &str =
+    "cannot be the name of a variable: it has letters, digits, '_', '-' and '.', and does not begin with a digit";
+
+/// Whether this can be the name of a variable of a job. Shells, docker and podman take other names for something else.
+pub fn is_variable(name: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    !name.is_empty() && name.bytes().all(fits) && !name.starts_with(|c: char| c.is_ascii_digit())
 }

@@ -11,7 +11,7 @@ use crate::bounded::{self, Bounded};
 use crate::clock::RunClock;
 use crate::env::{Environment, Needs};
 use crate::http::Credentials;
-use crate::metrics;
+use crate::{metrics, trust};
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, ConfigLoader, SdkConfig};
@@ -185,9 +185,14 @@ pub async fn serve(lambda: Lambda) {
     }
 }
 
+/// The variables of the environment. A variable that is not text becomes text with replacement characters.
+fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+}
+
 async fn parts(needs: Needs) -> Result<Parts, String> {
     let env = Environment::read(needs, |name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
-    let config = sdk_config().load().await;
+    let config = trust::believing(sdk_config(), variables()).load().await;
     if config.region().is_none() {
         return Err("AWS_REGION is not set: Lambda sets it; elsewhere, set it to the region of the tables".into());
     }

@@ -10,7 +10,7 @@
 //! | [`confirm`] | checks a plan that is only shown |
 //! | [`bounded`] | calls of the database end before the run must end |
 //! | [`http`], [`rate`] | what all requests of nodes have in common |
-//! | [`mod@env`], [`lambda`] | the environment, the start and the Lambda loop |
+//! | [`mod@env`], [`lambda`], `trust` | the environment, the start and the Lambda loop, and whose certificates a function believes |
 //!
 //! Guarantees: all scheduled functions share one run loop, and all requests of nodes one set of checks.
 //! Does not: decide anything, or know EC2.
@@ -30,5 +30,6 @@ pub mod rate;
 pub mod record_locks;
 pub mod run;
 pub mod signs;
+mod trust;
 pub mod validation;
 pub mod watchdog;

@@ -19,7 +19,7 @@ use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
 use model::control::{AfterPlace, Control, JobsPlace, NoPolicy};
 use model::functions::POLL_AND_SCALE;
-use model::ids::{AllocId, JobId, NodeId};
+use model::ids::{AllocId, JobId, NodeId, Ulid};
 use model::policy::Policy;
 use model::time::{Span, Time};
 use model::{AllocIds, AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Life, NodeRecord, NodeState};
@@ -95,6 +95,19 @@ pub struct Observation {
     pub control: Control,
     pub policy: Policy,
     pub policy_version: u64,
+}
+
+/// The launches of which a node has no instance yet.
+#[derive(Debug)]
+pub struct OpenLaunches(HashSet<Ulid>);
+
+impl OpenLaunches {
+    /// Whether this life has an instance, and another node of its launch has none yet. Only the records say which
+    /// instances of a launch are taken. So no such record is cleaned before each has its instance, because a late
+    /// answer of EC2 also names instances that are terminated by then.
+    pub fn keep(&self, life: &Life) -> bool {
+        life.instance_id.is_some() && self.0.contains(&life.node_id.ulid())
+    }
 }
 
 /// The jobs whose rows clean-stale-records could not read.
@@ -397,12 +410,9 @@ impl Observation {
         self.nodes.get(at).filter(|n| n.node_id() == Some(node_id))
     }
 
-    /// Whether this life has an instance, and another node of its launch has none yet. Only the records say which
-    /// instances of a launch are taken. So no such record is cleaned before each has its instance, because a late
-    /// answer of EC2 also names instances that are terminated by then.
-    pub fn is_launch_open(&self, life: &Life) -> bool {
-        let is_open = |other: &Life| other.node_id.ulid() == life.node_id.ulid() && other.instance_id.is_none();
-        life.instance_id.is_some() && self.nodes.iter().filter_map(NodeRecord::life).any(is_open)
+    pub fn open_launches(&self) -> OpenLaunches {
+        let open = self.nodes.iter().filter_map(NodeRecord::life).filter(|life| life.instance_id.is_none());
+        OpenLaunches(open.map(|life| life.node_id.ulid()).collect())
     }
 
     /// Whether EC2 was asked for the instance of this record. Otherwise only the node's heartbeats are known.

@@ -107,7 +107,11 @@ impl S3 {
         if uploads {
             request = request.body(call.body.clone());
         }
-        let response = request.send().await.map_err(|e| S3Error::Failed(error_chain(&e)))?;
+        let response = request.send().await.map_err(|e| error_chain(&e));
+        let status = response.as_ref().map_or(0, |response| response.status().as_u16());
+        let failed = || (status >= 500).then(|| format!("it answers {status}"));
+        self.0.keys.answered(&url, response.as_ref().err().cloned().or_else(failed).as_deref());
+        let response = response.map_err(S3Error::Failed)?;
         if matches!(response.status(), StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST) {
             self.0.keys.refused(&access, header(&response, "date").as_deref()).await;
         }

@@ -16,8 +16,14 @@ pub enum S3Error {
     Failed(String),
     #[error("no credentials: {0}")]
     NoKeys(String),
-    #[error("the file cannot be read: {0}")]
+    #[error("the file cannot be read or written: {0}")]
     File(String),
+    /// The object has more bytes than the caller takes.
+    #[error("the object has more than {most} bytes: {bytes}")]
+    TooLarge { bytes: u64, most: u64 },
+    /// What is to be stored is not what the caller said.
+    #[error("it changes while it is stored")]
+    Changed,
 }
 
 impl From<std::io::Error> for S3Error {

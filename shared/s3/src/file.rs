@@ -1,4 +1,4 @@
-//! Stores a file of any size.
+//! Stores a file, or what is made while it is stored, of any size.
 //!
 //! Guarantees: what is stored has the digest that the caller gave, or nothing is stored: a file that changes meanwhile
 //! is an error; the memory that this takes is that of a few parts.
@@ -15,31 +15,44 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tokio::fs::File;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::task::JoinSet;
 
 /// A larger file goes in parts, and each part but the last one has at least this many bytes.
 const PART_BYTES: u64 = 8 << 20;
 /// The most parts of an object.
 const MAX_PARTS: u64 = 10_000;
-/// How many parts are sent at a time.
+/// How many parts are sent at a time, at most.
 const AT_ONCE: usize = 4;
+/// The memory for the parts that are being sent, in bytes. One part may need more.
+const MEMORY: u64 = 128 << 20;
 
 impl S3 {
     /// Stores a file that has this size and this digest.
     pub async fn put_file(&self, place: &S3Place, path: &Path, bytes: u64, sha256: &str) -> Result<(), S3Error> {
-        self.put_in_parts(place, path, (bytes, sha256), PART_BYTES.max(bytes.div_ceil(MAX_PARTS))).await
+        self.put_from(place, File::open(path).await?, bytes, sha256).await
+    }
+
+    /// Stores what is read, which must have this size and this digest.
+    pub async fn put_from(
+        &self,
+        place: &S3Place,
+        from: impl AsyncRead + Unpin,
+        bytes: u64,
+        sha256: &str,
+    ) -> Result<(), S3Error> {
+        self.put_in_parts(place, from, (bytes, sha256), PART_BYTES.max(bytes.div_ceil(MAX_PARTS))).await
     }
 
     async fn put_in_parts(
         &self,
         place: &S3Place,
-        path: &Path,
+        mut file: impl AsyncRead + Unpin,
         (bytes, sha256): (u64, &str),
         part_bytes: u64,
     ) -> Result<(), S3Error> {
-        let mut file = File::open(path).await?;
         let mut digest = Sha256::new();
+        let at_once = usize::try_from(MEMORY / part_bytes.max(1)).unwrap_or(1).clamp(1, AT_ONCE);
         let first = part(&mut file, part_bytes, &mut digest).await?;
         if bytes <= part_bytes {
             check(digest, sha256)?;
@@ -53,7 +66,7 @@ impl S3 {
             }
             sending.spawn(self.clone().put_part(place.clone(), upload.clone(), no, next));
             next = part(&mut file, part_bytes, &mut digest).await?;
-            while sending.len() >= AT_ONCE || (next.is_empty() && !sending.is_empty()) {
+            while sending.len() >= at_once || (next.is_empty() && !sending.is_empty()) {
                 let Some(sent) = sending.join_next().await else { break };
                 let (no, tag) = sent.map_err(|e| S3Error::Failed(e.to_string()))??;
                 tags.insert(no, tag);
@@ -93,7 +106,7 @@ impl S3 {
 }
 
 /// The next `bytes` bytes of a file, or what is left of it.
-async fn part(file: &mut File, bytes: u64, digest: &mut Sha256) -> Result<Vec<u8>, S3Error> {
+async fn part(file: &mut (impl AsyncRead + Unpin), bytes: u64, digest: &mut Sha256) -> Result<Vec<u8>, S3Error> {
     let mut part = Vec::new();
     file.take(bytes).read_to_end(&mut part).await?;
     digest.update(&part);
@@ -104,7 +117,7 @@ fn check(digest: Sha256, sha256: &str) -> Result<(), S3Error> {
     if model::auth::hex(&digest.finalize()) == sha256 {
         return Ok(());
     }
-    Err(S3Error::File("it changes while it is stored".to_owned()))
+    Err(S3Error::Changed)
 }
 
 #[cfg(test)]
@@ -160,7 +173,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let digest = model::auth::hex(&Sha256::digest(text));
         let content = (text.len() as u64, sha256.unwrap_or(&digest));
-        let stored = s3.put_in_parts(&place, &path, content, 4).await;
+        let stored = s3.put_in_parts(&place, File::open(&path).await.unwrap(), content, 4).await;
         let came = came.lock().unwrap().0.clone();
         (stored, came)
     }
@@ -182,7 +195,7 @@ mod tests {
     async fn a_file_that_changes_or_an_upload_that_breaks_is_no_object() {
         for text in ["abcd", "0123456789"] {
             let (done, came) = stored(text, Some("0"), true).await;
-            assert!(matches!(done, Err(S3Error::File(_))), "{done:?}");
+            assert_eq!(done, Err(S3Error::Changed));
             assert!(!came.contains_key("PUT ") && !came.contains_key("POST uploadId=a%2Fb"), "{came:?}");
         }
         let (done, _) = stored("0123456789", None, false).await;

@@ -31,20 +31,38 @@ impl S3 {
         while let Some(bytes) = response.chunk().await.map_err(|e| S3Error::Failed(error_chain(&e)))? {
             all.extend_from_slice(&bytes);
             if all.len() as u64 > most {
-                return Err(S3Error::Refused(format!("the object has more than {most} bytes")));
+                return Err(too_large(most));
             }
         }
         Ok((head, all))
     }
 
-    /// Reads an object into a file, from its beginning. Returns how many bytes it has. A file that was begun stays if this fails.
-    pub async fn get_file(&self, place: &S3Place, path: &Path) -> Result<u64, S3Error> {
+    /// Reads an object into a file, from its beginning. Returns how many bytes it has. One of more than `most` bytes is an error. A
+    /// file that was begun stays if this fails.
+    pub async fn get_file(&self, place: &S3Place, path: &Path, most: u64) -> Result<u64, S3Error> {
+        self.get_into(place, File::create(path).await?, most, |_| Ok(())).await
+    }
+
+    /// The same for an open file. If the answer says how many bytes the object has, `reserve` is called with their number before the
+    /// first one is written.
+    pub async fn get_into(
+        &self,
+        place: &S3Place,
+        mut to: File,
+        most: u64,
+        reserve: impl FnOnce(u64) -> std::io::Result<()>,
+    ) -> Result<u64, S3Error> {
         let mut response = self.call(&Call::new(Method::GET, place)).await?;
-        let mut to = File::create(path).await?;
         let (expected, mut bytes) = (length(&response), 0_u64);
+        let fits = |bytes: u64| if bytes > most { Err(S3Error::TooLarge { bytes, most }) } else { Ok(()) };
+        if let Some(expected) = expected {
+            fits(expected)?;
+            reserve(expected)?;
+        }
         while let Some(chunk) = response.chunk().await.map_err(|e| S3Error::Failed(error_chain(&e)))? {
-            to.write_all(&chunk).await?;
             bytes = bytes.saturating_add(chunk.len() as u64);
+            fits(bytes)?;
+            to.write_all(&chunk).await?;
         }
         to.flush().await?;
         // An answer in chunks says no length, and its last chunk says that it is whole.
@@ -58,6 +76,10 @@ impl S3 {
     pub async fn head(&self, place: &S3Place) -> Result<Head, S3Error> {
         self.call(&Call::new(Method::HEAD, place)).await.map(|response| head(&response))
     }
+}
+
+fn too_large(most: u64) -> S3Error {
+    S3Error::Refused(format!("the object has more than {most} bytes"))
 }
 
 fn length(response: &Response) -> Option<u64> {

@@ -27,6 +27,7 @@ use aws_smithy_runtime_api::client::interceptors::context::Output;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use model::error_chain::error_chain;
 use model::ids::ClusterName;
+use model::rng::Rng;
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
@@ -55,6 +56,14 @@ macro_rules! conditional {
 /// Makes the HTTP client that sends requests to AWS. SDK clients that get the same one share its connections.
 pub fn http_client() -> SharedHttpClient {
     aws_smithy_http_client::Builder::new().tls_provider(tls::Provider::Rustls(CryptoMode::Ring)).build_https()
+}
+
+/// An HTTP client that believes these root certificates instead of the machine's. They must be PEM.
+pub fn http_client_believing(roots: &[u8]) -> SharedHttpClient {
+    let roots = tls::TrustStore::empty().with_pem_certificate(roots);
+    let Ok(context) = tls::TlsContext::builder().with_trust_store(roots).build() else { return http_client() };
+    let builder = aws_smithy_http_client::Builder::new().tls_provider(tls::Provider::Rustls(CryptoMode::Ring));
+    builder.tls_context(context).build_https()
 }
 
 #[derive(Clone)]
@@ -273,7 +282,8 @@ fn cancelled(reasons: &[CancellationReason], message: &str) -> WriteError {
     }
 }
 
-/// Waits before the unprocessed part of a batch is requested again. An error after [`BATCH_TRIES`] requests.
+/// Waits before the unprocessed part of a batch, or a transaction that is under way, is requested again. An error after
+/// [`BATCH_TRIES`] requests.
 async fn pause_of_batch(operation: &'static str, tries: &mut u32) -> Result<(), DbError> {
     if *tries == BATCH_TRIES {
         return Err(DbError::Throttled { operation });
@@ -483,17 +493,22 @@ impl Db for Dynamo {
         use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as E;
         let items: Vec<TransactWriteItem> = writes.iter().map(|w| self.transact_item(w)).collect::<Result<_, _>>()?;
         let table = writes.first().map(|w| self.name(w.key.table)).unwrap_or_default();
-        // The SDK adds a request token and uses the same one for its retries. So the retry does not fail if the
-        // transaction was committed and only its answer was lost.
-        self.client.transact_write_items().set_transact_items(Some(items)).send().await.map(|_| ()).map_err(|e| match e
-            .as_service_error()
-        {
-            Some(E::TransactionCanceledException(c)) => {
-                cancelled(c.cancellation_reasons(), c.message().unwrap_or("no message"))
-            }
-            Some(E::TransactionInProgressException(_)) => WriteError::Contended,
-            _ => WriteError::Db(db_error("TransactWriteItems", &table, &e)),
-        })
+        // Each attempt has the same token. So none fails if the transaction was committed and only its answer was lost, and none
+        // makes it a second time while the first attempt is still under way.
+        let call = self.client.transact_write_items().set_transact_items(Some(items));
+        let call = call.client_request_token(format!("{:032x}", Rng::real().bits()));
+        let mut tries = 0;
+        loop {
+            pause_of_batch("TransactWriteItems", &mut tries).await?;
+            let Err(e) = call.clone().send().await else { return Ok(()) };
+            return Err(match e.as_service_error() {
+                Some(E::TransactionInProgressException(_)) => continue,
+                Some(E::TransactionCanceledException(c)) => {
+                    cancelled(c.cancellation_reasons(), c.message().unwrap_or("no message"))
+                }
+                _ => WriteError::Db(db_error("TransactWriteItems", &table, &e)),
+            });
+        }
     }
 
     async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {

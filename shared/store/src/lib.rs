@@ -39,7 +39,7 @@ pub use conditions::{
     silent_since,
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict};
-pub use dynamo::{Dynamo, http_client};
+pub use dynamo::{Dynamo, http_client, http_client_believing};
 pub use end::End;
 pub use found::Found;
 pub use job_event::JOB_EVENT;

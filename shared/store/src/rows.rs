@@ -530,6 +530,10 @@ mod tests {
             busy: Some(true),
             address: Some("255.255.255.255".into()),
             gpus_usable: 8,
+            reach: model::node::ServiceReach {
+                fails: None,
+                reaches: Some("registry docker.io,s3,secretsmanager".into()),
+            },
             uptime_ms: Some(99_999_999_999),
             ..fixtures::heartbeat("i-0123456789abcdef0")
         };

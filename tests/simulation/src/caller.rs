@@ -317,6 +317,7 @@ fn part(reach: Reach, offering: &Offering) -> String {
     let subnet = offering.subnet_id.as_deref().unwrap_or("any");
     match (reach, &offering.subnet_id) {
         (Reach::Account, _) => "account".to_owned(),
+        (Reach::Fleet, _) => "fleet".to_owned(),
         (Reach::Market, _) => format!("market#{market}"),
         // Each family of the simulated types has a quota of its own. The family is the letters: `w` of `w1.type`.
         (Reach::Family, _) => format!("family#{market}#{}", family(instance_type)),
@@ -338,7 +339,9 @@ fn family(instance_type: &str) -> &str {
 /// Whether the limit with this control key is about this offering.
 pub fn covers(key: &str, offering: &Offering) -> bool {
     let scope = key.strip_prefix("limit#").and_then(|rest| rest.split_once('#')).map(|(_, scope)| scope);
-    scope.is_some_and(|scope| Reach::ALL.iter().any(|reach| part(*reach, offering) == scope))
+    // What EC2 says of the call of several ways is about no way.
+    let reaches = Reach::ALL.iter().filter(|reach| **reach != Reach::Fleet);
+    scope.is_some_and(|scope| reaches.into_iter().any(|reach| part(*reach, offering) == scope))
 }
 
 /// The control key of a shortage of an offering.

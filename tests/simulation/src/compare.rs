@@ -7,6 +7,7 @@ use crate::core::How;
 use crate::replay::Replay;
 use crate::replay::measured::Measured;
 use crate::scenario::Scenario;
+use crate::stack;
 use crate::world::simulate;
 use model::policy::Policy;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,21 +26,17 @@ pub fn compare(
     };
     let policies = policies.iter().map(read).collect::<Result<Vec<_>, String>>()?;
     let (next, replay, results) = (AtomicUsize::new(0), Arc::new(replay), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, policies.len().max(1)) {
-            scope.spawn(|| {
-                while let n = next.fetch_add(1, Ordering::Relaxed)
-                    && let Some((name, policy)) = policies.get(n)
-                {
-                    let scenario = Scenario::replay(seed, policy.clone(), Arc::clone(&replay));
-                    let outcome = simulate(scenario, How::default());
-                    let measured = match (outcome.broken, outcome.measured) {
-                        (None, Some(measured)) => Ok((name.clone(), measured)),
-                        (broken, _) => Err(format!("{name}: the world broke: {broken:?}")),
-                    };
-                    results.lock().unwrap_or_else(PoisonError::into_inner).push((n, measured));
-                }
-            });
+    stack::run_on(threads.clamp(1, policies.len().max(1)), || {
+        while let n = next.fetch_add(1, Ordering::Relaxed)
+            && let Some((name, policy)) = policies.get(n)
+        {
+            let scenario = Scenario::replay(seed, policy.clone(), Arc::clone(&replay));
+            let outcome = simulate(scenario, How::default());
+            let measured = match (outcome.broken, outcome.measured) {
+                (None, Some(measured)) => Ok((name.clone(), measured)),
+                (broken, _) => Err(format!("{name}: the world broke: {broken:?}")),
+            };
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((n, measured));
         }
     });
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -68,6 +68,8 @@ faults! {
     Shortage = 0.05,
     /// EC2 does not accept a part of launches for some minutes: a market, a subnet, the template or one request
     BadRequest = 0.002,
+    /// EC2 does not take a launch call of several ways, for up to two hours
+    FleetNotTaken = 0.001,
     /// an instance that runs and never calls
     NeverBoots = 0.03,
     /// a node hangs, as soon as it has registered or within an hour: it is silent, and nothing on it ends
@@ -219,6 +221,10 @@ faults! {
     RoleWanted = 0.0,
     /// any chance: the policy also names capacity reservations and a capacity block, which are used up and end (`--fault`)
     Reservations = 0.0,
+    /// the node of one of several copies of a member goes: EC2 takes it back, or an operator drains it (`--fault`)
+    CopyLeaves = 0.0,
+    /// the driver of a new machine shows no GPU, or not all of them, for up to an hour (`--fault`)
+    GpusLate = 0.0,
 }
 
 impl Fault {

@@ -13,6 +13,7 @@
 //! happened                    what was reached, and what never was
 //! panics                      a panic anywhere fails its world
 //! story                       makes a failure small and tells it
+//! stack                       threads on which a world has room
 //! ```
 //!
 //! Guarantees: one seed gives one history; the product's own code runs, down to the conditions of its writes.
@@ -34,6 +35,7 @@ pub mod panics;
 pub mod replay;
 pub mod rules;
 pub mod scenario;
+pub mod stack;
 pub mod story;
 pub mod tables;
 pub mod world;

@@ -13,8 +13,8 @@ use nodekeeper_simulation::happened::Happened;
 use nodekeeper_simulation::replay::arrivals::read;
 use nodekeeper_simulation::replay::{Replay, made, table};
 use nodekeeper_simulation::scenario::Scenario;
-use nodekeeper_simulation::story;
 use nodekeeper_simulation::world::{FLEET, How, Outcome, Simulated, simulate};
+use nodekeeper_simulation::{stack, story};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -175,6 +175,10 @@ impl Sum {
 }
 
 fn main() -> ExitCode {
+    stack::run(simulated)
+}
+
+fn simulated() -> ExitCode {
     let args = Args::parse();
     if let [seed, days] = args.make_arrivals[..] {
         made::lines(seed, days).iter().for_each(|line| println!("{line}"));
@@ -244,30 +248,26 @@ fn worlds(args: &Args, how: How, began: Instant) -> Sum {
     let sum = Mutex::new(Sum::default());
     let said = Mutex::new(Instant::now());
     let limit = args.minutes.map(|m| Duration::from_secs(m * 60));
-    std::thread::scope(|scope| {
-        for _ in 0..args.threads.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let over = limit.is_some_and(|l| began.elapsed() >= l);
-                    let failed = !sum.lock().unwrap_or_else(PoisonError::into_inner).failed.is_empty();
-                    if seed > args.seeds.1 || over || (failed && !args.keep_going) {
-                        break;
-                    }
-                    let outcome = simulate(scenario(seed, args), how);
-                    let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
-                    sum.add(seed, &outcome);
-                    if let Some(broken) = &outcome.broken {
-                        let what: String = broken.what.chars().take(300).collect();
-                        println!("seed {seed}: {} at {}: {what}", broken.rule, broken.at);
-                    }
-                    let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-                    if !args.quiet && said.elapsed() > Duration::from_secs(10) {
-                        *said = Instant::now();
-                        println!("{}", sum.line(began));
-                    }
-                }
-            });
+    stack::run_on(args.threads.max(1), || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let over = limit.is_some_and(|l| began.elapsed() >= l);
+            let failed = !sum.lock().unwrap_or_else(PoisonError::into_inner).failed.is_empty();
+            if seed > args.seeds.1 || over || (failed && !args.keep_going) {
+                break;
+            }
+            let outcome = simulate(scenario(seed, args), how);
+            let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+            sum.add(seed, &outcome);
+            if let Some(broken) = &outcome.broken {
+                let what: String = broken.what.chars().take(300).collect();
+                println!("seed {seed}: {} at {}: {what}", broken.rule, broken.at);
+            }
+            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+            if !args.quiet && said.elapsed() > Duration::from_secs(10) {
+                *said = Instant::now();
+                println!("{}", sum.line(began));
+            }
         }
     });
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)

@@ -65,6 +65,8 @@ pub struct Scenario {
     pub plain_jobs: bool,
     /// Whether one call launches a batch of nodes.
     pub batches: bool,
+    /// Whether operators release what brakes hold back while there are faults.
+    pub releases: bool,
     /// Whether EC2 keeps to its published limits for launches of a new account.
     pub request_limits: bool,
     /// The jobs that arrive, if this world compares policies. Its EC2 has the pools of `replay::pools` then.
@@ -117,6 +119,7 @@ impl Scenario {
             backlog: 150,
             plain_jobs: false,
             batches: false,
+            releases: true,
             request_limits: false,
             replay: None,
         };
@@ -400,6 +403,10 @@ impl Scenario {
         }
         if let Some(launch) = self.policy.get_mut("launch") {
             launch["subnets"] = json!(["subnet-a", "subnet-b"]);
+            // A second subnet in the zone of the first.
+            if self.seed.is_multiple_of(2) {
+                launch["subnets"] = json!(["subnet-a", "subnet-c", "subnet-b"]);
+            }
             launch["zone_share"] = json!(share);
         }
     }

@@ -420,6 +420,12 @@ impl Inside {
         checks.push(("ec2:RunInstances".into(), resource("instance", "*"), tagged.clone()));
         tagged["ec2:CreateAction"] = json!("RunInstances");
         checks.push(("ec2:CreateTags".into(), resource("instance", "*"), tagged));
+        // The image may be a public parameter. AWS documents the plural; a fleet was refused without the singular
+        // (kent8192/reinhardt-web, issue 2027).
+        for action in ["ssm:GetParameter", "ssm:GetParameters"] {
+            let parameter = format!("arn:aws:ssm:{REGION}::parameter/aws/service/image");
+            checks.push((action.into(), parameter, json!({})));
+        }
         let passed = json!({"iam:PassedToService": "ec2.amazonaws.com"});
         checks.push(("iam:PassRole".into(), self.stack["node_role"].as_str().unwrap().into(), passed));
         checks

@@ -160,12 +160,26 @@ async fn the_reasons_of_cancelled_transactions_are_told_apart() {
             "{codes:?} {error:?}"
         );
     }
-    // The same request is still under way. A retry gives the same answer.
-    assert!(matches!(what(error("TransactionInProgressException")).await, WriteError::Contended));
     let refused = what(error("IdempotentParameterMismatchException")).await;
     assert!(matches!(refused, WriteError::Db(DbError::Refused { .. })), "{refused:?}");
     let throttled = what(error("ThrottlingException")).await;
     assert!(matches!(throttled, WriteError::Db(DbError::Throttled { .. })), "{throttled:?}");
+}
+
+/// The first attempt may commit while its answer is on the way. With another token, the second one would fail at its own write.
+#[tokio::test]
+async fn a_transaction_that_is_under_way_is_asked_for_again_with_its_token() {
+    let under_way = || error("TransactionInProgressException");
+    let played = Played::new([under_way(), under_way(), (200, json!({}))]).await;
+    played.dynamo.transact(&[put(&job("a"), &[]), delete(&job("b"))]).await.unwrap();
+    let tokens: Vec<Value> = played.asked().iter().map(|(_, body)| body["ClientRequestToken"].clone()).collect();
+    assert_eq!(tokens.len(), 3);
+    assert!(tokens[0].as_str().is_some_and(|token| token.len() == 32) && tokens.iter().all(|t| *t == tokens[0]));
+    played.dynamo.transact(&[delete(&job("b"))]).await.unwrap();
+    assert_ne!(played.asked()[3].1["ClientRequestToken"], tokens[0], "another transaction has another token");
+    let played = Played::new([under_way()]).await;
+    let error = played.dynamo.transact(&[delete(&job("b"))]).await.unwrap_err();
+    assert!(matches!(error, WriteError::Db(DbError::Throttled { .. })), "{error:?}");
 }
 
 #[tokio::test]

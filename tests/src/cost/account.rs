@@ -79,7 +79,7 @@ impl Cloud for Ec2 {
         };
         self.account.started.lock().unwrap().push((instance.instance_id.clone(), request.user_data.clone()));
         instances.insert(instance.instance_id.clone(), (instance.clone(), None));
-        Ok(LaunchAnswer { instances: vec![(&instance).into()], refused: Vec::new() })
+        Ok(LaunchAnswer { instances: vec![(&instance).into()], ..LaunchAnswer::default() })
     }
 
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

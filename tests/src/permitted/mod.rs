@@ -297,8 +297,8 @@ async fn nightly_a_whole_life_needs_only_what_the_roles_allow() {
     // No job here has a role. The module `rights` asks for credentials, with the STS of moto.
     for (function, listed) in listed.into_iter().filter(|(function, _)| function != "grant-credentials") {
         let mut made = fleet.account.calls_of(&role_of(&function));
-        // The permission is a part of RunInstances, which the recorder of calls.json does not see.
-        made.remove("iam:PassRole");
+        // The permissions are a part of a launch, and the recorder of calls.json sees none of these calls.
+        made.retain(|call| call != "iam:PassRole" && !call.starts_with("ssm:"));
         let more: Vec<_> = made.difference(&listed).collect();
         assert!(more.is_empty(), "{function} makes calls that infra/calls.json does not list: {more:?}");
         let never: Vec<_> = listed.difference(&made).collect();

@@ -180,8 +180,8 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     let (out, _) = world.run(&["status"]).await.failed();
     for line in [
         "WRONG  heartbeat-ingest                         no heartbeat was ever accepted, and 1 node in use: check",
-        "WRONG  limit#refused#subnet#subnet-1            EC2 refuses launches with subnet subnet-1, since 2 min ago; next try in 4 min: told: correct the policy",
-        "WRONG  limit#wrong#template#nodes               EC2 refuses launches with launch template nodes; next try in 1 h: told: correct the policy",
+        "WRONG  limit#refused#subnet#subnet-1            EC2 refuses launches with subnet subnet-1, since 2 min ago; next try in 4 min: told: the message says what to correct: ",
+        "WRONG  limit#wrong#template#nodes               EC2 refuses launches with launch template nodes; next try in 1 h: told: the message says what to correct: ",
         "look   limit#quota#family#spot#g_vt             the quota \"All G and VT Spot Instance Requests\" is reached; next try in 1 min: told",
         "WRONG  brake#missing                            held back: told: `nodekeeper release missing --show` lists it; wait, or `nodekeeper release missing`",
         "look   limit#short#offering#spot#m7a.large#any  EC2 is short of spot m7a.large any; next try in 2 min: told",

@@ -319,3 +319,43 @@ async fn commands_about_a_job_go_on_beside_an_alloc_that_cannot_be_read() {
     }
     assert!(world.run(&["history", &id]).await.result.is_ok());
 }
+
+/// The market of the policy × its fallback × the rule: a rule that can never be followed is refused on each way in, and `plan --if`
+/// says that a job would be rejected if the policy has changed since.
+#[tokio::test]
+async fn a_retry_rule_that_can_never_be_followed_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let policy = |market: &str, fallback: &str| {
+        file(&dir, "p.toml", &format!("{POLICY}market = \"{market}\"\nfallback = \"{fallback}\"\n"))
+    };
+    for (market, fallback, rule, is_possible) in [
+        ("spot", "on_demand", "lost=again*5,on-demand", true),
+        ("on_demand", "none", "lost=again*5,on-demand", true),
+        ("spot", "none", "lost=again*5,on-demand", false),
+        ("spot", "none", "lost=again*5", true),
+        ("spot", "on_demand", "lost=again*5,memory*4", false),
+    ] {
+        let (world, what) = (World::new().await, format!("{market} {fallback} {rule}"));
+        let line = ["submit", "--memory", "4G", "--retry", rule, "--", "true"];
+        let of_file = file(
+            &dir,
+            "jobs.jsonl",
+            &format!("{{\"command\": [\"true\"], \"memory_mib\": 4096, \"retry\": [\"{rule}\"]}}\n"),
+        );
+        // Before there is a policy, a job waits for one.
+        let job = world.run(&line).await.done().trim().to_owned();
+        world.run(&["policy", "set", &policy(market, fallback)]).await.done();
+        for line in [&line[..], &["submit", "--file", &of_file]] {
+            let (said, changed) = world.changes(line).await;
+            assert_eq!(changed.iter().any(|row| row.starts_with("jobs/")), is_possible, "{what}: {changed:?}");
+            if !is_possible {
+                let error = said.error();
+                assert!(error.contains("can never be followed: no size fits: it needs 1 vCPU"), "{what}: {error}");
+            }
+        }
+        let follows = world.run(&["plan", "--job", &job, "--if", "lost", "--json"]).await.json();
+        assert_eq!(follows["again"], is_possible, "{what}: {follows}");
+        let lines = follows["lines"].to_string();
+        assert_eq!(lines.contains("the job is rejected then: no size fits"), !is_possible, "{what}: {lines}");
+    }
+}

@@ -2,19 +2,19 @@
 
 mod asking;
 mod bulk;
-mod costs;
 mod demand;
 mod ending;
 mod entering;
 mod explaining;
+mod fetching;
 mod following;
 mod jobs;
 mod naming;
 mod nodes;
 mod output;
 mod output_store;
-mod partial;
 mod permissions;
+mod refusing;
 mod running;
 mod setting_up;
 mod sizes;

@@ -112,7 +112,7 @@ async fn an_input_is_passed_on_with_the_job_or_refused() {
     let job = &world.store().jobs().await.unwrap()[0];
     assert_eq!(job.env.get(model::INPUT_VARIABLE).map(String::as_str), Some("ZXhpdCA0Cg=="));
     let error = world.run_with(&["submit", "--stdin", "--", "bash"], &"x".repeat(12_289)).await.error();
-    assert!(error.contains("more than 12288 bytes: pass it by a file or a URL"), "{error}");
+    assert!(error.contains("standard input has more than 12288 bytes"), "{error}");
     assert_eq!(world.store().jobs().await.unwrap().len(), 1);
     assert!(world.run_with(&["submit", "--stdin", "--", "cat"], &"x".repeat(12_000)).await.result.is_ok());
 }

@@ -8,6 +8,7 @@ use model::rng::Rng;
 use model::{FailurePolicy, JobSpec, JobState, Needs, Work};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -164,5 +165,7 @@ fn input(path: &Path) -> io::Result<PathBuf> {
         let _ = writeln!(lines, "{}", rng.bits());
     }
     fs::write(path, lines)?;
+    // Jobs read it, as users of their own.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
     Ok(path.to_owned())
 }

@@ -3,9 +3,9 @@
 //!
 //! Guarantees: client tokens, states, limits, pages, filters and error codes are as AWS documents them (each rule names its
 //! source). The same seed, clock and requests give the same instances, ids and answers. No request can cause a panic.
-//! Does not: verify signatures (its server may check them around [`Ec2::api`]); know images, networks, volumes, or more than one
-//! account and region; end an instance by itself. It ignores parameters that it does not know; two requests with one client token
-//! must still agree on them.
+//! Does not: verify signatures (its server may check them around [`Ec2::api`]); know networks, volumes, or more than one account
+//! and region, and of images only on which types they run; end an instance by itself. CreateFleet refuses parameters that EC2 does
+//! not know, and other calls ignore them; two requests with one client token must still agree on them.
 //!
 //! With [`Faults`], the stand-in fails on demand as EC2 fails: no capacity, lost answers, instances
 //! that hang. `GET` and `POST /_stand-in/faults` read and replace the faults.
@@ -19,7 +19,7 @@
 //! | `http` | requests in, answers out |
 //! | `call`, `actions` | one API call, and which function performs it |
 //! | `offers` with `catalogue` and `filters`, `price_list` | which types exist, where, and what they cost |
-//! | `run` with `tags` and `templates`, `fleet`, `describe`, `terminate`, `console` | one action each |
+//! | `run` with `tags`, `templates` and `images`, `fleet` with its rules, `describe`, `terminate`, `console` | one action each |
 //! | `world`, `instance` | the instances, and how their states change over time |
 //! | [`Faults`], [`Ec2Settings`], [`Machines`] | what fails, what the region offers, what runs behind an instance |
 //! | `wire`, `pages`, `instance_xml`, `api_error` | parameters, XML, page tokens, error codes |
@@ -36,6 +36,7 @@ mod filters;
 mod fleet;
 mod http;
 mod ids;
+mod images;
 mod instance;
 mod instance_xml;
 mod json_services;
@@ -62,5 +63,5 @@ pub use http::serve;
 pub use instance::{Instance, State, StateReason};
 pub use machines::{MachineStart, Machines, NoMachines};
 pub use settings::{
-    Bucket, Ec2Settings, Gpus, InstanceType, Latency, LaunchTemplate, Subnet, TemplateVersion, Throttle,
+    Bucket, Ec2Settings, Gpus, Image, InstanceType, Latency, LaunchTemplate, Subnet, TemplateVersion, Throttle,
 };

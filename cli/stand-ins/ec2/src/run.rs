@@ -8,6 +8,7 @@ use model::Market;
 use crate::api_error::ApiError;
 use crate::call::Call;
 use crate::catalogue;
+use crate::images;
 use crate::instance::{Instance, State};
 use crate::instance_xml;
 use crate::settings::{Ec2Settings, Subnet};
@@ -205,28 +206,33 @@ impl<'a> Launch<'a> {
             .or(template.and_then(|t| t.instance_type.as_deref()))
             .unwrap_or(DEFAULT_TYPE)
             .to_owned();
+        let vcpus = vcpus(&instance_type, &subnet.zone, settings)?;
+        let market = match (capacity_reservation, market(params)?) {
+            (Some(_), _) => Market::Reserved,
+            (None, Some(market)) => market,
+            (None, None) => template.and_then(|t| t.market).unwrap_or(Market::OnDemand),
+        };
+        let image_id =
+            params.filled("ImageId").map(str::to_owned).or_else(|| template.and_then(|t| t.image_id.clone()));
+        images::check(image_id.as_deref(), &instance_type, settings)?;
         Ok(Self {
             min,
             max,
             token: token(params)?,
-            vcpus: vcpus(&instance_type, &subnet.zone, settings)?,
+            vcpus,
             instance_type,
-            market: match (capacity_reservation, market(params)?) {
-                (Some(_), _) => Market::Reserved,
-                (None, Some(market)) => market,
-                (None, None) => template.and_then(|t| t.market).unwrap_or(Market::OnDemand),
-            },
+            market,
             capacity_reservation,
             subnet,
             subnet_index,
-            image_id: params.filled("ImageId").map(str::to_owned).or_else(|| template.and_then(|t| t.image_id.clone())),
+            image_id,
             // "Any parameters that you specify in RunInstances override the same parameters in
             // the launch template" ("RunInstances", EC2 API Reference): also all of its user data.
-            user_data: match user_data(params)? {
+            user_data: match user_data(params, "UserData")? {
                 Some(own) => own,
                 None => template.and_then(|t| t.user_data.clone()).unwrap_or_default(),
             },
-            tags: instance_tags(params)?,
+            tags: instance_tags(params, market)?,
             ends_when_off: match params.filled("InstanceInitiatedShutdownBehavior") {
                 None | Some("stop") => false,
                 Some("terminate") => true,
@@ -302,23 +308,28 @@ fn market(params: &Params) -> Result<Option<Market>, ApiError> {
     match params.filled("InstanceMarketOptions.MarketType") {
         None => Ok(None),
         Some("spot") => Ok(Some(Market::Spot)),
-        Some(other) => Err(ApiError::value(other, "InstanceMarketOptions.MarketType", "it must be spot")),
+        // The call names the capacity block.
+        Some("capacity-block") => Ok(Some(Market::Reserved)),
+        Some(other) => {
+            Err(ApiError::value(other, "InstanceMarketOptions.MarketType", "it must be spot or capacity-block"))
+        }
     }
 }
 
-fn user_data(params: &Params) -> Result<Option<String>, ApiError> {
-    let Some(encoded) = params.filled("UserData") else { return Ok(None) };
+/// The user data that this parameter has. The code of what is too large: aws/karpenter-provider-aws, pkg/errors.
+pub(crate) fn user_data(params: &Params, name: &str) -> Result<Option<String>, ApiError> {
+    let Some(encoded) = params.filled(name) else { return Ok(None) };
     let encoded: String = encoded.split_ascii_whitespace().collect();
-    let malformed = |_| ApiError::new("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.");
-    let bytes = STANDARD.decode(encoded).map_err(malformed)?;
+    let malformed = |message| ApiError::new("InvalidUserData.Malformed", message);
+    let bytes = STANDARD.decode(encoded).map_err(|_| malformed("Invalid BASE64 encoding of user data."))?;
     if bytes.len() > MAX_USER_DATA {
-        return Err(ApiError::invalid("User data is limited to 16384 bytes"));
+        return Err(malformed("User data is limited to 16384 bytes"));
     }
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// The tags of the instances. Tags of other resource types are checked and dropped.
-fn instance_tags(params: &Params) -> Result<Tags, ApiError> {
+fn instance_tags(params: &Params, market: Market) -> Result<Tags, ApiError> {
     let mut of_instances = Tags::new();
     let mut seen: Vec<String> = Vec::new();
     for specification in params.structures("TagSpecification") {
@@ -329,6 +340,12 @@ fn instance_tags(params: &Params) -> Result<Tags, ApiError> {
         }
         if seen.iter().any(|seen| seen == kind) {
             return refused("the same resource type is given twice");
+        }
+        // Source: aws/karpenter-provider-aws 5850.
+        if kind == "spot-instances-request" && market != Market::Spot {
+            let message = "You cannot specify tags for Spot instances requests if there are no Spot instances requests being \
+                           created by the request.";
+            return Err(ApiError::invalid(message));
         }
         seen.push(kind.to_owned());
         let tags = tags::read(&specification)?;

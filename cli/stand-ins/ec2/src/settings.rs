@@ -14,6 +14,12 @@ pub struct Ec2Settings {
     pub subnets: Vec<Subnet>,
     /// The launch templates that requests may name.
     pub launch_templates: Vec<LaunchTemplate>,
+    /// What is known of images. An image that is not listed runs on every type.
+    pub images: Vec<Image>,
+    /// Whether CreateFleet takes user data. Some regions do not know this field of July 2026 yet.
+    pub knows_fleet_user_data: bool,
+    /// How many pools a fleet tries in vain before it gives up. A public report measured 3 for spot. Absent: all of them.
+    pub pools_tried: Option<usize>,
     /// The instance types that exist. If none is listed, every name is a type with one vCPU, and lists of types and
     /// prices show the built-in catalogue.
     pub instance_types: Vec<InstanceType>,
@@ -43,6 +49,9 @@ impl Default for Ec2Settings {
         Self {
             subnets: vec![Subnet { subnet_id: "subnet-local".into(), zone: "local-1a".into(), addresses: None }],
             launch_templates: Vec::new(),
+            images: Vec::new(),
+            knows_fleet_user_data: true,
+            pools_tried: None,
             instance_types: Vec::new(),
             pending_ms: 1_500,
             shutting_down_ms: 1_000,
@@ -82,6 +91,10 @@ pub struct InstanceType {
     /// The architectures of its processors. Empty: `x86_64`.
     pub architectures: Vec<String>,
     pub is_previous_generation: bool,
+    /// The boot modes that it has. Empty: all.
+    pub boot_modes: Vec<String>,
+    /// Whether its images must have the driver of the Elastic Network Adapter.
+    pub needs_ena: bool,
     pub is_burstable: bool,
     pub is_bare_metal: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,6 +119,27 @@ pub struct Gpus {
     pub name: String,
     /// The memory of each.
     pub memory_mib: u64,
+}
+
+/// An image, as far as a type may not run it ("Compatibility for changing the instance type", EC2 User Guide).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Image {
+    /// What a launch or a launch template names: an id, or `resolve:ssm:` with a parameter.
+    pub id: String,
+    pub architecture: String,
+    /// The only boot mode that it has. Absent: any.
+    pub boot_mode: Option<String>,
+    pub is_hvm: bool,
+    /// Whether it has the driver of the Elastic Network Adapter.
+    pub has_ena: bool,
+}
+
+impl Default for Image {
+    fn default() -> Self {
+        let architecture = "x86_64".to_owned();
+        Self { id: String::new(), architecture, boot_mode: None, is_hvm: true, has_ena: true }
+    }
 }
 
 /// A launch template with its versions.

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use crate::api_error::ApiError;
 use crate::wire::Params;
 
-/// Limits of tags ("Tag your Amazon EC2 resources", EC2 User Guide, Tag restrictions).
+/// Limits of tags ("Tag your Amazon EC2 resources", EC2 User Guide, Tag restrictions; "Tag", EC2 API Reference).
 const MAX_TAGS: usize = 50;
 const MAX_KEY_CHARS: usize = 127;
-const MAX_VALUE_CHARS: usize = 255;
+const MAX_VALUE_CHARS: usize = 256;
 
 pub(crate) type Tags = BTreeMap<String, String>;
 
@@ -22,7 +22,7 @@ pub(crate) fn read(params: &Params) -> Result<Tags, ApiError> {
             return Err(ApiError::value(key, "Tag.Key", "a key has at most 127 characters"));
         }
         if value.chars().count() > MAX_VALUE_CHARS {
-            return Err(ApiError::value(value, "Tag.Value", "a value has at most 255 characters"));
+            return Err(ApiError::value(value, "Tag.Value", "a value has at most 256 characters"));
         }
         if key.to_ascii_lowercase().starts_with("aws:") {
             return Err(ApiError::value(key, "Tag.Key", "keys that start with aws: are reserved for internal use"));

@@ -24,22 +24,15 @@ pub(crate) fn answer(rights: &Rights, target: &str, caller: Result<Issued, &'sta
     let Some(id) = asked.get(field).and_then(Value::as_str) else {
         return refused("ValidationException", &format!("{field} is missing"));
     };
-    let known: Value = match std::fs::read(&rights.secrets).map(|text| serde_json::from_slice(&text)) {
-        Ok(Ok(known)) => known,
-        Ok(Err(e)) => {
-            let place = rights.secrets.display();
-            return refused(
-                "ValidationException",
-                &format!("a local system has its secrets in {place}, which is no JSON: {e}"),
-            );
-        }
-        Err(_) => Value::Null,
+    let known = match rights.secrets() {
+        Ok(known) => known,
+        Err(why) => return refused("ValidationException", &why),
     };
     let value = match known.get(id) {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
         None => {
-            let place = rights.secrets.display();
+            let place = rights.place.display();
             return refused(absent, &format!("{id} is not there: a local system has its secrets in {place}"));
         }
     };

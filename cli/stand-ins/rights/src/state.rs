@@ -5,8 +5,11 @@ use axum::http::request::Parts;
 use guard::Credentials;
 use guard::sigv4::{self, Issued, Issuer, Scope, Signed};
 use model::time::Time;
-use std::fmt;
-use std::fs;
+use serde_json::Value;
+use std::fmt::{self, Display};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,13 +21,13 @@ pub struct Rights {
     owner: Arc<Credentials>,
     pub(crate) clock: Clock,
     /// A JSON object with the secrets: their ARNs or names, and their values. It is read with each request.
-    pub(crate) secrets: PathBuf,
+    pub(crate) place: PathBuf,
     pub(crate) sessions: Sessions,
 }
 
 impl fmt::Debug for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rights").field("secrets", &self.secrets).finish_non_exhaustive()
+        f.debug_struct("Rights").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
@@ -36,14 +39,36 @@ impl Issuer for Rights {
 
 impl Rights {
     /// The stand-in with the secrets in this file. Only `owner` can assume roles.
-    pub fn new(region: &'static str, owner: Arc<Credentials>, clock: Clock, secrets: PathBuf) -> Self {
-        Self { region, owner, clock, secrets, sessions: Sessions::default() }
+    pub fn new(region: &'static str, owner: Arc<Credentials>, clock: Clock, place: PathBuf) -> Self {
+        Self { region, owner, clock, place, sessions: Sessions::default() }
+    }
+
+    /// All secrets: none without the file. Otherwise why they are not used. Jobs have users of their own, so a file that other users
+    /// can read gives every job every secret.
+    pub fn secrets(&self) -> Result<Value, String> {
+        let place = self.place.display();
+        let why = |e: &dyn Display| format!("the secrets of the local system in {place} cannot be read: {e}");
+        let mut file = match File::open(&self.place) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Value::Null),
+            Err(e) => return Err(why(&e)),
+        };
+        let mode = file.metadata().map_err(|e| why(&e))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(format!(
+                "{place} has the secrets of the local system, and other users can read or change it: chmod 600 {place}"
+            ));
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(|e| why(&e))?;
+        serde_json::from_slice(&text)
+            .map_err(|e| format!("a local system has its secrets in {place}, which is no JSON: {e}"))
     }
 
     /// The longest session in seconds, if the file `session-seconds` beside the secrets gives one. A person makes that file to test
     /// whether a program renews its credentials. It is read with each request.
     pub(crate) fn longest_s(&self) -> Option<i64> {
-        let text = fs::read_to_string(self.secrets.with_file_name("session-seconds")).ok()?;
+        let text = fs::read_to_string(self.place.with_file_name("session-seconds")).ok()?;
         text.trim().parse().ok().filter(|s| *s > 0)
     }
 

@@ -17,7 +17,7 @@ use model::ids::{NodeId, Slot};
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{BrakeKind, Life, NodeRecord, NodeState};
-use runtime::observation::Observation;
+use runtime::observation::{Observation, OpenLaunches};
 use runtime::watchdog;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use store::Table;
@@ -60,6 +60,7 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
 }
 
 struct Instances<'a> {
+    open: OpenLaunches,
     by_id: BTreeMap<&'a str, &'a Instance>,
     /// The instances that are not terminated, by the node that each is or may become.
     live: BTreeMap<NodeId, Vec<&'a Instance>>,
@@ -76,7 +77,8 @@ impl<'a> Instances<'a> {
             lives().filter_map(|life| Some((life.instance_id.as_deref()?, life.node_id))).collect();
         let bound: HashSet<NodeId> = lives().filter(|l| l.instance_id.is_some()).map(|life| life.node_id).collect();
         let by_id = seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
-        let mut all = Self { by_id, live: BTreeMap::new(), unnamed: Vec::new(), without_owner: Vec::new() };
+        let (live, unnamed, without_owner) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut all = Self { open: seen.open_launches(), by_id, live, unnamed, without_owner };
         for instance in seen.instances.iter().filter(|i| i.state != InstanceState::Terminated) {
             let its = named.get(instance.instance_id.as_str()).filter(|node_id| instance.may_be(**node_id));
             let nodes = its.map_or_else(|| instance.nodes(), |node_id| vec![*node_id]);
@@ -115,7 +117,7 @@ fn stale(
     found: &Instances<'_>,
 ) -> Option<Silent> {
     let node_id = life.node_id;
-    if found.live.contains_key(&node_id) || seen.is_launch_open(life) {
+    if found.live.contains_key(&node_id) || found.open.keep(life) {
         return None;
     }
     let bound = life.instance_id.as_deref().and_then(|id| found.by_id.get(id));

@@ -10,7 +10,8 @@ use model::NodeRecord;
 use model::cloud::Cloud;
 use model::control::FailedStarts;
 use model::ids::{JobId, NodeId};
-use model::launch::LaunchSettings;
+use model::launch::{LaunchCall, LaunchSettings};
+use model::refusal::Scope;
 use runtime::answer::ActError;
 use runtime::run::Run;
 use std::collections::BTreeSet;
@@ -41,11 +42,15 @@ pub(super) struct Acting<'a> {
 impl<'a> Acting<'a> {
     pub(super) fn new(run: Run<'a>, cloud: &'a dyn Cloud, settings: &'a LaunchSettings) -> Self {
         let policy = &run.seen.policy;
+        let rate = LaunchRate::new(policy.launch.calls_per_second);
+        if run.seen.control.launch_call(run.seen.observed_at) == LaunchCall::One {
+            rate.refuse(Scope::FLEET);
+        }
         Self {
             cloud,
             settings,
             keep: Retention::of(policy),
-            rate: LaunchRate::new(policy.launch.calls_per_second),
+            rate,
             failed_starts: tokio::sync::Mutex::default(),
             unreadable: Mutex::default(),
             ending: Mutex::default(),

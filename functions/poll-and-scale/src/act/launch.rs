@@ -1,7 +1,7 @@
 //! Launching, safe against a crash between any two steps (`docs/rules.md#R5`).
 //!
 //! 1. claim the slots: one conditional write with the whole request, its digest and the claim;
-//! 2. call CreateFleet with the tags and the token `{node_id}-{attempt}`, or `{ULID of the batch}-{attempt}`;
+//! 2. call EC2 with the tags and the token `{node_id}-{attempt}`, or `{ULID of the batch}-{attempt}`;
 //! 3. bind the instances that EC2 launched, and free the slots that got no instance (`bind`).
 //!
 //! If a run is killed between 1 and 2, a later run repeats the call after the claim has ended, but only if that run
@@ -9,8 +9,8 @@
 //! repeats the call and gets the same instances. Source: EC2 API reference, "Ensuring idempotency".
 //!
 //! One call launches a batch of nodes, unless the user data holds the token of one node (in a local system). Step 1 is then
-//! one transaction, so a batch is never half claimed. One call names all ways that share a size, a market, a capacity
-//! reservation and a template, and EC2 tries them all. Other ways need another call.
+//! one transaction, so a batch is never half claimed. The call is CreateFleet, which names several ways (`ways` says which).
+//! Where EC2 does not take it, the call is RunInstances by one way, and the limit `fleet` remembers that.
 //!
 //! Guarantees: only the run that wrote the claim makes the call; only that run changes the ways or the batch, in a write of
 //! its own before the next call; no node is launched for a job that has changed since it was read, because it may be placed
@@ -18,19 +18,21 @@
 //! Does not: choose what to launch, or count the attempts at an offering that EC2 was short of; the plan does.
 
 use super::acting::Acting;
+use super::ways::{Ways, calls_of, first_of};
 use crate::plan::{Action, Planned};
 use model::Class;
 use model::batch::Batch;
 use model::cloud::{LaunchAnswer, LaunchError, Refusal};
 use model::control::{ControlKey, EntryChange, EntryRow};
+use model::enums::Reach;
 use model::events::Subject;
 use model::ids::{JobId, NodeId, Slot};
-use model::launch::{LaunchRequest, Launched, client_token};
+use model::launch::{LaunchCall, LaunchRequest, Launched, client_token};
 use model::limits::is_refused_already;
 use model::reason::Reason;
 use model::{ActionName, Life, NewLife, NodeRecord, Offering};
 use runtime::answer::{ActError, ActionResult, Outcome};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::{Attempts, Cond, WriteError, ignore_conflict};
 
 /// The results of the launches of one call, by slot.
@@ -38,40 +40,6 @@ pub(super) type Results = BTreeMap<Slot, ActionResult>;
 
 /// A record before and after a change. `None` before: the slot has no row yet.
 pub(super) type Change = (Option<NodeRecord>, NodeRecord);
-
-/// The ways that one call names, the best first.
-type Ways = Vec<Offering>;
-
-/// The ways of each call, in the order of the calls. With `launch.zone_share`, the ways of a call are in one zone, because EC2
-/// does not count nodes by zone.
-fn calls_of(offerings: &[Offering], zone_share: f64) -> Vec<Ways> {
-    let in_one_call = |a: &Offering, b: &Offering| {
-        (&a.size, a.market, &a.reservation) == (&b.size, b.market, &b.reservation)
-            && (&a.template, a.template_version) == (&b.template, b.template_version)
-    };
-    let mut calls = Vec::new();
-    for alike in offerings.chunk_by(in_one_call) {
-        if zone_share >= 1.0 {
-            calls.push(alike.to_vec());
-            continue;
-        }
-        let mut by_zone: Vec<Ways> = Vec::new();
-        for way in alike {
-            match by_zone.iter_mut().find(|ways| ways.first().is_some_and(|first| first.zone == way.zone)) {
-                Some(ways) => ways.push(way.clone()),
-                None => by_zone.push(vec![way.clone()]),
-            }
-        }
-        calls.extend(by_zone);
-    }
-    calls
-}
-
-/// The best of these ways, and the others.
-fn first_of(ways: &Ways) -> Result<(Offering, Vec<Offering>), ActError> {
-    let (first, others) = ways.split_first().ok_or(ActError::CONFLICT)?;
-    Ok((first.clone(), others.to_vec()))
-}
 
 const fn job_of(planned: &Planned) -> Option<JobId> {
     if let Action::Launch { job_id, .. } = &planned.action { *job_id } else { None }
@@ -133,7 +101,7 @@ impl Acting<'_> {
 
     async fn launch_in(&self, wanted: &[(Slot, String)], offerings: &[Offering], is_whole: bool) -> Results {
         let mut outcomes = every(wanted.iter().map(|(slot, _)| *slot), &ActionResult::LEFT);
-        let mut rest = calls_of(offerings, self.run.seen.policy.launch.zone_share).into_iter();
+        let mut rest = calls_of(offerings, self.run.seen.policy.launch.zone_share, self.rate.launch_call());
         let Some(first) = self.next_ways(&mut rest).await else { return outcomes };
         match self.claim(wanted, first, is_whole).await {
             Ok(records) => outcomes.extend(self.launch_claimed(records, rest).await),
@@ -143,9 +111,9 @@ impl Acting<'_> {
     }
 
     /// The ways of the next call that this run may make. Waits for the turn of that call.
-    async fn next_ways(&self, rest: &mut impl Iterator<Item = Ways>) -> Option<Ways> {
+    async fn next_ways(&self, rest: &mut VecDeque<Ways>) -> Option<Ways> {
         loop {
-            let mut ways = rest.next()?;
+            let mut ways = rest.pop_front()?;
             ways.retain(|way| !self.rate.is_refused(way));
             if ways.is_empty() {
                 continue;
@@ -184,14 +152,20 @@ impl Acting<'_> {
     }
 
     /// Launches the claimed nodes. After a refusal, tries the ways that the refusal does not cover.
-    async fn launch_claimed(&self, mut records: Vec<NodeRecord>, mut rest: impl Iterator<Item = Ways>) -> Results {
+    async fn launch_claimed(&self, mut records: Vec<NodeRecord>, mut rest: VecDeque<Ways>) -> Results {
         let mut outcomes = Results::new();
         let last = loop {
             let Some(life) = records.first().and_then(NodeRecord::life).cloned() else { return outcomes };
             let error = match self.call(&records).await {
-                Ok(answer) if answer.instances.is_empty() => answer.why_nothing(),
+                Ok(answer) if answer.instances.is_empty() => {
+                    rest.push_front(answer.untried.clone());
+                    answer.why_nothing()
+                }
                 Ok(answer) => break self.settle(&records, &answer).await,
-                Err(error @ LaunchError::Refused(_)) => error,
+                Err(error @ LaunchError::Refused(_)) => {
+                    self.split(&error, &life, &mut rest);
+                    error
+                }
                 // EC2 does not read a call that it throttles, so nothing was launched.
                 Err(error @ LaunchError::Throttled(_)) => break self.refused(&records, error).await,
                 // It is not known whether EC2 launched anything, so the records stay as they are.
@@ -212,13 +186,21 @@ impl Acting<'_> {
         outcomes
     }
 
+    /// Makes each way a call of its own if EC2 does not take the call of several ways.
+    fn split(&self, error: &LaunchError, life: &Life, rest: &mut VecDeque<Ways>) {
+        if matches!(error, LaunchError::Refused(refusal) if refusal.reach == Reach::Fleet) {
+            let ways: Ways = life.ways().into_iter().chain(rest.drain(..).flatten()).collect();
+            *rest = calls_of(&ways, self.run.seen.policy.launch.zone_share, LaunchCall::One);
+        }
+    }
+
     /// The ways and the batch of the next call after a refusal. A quota may still have room for half of the batch; otherwise the
     /// next ways are tried. Waits for the turn of the call. `None`: no way is left, or the run may make no further call.
     async fn after_refusal(
         &self,
         error: &LaunchError,
         life: &Life,
-        rest: &mut impl Iterator<Item = Ways>,
+        rest: &mut VecDeque<Ways>,
     ) -> Option<(Ways, Option<Batch>)> {
         let is_quota = matches!(error, LaunchError::Refused(refusal) if refusal.class == Class::Quota);
         let may_be_half = is_quota && !life.is_whole;
@@ -272,7 +254,7 @@ impl Acting<'_> {
     async fn relaunch_in(&self, nodes: &[NodeId]) -> Result<Results, ActionResult> {
         let records: Vec<NodeRecord> = nodes.iter().map(|n| self.record(*n)).collect::<Result<_, _>>()?;
         let Some(life) = records.first().and_then(NodeRecord::life) else { return Err(ActionResult::CONFLICT) };
-        if self.render(life.launched(), &life.ways()).digest() != life.request_digest {
+        if self.claimed(life).is_none() {
             // The policy has changed, so EC2 would refuse the token with another request. Later runs wait for the
             // tagged instances, or abandon the launch.
             return Err(ActionResult::of(Outcome::Said));
@@ -296,24 +278,33 @@ impl Acting<'_> {
         Ok(self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await?)
     }
 
+    /// The request by these ways. Several ways are a fleet.
     fn render<'l>(&self, launched: impl Into<Launched<'l>>, ways: &[Offering]) -> LaunchRequest {
-        LaunchRequest::render(self.settings, &self.run.seen.policy, launched, ways)
+        let call = if ways.len() == 1 { self.rate.launch_call() } else { LaunchCall::Fleet };
+        LaunchRequest { call, ..LaunchRequest::render(self.settings, &self.run.seen.policy, launched, ways) }
+    }
+
+    /// The request that this life has claimed, whichever call it is. `None` if the policy renders another one by now.
+    fn claimed(&self, life: &Life) -> Option<LaunchRequest> {
+        let request = LaunchRequest::render(self.settings, &self.run.seen.policy, life.launched(), &life.ways());
+        let of_call = |call| LaunchRequest { call, ..request.clone() };
+        [LaunchCall::Fleet, LaunchCall::One].map(of_call).into_iter().find(|r| r.digest() == life.request_digest)
     }
 
     /// Makes the one launch call of these records, and notes what EC2 refused.
     async fn call(&self, records: &[NodeRecord]) -> Result<LaunchAnswer, LaunchError> {
-        let Some((record, life)) = records.first().and_then(|r| Some((r, r.life()?))) else {
-            return Err(LaunchError::Lost("the record is cleaned".into()));
+        let claimed = |record: &NodeRecord| Some((record.slot, record.life()?.clone(), self.claimed(record.life()?)?));
+        let Some((slot, life, request)) = records.first().and_then(claimed) else {
+            return Err(LaunchError::Lost("the record is cleaned, or the policy is another".into()));
         };
-        let request = self.render(life.launched(), &life.ways());
-        let answer = self.cloud.launch(&request, &client_token(life)).await;
+        let answer = self.cloud.launch(&request, &client_token(&life)).await;
         match &answer {
             Ok(answer) => {
                 for (way, error) in &answer.refused {
-                    self.note_refusal(record.slot, way, error).await;
+                    self.note_refusal(slot, way, error).await;
                 }
             }
-            Err(error) => self.note_refusal(record.slot, &life.offering, error).await,
+            Err(error) => self.note_refusal(slot, &life.offering, error).await,
         }
         answer
     }
@@ -392,7 +383,8 @@ impl Acting<'_> {
         if let Err(e) = ignore_conflict(written) {
             tracing::warn!(%key, error = %e, "a refusal was not noted");
         }
-        let bad = matches!(error, LaunchError::Refused(r) if matches!(r.class, Class::Refused | Class::Wrong));
+        let is_bad = |r: &Refusal| matches!(r.class, Class::Refused | Class::Wrong) && r.reach != Reach::Fleet;
+        let bad = matches!(error, LaunchError::Refused(refusal) if is_bad(refusal));
         let action = if bad { ActionName::Warn } else { ActionName::HoldBack };
         let reason = Reason::LaunchRefused { size: offering.size.clone(), error: error.to_string() };
         self.run.record_event(&Subject::Slot(slot), action, &reason).await;

@@ -5,6 +5,7 @@
 //! Does not: call EC2.
 
 use model::Offering;
+use model::launch::LaunchCall;
 use model::refusal::Scope;
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -45,6 +46,12 @@ impl LaunchRate {
 
     pub(super) fn is_refused(&self, offering: &Offering) -> bool {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|scope| scope.covers(offering))
+    }
+
+    /// Which call the next launch is.
+    pub(super) fn launch_call(&self) -> LaunchCall {
+        let is_refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&Scope::FLEET);
+        if is_refused { LaunchCall::One } else { LaunchCall::Fleet }
     }
 
     pub(super) fn is_stopped(&self) -> bool {

@@ -15,6 +15,7 @@ mod nodes;
 mod reading;
 mod start_failures;
 mod terminate;
+mod ways;
 
 pub use reading::confirm;
 

@@ -18,7 +18,7 @@ impl Acting<'_> {
     /// because that node may be gone by the time of the next failure.
     pub(super) async fn note_good_start(&self) {
         let before = self.run.seen.control.failed_starts();
-        let first_ping = self.run.seen.nodes.iter().filter(|n| n.refuses().is_none());
+        let first_ping = self.run.seen.nodes.iter().filter(|n| n.refuses().is_none() && n.awaits().is_none());
         let first_ping = first_ping.filter_map(|n| n.contact()).map(|c| c.first_ping_at).max();
         let Some(after) = before.after_success(first_ping) else { return };
         match self.run.store.write_entry(&before, &after).await {

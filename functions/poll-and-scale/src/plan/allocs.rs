@@ -2,17 +2,19 @@
 //!
 //! Guarantees: a job waits for an unknown alloc for the window that the job sets, and at most two runs longer if the
 //! node is syncing again; an alloc that its job no longer wants is told to stop; of several copies after a reconnect,
-//! one stays, and the choice is made only while the nodes of all of them are heard.
+//! one stays, on a node that stays if there is one, and the choice is made only while the nodes of all of them are heard.
 //! Does not: place copies (the demand stage does).
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
 use super::actions::{Action, Plan};
 use super::liveness::{stuck_syncing, syncing_since, wants_copy, window_over};
+use super::reservations;
 use super::view::{PERIOD_S, View};
 use model::ids::{AllocId, JobId};
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{AllocSummary, ClientStatus, Desired, Intent, JobState, JobSummary, NodeRecord, NodeStatus, Reconcile};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
@@ -47,7 +49,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     }
     // If one of the copies may soon be lost with its node, no other copy is told to stop before that is known.
     for copies in back.into_values().filter(|copies| copies.iter().all(|copy| can_stay(view, copy))) {
-        resolve(plan, &copies);
+        resolve(view, plan, &copies);
     }
     without_rows(view, plan);
     not_on_record(view, plan);
@@ -111,6 +113,8 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
         return if is_quarantined { None } else { lose(Reason::NodeGone { node_id }) };
     };
     match record.status() {
+        // What runs on the node was reported, and is noted as soon as a row can be read or written again.
+        Some(NodeStatus::Syncing) if record.has_untaken() => {}
         // The node heartbeats again and will soon report what runs on it. A window that ends meanwhile is
         // extended by two runs, not more.
         Some(NodeStatus::Syncing) if !stuck_syncing(view, record) && !window_over(alloc, now - STRETCH) => {}
@@ -190,11 +194,25 @@ fn can_stay(view: &View<'_>, alloc: &AllocSummary) -> bool {
         && !view.ending.contains(&alloc.alloc_id)
 }
 
-/// Keeps one of the copies that run. The job's `reconcile` setting decides which.
-fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
+/// Until when the node of this alloc stays. A drain without a deadline ends later than any that has one, and before never.
+fn stays_until(view: &View<'_>, alloc: &AllocSummary) -> Time {
+    let Some(life) = view.node(alloc.node_id).and_then(NodeRecord::life) else { return view.now };
+    let reserved = reservations::drain_of(view, life);
+    let goes = life.intent == Intent::Drain || life.interrupt_at.is_some() || reserved.is_some();
+    let by = [life.drain_by_at, life.interrupt_at, reserved.and_then(|drain| drain.by)].into_iter().flatten().min();
+    if goes { by.unwrap_or(WHEN_EMPTY) } else { NEVER }
+}
+
+/// Later than every deadline of a drain.
+const WHEN_EMPTY: Time = Time::from_ms(i64::MAX - 1);
+const NEVER: Time = Time::from_ms(i64::MAX);
+
+/// Keeps one of the copies that run: one whose node stays before one whose node goes. Of several, the job's `reconcile` setting
+/// decides which.
+fn resolve(view: &View<'_>, plan: &mut Plan, copies: &[&AllocSummary]) {
     let Some(first) = copies.first() else { return };
     let strategy = first.failure_policy.reconcile;
-    let key = |a: &&&AllocSummary| {
+    let by_strategy = |a: &AllocSummary| {
         // A pending copy has not started, so it comes last.
         let started = a.started_at.unwrap_or(Time::from_ms(i64::MAX));
         let copy = a.alloc_id.copy;
@@ -204,13 +222,18 @@ fn resolve(plan: &mut Plan, copies: &[&AllocSummary]) {
             Reconcile::KeepReplacement => (Time::from_ms(0), u32::MAX - copy),
         }
     };
+    let key = |a: &&&AllocSummary| (Reverse(stays_until(view, a)), by_strategy(a));
     let Some(keep) = copies.iter().min_by_key(key) else { return };
     let stop: Vec<AllocId> = copies.iter().map(|c| c.alloc_id).filter(|id| *id != keep.alloc_id).collect();
     let on = copies.iter().map(|c| c.node_id).collect();
+    let is_by_strategy = copies.iter().map(|c| by_strategy(c)).min() == Some(by_strategy(keep));
+    let (keep, copies) = (keep.alloc_id, copies.len());
     let reason = if stop.is_empty() {
         Reason::BackAlone {}
+    } else if is_by_strategy {
+        Reason::BackWithCopies { keep, copies, strategy }
     } else {
-        Reason::BackWithCopies { keep: keep.alloc_id, copies: copies.len(), strategy }
+        Reason::BackWithCopiesThatGo { keep, copies }
     };
-    plan.add(Action::ResolveReconnect { keep: keep.alloc_id, stop, on }, reason);
+    plan.add(Action::ResolveReconnect { keep, stop, on }, reason);
 }

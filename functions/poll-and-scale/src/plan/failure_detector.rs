@@ -124,7 +124,7 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
 
 /// The last time for which it is shown that heartbeat-ingest worked. It notes accepted heartbeats in the control table. The
 /// note before the last one counts: at the first accepted heartbeat after an outage, other nodes may not have had the time
-/// to call again.
+/// to call again. So the first note of a cluster proves nothing.
 fn proven_at(view: &View<'_>, fleet: &Fleet<'_>) -> Option<Time> {
     let noted = view.seen.control.ingest();
     let Some(noted_at) = noted.since_at() else {
@@ -132,7 +132,7 @@ fn proven_at(view: &View<'_>, fleet: &Fleet<'_>) -> Option<Time> {
         return fleet.pinged_at.max(fleet.leased_at);
     };
     let is_kept = fleet.pinged_at.is_none_or(|at| at.since(noted_at) < UNKEPT_NOTE);
-    noted.before_at().filter(|_| is_kept).or(fleet.pinged_at)
+    if is_kept { noted.before_at() } else { fleet.pinged_at }
 }
 
 /// Decides about the nodes whose status does not say yet that they are silent.

@@ -28,6 +28,7 @@ struct Unlisted<'a> {
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     let mut unlisted: Vec<Unlisted<'_>> = Vec::new();
     let lives: Vec<_> = view.lives().filter(|(record, _)| view.seen.has_asked(record)).collect();
+    let open = view.seen.open_launches();
     for (record, life) in lives {
         if let Some(foreign) = view.foreign_of(life) {
             // An instance belongs to the node whose tag it carries. The record may be a copy, or a caller may have named an
@@ -44,7 +45,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         if let (Some(terminated), None) = (first, live) {
             let instance_id = terminated.instance_id.clone();
             view.lose(life.node_id);
-            if !view.seen.is_launch_open(life) {
+            if !open.keep(life) {
                 let action = Action::Clean { node_id: life.node_id, unlisted: None };
                 plan.add(action, Reason::InstanceTerminated { instance_id });
             }
@@ -187,8 +188,9 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
     }
     let permit =
         brake(view, plan, gone.iter().filter(|(record, ..)| is_up(record)).map(|(_, life, ..)| *life).collect());
+    let open = view.seen.open_launches();
     for (record, life, instance_id, since) in gone {
-        if view.seen.is_launch_open(life) || (is_up(record) && !permit.frees(&life.node_id.to_string())) {
+        if open.keep(life) || (is_up(record) && !permit.frees(&life.node_id.to_string())) {
             view.hold(life.node_id);
             continue;
         }

@@ -3,7 +3,7 @@
 
 use super::view::View;
 use model::time::{Span, Time};
-use model::{AllocSummary, ClientStatus, Desired, Life, NodeRecord, NodeState, NodeStatus};
+use model::{AllocSummary, ClientStatus, Contact, Desired, Life, NodeRecord, NodeState, NodeStatus};
 
 /// Whether this plan shuts the node down as soon as the node is idle, even if a job needs it. Such a node gives no room to
 /// jobs.
@@ -12,7 +12,7 @@ pub(super) fn will_terminate(view: &View<'_>, record: &NodeRecord) -> bool {
     match &record.state {
         NodeState::Assigned(_) => life.instance_id.is_some() && boot_is_over(view, life),
         NodeState::InUse(_) | NodeState::ShuttingDown(_) | NodeState::Cleaned { .. } => {
-            record.refuses().is_some() || stuck_syncing(view, record) || !view.has_size(life)
+            view.reached.refusal(record).is_some() || stuck_syncing(view, record) || !view.has_size(life)
         }
     }
 }
@@ -31,16 +31,21 @@ pub(super) fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
 }
 
 /// Whether a node heartbeats but has been `syncing` for as long as a boot may take. Such a node will not become ready.
-/// A node whose lease expired does not count here, because the `leases` stage decides about it, with its brakes.
+/// A node whose lease expired does not count here, because the `leases` stage decides about it, with its brakes. Neither does one
+/// whose report came and could not be taken in whole.
 pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
     syncing_since(view, record, Span::ZERO).is_some()
 }
 
-/// Since when a node that heartbeats is `syncing`, if that time is at least as long as a boot may take, plus `more`.
+/// Since when a node that heartbeats is `syncing`, if that time is at least as long as a boot may take, plus `more`. A node that
+/// still lacks GPUs does not get more time because its lease expired meanwhile.
 pub(super) fn syncing_since(view: &View<'_>, record: &NodeRecord, more: Span) -> Option<Time> {
     let limit = Span::from_s(view.seen.policy.boot.timeout_s) + more;
-    let contact = record.contact().filter(|c| c.status == NodeStatus::Syncing && c.lease_expires_at >= view.now)?;
-    contact.syncing_since_at.filter(|since| view.now.since(*since) >= limit)
+    let owes = |c: &&Contact| c.status == NodeStatus::Syncing && c.untaken.is_none();
+    let contact = record.contact().filter(owes).filter(|c| c.lease_expires_at >= view.now)?;
+    let since = contact.syncing_since_at?;
+    let since = if record.awaits().is_some() { contact.first_ping_at } else { since };
+    Some(since).filter(|since| view.now.since(*since) >= limit)
 }
 
 /// Whether the alloc is unknown and its job wants a copy meanwhile.

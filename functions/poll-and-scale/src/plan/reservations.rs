@@ -20,29 +20,32 @@ use model::time::{Span, Time};
 use model::{Intent, Life, NodeState};
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
-    let lead = Span::from_s(view.seen.policy.launch.reservation_drain_s);
     let mut drained = Vec::new();
     for (record, life) in view.lives() {
-        let Some(reservation) = life.offering.reservation.as_ref() else { continue };
         let is_up = matches!(record.state, NodeState::Assigned(_) | NodeState::InUse(_));
         if !is_up || view.decided.contains(&life.node_id) {
             continue;
         }
-        let Some(ending) = ending(view, reservation) else { continue };
-        if view.now < ending.until - lead || drains_already(life, ending.by) {
-            continue;
-        }
+        let Some(ending) = drain_of(view, life) else { continue };
         drained.push(life.node_id);
-        let reason = Reason::ReservationEnding { reservation: reservation.id.clone(), until: ending.until };
+        let id = life.offering.reservation.as_ref().map(|r| r.id.clone()).unwrap_or_default();
+        let reason = Reason::ReservationEnding { reservation: id, until: ending.until };
         plan.add(Action::DrainNode { node_id: life.node_id, by: ending.by }, reason);
     }
     drained.into_iter().for_each(|node_id| view.lose(node_id));
 }
 
-struct Ending {
-    until: Time,
+/// The end for which this node is to be drained now; `None` if it is drained already, or not yet.
+pub(super) fn drain_of(view: &View<'_>, life: &Life) -> Option<Ending> {
+    let lead = Span::from_s(view.seen.policy.launch.reservation_drain_s);
+    let ending = ending(view, life.offering.reservation.as_ref()?)?;
+    (view.now >= ending.until - lead && !drains_already(life, ending.by)).then_some(ending)
+}
+
+pub(super) struct Ending {
+    pub(super) until: Time,
     /// When EC2 terminates the nodes; `None` if it does not.
-    by: Option<Time>,
+    pub(super) by: Option<Time>,
 }
 
 /// The end of a reservation for its nodes; `None` if it has no end, or if nothing is known of it yet.

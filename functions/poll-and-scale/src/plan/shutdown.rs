@@ -9,8 +9,8 @@
 //! | idle and ready | not reserved, above `nodes.min` or in the way of a launch, idle for `idle.timeout_s` in `idle.confirmations` runs, window open |
 //! | no heartbeat yet | after `boot.timeout_s`, in any window; if heartbeat-ingest has not shown since then that it works, `heartbeat.blackout_s` later |
 //! | suspected (`failure_detector`) | never, except at a drain's deadline |
-//! | `syncing` for `boot.timeout_s` | once its allocs are lost, in any window |
-//! | its agent takes no work | idle for `idle.timeout_s` in `idle.confirmations` runs, in any window; this is a failed start |
+//! | `syncing` for `boot.timeout_s` | once its allocs are lost, in any window; if it lacks GPUs of its size, this is a failed start |
+//! | its agent takes no work, or it cannot reach a service that others reach | idle for `idle.timeout_s` in `idle.confirmations` runs, in any window; this is a failed start |
 //! | down | after `shutdown.down_after_s` of silence, window open |
 //!
 //! Guarantees: the write checks everything again, by the version of the record.
@@ -70,7 +70,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
 fn surplus(view: &View<'_>, needs: &Needs) -> NodeSet {
     let mut idle: Vec<&Life> = view
         .lives()
-        .filter(|(r, l)| r.takes_work() && is_idle(r, l, view.now))
+        .filter(|(r, l)| r.takes_work() && view.reached.refusal(r).is_none() && is_idle(r, l, view.now))
         .map(|(_, l)| l)
         .filter(|l| {
             let is_free = !needs.used.contains(&l.node_id) && !view.decided.contains(&l.node_id);
@@ -174,17 +174,20 @@ fn in_use(
     } else if contact.status == NodeStatus::Down {
         return down(view, plan, life, contact);
     } else if stuck_syncing(view, record) {
-        shut_down(plan, life, Because::NotNeeded, Reason::StuckSyncing {});
+        match record.awaits() {
+            Some(what) => shut_down(plan, life, Because::FailedStart, Reason::NeverWhole { what }),
+            None => shut_down(plan, life, Because::NotNeeded, Reason::StuckSyncing {}),
+        }
     } else if matches!(contact.status, NodeStatus::Ready | NodeStatus::Syncing) && size_left {
         shut_down(plan, life, Because::NotNeeded, Reason::SizeLeftPolicy { size: size.clone() });
     } else if let Some(state) = view.leaves_as(life) {
         return Some(Reason::InstanceNotRunning { state });
-    } else if let (NodeStatus::Ready, Some(why)) = (contact.status, record.refuses()) {
+    } else if let (NodeStatus::Ready, Some(why)) = (contact.status, view.reached.refusal(record)) {
         return refusing(view, plan, life, contact, why);
     } else if contact.status == NodeStatus::Ready {
         return idle_node(view, plan, life, contact, need);
     } else if contact.status == NodeStatus::Syncing {
-        return Some(Reason::NotReportedYet {});
+        return Some(record.awaits().map_or(Reason::NotReportedYet {}, |what| Reason::Awaited { what }));
     }
     None
 }
@@ -201,8 +204,8 @@ fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) -> Opt
 
 /// An idle node whose agent takes no work. It stays for the idle time-out, in which the agent may find that it can take
 /// work again, and a person can look at the machine.
-fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, why: &str) -> Option<Reason> {
-    let reason = Reason::AgentRefuses { why: why.to_owned() };
+fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, why: String) -> Option<Reason> {
+    let reason = Reason::AgentRefuses { why };
     match idle_since(view, contact) {
         None => count_idle(plan, life, contact, Idleness::Idle),
         Some(since) if view.now < since + Span::from_s(view.seen.policy.idle.timeout_s) => {}

@@ -7,7 +7,7 @@
 use super::view::View;
 use model::catalogue::Catalogue;
 use model::limits::Limit;
-use model::policy::{Fallback, Policy, Size};
+use model::policy::{Policy, Size};
 use model::reason::Reason;
 use model::reservation::CapacityReservation;
 use model::time::Span;
@@ -44,9 +44,15 @@ impl<'a> Sizes<'a> {
 
     /// The sizes with this capacity whose machines meet this need.
     pub(super) fn offering(&self, takes: Capacity, need: &MachineNeed) -> Vec<&'a Size> {
-        let is_fitting = |size, usable| is_for(size, takes.gpus) && self.machine(size).fits(takes, need, usable);
+        let is_fitting =
+            |size, usable| is_for(size, takes.gpus) && size.offers(takes, need, (usable, self.default_arch));
         let fit = self.sorted.iter().filter(|(size, usable)| is_fitting(size, *usable));
-        fit.map(|(size, _)| *size).collect()
+        let mut fit: Vec<&Size> = fit.map(|(size, _)| *size).collect();
+        // The size that is the cheapest on the spot market need not be the cheapest on demand.
+        if need.market == Some(MarketNeed::OnDemand) {
+            fit.sort_by_key(|size| size.price_for(need.market));
+        }
+        fit
     }
 
     pub(super) fn machine(&self, size: &'a Size) -> Machine<'a> {
@@ -108,38 +114,19 @@ fn full_subnet<'o>(view: &View<'_>, offering: &'o Offering) -> Option<&'o str> {
 
 /// What a machine of this size costs; `None` if the zone does not have it, or the price is not known.
 fn price(catalogue: &Catalogue, size: &Size, market: Market, zone: Option<&str>) -> Option<Usd> {
-    if let Some(reserved) = &size.reservation {
-        let is_there = |it: &CapacityReservation| zone.is_none_or(|zone| zone == it.zone);
-        return catalogue.reservations.get(&reserved.id).filter(|it| is_there(it)).map(|_| Usd::ZERO);
-    }
-    match &size.offered {
-        None => Some(size.price_per_hour),
-        Some(offered) if zone.is_none_or(|zone| offered.zones.contains(zone)) => offered.price_in(market, zone),
-        Some(_) => None,
-    }
+    let Some(reserved) = &size.reservation else { return size.price_in(market, zone) };
+    let is_there = |it: &CapacityReservation| zone.is_none_or(|zone| zone == it.zone);
+    catalogue.reservations.get(&reserved.id).filter(|it| is_there(it)).map(|_| Usd::ZERO)
 }
 
 /// The offerings of a size: in each subnet, and then on demand if the size may fall back. `asked` is the market that the
-/// job asks for; a size never falls back for a job that asks for spot, and always for one that asks for spot first.
+/// job asks for.
 pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<MarketNeed>) -> Vec<Offering> {
     let policy = &view.seen.policy;
-    let may_fall_back = size.fallback == Fallback::OnDemand && asked != Some(MarketNeed::Spot);
-    let markets: &[Market] = match size.market {
-        Market::Spot if may_fall_back || asked == Some(MarketNeed::SpotFirst) => &[Market::Spot, Market::OnDemand],
-        Market::Spot => &[Market::Spot],
-        // A size of one type has no price on the spot market.
-        Market::OnDemand if asked == Some(MarketNeed::SpotFirst) && size.offered.is_some() => {
-            &[Market::Spot, Market::OnDemand]
-        }
-        Market::OnDemand => &[Market::OnDemand],
-        Market::Reserved => &[Market::Reserved],
-    };
     let template = size.template.as_deref().or(policy.launch.template.as_deref()).unwrap_or_default();
     let (template, version) = split_version(template);
-    let subnets: Vec<Option<&String>> =
-        if policy.launch.subnets.is_empty() { vec![None] } else { policy.launch.subnets.iter().map(Some).collect() };
-    let mut found = Vec::new();
-    for market in markets.iter().copied() {
+    let (subnets, mut found) = (subnets(policy), Vec::new());
+    for market in size.markets(asked).iter().copied() {
         for subnet in &subnets {
             let zone = subnet.and_then(|id| policy.catalogue.zone_of(id));
             let Some(price_per_hour) = price(&policy.catalogue, size, market, zone) else { continue };
@@ -159,6 +146,20 @@ pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<MarketN
         }
     }
     found
+}
+
+/// The subnets in the order to try them: as the policy lists them, but of one zone the one with the most free addresses first,
+/// because a launch call names only the first of them. `None`: the template names the subnet.
+fn subnets(policy: &Policy) -> Vec<Option<&String>> {
+    let (listed, known) = (&policy.launch.subnets, &policy.catalogue.subnets);
+    let zone = |id: &String| policy.catalogue.zone_of(id);
+    let is_beside = |a: &String, b: &String| a == b || zone(a).is_some_and(|of| zone(b) == Some(of));
+    let mut sorted: Vec<&String> = listed.iter().collect();
+    sorted.sort_by_cached_key(|id| {
+        let first = listed.iter().position(|other| is_beside(id, other));
+        (first, std::cmp::Reverse(known.get(*id).map(|subnet| subnet.free)))
+    });
+    if sorted.is_empty() { vec![None] } else { sorted.into_iter().map(Some).collect() }
 }
 
 /// Splits the version off a template's name: `name:7` is version 7 of `name`.

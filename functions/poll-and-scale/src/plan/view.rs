@@ -8,6 +8,7 @@ use super::suspicion::Suspicion;
 use model::cloud::{Instance, InstanceState};
 use model::ids::{AllocId, JobId, NodeId, Slot, Ulid};
 use model::limits::Limit;
+use model::node::Reached;
 use model::time::Time;
 use model::{AllocSummary, JobSummary, Life, NodeRecord, Offering};
 use runtime::observation::Observation;
@@ -137,6 +138,8 @@ pub(crate) struct View<'a> {
     pub(crate) ending: BTreeSet<AllocId>,
     /// Which silence this run believes.
     pub(crate) suspicion: Suspicion,
+    /// The services that nodes have reached lately.
+    pub(crate) reached: Reached<'a>,
     /// What keeps launches from being made now.
     pub(crate) limits: Vec<Limit>,
     /// Nodes without an instance whose launch call gave no answer, and whose claim has ended.
@@ -160,6 +163,7 @@ impl<'a> View<'a> {
             held: NodeSet::default(),
             ending: BTreeSet::new(),
             suspicion: Suspicion::default(),
+            reached: Reached::of(&seen.nodes, now),
             limits: seen.control.limits(now),
             unanswered: Vec::new(),
         };

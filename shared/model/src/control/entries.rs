@@ -421,22 +421,19 @@ impl LastRun {
 }
 
 impl IngestSummary {
-    /// The shortest time between two notes. A node whose call failed tries again within this time, also if the call hung
-    /// before it failed.
-    pub const GAP: Span = Span::from_s(60);
-
-    /// The time of the note before the last one: at least [`IngestSummary::GAP`] before the last one.
+    /// The time of the note before the last one. Between the two, every node whose call had failed has called again
+    /// ([`crate::policy::HeartbeatPolicy::calls_again_within`]).
     pub const fn before_at(&self) -> Option<Time> {
         self.0.before_at
     }
 
     /// The entry after `count` heartbeats were accepted since the last note of this process. `None` if another process
-    /// has just noted one.
+    /// has noted one within `gap`.
     #[must_use]
-    pub fn noted(&self, count: u64, now: Time) -> Option<Self> {
+    pub fn noted(&self, count: u64, gap: Span, now: Time) -> Option<Self> {
         let last = self.0.since_at;
         // A note that a wrong clock dated in the far future is replaced at once.
-        let due = last.is_none_or(|at| now.since(at) >= Self::GAP || at.since(now) > LONGEST_AHEAD);
+        let due = last.is_none_or(|at| now.since(at) >= gap || at.since(now) > LONGEST_AHEAD);
         due.then(|| Self(EntryRow { since_at: Some(now), before_at: last, count: Some(count), ..self.0.clone() }))
     }
 }

@@ -78,10 +78,10 @@ pub struct RunRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Found {
-    /// How many records name an instance. poll-and-scale says this.
+    /// How many records name an instance.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub named: u64,
-    /// How many of these instances EC2 did not list. poll-and-scale says this.
+    /// How many of these instances EC2 did not list.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub unlisted: u64,
     /// Since when EC2 has not listed all of them.
@@ -403,12 +403,13 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_are_noted_at_most_once_a_minute_together_with_the_note_before() {
-        let first = Control::default().ingest().noted(1, at(0)).unwrap();
+    fn heartbeats_are_noted_at_most_once_in_a_gap_together_with_the_note_before() {
+        let gap = Span::from_s(40);
+        let first = Control::default().ingest().noted(1, gap, at(0)).unwrap();
         assert_eq!((first.since_at(), first.before_at()), (Some(at(0)), None));
-        assert_eq!(first.noted(1, at(59)), None, "another process has just noted one");
-        let second = first.noted(7, at(60)).unwrap();
-        assert_eq!((second.since_at(), second.before_at()), (Some(at(60)), Some(at(0))));
+        assert_eq!(first.noted(1, gap, at(39)), None, "another process has just noted one");
+        let second = first.noted(7, gap, at(40)).unwrap();
+        assert_eq!((second.since_at(), second.before_at()), (Some(at(40)), Some(at(0))));
         assert_eq!(second.row().count, Some(7));
     }
 

@@ -99,7 +99,7 @@ impl Job {
                 job_id,
                 version: Version::UNWRITTEN,
                 state: JobState::Queued,
-                name: spec.name.filter(|n| !n.is_empty()),
+                name: spec.name,
                 priority: spec.priority,
                 submitted_at: now,
                 needs: Needs { machine, ..spec.needs },
@@ -340,8 +340,7 @@ impl Job {
             tries.elsewhere = true;
             tries.avoid(node_id);
         }
-        needs.memory_mib = retry.memory_mib.unwrap_or(needs.memory_mib);
-        needs.machine.market = retry.market.or(needs.machine.market);
+        *needs = retry.needs(needs);
     }
 
     /// The same for elements that are tried again, however their alloc ended. The rule that gives the most memory counts last.
@@ -354,8 +353,9 @@ impl Job {
     /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
     fn reason_of(&self, id: AllocId, ending: &Ending, retries: &str) -> String {
         let member = if self.summary.needs.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
-        let lost =
-            if matches!(ending.cause, EndCause::Lost { .. } | EndCause::Interrupted { .. }) { "lost: " } else { "" };
+        let is_lost =
+            matches!(ending.cause, EndCause::NoService { .. } | EndCause::Lost { .. } | EndCause::Interrupted { .. });
+        let lost = if is_lost { "lost: " } else { "" };
         let line = self.summary.tries.last_line.as_ref();
         let line = line.map(|line| format!("; the last line of its output: {line}")).unwrap_or_default();
         format!("{member}{lost}{}; {retries}{line}", ending.cause)

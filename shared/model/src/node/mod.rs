@@ -17,13 +17,15 @@
 //! Rules: `docs/rules.md#section-3`. Sources: Arvados #12073 for the states, Nomad PR 15068 for
 //! `status` and the gate.
 
+mod reach;
 #[cfg(test)]
 mod tests;
 mod transitions;
 mod types;
 
+pub use reach::Reached;
 pub use transitions::{Idleness, NewLife};
 pub use types::{
     ABSENCE_CONFIRM, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, MAX_REASON_BYTES,
-    NodeRecord, NodeState, NotPossible, Offering, ShuttingDown, Version, short_reason,
+    NodeRecord, NodeState, NotPossible, Offering, ServiceReach, ShuttingDown, Version, short_reason,
 };

@@ -47,6 +47,42 @@ fn only_a_complete_report_after_the_lease_expired_makes_ready() {
     assert!(back.open_gate(at(301)).unwrap().takes_work());
 }
 
+/// How many GPUs its agent can use at each heartbeat of its first boot, and whether it may become ready after it.
+#[test]
+fn a_node_is_ready_the_first_time_only_with_the_gpus_of_its_size() {
+    let mut node = fixtures::bound(0);
+    let NodeState::Assigned(life) = &mut node.state else { panic!() };
+    life.offering.capacity.gpus = 4;
+    let says = |gpus_usable, sick: Option<&str>| crate::wire::Heartbeat {
+        gpus_usable,
+        gpus_sick: sick.map(str::to_owned),
+        ..fixtures::heartbeat("i-0")
+    };
+    let mut node = node.register(&says(0, None), "inc-1", at(150), at(60)).unwrap();
+    for (usable, sick, may) in [(0, None, false), (3, None, false), (3, Some("GPU-3: lost"), false), (4, None, true)] {
+        node = node.heartbeat(&says(usable, sick), at(150), at(61)).unwrap();
+        assert_eq!((node.open_gate(at(61)).is_ok(), node.awaits().is_none()), (may, may), "{usable} {sick:?}");
+        assert_eq!((node.refuses(), node.expected_gpus()), (None, 4), "it is awaited");
+    }
+    // Silence and another registration before that change nothing.
+    let lacks = node.heartbeat(&says(3, None), at(150), at(62)).unwrap();
+    let silent = lacks.expire_lease(NodeStatus::Down, at(300), "lease expired").unwrap();
+    for back in [
+        silent.heartbeat(&says(3, None), at(500), at(400)).unwrap(),
+        silent.register(&says(3, None), "inc-2", at(500), at(400)).unwrap(),
+    ] {
+        assert!(back.open_gate(at(401)).is_err());
+    }
+    // Once it was ready, GPUs that fail keep it from nothing but work for them.
+    let ready = node.open_gate(at(62)).unwrap();
+    let sick = ready.heartbeat(&says(3, Some("GPU-3: lost")), at(150), at(70)).unwrap();
+    assert_eq!((sick.takes_work(), sick.expected_gpus(), sick.awaits()), (true, 3, None));
+    let silent = sick.expire_lease(NodeStatus::Disconnected, at(300), "lease expired").unwrap();
+    let back = silent.heartbeat(&says(3, None), at(500), at(400)).unwrap();
+    assert!(back.open_gate(at(401)).unwrap().takes_work());
+    assert!(ready.heartbeat(&says(0, None), at(150), at(70)).unwrap().refuses().is_some());
+}
+
 #[test]
 fn a_node_that_registers_again_and_again_is_syncing_since_the_first_time() {
     let since = |r: &NodeRecord| r.contact().unwrap().syncing_since_at;

@@ -169,6 +169,7 @@ impl NodeRecord {
             // may have told the node a later time for its next call.
             lease_expires_at: self.contact().map_or(lease_expires_at, |c| c.lease_expires_at.max(lease_expires_at)),
             status: NodeStatus::Syncing,
+            never_ready: self.contact().is_none_or(|c| c.never_ready),
             incarnation: incarnation.to_owned(),
             boot_id: heartbeat.boot_id.clone(),
             uptime_ms: heartbeat.uptime_ms,
@@ -181,11 +182,13 @@ impl NodeRecord {
             refuses_since_at: self.refuses_since(heartbeat, now),
             gpus_usable: heartbeat.gpus_usable,
             gpus_sick: heartbeat.gpus_sick.as_deref().map(short_reason),
+            reach: heartbeat.reach.clipped(),
             idle_since_at: None,
             idle_seen: 0,
             // A repeated registration keeps this time, because a node that only registers again and again is stuck
-            // too.
-            syncing_since_at: syncing.and_then(|c| c.syncing_since_at).or(Some(now)),
+            // too. A node that has reported meanwhile is not.
+            syncing_since_at: syncing.filter(|c| c.untaken.is_none()).and_then(|c| c.syncing_since_at).or(Some(now)),
+            untaken: None,
         };
         new.state = match new.state {
             NodeState::Assigned(life) => NodeState::InUse(Box::new(InUse { life: *life, contact })),
@@ -228,13 +231,18 @@ impl NodeRecord {
             reason = if gpus_sick.is_some() { "GPUs cannot be used" } else { "its GPUs can be used" };
             (contact.gpus_usable, contact.gpus_sick) = (heartbeat.gpus_usable, gpus_sick);
         }
+        if contact.reach.fails != heartbeat.reach.clipped().fails {
+            reason =
+                if heartbeat.reach.fails.is_some() { "it cannot reach a service" } else { "it reaches all services" };
+        }
+        contact.reach = heartbeat.reach.clipped();
         if let NodeState::InUse(node) = &mut new.state
             && matches!(node.contact.status, NodeStatus::Disconnected | NodeStatus::Down)
         {
             node.life.seq = node.life.next_seq(now);
             node.contact.gate_seq = node.life.seq;
             node.contact.status = NodeStatus::Syncing;
-            node.contact.syncing_since_at = Some(now);
+            (node.contact.syncing_since_at, node.contact.untaken) = (Some(now), None);
             reason = "heartbeats again";
         }
         if let (Some(address), Some(life)) = (&heartbeat.address, new.life_mut()) {
@@ -250,17 +258,30 @@ impl NodeRecord {
     }
 
     /// `syncing → ready`, by a complete report whose `as_of` has reached `gate_seq`. This is written after all
-    /// updates of the report.
+    /// updates of the report. The first time, the node also needs what its size promises.
     pub fn open_gate(&self, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::InUse(node) = &mut new.state else { return Err(self.not_possible("become ready")) };
         if node.contact.status != NodeStatus::Syncing {
             return Err(self.not_possible("become ready: it is not syncing"));
         }
+        if self.awaits().is_some() {
+            return Err(self.not_possible("become ready: it lacks GPUs of its size"));
+        }
         node.contact.status = NodeStatus::Ready;
-        node.contact.syncing_since_at = None;
+        (node.contact.syncing_since_at, node.contact.untaken) = (None, None);
+        node.contact.never_ready = false;
         node.contact.idle_from(node.life.allocs.is_empty().then_some(now));
         Ok(new.touched(now, "ready: what runs on it is known"))
+    }
+
+    /// The node stays `syncing` although its complete report came: this part of it could not be taken.
+    pub fn with_untaken(&self, untaken: &str, now: Time) -> Result<Self, NotPossible> {
+        let mut new = self.clone();
+        let contact = new.contact_mut().filter(|c| c.status == NodeStatus::Syncing);
+        let contact = contact.ok_or_else(|| self.not_possible("hold its gate: it is not syncing"))?;
+        contact.untaken = Some(short_reason(untaken));
+        Ok(new.touched(now, "a part of its report could not be taken"))
     }
 
     /// The lease expired: the status becomes `disconnected` if some alloc may wait for the node, else `down`.
@@ -275,7 +296,7 @@ impl NodeRecord {
         node.life.seq = node.life.next_seq(now);
         node.contact.gate_seq = node.life.seq;
         node.contact.status = status;
-        node.contact.syncing_since_at = None;
+        (node.contact.syncing_since_at, node.contact.untaken) = (None, None);
         node.contact.idle_from(None);
         Ok(new.touched(now, reason))
     }

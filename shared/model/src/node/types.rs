@@ -268,6 +268,9 @@ pub struct Contact {
     /// Until when the node is believed alive. Part of the pulse.
     pub lease_expires_at: Time,
     pub status: NodeStatus,
+    /// Whether the node has not been `ready` yet in this life: it still boots.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_ready: bool,
     /// Names the agent's registration. Each registration gets a new one.
     pub incarnation: String,
     /// The boot of the machine, as the agent reports it.
@@ -303,6 +306,8 @@ pub struct Contact {
     /// Which GPUs cannot be used, and why, as the agent says; `None` if all can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_sick: Option<String>,
+    #[serde(flatten)]
+    pub reach: ServiceReach,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since_at: Option<Time>,
     /// How many runs saw the node idle.
@@ -310,6 +315,35 @@ pub struct Contact {
     pub idle_seen: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syncing_since_at: Option<Time>,
+    /// Which part of the complete report of a `syncing` node could not be taken: a row cannot be read, for instance. `None` if no such
+    /// report came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untaken: Option<String>,
+}
+
+/// What an agent says of the services that its jobs need.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceReach {
+    /// A service that the node cannot reach, and why: `s3: connection refused`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fails: Option<String>,
+    /// The services that it has reached lately, with commas between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reaches: Option<String>,
+}
+
+impl ServiceReach {
+    /// The same with texts that a record has room for.
+    #[must_use]
+    pub fn clipped(&self) -> Self {
+        let clip = |text: &Option<String>| text.as_deref().map(short_reason);
+        Self { fails: clip(&self.fails), reaches: clip(&self.reaches) }
+    }
+
+    /// The service that fails, and why.
+    pub(super) fn failing(&self) -> Option<(&str, &str)> {
+        self.fails.as_deref()?.split_once(": ")
+    }
 }
 
 impl Contact {
@@ -430,14 +464,33 @@ impl NodeRecord {
             && self.contact().is_some_and(|c| c.lease_expires_at >= now)
     }
 
-    /// Why the node takes no work; `None` if it does, or if the node never registered. A node whose size has GPUs, and that can use
-    /// none of them, takes no other work either: its price is paid for the GPUs.
+    /// Whether the node has reported what runs on it, and is not ready only because a part of the report could not be taken. The node
+    /// is well, so none of its work is given up.
+    pub fn has_untaken(&self) -> bool {
+        self.status() == Some(NodeStatus::Syncing) && self.contact().is_some_and(|c| c.untaken.is_some())
+    }
+
+    /// Why the node takes no work; `None` if it does, or if the node never registered. A node whose size has GPUs, and that has lost
+    /// all of them, takes no other work either: its price is paid for the GPUs.
     pub fn refuses(&self) -> Option<&str> {
         let contact = self.contact()?;
         let has_lost_all = self.life().is_some_and(|life| life.offering.capacity.gpus > 0) && contact.gpus_usable == 0;
         // The agent's own words about each GPU say more than `NO_GPU`.
-        let why = || has_lost_all.then(|| contact.gpus_sick.as_deref().unwrap_or(NO_GPU));
+        let why = || (has_lost_all && !contact.never_ready).then(|| contact.gpus_sick.as_deref().unwrap_or(NO_GPU));
         contact.refuses.as_deref().or_else(why)
+    }
+
+    /// What a node that has not been ready yet still lacks of what its size promises. It becomes ready with all of it: GPUs that the
+    /// driver shows some time after the boot are waited for.
+    pub fn awaits(&self) -> Option<String> {
+        self.contact().filter(|contact| contact.never_ready)?;
+        self.sick_gpus()
+    }
+
+    /// The GPUs that a plan may count on: those that can be used, or, while the node is awaited, those of its size.
+    pub fn expected_gpus(&self) -> u32 {
+        let of_size = self.life().map_or(0, |life| life.offering.capacity.gpus);
+        if self.contact().is_some_and(|contact| contact.never_ready) { of_size } else { self.usable_gpus() }
     }
 
     /// How many GPUs of the node jobs may use: those of its size, without those that its agent cannot use.
@@ -450,15 +503,16 @@ impl NodeRecord {
     pub fn sick_gpus(&self) -> Option<String> {
         let (of_size, usable) = (self.life()?.offering.capacity.gpus, self.usable_gpus());
         let sick = self.contact()?.gpus_sick.as_deref();
-        let why = sick.unwrap_or("its agent finds no more: see the driver");
+        let why = sick.unwrap_or("is the driver installed, and does `nvidia-smi` list them?");
         (of_size > usable).then(|| format!("{usable} of its {of_size} GPUs can be used: {why}"))
     }
 
-    /// The remark about the node in lists: that it takes no work, otherwise that GPUs are sick, otherwise why its record was last
-    /// changed.
+    /// The remark about the node in lists: that it takes no work, otherwise what it waits for or which GPUs are sick, otherwise why
+    /// its record was last changed.
     pub fn why(&self) -> String {
         let refuses = self.refuses().map(|why| format!("it takes no work: {why}"));
-        refuses.or_else(|| self.sick_gpus()).unwrap_or_else(|| self.reason.clone())
+        let awaits = || self.awaits().map(|what| format!("it boots: {what}"));
+        refuses.or_else(awaits).or_else(|| self.sick_gpus()).unwrap_or_else(|| self.reason.clone())
     }
 
     /// Whether alloc updates from the node are taken: while it is syncing or ready, and while it is

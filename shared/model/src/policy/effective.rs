@@ -7,8 +7,11 @@ use super::size::{Fallback, Size};
 use super::types::Policy;
 use crate::catalogue::{Catalogue, Part};
 use crate::enums::{Arch, Market};
+use crate::failure_policy::FailurePolicy;
 use crate::machine::{Capacity, Machine, MachineNeed};
+use crate::needs::Needs;
 use crate::reason::Reason;
+use crate::retry::RetryRule;
 use crate::time::Time;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -91,9 +94,20 @@ impl Policy {
     /// The reason why no size can ever offer this. `None` if a size offers it, or if EC2 has not described every type yet.
     pub fn never_offers(&self, takes: Capacity, need: &MachineNeed) -> Option<Reason> {
         let arch = self.default_arch();
-        let offers = |size: &Size| size.machine(arch).fits(takes, need, self.usable(size.capacity));
+        let offers = |size: &Size| size.offers(takes, need, (self.usable(size.capacity), arch));
         let may = self.waits_for_catalogue() || self.size.iter().any(offers);
         (!may).then(|| self.none_fits(takes, need))
+    }
+
+    /// The first retry rule of a job that can never be followed, and why: no size offers what the job needs by that rule. `None`
+    /// for a job that no size offers a machine in the first place: no rule is at fault.
+    pub fn never_follows(&self, needs: &Needs, rules: &FailurePolicy) -> Option<(RetryRule, Reason)> {
+        let never = |needs: &Needs| self.never_offers(needs.capacity(), &needs.machine);
+        if never(needs).is_some() {
+            return None;
+        }
+        let after = |rule: &RetryRule| rule.first(needs).map(|retry| retry.needs(needs));
+        rules.retry.iter().find_map(|rule| Some((rule.clone(), never(&after(rule)?)?)))
     }
 
     /// Why no size fits.

@@ -99,7 +99,7 @@ pub const KNOBS: &[Knob] = knobs! {
     "launch.template", Kind::Template, "null":
         "the launch template's id (lt-…) or name, for sizes that name none; :7 at the end pins version 7, otherwise it is the template's default version; the template sets image, instance profile and security groups";
     "launch.subnets", Kind::Ids("subnet"), "[]":
-        "subnets to launch in, tried in order; empty: the subnet of the template";
+        "subnets to launch in, tried in order; a launch call names one of each zone: that with the most free addresses; empty: the subnet of the template";
     "launch.reservations", Kind::Ids("cr"), "[]":
         "capacity reservations and capacity blocks of EC2 for this cluster: as long as one has a free machine, a size of its type is launched there, for every market, and costs nothing";
     "launch.reservation_drain_s", SECONDS, "900":
@@ -118,7 +118,7 @@ pub const KNOBS: &[Knob] = knobs! {
     "launch.calls_per_second", Kind::Number(0.01, 1000.0), "2":
         "launch calls in a second; EC2 allows about 2 RunInstances calls in a second over time";
     "boot.timeout_s", SECONDS_1, "1800":
-        "a node that sends no heartbeat within this time after its launch is given up";
+        "a node that sends no heartbeat within this time after its launch is given up, and so is one that still lacks GPUs of its size this long after its first heartbeat";
     "boot.failures_before_pause", COUNT_1, "10": "failed starts in a row that pause launching";
     "idle.timeout_s", SECONDS, "120": "a node is shut down only after it was idle for this time";
     "idle.confirmations", Kind::Whole(1, 1000), "2": "and only after this many runs saw it idle";
@@ -152,7 +152,7 @@ pub const KNOBS: &[Knob] = knobs! {
     "poll.stale_after_s", Kind::Whole(10, 366 * DAY_S), "45":
         "a run does not act on anything that it read longer ago than this";
     "poll.min_gap_s", Kind::Whole(0, 20), "1": "the shortest time between two runs that events start";
-    "poll.list_nodes", COUNT, "1000":
+    "poll.list_nodes", COUNT, "100":
         "up to this many nodes in use, poll-and-scale reads EC2's list of all instances of the cluster; in a larger fleet it asks EC2 by id for the instances of nodes that boot, shut down or have a late heartbeat";
     "poll.queue_rows", Kind::Whole(4, 100_000), "20000":
         "the most waiting jobs that a run reads from the head of the queue; if there are more, a quarter as many are read from a place that moves on from run to run";

@@ -1,11 +1,12 @@
 //! A size: one kind of machine to launch, or several instance types, by their names and by what is needed of them.
 //!
-//! Guarantees: a type is taken only if the catalogue has all that is needed of it, and knows a price of it.
+//! Guarantees: a type is taken only if the catalogue has all that is needed of it, and knows a price of it; only
+//! [`Size::markets`] says how a size may be bought, and only [`Size::offers`] whether work can ever get a machine of it.
 //! Does not: ask EC2 which types there are ([`crate::catalogue`] has what EC2 answered), or say what a knob means or allows.
 
 use crate::catalogue::{Offered, TypeFacts};
-use crate::enums::{Arch, Market};
-use crate::machine::{Capacity, MachineKind};
+use crate::enums::{Arch, Market, MarketNeed};
+use crate::machine::{Capacity, Machine, MachineKind, MachineNeed};
 use crate::money::Usd;
 use crate::names::matches;
 use crate::reservation::{CapacityReservation, Reserved};
@@ -51,6 +52,51 @@ impl Size {
             reservation: Some(reserved),
             ..self.clone()
         }
+    }
+
+    /// The markets in which a machine of this size may be bought for work that asks for `asked`, the first choice first. A size never
+    /// falls back for work that asks for spot, and always for work that asks for spot first.
+    pub fn markets(&self, asked: Option<MarketNeed>) -> &'static [Market] {
+        let may_fall_back = self.fallback == Fallback::OnDemand;
+        match (self.market, asked) {
+            (Market::Reserved, _) => &[Market::Reserved],
+            (Market::Spot, Some(MarketNeed::Spot)) => &[Market::Spot],
+            (Market::Spot, Some(MarketNeed::OnDemand)) if may_fall_back => &[Market::OnDemand],
+            (Market::Spot, Some(MarketNeed::SpotFirst)) => &[Market::Spot, Market::OnDemand],
+            (Market::Spot, None) if may_fall_back => &[Market::Spot, Market::OnDemand],
+            (Market::Spot, None) => &[Market::Spot],
+            // A size of one type has no price on the spot market.
+            (Market::OnDemand, Some(MarketNeed::SpotFirst)) if self.offered.is_some() => {
+                &[Market::Spot, Market::OnDemand]
+            }
+            (Market::OnDemand, Some(MarketNeed::OnDemand | MarketNeed::SpotFirst) | None) => &[Market::OnDemand],
+            (Market::Spot, Some(MarketNeed::OnDemand)) | (Market::OnDemand, Some(MarketNeed::Spot)) => &[],
+        }
+    }
+
+    /// The price of a machine of this size in a market and a zone, or the lowest price without a zone. `None` if the zone does not
+    /// have it, or if the price is not known: nothing is bought then.
+    pub fn price_in(&self, market: Market, zone: Option<&str>) -> Option<Usd> {
+        match &self.offered {
+            None => Some(self.price_per_hour),
+            Some(offered) if zone.is_none_or(|zone| offered.zones.contains(zone)) => offered.price_in(market, zone),
+            Some(_) => None,
+        }
+    }
+
+    /// The lowest price of a machine of this size for work that asks for `asked`.
+    pub fn price_for(&self, asked: Option<MarketNeed>) -> Usd {
+        let markets = self.markets(asked);
+        let elsewhere = || markets.iter().filter_map(|market| self.price_in(*market, None)).min();
+        if markets.contains(&self.market) { self.price_per_hour } else { elsewhere().unwrap_or(self.price_per_hour) }
+    }
+
+    /// Whether work that takes up so much, and asks for this, can get a new machine of this size, which has this room for jobs.
+    pub fn offers(&self, takes: Capacity, need: &MachineNeed, (room, default_arch): (Capacity, Arch)) -> bool {
+        let machine = self.machine(default_arch);
+        let may_be =
+            |market| self.price_in(market, None).is_some() && Machine { market, ..machine }.fits(takes, need, room);
+        self.markets(need.market).iter().copied().any(may_be)
     }
 }
 
@@ -239,7 +285,7 @@ impl Offered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::Catalogue;
+    use crate::catalogue::{Catalogue, Part, PartState};
     use crate::policy::Policy;
     use serde_json::json;
 
@@ -250,6 +296,62 @@ mod tests {
     fn facts(vcpus: u32, gib: u64) -> TypeFacts {
         let arch = [Arch::X86_64].into();
         TypeFacts { vcpus, memory_mib: gib * 1024, arch, is_current: true, ..TypeFacts::default() }
+    }
+
+    /// The market of the policy × its fallback × whether the type is one of several × what work asks for: the markets of its ways.
+    #[test]
+    fn the_markets_of_a_size_follow_from_how_it_is_bought_and_from_what_is_asked() {
+        use MarketNeed::{OnDemand as AskOnDemand, Spot as AskSpot, SpotFirst};
+        let one = |market: &str, fallback: &str| {
+            json!({"name": "s", "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 0.1,
+                   "market": market, "fallback": fallback})
+        };
+        let several = |market: &str, fallback: &str| json!({"name": "s", "instance_types": ["*"], "market": market, "fallback": fallback});
+        let spot: &[Market] = &[Market::Spot];
+        let (on_demand, both, none): (&[Market], &[Market], &[Market]) =
+            (&[Market::OnDemand], &[Market::Spot, Market::OnDemand], &[]);
+        let offered = Offered { on_demand: Some(Usd::from_micros(90)), ..crate::fixtures::offered(2, 8, &[("z", 30)]) };
+        let read = PartState { read_at: Some(crate::fixtures::at(0)), ..PartState::default() };
+        let catalogue = |policy: &Policy| Catalogue {
+            types: [("t".to_owned(), offered.clone())].into(),
+            parts: Part::ALL.map(|part| (part, read.clone())).into(),
+            wanted: policy.catalogue_wanted(),
+            ..Catalogue::default()
+        };
+        let asked = [None, Some(AskSpot), Some(AskOnDemand), Some(SpotFirst)];
+        for (size, markets, prices) in [
+            (one("spot", "none"), [spot, spot, none, both], [100_000; 4]),
+            (one("spot", "on_demand"), [both, spot, on_demand, both], [100_000; 4]),
+            (one("on_demand", "none"), [on_demand, none, on_demand, on_demand], [100_000; 4]),
+            (several("spot", "none"), [spot, spot, none, both], [30; 4]),
+            (several("spot", "on_demand"), [both, spot, on_demand, both], [30, 30, 90, 30]),
+            (several("on_demand", "none"), [on_demand, none, on_demand, both], [90; 4]),
+        ] {
+            let policy = policy(size.clone());
+            let catalogue = catalogue(&policy);
+            let policy = policy.with_catalogue(catalogue);
+            let of = &policy.size[0];
+            assert_eq!(asked.map(|asked| of.markets(asked)), markets, "{size}");
+            assert_eq!(asked.map(|asked| of.price_for(asked).micros()), prices, "{size}");
+            let takes = Capacity { vcpus: 1, ..Capacity::default() };
+            let need = |market| MachineNeed { market, ..MachineNeed::ANY };
+            let never = asked.map(|asked| policy.never_offers(takes, &need(asked)).is_some());
+            assert_eq!(never, markets.map(<[_]>::is_empty), "{size}");
+        }
+    }
+
+    /// What has no price in a market is not bought there, so it offers nothing.
+    #[test]
+    fn a_market_without_a_price_is_none() {
+        let several = json!({"name": "s", "instance_types": ["*"], "market": "spot", "fallback": "on_demand"});
+        let mut offered = crate::fixtures::offered(2, 8, &[("z", 30)]);
+        offered.on_demand = None;
+        let catalogue = Catalogue { types: [("t".to_owned(), offered)].into(), ..Catalogue::default() };
+        let policy = policy(several).with_catalogue(catalogue);
+        let on_demand = MachineNeed { market: Some(MarketNeed::OnDemand), ..MachineNeed::ANY };
+        let offers =
+            |need: &MachineNeed| policy.size[0].offers(Capacity::default(), need, (Capacity::default(), Arch::X86_64));
+        assert_eq!((offers(&MachineNeed::ANY), offers(&on_demand)), (true, false));
     }
 
     /// Each requirement of a size × a type that meets all requirements but one.

@@ -1,6 +1,7 @@
 //! Tests of the policy.
 
 use super::*;
+use crate::{FailurePolicy, Needs};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -189,4 +190,39 @@ fn a_script_with_backslashes_is_told_to_stand_in_the_other_quotes() {
 #[test]
 fn a_mark_before_the_text_is_no_part_of_it() {
     assert!(Policy::from_toml(&format!("\u{feff}{}", reference())).is_ok());
+}
+
+/// The market of the policy × its fallback × the rule: the rules that can never be followed are refused, and no others.
+#[test]
+fn a_retry_rule_that_asks_for_what_no_size_offers_can_never_be_followed() {
+    let policy = |market: &str, fallback: &str| {
+        let size = json!({"name": "s", "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192,
+                          "price_per_hour": 0.1, "market": market, "fallback": fallback});
+        let nodes = json!({"memory_usable": 1.0});
+        Policy::from_json(&json!({"launch": {"template": "nodekeeper"}, "nodes": nodes, "size": [size]})).unwrap()
+    };
+    let (on_demand, grows, both) =
+        ("lost=again*5,on-demand", "memory=again,memory*2", "spot=again*any,on-demand,memory*2");
+    for (market, fallback, rules, mib, refused) in [
+        ("spot", "on_demand", vec![on_demand], 0, None),
+        ("spot", "none", vec![on_demand], 0, Some(on_demand)),
+        ("on_demand", "none", vec![on_demand], 0, None),
+        ("spot", "none", vec!["lost=again*5", "failed=fail"], 0, None),
+        ("spot", "on_demand", vec![grows], 4096, None),
+        ("spot", "on_demand", vec![grows], 4097, Some("memory=again*1,memory*2")),
+        ("spot", "on_demand", vec!["lost=again", on_demand, both], 4096, None),
+        ("spot", "on_demand", vec!["lost=again", on_demand, both], 5000, Some(both)),
+        // No size offers the job a machine in the first place.
+        ("spot", "none", vec![on_demand], 9000, None),
+    ] {
+        let needs = Needs { memory_mib: mib, ..Needs::default() };
+        let retry = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let failure = FailurePolicy { retry, ..FailurePolicy::DEFAULT };
+        let found = policy(market, fallback).never_follows(&needs, &failure);
+        let (rule, why) = found.map(|(rule, why)| (rule.to_string(), why.to_string())).unzip();
+        assert_eq!(rule.as_deref(), refused, "{market} {fallback} {rules:?} {mib}");
+        assert!(why.is_none_or(|why| why.starts_with("no size fits: it needs 1 vCPU")));
+        let changes = rules.iter().any(|rule| rule.contains("on-demand") || rule.contains("memory*"));
+        assert_eq!(failure.changes(&needs), changes);
+    }
 }

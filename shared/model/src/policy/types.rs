@@ -10,6 +10,7 @@ use crate::enums::Arch;
 use crate::money::Usd;
 use crate::stored::S3Prefix;
 use crate::time::Span;
+use crate::wire::{LONGEST_RETRY_S, SHORTEST_RETRY_S, heartbeat_timeout_s};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -112,6 +113,17 @@ impl HeartbeatPolicy {
         Span::from_ms(longest_ms) + Span::from_s(self.grace_s)
     }
 
+    /// The longest wait of a node after a heartbeat that failed, in seconds: at most until its next one.
+    pub fn retry_s(&self, in_use: u64) -> f64 {
+        self.interval_s(in_use).clamp(SHORTEST_RETRY_S, LONGEST_RETRY_S)
+    }
+
+    /// Within this time a node whose heartbeat failed sends another one, also if the failed one hung.
+    pub fn calls_again_within(&self, in_use: u64) -> Span {
+        let retry_s = self.retry_s(in_use);
+        Span::from_ms(((retry_s + heartbeat_timeout_s(retry_s)) * 1000.0) as i64)
+    }
+
     /// The seconds between two calls of a node if the whole fleet uses `max_per_second`.
     fn least_s(&self, in_use: u64) -> f64 {
         in_use as f64 / self.max_per_second
@@ -149,6 +161,13 @@ impl Policy {
         let of_one = self.size.iter().map(|size| size.kind.arch);
         let mut all = of_one.chain(self.several.iter().map(|size| size.kind.arch));
         if all.clone().next().is_none() || all.any(|arch| arch == Arch::X86_64) { Arch::X86_64 } else { Arch::Arm64 }
+    }
+
+    /// The scratch space of the size with the most, in GiB; `None` if a size does not say how much it has.
+    pub fn most_scratch_gib(&self) -> Option<u64> {
+        let of_one = self.size.iter().map(|size| size.capacity.scratch_gib);
+        let mut all = of_one.chain(self.several.iter().map(|size| size.scratch_gib));
+        all.try_fold(0, |most, gib| (gib > 0).then_some(most.max(gib))).filter(|most| *most > 0)
     }
 
     pub fn has_size(&self, name: &str) -> bool {

@@ -22,9 +22,11 @@ const LISTED: Span = Span::from_s(180);
 pub fn found(function: Function, seen: &Observation, terminated: u64, now: Time) -> Option<Found> {
     let before = seen.control.runs.get(function.name).and_then(|run| run.found.clone()).unwrap_or_default();
     if function == POLL_AND_SCALE {
-        Some(unlisted(seen, before, now))
+        Some(unlisted(seen, &before, now))
     } else if function == CLEAN_STALE_RECORDS {
-        Some(unclaimed(seen, before, terminated, now))
+        // It reads the whole list, also in a fleet in which poll-and-scale asks only for the instances in question.
+        let Found { named, unlisted, unlisted_since_at, .. } = unlisted(seen, &before, now);
+        Some(Found { named, unlisted, unlisted_since_at, ..unclaimed(seen, &before, terminated, now) })
     } else {
         None
     }
@@ -36,7 +38,7 @@ pub fn terminated(answers: &[ActionAnswer]) -> u64 {
     answers.iter().filter(is).count() as u64
 }
 
-fn unlisted(seen: &Observation, before: Found, now: Time) -> Found {
+fn unlisted(seen: &Observation, before: &Found, now: Time) -> Found {
     let listed: BTreeSet<&str> = seen.instances.iter().map(|i| i.instance_id.as_str()).collect();
     let is_up = |node: &&NodeRecord| matches!(node.state, NodeState::Assigned(_) | NodeState::InUse(_));
     let is_old = |life: &&Life| now.since(life.assigned_at) >= LISTED;
@@ -49,7 +51,7 @@ fn unlisted(seen: &Observation, before: Found, now: Time) -> Found {
     Found { named: named.len() as u64, unlisted, unlisted_since_at, ..Found::default() }
 }
 
-fn unclaimed(seen: &Observation, before: Found, terminated: u64, now: Time) -> Found {
+fn unclaimed(seen: &Observation, before: &Found, terminated: u64, now: Time) -> Found {
     let is_stranger =
         |i: &&Instance| i.state != InstanceState::Terminated && i.node_id().is_none() && i.batch().is_none();
     let strangers = seen.instances.iter().filter(is_stranger).take(NAMED).map(|i| i.instance_id.clone()).collect();

@@ -4,6 +4,7 @@ use super::facts::{Facts, Level, Next, Raised, at_most, first};
 use super::say::{one_line, rough, several, when};
 use model::control::Found;
 use model::ids::Slot;
+use model::node::Reached;
 use model::time::{Span, Time};
 use model::{JobState, NodeRecord, NodeState, NodeStatus};
 
@@ -11,12 +12,16 @@ use model::{JobState, NodeRecord, NodeState, NodeStatus};
 const NAMED: usize = 5;
 /// How long after its time a node that boots, synchronizes or is silent should have been replaced.
 const MARGIN: Span = Span::from_s(300);
+/// Drivers show their GPUs within this time. What still lacks then is told long before the node is given up.
+const AWAITED: Span = Span::from_s(120);
 /// A failed start that is older says nothing about the next one.
 const STARTS_COUNT: Span = Span::from_s(86_400);
 /// How long EC2's list may lack instances before a person must look.
 const UNLISTED: Span = Span::from_s(900);
 /// The least time between two runs of poll-and-scale: a minute, less the first one's duration and late start.
 const TWO_RUNS: Span = Span::from_s(45);
+/// The same for clean-stale-records, which runs each five minutes.
+const TWO_CLEANINGS: Span = Span::from_s(285);
 /// Most instances end within this time.
 const ENDS: Span = Span::from_s(600);
 /// Nearly all instances end within this time.
@@ -33,20 +38,35 @@ fn named<T: ToString>(all: &[T]) -> String {
     text
 }
 
-/// The nodes whose agents take no work.
+/// The nodes that take no work: their agents say so, or they cannot reach a service that others reach.
 pub(super) fn refusing(facts: &Facts<'_>) -> Vec<Raised> {
-    let refusing = facts.nodes.iter().filter_map(|n| n.refuses().map(|why| (n.slot, why)));
+    let reached = Reached::of(facts.nodes, facts.now);
+    let refusing = facts.nodes.iter().filter_map(|n| Some((n.slot, reached.refusal(n)?)));
     let raised = refusing.map(|(slot, why)| {
-        let says = format!("slot {slot} takes no work: {}", one_line(why));
+        let says = format!("slot {slot} takes no work: {}", one_line(&why));
         Raised::new("node", Level::Wrong, says, "it is shut down when idle; mend the image or `launch.user_data`")
     });
     first(raised.collect(), |more| format!("and {more} more nodes take no work"))
 }
 
-/// The nodes that can use fewer GPUs than their sizes have. A node that can use none takes no work: the sign `node`
-/// tells of it.
+/// The services that some nodes cannot reach, while no node gets through.
+pub(super) fn services(facts: &Facts<'_>) -> Vec<Raised> {
+    let away = Reached::of(facts.nodes, facts.now).away(facts.nodes, facts.now);
+    let raised = away.into_iter().map(|(service, (nodes, why))| {
+        let says = format!("{} cannot reach {service}, and no node gets through: {why}", several(nodes, "node"));
+        let to_do =
+            "look at the service, and at the way of the nodes to it; their jobs are lost and tried again meanwhile";
+        Raised::new("service", Level::Wrong, one_line(&says), to_do)
+    });
+    first(raised.collect(), |more| format!("and {more} more services"))
+}
+
+/// The nodes that can use fewer GPUs than their sizes have. The sign `node` tells of one that can use none, and `booting` of one that
+/// has not been ready yet.
 pub(super) fn sick_gpus(facts: &Facts<'_>) -> Vec<Raised> {
-    let takes_work = facts.nodes.iter().filter(|node| node.status().is_some() && node.refuses().is_none());
+    let takes_work =
+        |node: &&NodeRecord| node.status().is_some() && node.refuses().is_none() && node.awaits().is_none();
+    let takes_work = facts.nodes.iter().filter(takes_work);
     let sick = takes_work.filter_map(|node| Some((node.slot, node.sick_gpus()?)));
     let raised = sick.map(|(slot, why)| {
         let says = format!("slot {slot}: {}", one_line(&why));
@@ -116,8 +136,13 @@ pub(super) fn booting(facts: &Facts<'_>) -> Vec<Raised> {
         let (since, does) = boots_since(node)?;
         let waited = facts.now.since(since);
         let level = if waited > wrong { Level::Wrong } else { Level::Look };
-        let says = format!("slot {} {does} since {} and is not given up", node.slot, rough(waited));
-        (waited > look).then_some((level, says))
+        let untaken = node.contact().and_then(|c| c.untaken.as_deref()).map(|why| format!(": {}", one_line(why)));
+        let untaken = untaken.unwrap_or_default();
+        let (told_after, says) = match node.awaits() {
+            Some(lacks) => (AWAITED, format!("slot {} boots since {}: {lacks}", node.slot, rough(waited))),
+            None => (look, format!("slot {} {does} since {} and is not given up{untaken}", node.slot, rough(waited))),
+        };
+        (waited > told_after).then_some((level, says))
     });
     at_most("booting", late, "nodekeeper nodes")
 }
@@ -143,15 +168,27 @@ pub(super) fn shutting_down(facts: &Facts<'_>) -> Vec<Raised> {
     at_most("shutting_down", late, "nodekeeper nodes")
 }
 
-/// For how long EC2 has not listed some instances, if that lasted for at least two runs.
-fn unlisted_for(found: &Found, now: Time) -> Option<Span> {
-    let since = found.unlisted_since_at.filter(|_| found.unlisted > 0)?;
-    Some(now.since(since)).filter(|span| *span >= TWO_RUNS)
+/// The instances that EC2 does not list. In a large fleet, poll-and-scale asks only for those in question, and only
+/// clean-stale-records reads the whole list.
+pub(super) fn unlisted(facts: &Facts<'_>) -> Vec<Raised> {
+    let raised = unlisted_in_part(facts);
+    if raised.is_empty() { unlisted_in_all(facts) } else { raised }
 }
 
-pub(super) fn unlisted(facts: &Facts<'_>) -> Vec<Raised> {
-    let found = &facts.polled;
-    let Some(span) = unlisted_for(found, facts.now) else { return Vec::new() };
+/// What poll-and-scale found.
+pub(super) fn unlisted_in_part(facts: &Facts<'_>) -> Vec<Raised> {
+    unlisted_of(&facts.polled, TWO_RUNS, facts.now)
+}
+
+/// What clean-stale-records found.
+pub(super) fn unlisted_in_all(facts: &Facts<'_>) -> Vec<Raised> {
+    unlisted_of(&facts.cleaned, TWO_CLEANINGS, facts.now)
+}
+
+/// Two runs found it if it lasts for this long.
+fn unlisted_of(found: &Found, two_runs: Span, now: Time) -> Vec<Raised> {
+    let since = found.unlisted_since_at.filter(|_| found.unlisted > 0);
+    let Some(span) = since.map(|since| now.since(since)).filter(|span| *span >= two_runs) else { return Vec::new() };
     let (unlisted, named) = (found.unlisted, several(found.named, "instance"));
     let (says, all) = match unlisted == found.named {
         true => (format!("EC2 has listed none of the {named} that records name for {}", rough(span)), true),

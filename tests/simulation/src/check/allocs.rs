@@ -13,6 +13,9 @@ use model::time::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Item, Row, Table, alloc_key, handle_key, job_key, node_key};
 
+/// The longest time before a drain's deadline at which a run stops an alloc: a period, and the longest stop of a job.
+const DRAIN_ENDS: Span = Span::from_s(300);
+
 impl Check {
     pub(super) fn alloc(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let Some(id) = after.or(before).and_then(alloc_id) else { return };
@@ -27,6 +30,12 @@ impl Check {
             }
             let unknown = |row: Option<&Item>| usize::from(row.is_some_and(|r| text(r, "client") == Some("unknown")));
             seen.unknown.change(self.core.now(), unknown(before), unknown(after));
+            if after.is_some_and(|a| !is_final(a)) {
+                seen.absent.remove(&id);
+            }
+            if unknown(after) == 1 && matches!(caller.kind, Kind::Node { .. }) {
+                seen.absent.insert(id);
+            }
             let told = |row: Option<&Item>| row.is_some_and(|r| text(r, "desired") == Some("stop"));
             if told(after) && !told(before) {
                 seen.stopped_at.insert(id, self.core.now());
@@ -265,7 +274,7 @@ impl Check {
     }
 
     /// No run makes an alloc lost while its node is up, has a valid lease, and is ready or about to report what runs on
-    /// it.
+    /// it. (A report that does not list an alloc makes it unknown if a row of its job cannot be read, and a run ends it later.)
     fn invariant_what_a_ready_node_runs_is_not_lost(&self, model: &Model, before: &Item, after: &Item) {
         let lost = text(after, "client") == Some("lost") && !is_final(before);
         let Some(node) = node_id(before).filter(|_| lost && !self.forgets(time(before, "placed_at"))) else { return };
@@ -276,13 +285,16 @@ impl Check {
         let heard = time(record, "lease_expires_at").is_some_and(|until| until > now + SLACK);
         let ready = text(record, "state") == Some("in_use") && text(record, "status") == Some("ready");
         // A node that heartbeats again soon reports what runs on it. The report may take as long as a boot, and an
-        // unknown alloc waits for the report two minutes longer than usual.
+        // unknown alloc waits for the report two minutes longer than usual. If the report came and could not be taken, it waits
+        // until it can be.
         let syncing = text(record, "state") == Some("in_use") && text(record, "status") == Some("syncing");
         let timeout_s = self.policies(RUN).iter().map(|p| p.boot.timeout_s).min().unwrap_or(0);
         let stuck = time(record, "syncing_since_at").is_some_and(|at| now.since(at) + SLACK >= Span::from_s(timeout_s));
         let waits = Span::from_s(count(before, "lost_after_s")) + Span::from_s(120);
         let over = time(before, "unknown_since_at").is_some_and(|at| now.since(at) + SLACK >= waits);
-        if there && heard && (ready || (syncing && !stuck && !over)) && !self.was_spoiled(Table::Allocs, before) {
+        let is_kept = syncing && (record.contains_key("untaken") || (!stuck && !over));
+        let is_absent = alloc_id(before).is_some_and(|id| lock(&self.seen).absent.contains(&id));
+        if there && heard && (ready || is_kept) && !is_absent && !self.was_spoiled(Table::Allocs, before) {
             let what = format!("{before:?} on {record:?}");
             self.broken("invariant_what_a_ready_node_runs_is_not_lost", what);
         }
@@ -340,8 +352,8 @@ impl Check {
         }
     }
 
-    /// A run may stop one of several copies although the job still wants the member. Then the job's `reconcile` decides
-    /// which copy stays, and this copy is no longer awaiting.
+    /// A run may stop one of several copies although the job still wants the member. Then one stays whose node stays longest; of
+    /// several, the job's `reconcile` decides. The copy that stays is no longer awaiting.
     pub(super) fn invariant_the_right_copy_stays(&self, caller: &Caller, model: &Model, changes: &[Change]) {
         let rule = "invariant_the_right_copy_stays";
         let wants = |row: &Item| text(row, "desired") == Some("run") && !is_final(row);
@@ -358,8 +370,10 @@ impl Check {
             let Some(job) = model.get(&job_key(id.job_id)).filter(|j| text(j, "state") == Some("placed")) else {
                 continue;
             };
+            // Shortly before the deadline of a drain, a run stops what runs there.
+            let ends = |r: &Row| time(r, "drain_by_at").is_some_and(|by| by < self.core.now() + DRAIN_ENDS);
             let drained = slot(after).and_then(|s| model.get(&node_key(s)));
-            if done(job).contains(&id.member) || drained.is_some_and(|r| text(r, "intent") == Some("drain")) {
+            if done(job).contains(&id.member) || drained.is_some_and(ends) {
                 continue;
             }
             let copies = set(job).into_iter().filter(|c| c.member == id.member);
@@ -370,7 +384,20 @@ impl Check {
             let there = |row: &Row| wants(row) && text(row, "client") != Some("unknown");
             let copies: Vec<(AllocId, Row)> =
                 copies.filter_map(|c| Some((c, was(c)?))).filter(|(_, row)| there(row)).collect();
-            let order = |(c, row): &&(AllocId, Row)| {
+            let record =
+                |row: &Row| slot(row).and_then(|s| model.get(&node_key(s))).filter(|r| node_id(r) == node_id(row));
+            // The run may know of the end of a reservation before it drains the node.
+            if copies.iter().any(|(_, row)| record(row).is_some_and(|r| r.contains_key("reservation"))) {
+                continue;
+            }
+            // A drain without a deadline ends later than one that has a deadline.
+            let goes = |row: &Row| {
+                let record = record(row);
+                let by = |r: &Item| number(r, "drain_by_at").into_iter().chain(number(r, "interrupt_at")).min();
+                let drains = |r: &Item| text(r, "intent") == Some("drain");
+                record.map_or(i64::MIN, |r| by(r).map_or(if drains(r) { i64::MIN + 1 } else { i64::MIN }, |by| -by))
+            };
+            let by_strategy = |(c, row): &&(AllocId, Row)| {
                 let copy = i64::from(c.copy);
                 match text(row, "reconcile") {
                     Some("keep_original") => (0, 0, copy),
@@ -383,7 +410,11 @@ impl Check {
                     }
                 }
             };
+            let order = |copy: &&(AllocId, Row)| (goes(&copy.1), by_strategy(copy));
             let stays = copies.iter().min_by_key(order).map(|(c, _)| *c);
+            if stays != copies.iter().min_by_key(by_strategy).map(|(c, _)| *c) {
+                self.core.count("a copy stayed because the nodes of others go");
+            }
             let kept = stays.and_then(|c| model.get(&alloc_key(c)));
             if stays == Some(id) || !kept.is_some_and(|row| is_wanted(row)) {
                 let what = format!("{id} is stopped, {stays:?} of {copies:?} should stay: {kept:?}");

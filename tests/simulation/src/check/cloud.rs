@@ -8,10 +8,11 @@ use crate::ec2::Real;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, CLUSTER_TAG, InstanceState, NODE_TAG};
 use model::ids::{AllocId, NodeId};
-use model::launch::LaunchRequest;
+use model::launch::{LaunchCall, LaunchRequest};
 use model::reservation::CapacityReservation;
 use model::time::{Span, Time};
 use model::wire::LaunchFile;
+use std::collections::BTreeMap;
 use store::{Key, Table, alloc_key, control_key, node_key};
 
 /// How old a scan may be.
@@ -50,6 +51,21 @@ impl Check {
         self.invariant_a_launch_is_written_ahead(model, caller, request, token);
         self.invariant_no_launch_while_a_refusal_holds(model, caller, request);
         self.invariant_a_launch_names_its_nodes(request);
+    }
+
+    /// EC2 refuses a whole fleet that names two subnets of one zone.
+    pub fn invariant_a_call_names_one_subnet_of_each_zone(
+        &self,
+        request: &LaunchRequest,
+        zone_of: impl Fn(Option<&str>) -> &'static str,
+    ) {
+        let mut subnets: BTreeMap<&str, &Option<String>> = BTreeMap::new();
+        for way in &request.ways {
+            let subnet = subnets.entry(zone_of(way.subnet_id.as_deref())).or_insert(&way.subnet_id);
+            if **subnet != way.subnet_id {
+                self.broken("invariant_a_call_names_one_subnet_of_each_zone", format!("{:?}", request.ways));
+            }
+        }
     }
 
     /// A call for instances in a capacity reservation does not ask for more instances than the reservation has in
@@ -101,7 +117,9 @@ impl Check {
             if known
                 && holds
                 && of_this_policy
-                && (key == "boot_failures" || request.ways.iter().any(|way| covers(key, way)))
+                && (key == "boot_failures"
+                    || (key.ends_with("#fleet") && request.call == LaunchCall::Fleet)
+                    || request.ways.iter().any(|way| covers(key, way)))
             {
                 self.broken(
                     "invariant_no_launch_while_a_refusal_holds",

@@ -181,9 +181,15 @@ impl Check {
         // The job cannot use sick GPUs either.
         let gpus = model.get(&job).map_or(0, |job| count(job, "gpus"));
         let now = self.core.now();
+        // A node that has called and is not ready yet, such as one whose GPUs are awaited, boots until the time for that is over.
+        let boot = self.policies(RUN).iter().map(|p| p.boot.timeout_s).min().unwrap_or(0);
+        let boots = |row: &Row| {
+            let has_time = |at| now.since(at) + RUN < Span::from_s(boot);
+            super::is_true(row, "never_ready") && time(row, "first_ping_at").is_some_and(has_time)
+        };
         let is_free = |row: &&Row| {
             matches!(text(row, "state"), Some("assigned" | "in_use"))
-                && matches!(text(row, "status"), None | Some("ready"))
+                && (matches!(text(row, "status"), None | Some("ready")) || boots(row))
                 && matches!(text(row, "intent"), None | Some("run"))
                 && time(row, "modified_at").is_some_and(|at| now.since(at) >= SETTLED)
                 && time(row, "lease_expires_at").is_none_or(|until| until > now)

@@ -138,6 +138,8 @@ struct Seen {
     drained_at: HashMap<NodeId, Time>,
     /// For each alloc that came back, since when it awaits the decision on its copies.
     back_since: BTreeMap<AllocId, Time>,
+    /// The unknown allocs of which a complete report said that they are not on their node.
+    absent: BTreeSet<AllocId>,
     /// For each job of an array that is there: who placed it, and when.
     placed: HashMap<JobId, arrays::Placed>,
     /// The array that has far fewer jobs placed than its limit although more could run, and since when.

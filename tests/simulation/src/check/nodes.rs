@@ -1,6 +1,6 @@
 //! The invariants of node records.
 
-use super::{Check, RUN, SLACK, count, is_final, node_id, number, set, slot, text, time};
+use super::{Check, RUN, SLACK, count, is_final, is_true, node_id, number, set, slot, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
@@ -58,6 +58,7 @@ impl Check {
             self.drained(caller, before, after);
             self.invariant_no_lease_expires_early(before, after);
             self.invariant_the_gate_opens_only_with_a_complete_report(caller, model, before, after);
+            self.invariant_a_node_is_ready_the_first_time_with_its_gpus(before, after);
             self.shut_down(caller, model, before, after);
             self.invariant_only_what_is_over_is_cleaned(model, before, after);
             self.invariant_no_instance_loses_its_record(before, after);
@@ -75,6 +76,18 @@ impl Check {
                     _ => "a node lost its status",
                 });
             }
+        }
+    }
+
+    /// A node becomes ready the first time only with all GPUs of its size.
+    fn invariant_a_node_is_ready_the_first_time_with_its_gpus(&self, before: &Item, after: &Item) {
+        let is_first = is_true(before, "never_ready") && !is_true(after, "never_ready");
+        if is_first && count(after, "gpus_usable") < count(after, "gpus") {
+            self.broken("invariant_a_node_is_ready_the_first_time_with_its_gpus", format!("{before:?} → {after:?}"));
+        }
+        let lacks = |row: &Item| count(row, "gpus_usable") < count(row, "gpus");
+        if is_true(before, "never_ready") && lacks(before) && !lacks(after) {
+            self.core.count("a node waited for its GPUs");
         }
     }
 
@@ -329,12 +342,24 @@ impl Check {
         let listed = report.get("allocs").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
         let listed: Vec<&str> = listed.iter().filter_map(|a| a.get("alloc_id")?.as_str()).collect();
         // Nothing is placed on a node before it is ready, so the report lists all of its allocs. There are two
-        // exceptions. The node may never have heard of an alloc whose row cannot be read: the alloc stays as it is, and
-        // does not close the gate. An alloc of a job with unreadable rows does not end yet: it is unknown.
+        // exceptions. The row of an alloc may have become unreadable a moment ago. And an alloc that is not there, of a job with
+        // unreadable rows, does not end yet: it is unknown.
         let is_open = |id: &AllocId| {
             let is_unknown = || model.get(&alloc_key(*id)).is_some_and(|row| text(row, "client") == Some("unknown"));
             self.is_spoiled(&alloc_key(*id)) || (self.has_spoiled() && is_unknown())
         };
+        // What the node says of an alloc was taken before: it is neither unknown nor, if it has ended, still live.
+        for update in report.get("allocs").and_then(serde_json::Value::as_array).into_iter().flatten() {
+            let said = |name: &str| update.get(name).and_then(serde_json::Value::as_str);
+            let Some(id) = said("alloc_id").and_then(|id| id.parse().ok()).filter(|id| set(after).contains(id)) else {
+                continue;
+            };
+            let has_ended = matches!(said("client"), Some("complete" | "failed" | "lost"));
+            let row = model.get(&alloc_key(id));
+            if row.is_some_and(|row| has_ended || text(row, "client") == Some("unknown")) {
+                self.broken(rule, format!("{update} was not taken before {before:?} became ready: {row:?}"));
+            }
+        }
         let of_node = set(after).into_iter().filter(|id| !is_open(id));
         let unlisted: Vec<String> =
             of_node.map(|id| id.to_string()).filter(|id| !listed.contains(&id.as_str())).collect();

@@ -106,10 +106,11 @@ pub(super) fn is_back(row: &Item) -> bool {
         && is_true(row, "awaiting")
 }
 
-/// How many GPUs of a node can be used: those of its size, but not the sick ones.
+/// How many GPUs of a node can be used: those of its size, but not the sick ones. A node that boots is expected to have all.
 pub(super) fn usable_gpus(node: &Item) -> i64 {
     let of_size = count(node, "gpus");
-    if node.contains_key("first_ping_at") { of_size.min(count(node, "gpus_usable")) } else { of_size }
+    let is_booting = !node.contains_key("first_ping_at") || is_true(node, "never_ready");
+    if is_booting { of_size } else { of_size.min(count(node, "gpus_usable")) }
 }
 
 /// Whether a node takes no work, as its agent says, or because it can use none of its GPUs.

@@ -133,7 +133,7 @@ impl Check {
     ///   heartbeat is silent, some of them not for longer than a lease, and none was heard after the node should have
     ///   called. Not checked for nodes whose heartbeats a restored table has forgotten.)
     /// - It never called, and EC2 listed its instance to the run as neither starting nor running.
-    /// - It called, but did not report within the time of a boot.
+    /// - It called, but did not report within the time of a boot, or lacked GPUs of its size for so long.
     /// - It was silent for long, and its shutdown window is open.
     /// - Several runs saw it idle for long, and its window is open or its agent takes no work.
     /// - It is idle or `syncing`, and its size is not in the policy any more.
@@ -177,7 +177,12 @@ impl Check {
                 let blackout = if silent && !could_call { policy.heartbeat.blackout_s } else { 0 };
                 since("assigned_at", policy.boot.timeout_s + blackout)
             }
-            Why::NeverReported => since("syncing_since_at", policy.boot.timeout_s) || unwanted,
+            // If a part of its report could not be taken, the node is well.
+            Why::NeverReported => {
+                let lacks = is_true(before, "never_ready") && count(before, "gpus_usable") < count(before, "gpus");
+                let since_at = if lacks { "first_ping_at" } else { "syncing_since_at" };
+                unwanted || (since(since_at, policy.boot.timeout_s) && !before.contains_key("untaken"))
+            }
             Why::Down => since("last_ping_at", policy.shutdown.down_after_s) && self.window(policy, before),
             Why::Idle => {
                 let seen = count(before, "idle_seen") >= i64::from(policy.idle.confirmations);

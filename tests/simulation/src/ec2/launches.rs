@@ -11,7 +11,7 @@ use crate::core::{Fault, lock};
 use model::cloud::{Instance, InstanceState, LaunchAnswer, LaunchError, NewInstance, Refusal};
 use model::enums::Reach;
 use model::ids::NodeId;
-use model::launch::LaunchRequest;
+use model::launch::{LaunchCall, LaunchRequest};
 use model::time::{Span, Time};
 use model::{Class, Market, Offering};
 use std::sync::Arc;
@@ -47,6 +47,7 @@ impl Refused {
         let same_place = like.subnet_id == offering.subnet_id;
         match self.refusal.reach {
             Reach::Account => true,
+            Reach::Fleet => false,
             Reach::Market => same_market,
             // Each simulated type is a family.
             Reach::Family | Reach::Type => same_type,
@@ -173,6 +174,14 @@ impl Ec2 {
         let nodes = nodes_of(request);
         if nodes.is_empty() {
             return Err(refusal(Reach::Request, Class::Wrong, "no node id").into());
+        }
+        self.check.invariant_a_call_names_one_subnet_of_each_zone(request, |subnet| self.zone_of(subnet));
+        if self.core.happens(Fault::FleetNotTaken) {
+            let lasts = Span::from_s(self.core.of(Fault::FleetNotTaken, 30, 7_200));
+            region.no_fleet_until = Some(self.core.now() + lasts);
+        }
+        if request.call == LaunchCall::Fleet && region.no_fleet_until.is_some_and(|until| self.core.now() < until) {
+            return Err(refusal(Reach::Fleet, Class::Wrong, "UnknownParameter").into());
         }
         let mut answer = LaunchAnswer::default();
         for way in self.in_order(&request.ways) {

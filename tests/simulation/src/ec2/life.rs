@@ -84,15 +84,21 @@ impl Ec2 {
             } else if market == Market::Spot && core.happens(Fault::SpotTakenAtOnce) {
                 self.end(instance_id, 0, "spot capacity taken back at once");
             } else if market == Market::Spot && (core.happens(Fault::SpotTaken) || self.may_take(instance_id)) {
-                let at = core.now() + Span::from_s(WARNING_S);
-                core.tell(|| "ec2".into(), || format!("{instance_id} will be taken back at {at}"));
-                self.change(instance_id, |r| r.taken_at = Some(at));
-                self.check.interrupted();
-                lock(&self.region).warnings.push(instance_id.to_owned());
-                sleep_s(WARNING_S).await;
-                self.end(instance_id, 0, "spot capacity taken back");
+                self.take_back(instance_id).await;
             }
         }
+    }
+
+    /// Warns that an instance is taken back, and ends it after two minutes.
+    pub async fn take_back(self: &Arc<Self>, instance_id: &str) {
+        let core = &self.core;
+        let at = core.now() + Span::from_s(WARNING_S);
+        core.tell(|| "ec2".into(), || format!("{instance_id} will be taken back at {at}"));
+        self.change(instance_id, |r| r.taken_at = Some(at));
+        self.check.interrupted();
+        lock(&self.region).warnings.push(instance_id.to_owned());
+        sleep_s(WARNING_S).await;
+        self.end(instance_id, 0, "spot capacity taken back");
     }
 
     /// Whether the pool of a spot instance takes it back in this step.

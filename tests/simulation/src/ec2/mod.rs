@@ -153,6 +153,8 @@ struct Region {
     /// What EC2 refuses besides shortages.
     refusals: Vec<Refused>,
     launch_limits: LaunchLimits,
+    /// Until when EC2 takes no call of several ways.
+    no_fleet_until: Option<Time>,
     collapse_until: Option<Time>,
     /// The zone that is lost, and until when.
     lost_zone: Option<(String, Time)>,

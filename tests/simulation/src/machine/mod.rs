@@ -7,15 +7,17 @@
 mod binding;
 mod calls;
 mod ends;
+mod gpus;
 
 use self::binding::World;
 use self::ends::{ended, failure};
+use self::gpus::{gpus_of, late_gpus};
 use crate::check::{Ground, Watch};
 use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
 use crate::scenario::GPUS;
-use model::cloud::{Instance, SIZE_TAG};
+use model::cloud::Instance;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
@@ -73,6 +75,8 @@ pub struct Machine {
     failed_starts: BTreeSet<AllocId>,
     /// The GPUs of the machine, all in good health.
     gpus: Vec<Gpu>,
+    /// How many of the GPUs the driver shows at first, and until when.
+    late_gpus: Option<(usize, Time)>,
     /// The GPU that is sick, and until when.
     sick_gpu: Option<(usize, Time)>,
     hangs_at: Option<Time>,
@@ -154,6 +158,7 @@ impl Machine {
             refuses_until: None,
             cannot_start_until: None,
             failed_starts: BTreeSet::new(),
+            late_gpus: late_gpus(&core, &gpus_of(&instance), now),
             gpus: gpus_of(&instance),
             sick_gpu: None,
             // With a time in the past, the machine hangs as soon as it has registered. With a later time, it may have
@@ -396,19 +401,6 @@ impl Machine {
         self.disk.gpus.iter().map(of).collect()
     }
 
-    /// Tells the agent which of the machine's GPUs can be used.
-    fn notice_gpus(&mut self, now: Time) {
-        let mut gpus = self.gpus.clone();
-        if let Some((sick, until)) = self.sick_gpu
-            && now < until
-            && !self.core.is_healed()
-            && let Some(gpu) = gpus.get_mut(sick)
-        {
-            gpu.sick = Some("it fell off the bus".to_owned());
-        }
-        self.protocol.gpus = gpus;
-    }
-
     /// Whether the machine can start no work now. The node says so after two failures.
     fn cannot_start(&mut self, now: Time, id: AllocId) -> bool {
         if self.core.is_healed() || self.cannot_start_until.is_none_or(|until| now >= until) {
@@ -583,13 +575,6 @@ impl Machine {
         }
         durable
     }
-}
-
-/// The GPUs of a machine, by the size of its launch.
-fn gpus_of(instance: &Instance) -> Vec<Gpu> {
-    let is_gpu = instance.tags.get(SIZE_TAG).is_some_and(|size| size == "gpu");
-    let gpu = |n| Gpu { uuid: format!("GPU-{n}"), model: String::new(), device: None, sick: None };
-    (0..if is_gpu { GPUS } else { 0 }).map(gpu).collect()
 }
 
 fn identity(instance_id: &str) -> Identity {

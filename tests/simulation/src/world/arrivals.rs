@@ -181,10 +181,11 @@ impl World {
     }
 
     fn failure_policy(&self, memory_mib: u64) -> FailurePolicy {
+        let wants_copies = self.core.scenario.chance(Fault::CopyLeaves) > 0.0;
         let mut policy = FailurePolicy {
             kill_timeout_s: self.pick(&[10, 30, 120]),
             lost_after_s: self.pick(&[0, 60, 600, 600, 1800, 14_400]),
-            replace: self.core.maybe(0.3),
+            replace: self.core.maybe(0.3) || wants_copies,
             reconcile: *self
                 .core
                 .one_of(&[Reconcile::Best, Reconcile::KeepOriginal, Reconcile::KeepReplacement])

@@ -6,6 +6,7 @@
 
 mod arrivals;
 mod controllers;
+mod leaving;
 mod operators;
 mod replay;
 mod spoiling;
@@ -23,6 +24,7 @@ use crate::machine::Machine;
 use crate::panics;
 use crate::replay::measured::Measured;
 use crate::scenario::Scenario;
+use crate::stack;
 use crate::tables::Tables;
 use model::ids::JobId;
 use model::time::Span;
@@ -111,10 +113,11 @@ pub fn simulate_within(
     let (tell, hear) = mpsc::channel();
     // The watch needs the core, which the world's thread makes.
     let (give, take) = mpsc::channel();
-    std::thread::spawn(move || {
+    let thread = stack::thread().spawn(move || {
         // Nobody listens any more if the world counted as standing still and then went on.
         let _ = tell.send(run_here(scenario, how, &give, beside));
     });
+    drop(thread.unwrap_or_else(|e| unreachable!("the machine gives no thread: {e}")));
     let core: Option<Arc<Core>> = take.recv().ok();
     let mut reached = None;
     loop {
@@ -261,6 +264,7 @@ impl World {
             tokio::spawn(Arc::clone(&self).events()),
             tokio::spawn(Arc::clone(&self).spoil()),
             tokio::spawn(Arc::clone(&self).controller()),
+            tokio::spawn(Arc::clone(&self).copies_leave()),
         ] {
             drop(work);
         }

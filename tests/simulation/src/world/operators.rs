@@ -52,7 +52,7 @@ impl World {
                 }
                 continue;
             }
-            if core.maybe(0.03) {
+            if core.maybe(0.03) && core.scenario.releases {
                 self.release(&[BrakeKind::Missing, BrakeKind::Leases, BrakeKind::Orphans, BrakeKind::Handles]).await;
             }
             // A backup of an unreadable row would bring the row back for ever.

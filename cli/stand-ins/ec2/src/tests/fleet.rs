@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use model::Market;
 
 /// Three types: the first is the cheapest on demand, and the second on the spot market. The third is in one zone only.
-fn types() -> Ec2Settings {
+pub(super) fn types() -> Ec2Settings {
     let kind = |name: &str, price: &str, spot: &str| InstanceType {
         name: name.into(),
         vcpus: 2,
@@ -32,7 +32,7 @@ fn types() -> Ec2Settings {
 }
 
 /// CreateFleet for these overrides (type, subnet, priority), with these parameters added.
-async fn fleet(bench: &Bench, overrides: &[(&str, &str, &str)], more: &[(&str, &str)]) -> Reply {
+pub(super) async fn fleet(bench: &Bench, overrides: &[(&str, &str, &str)], more: &[(&str, &str)]) -> Reply {
     let config = "LaunchTemplateConfigs.1";
     let mut params = vec![
         ("Type".to_owned(), "instant"),
@@ -49,12 +49,12 @@ async fn fleet(bench: &Bench, overrides: &[(&str, &str, &str)], more: &[(&str, &
     bench.call("CreateFleet", &params).await
 }
 
-const TOTAL: &str = "TargetCapacitySpecification.TotalTargetCapacity";
-const SPOT: (&str, &str) = ("TargetCapacitySpecification.DefaultTargetCapacityType", "spot");
-const BOTH: [(&str, &str, &str); 2] = [("a.large", "subnet-a", "2"), ("b.large", "subnet-c", "1")];
+pub(super) const TOTAL: &str = "TargetCapacitySpecification.TotalTargetCapacity";
+pub(super) const SPOT: (&str, &str) = ("TargetCapacitySpecification.DefaultTargetCapacityType", "spot");
+pub(super) const BOTH: [(&str, &str, &str); 2] = [("a.large", "subnet-a", "2"), ("b.large", "subnet-c", "1")];
 
 /// Type, zone and market of all instances, in launch order.
-fn launched(bench: &Bench) -> Vec<(String, String, Market)> {
+pub(super) fn launched(bench: &Bench) -> Vec<(String, String, Market)> {
     bench.ec2.instances().into_iter().map(|i| (i.instance_type, i.zone, i.market)).collect()
 }
 
@@ -97,7 +97,7 @@ async fn what_one_way_cannot_launch_another_does() {
     let reply = fleet(&bench, &ways, &[(TOTAL, "5"), ("OnDemandOptions.AllocationStrategy", "prioritized")]).await.ok();
     let names: Vec<String> = launched(&bench).into_iter().map(|(name, ..)| name).collect();
     assert_eq!(names, ["b.large"; 5], "b.large is in front of a.large");
-    assert_eq!(reply.all("errorCode"), ["Unsupported", "InsufficientInstanceCapacity"]);
+    assert_eq!(reply.all("errorCode"), ["InvalidFleetConfiguration", "InsufficientInstanceCapacity"]);
 
     let reply = fleet(&bench, &ways, &[(TOTAL, "5")]).await.ok();
     let names: Vec<String> = launched(&bench).into_iter().skip(5).map(|(name, ..)| name).collect();

@@ -152,13 +152,13 @@ async fn tags_are_checked() {
             bench.run(&[kind, ("TagSpecification.1.Tag.1.Key", &key), ("TagSpecification.1.Tag.1.Value", &value)]).await
         }
     };
-    tagged("instance", "k".repeat(127), "v".repeat(255)).await.ok();
+    tagged("instance", "k".repeat(127), "v".repeat(256)).await.ok();
     tagged("instance", "empty".into(), String::new()).await.ok();
     for (kind, key, value) in [
         ("instance", "aws:name".to_owned(), String::new()),
         ("volume", "AWS:name".to_owned(), String::new()),
         ("instance", "k".repeat(128), String::new()),
-        ("instance", "k".to_owned(), "v".repeat(256)),
+        ("instance", "k".to_owned(), "v".repeat(257)),
         ("toaster", "k".to_owned(), String::new()),
     ] {
         tagged(kind, key, value).await.is_refused(400, "InvalidParameterValue");
@@ -187,7 +187,7 @@ async fn user_data_reaches_the_machine_and_has_a_limit() {
     assert_eq!((started[0].instance_id.as_str(), started[0].user_data.as_str()), (id.as_str(), "#!/bin/sh\necho ü\n"));
     bench.run(&[("UserData", &STANDARD.encode([b'x'; 16_384]))]).await.ok();
     let long = bench.run(&[("UserData", &STANDARD.encode([b'x'; 16_385]))]).await;
-    long.is_refused(400, "InvalidParameterValue");
+    long.is_refused(400, "InvalidUserData.Malformed");
     bench.run(&[("UserData", "not base64!")]).await.is_refused(400, "InvalidUserData.Malformed");
 }
 

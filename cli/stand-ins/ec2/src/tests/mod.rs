@@ -2,6 +2,7 @@
 
 mod broken;
 mod fleet;
+mod fleet_rules;
 mod launch;
 mod life;
 mod limits;

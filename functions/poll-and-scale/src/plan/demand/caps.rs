@@ -9,7 +9,7 @@
 use super::super::sizes::{closed, offerings};
 use super::bin::{At, Bin};
 use super::packing::Packing;
-use super::prices::{cheapest, is_within_cap, mix};
+use super::prices::{SizesFor, cheapest, is_within_cap, mix};
 use model::ids::NodeId;
 use model::policy::Size;
 use model::reason::Reason;
@@ -25,17 +25,17 @@ impl<'a> Packing<'_, 'a> {
         self.undo_launches(first_new);
         let found: Vec<usize> = found.iter().copied().filter(|n| *n < self.bins.len()).collect();
         let policy = &self.view.seen.policy;
-        let ever = self.sizes.fitting(job);
+        let (ever, asked) = (self.sizes.fitting(job), job.needs.machine.market);
         // Room does not help a size for which EC2 has no capacity now.
-        let to_be_had = |s: &&Size| self.is_to_be_had(s, job.needs.machine.market);
+        let to_be_had = |s: &&Size| self.is_to_be_had(s, asked);
         let now: Vec<&'a Size> = ever.iter().copied().filter(to_be_had).collect();
-        let can_be_had =
-            cheapest(&now, members, |_| 0, |size| self.free_of(size)).is_some_and(|price| is_within_cap(policy, price));
-        let kept = self.within_caps(if can_be_had { &now } else { &ever }, &found, members);
+        let can_be_had = cheapest((&now, asked), members, |_| 0, |size| self.free_of(size))
+            .is_some_and(|price| is_within_cap(policy, price));
+        let kept = self.within_caps((if can_be_had { &now } else { &ever }, asked), &found, members);
         self.keep(job, &kept);
         if can_be_had {
             let lacking = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
-            self.reserve(&now, lacking, self.price(&kept));
+            self.reserve((&now, asked), lacking, self.price(&kept));
         }
         self.keep_free(job, &found, members);
         kept.len()
@@ -44,16 +44,16 @@ impl<'a> Packing<'_, 'a> {
     /// Reserves room for `lacking` nodes of these sizes. `beside` is the price of the nodes that the job keeps. If
     /// there can be room for all of them, the idle nodes that take up this room are marked for shutdown. If a size is
     /// full of nodes with work, the job waits until that work ends, and no idle node is shut down for it before that.
-    fn reserve(&mut self, sizes: &[&'a Size], lacking: u32, beside: Usd) {
+    fn reserve(&mut self, of: SizesFor<'_, 'a>, lacking: u32, beside: Usd) {
         let cap = self.view.seen.policy.nodes.max_price_per_hour;
         let within = (!cap.is_zero()).then(|| cap.saturating_sub(beside));
         // Idle nodes that are not kept do not count for the maximum of a size, because they can be shut down.
         let there = |size: &Size| {
             self.counts.staying(size).saturating_sub(self.idle_of(size).len().try_into().unwrap_or(u32::MAX))
         };
-        let mix = mix(sizes, lacking, there, |size| self.free_of(size), within);
+        let mix = mix(of, lacking, there, |size| self.free_of(size), within);
         if mix.nodes == lacking {
-            for (size, some) in &mix.of {
+            for (size, some, _) in &mix.of {
                 let over = self.counts.staying(size).saturating_add(*some).saturating_sub(size.max.unwrap_or(u32::MAX));
                 let idle = self.idle_of(size);
                 self.found.outgrown.extend(idle.into_iter().take(over as usize));
@@ -102,7 +102,7 @@ impl<'a> Packing<'_, 'a> {
 
     /// The cheapest of the found nodes that leave enough of the price cap for the rest of the members. If a job of many members
     /// kept expensive nodes, those could use up the cap, and the job would wait for ever.
-    fn within_caps(&self, sizes: &[&Size], found: &[usize], members: u32) -> Vec<usize> {
+    fn within_caps(&self, of: SizesFor<'_, '_>, found: &[usize], members: u32) -> Vec<usize> {
         let policy = &self.view.seen.policy;
         let mut kept = found.to_vec();
         kept.sort_by_key(|n| self.bins.get(*n).map(|b| b.price_per_hour));
@@ -114,7 +114,7 @@ impl<'a> Packing<'_, 'a> {
         while let Some(dearest) = kept.last() {
             let rest = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
             let there = |size: &Size| of_size.get(size.name.as_str()).copied().unwrap_or(0);
-            let new = cheapest(sizes, rest, there, |size| self.free_of(size));
+            let new = cheapest(of, rest, there, |size| self.free_of(size));
             if new.is_some_and(|new| is_within_cap(policy, spent + new)) {
                 break;
             }

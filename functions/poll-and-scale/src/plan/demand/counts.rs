@@ -119,8 +119,8 @@ impl<'a> Counts<'a> {
     }
 
     pub(super) fn reserve(&mut self, mix: Mix<'a>) {
-        for (size, nodes) in mix.of {
-            let price = size.price_per_hour.times(u64::from(nodes));
+        for (size, nodes, price) in mix.of {
+            let price = price.times(u64::from(nodes));
             self.all.add(size, nodes, price);
             self.reserved.add(size, nodes, price);
         }

@@ -400,6 +400,7 @@ fn place(view: &View<'_>, record: &NodeRecord, life: &Life) -> Option<At> {
         || view.is_leaving(life)
         || life.intent != Intent::Run
         || view.is_partially_read(life.node_id)
+        || record.has_untaken()
         || view.lost.contains(&life.node_id)
     {
         return None;
@@ -422,7 +423,7 @@ fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
 fn of_node<'a>(view: &View<'a>, default_arch: Arch, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {
     let Offering { instance_type, market, kind, .. } = &life.offering;
     let offering = &life.offering;
-    let capacity = for_jobs(view, Capacity { gpus: record.usable_gpus(), ..offering.capacity });
+    let capacity = for_jobs(view, Capacity { gpus: record.expected_gpus(), ..offering.capacity });
     let mut bin = Bin {
         at,
         capacity,

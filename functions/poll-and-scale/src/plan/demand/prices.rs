@@ -3,22 +3,26 @@
 //! Guarantees: a mix is the cheapest that the sizes' own maxima allow.
 //! Does not: know jobs or bins.
 
-use model::Usd;
 use model::policy::{Policy, Size};
+use model::{MarketNeed, Usd};
+
+/// Sizes, the cheapest first, for work that asks for this market.
+pub(super) type SizesFor<'s, 'a> = (&'s [&'a Size], Option<MarketNeed>);
 
 /// Nodes of several sizes, with their price.
 #[derive(Default)]
 pub(super) struct Mix<'a> {
-    pub(super) of: Vec<(&'a Size, u32)>,
+    /// How many nodes of each size, and what one of them costs.
+    pub(super) of: Vec<(&'a Size, u32, Usd)>,
     pub(super) nodes: u32,
     pub(super) price: Usd,
 }
 
 /// The cheapest mix of `nodes` nodes. The mix has fewer nodes if one of these does not allow all: the maximum of a size, the
 /// free machines of a capacity reservation, or the price `within`. `there` is the number of nodes that a size has already. `free` is the
-/// number of machines that its reservation has left. `sizes` must be sorted, the cheapest first.
+/// number of machines that its reservation has left.
 pub(super) fn mix<'a>(
-    sizes: &[&'a Size],
+    (sizes, asked): SizesFor<'_, 'a>,
     nodes: u32,
     there: impl Fn(&Size) -> u32,
     free: impl Fn(&Size) -> u32,
@@ -27,7 +31,7 @@ pub(super) fn mix<'a>(
     let mut mix = Mix::default();
     for size in sizes {
         let taken = |is_shared: &dyn Fn(&Size) -> bool| -> u32 {
-            mix.of.iter().filter(|(of, _)| is_shared(of)).map(|(_, some)| some).sum()
+            mix.of.iter().filter(|(of, ..)| is_shared(of)).map(|(_, some, _)| some).sum()
         };
         // The instance types of one size share its maximum.
         let of_size = taken(&|of| of.name == size.name);
@@ -37,12 +41,13 @@ pub(super) fn mix<'a>(
             let of_reservation = taken(&|of| of.reservation == size.reservation);
             allowed = allowed.min(free(size).saturating_sub(of_reservation));
         }
-        let affordable = within.map_or(u32::MAX, |most| most.saturating_sub(mix.price).pays_times(size.price_per_hour));
+        let price = size.price_for(asked);
+        let affordable = within.map_or(u32::MAX, |most| most.saturating_sub(mix.price).pays_times(price));
         let some = nodes.saturating_sub(mix.nodes).min(allowed).min(affordable);
         mix.nodes += some;
-        mix.price = mix.price + size.price_per_hour.times(u64::from(some));
+        mix.price = mix.price + price.times(u64::from(some));
         if some > 0 {
-            mix.of.push((size, some));
+            mix.of.push((size, some, price));
         }
     }
     mix
@@ -50,12 +55,12 @@ pub(super) fn mix<'a>(
 
 /// The price of the cheapest mix of `nodes` nodes, as [`mix`] finds it; `None` if not all of them are allowed.
 pub(super) fn cheapest(
-    sizes: &[&Size],
+    of: SizesFor<'_, '_>,
     nodes: u32,
     there: impl Fn(&Size) -> u32,
     free: impl Fn(&Size) -> u32,
 ) -> Option<Usd> {
-    let mix = mix(sizes, nodes, there, free, None);
+    let mix = mix(of, nodes, there, free, None);
     (mix.nodes == nodes).then_some(mix.price)
 }
 

@@ -36,12 +36,14 @@ impl<'a> Packing<'_, 'a> {
             self.take_for(n, set, &mut note);
         }
         let sizes = self.sizes_for(set.need);
+        // A set that names a size takes it as it is bought.
+        let asked = set.need.machine.market.filter(|_| set.need.size.is_none());
         if sizes.is_empty() && note.lacking() > 0 {
             note.why.push(self.no_size(set.need));
         }
         while note.lacking() > 0 && !sizes.is_empty() {
             let reason = Reason::SetNeedsNode { set: set.name.to_owned() };
-            match self.launch_one_of(&sizes, set.need.machine.market, None, reason) {
+            match self.launch_one_of(&sizes, asked, None, reason) {
                 // A launched node has room for at least one demand. If not, this must not launch for ever.
                 Ok(n) if self.take_for(n, set, &mut note) == 0 => break,
                 Ok(_) => {}

@@ -105,6 +105,6 @@ pub(super) fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Opt
     let cap = policy.nodes.max_price_per_hour;
     let reservation = |size: &Size| policy.catalogue.reservations.get(&size.reservation.as_ref()?.id);
     let ever = |size: &Size| reservation(size).map_or(0, |known| known.total);
-    let price = cheapest(&sizes, job.needs.nodes, |_| 0, ever).unwrap_or(Usd::ZERO);
+    let price = cheapest((&sizes, job.needs.machine.market), job.needs.nodes, |_| 0, ever).unwrap_or(Usd::ZERO);
     (!is_within_cap(policy, price)).then_some(Reason::DearerThanCap { price, cap })
 }

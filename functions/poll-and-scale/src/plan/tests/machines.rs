@@ -112,6 +112,40 @@ fn a_machine_that_can_use_none_of_its_gpus_is_a_failed_start() {
     assert!(because == Because::FailedStart && why.contains("none of its GPUs can be used"), "{why}");
 }
 
+/// A node whose driver shows no GPU, or not all of them: what a run does with it and for the job that needs them, by the time since
+/// its first heartbeat (at 60 s; `boot.timeout_s` is 600 s).
+#[test]
+fn a_node_whose_gpus_are_awaited_boots_and_nothing_is_launched_beside_it() {
+    for (usable, s, launched, ends) in [
+        (0, 100, 0, false),
+        (3, 100, 0, false),
+        (4, 100, 0, false),
+        (0, 659, 0, false),
+        (0, 660, 1, true),
+        (3, 660, 1, true),
+    ] {
+        let mut record = four(0, usable);
+        if let NodeState::InUse(node) = &mut record.state {
+            let contact = &mut node.contact;
+            (contact.status, contact.never_ready) = (NodeStatus::Syncing, true);
+            (contact.syncing_since_at, contact.lease_expires_at) = (Some(at(60)), at(5_000));
+        }
+        let policy = json!({"size": sizes(), "boot": {"timeout_s": 600}});
+        let given = given(policy).node(record).job(5, |spec| spec.needs.gpus = 4);
+        let plan = plan(&given.seen, at(s));
+        let launches = plan.actions.iter().filter(|p| matches!(p.action, Action::Launch { .. })).count();
+        let ended = plan.actions.iter().find_map(|p| match &p.action {
+            Action::ShutDown { because, .. } => Some((*because, p.reason.to_string())),
+            _ => None,
+        });
+        assert_eq!((launches, ended.is_some()), (launched, ends), "{usable} usable at {s} s");
+        if let Some((because, why)) = ended {
+            let says = format!("boot.timeout_s is over, and {usable} of its 4 GPUs can be used");
+            assert!(because == Because::FailedStart && why.starts_with(&says), "{why}");
+        }
+    }
+}
+
 #[test]
 fn work_without_gpus_leaves_the_machines_that_have_some_to_those_that_need_them() {
     // The machine with GPUs is the fuller one.

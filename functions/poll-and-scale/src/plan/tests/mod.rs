@@ -21,7 +21,8 @@ use super::{Action, plan};
 use model::ActionName;
 use model::cloud::InstanceState;
 use model::fixtures::{self, at};
-use model::node::Idleness;
+use model::ids::NodeId;
+use model::node::{Idleness, ServiceReach};
 use model::output::Follow;
 use model::policy::{Policy, example_json};
 use model::time::Time;
@@ -235,7 +236,7 @@ fn a_node_whose_agent_takes_no_work_gives_no_room_and_is_a_failed_start_when_idl
         Action::ShutDown { node_id, because } => Some((*node_id, *because, p.reason.to_string())),
         _ => None,
     });
-    let why = "its agent takes no work: jobs reach the metadata".to_owned();
+    let why = "it takes no work: jobs reach the metadata".to_owned();
     assert_eq!(shut_down, Some((fixtures::node_id(0), Because::FailedStart, why)));
     // With work on it, the node stays.
     let mut working = super::tests::given(json!({})).working(0).job(6, whole);
@@ -247,6 +248,36 @@ fn a_node_whose_agent_takes_no_work_gives_no_room_and_is_a_failed_start_when_idl
     }
     let actions = working.actions(at(900));
     assert!(!actions.iter().any(|a| a.starts_with("shut_down") || a.starts_with("place")), "{actions:?}");
+}
+
+/// A node that cannot reach a service: what follows if another node reaches it, and if none does.
+#[test]
+fn a_node_that_alone_cannot_reach_a_service_gives_no_room_and_is_a_failed_start_when_idle() {
+    let with = |reaches: Option<&str>| {
+        let mut given =
+            given(json!({"nodes": {"min": 2}})).node(idle_long(0)).node(idle_long(1)).job(5, whole).job(6, whole);
+        for (record, fails) in given.seen.nodes.iter_mut().zip([Some("s3: no route"), None]) {
+            if let NodeState::InUse(node) = &mut record.state {
+                node.contact.lease_expires_at = at(5000);
+                let reaches = reaches.filter(|_| fails.is_none());
+                node.contact.reach =
+                    ServiceReach { fails: fails.map(str::to_owned), reaches: reaches.map(str::to_owned) };
+            }
+        }
+        let plan = plan(&given.seen, at(900));
+        let placed = plan.actions.iter().flat_map(|p| p.action.placed_on()).map(NodeId::slot).collect::<Vec<_>>();
+        let ended = plan.actions.iter().filter_map(|p| match &p.action {
+            Action::ShutDown { node_id, because: Because::FailedStart } => Some((node_id.slot(), p.reason.to_string())),
+            _ => None,
+        });
+        (placed, ended.collect::<Vec<_>>())
+    };
+    let (slot, why) =
+        (fixtures::slot, "it takes no work: it cannot reach s3, and other nodes can: no route".to_owned());
+    assert_eq!(with(Some("s3")), (vec![slot(1)], vec![(slot(0), why)]));
+    for nobody in [None, Some("ssm")] {
+        assert_eq!(with(nobody), (vec![slot(0), slot(1)], vec![]), "{nobody:?}");
+    }
 }
 
 #[test]

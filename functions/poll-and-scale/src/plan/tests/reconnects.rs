@@ -2,10 +2,13 @@
 
 use super::*;
 use model::control::{ControlKey, EntryRow};
+use model::enums::ReservationKind;
 use model::ids::{AllocId, NodeId};
+use model::reservation::{CapacityReservation, Reserved};
 use model::rng::Rng;
 use model::{Desired, Needs, Reconcile};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// When the plans are made.
 const NOW_S: i64 = 1000;
@@ -113,6 +116,78 @@ fn while_a_copy_may_be_lost_with_its_node_no_other_copy_is_stopped() {
         let hidden = given.seen.allocs.pop().unwrap();
         given.seen.quarantined.allocs.insert(hidden.alloc_id);
         assert_eq!(given.keeps(), None, "{reconcile:?} of {copies}, one cannot be read");
+    }
+}
+
+/// Makes the node of a copy go.
+type Going = fn(&mut Given, u32);
+
+/// Ways in which a node goes.
+const GOES: [(&str, Going); 5] = [
+    ("drained", |given, n| drain(given.record(n), None)),
+    ("drained by a time", |given, n| drain(given.record(n), Some(at(NOW_S + 1800)))),
+    ("interrupted", |given, n| {
+        let by = at(NOW_S + 110);
+        drain(given.record(n), Some(by));
+        life(given.record(n), |life| life.interrupt_at = Some(by));
+    }),
+    ("in a block that ends", |given, n| reserve(given, n, ReservationKind::CapacityBlock)),
+    ("in a reservation that ends", |given, n| reserve(given, n, ReservationKind::OnDemand)),
+];
+
+fn drain(record: &mut NodeRecord, by: Option<Time>) {
+    *record = record.with_intent(Intent::Drain, by, at(NOW_S - 60)).unwrap();
+}
+
+fn life(record: &mut NodeRecord, change: impl FnOnce(&mut model::Life)) {
+    if let NodeState::InUse(node) = &mut record.state {
+        change(&mut node.life);
+    }
+}
+
+/// Puts the node into a reservation that ends in 40 minutes. In a block, EC2 ends the node half an hour before.
+fn reserve(given: &mut Given, n: u32, kind: ReservationKind) {
+    let id = format!("cr-{n}");
+    let (instance_type, zone, ends_at) = ("m7a.large".to_owned(), "zone-a".to_owned(), Some(at(NOW_S + 2400)));
+    let known = CapacityReservation { kind, instance_type, zone, total: 2, free: 0, ends_at };
+    Arc::make_mut(&mut given.seen.policy.catalogue).reservations.insert(id.clone(), known);
+    given.seen.policy.launch.reservations.push(id.clone());
+    given.seen.policy.launch.reservation_drain_s = 3600;
+    life(given.record(n), |life| life.offering.reservation = Some(Reserved { id, kind }));
+}
+
+#[test]
+fn a_copy_whose_node_stays_is_kept_before_one_whose_node_goes() {
+    let mut cases = 0;
+    for reconcile in STRATEGIES {
+        for (way, goes) in GOES {
+            // Each set of copies whose nodes go, but not all.
+            for going in 0..7_u32 {
+                let nodes = (0..5).fold(given(json!({})), |given, n| given.node(heard(n)));
+                let mut given = nodes.copies(9, &[0, 1, 2], 2, reconcile);
+                let does_go = |n: u32| going >> n & 1 == 1;
+                (0..3).filter(|n| does_go(*n)).for_each(|n| goes(&mut given, n));
+                let mut stays = (0..3).filter(|n| !does_go(*n));
+                let keeps = if reconcile == Reconcile::KeepReplacement { stays.next_back() } else { stays.next() };
+                assert_eq!(given.keeps(), keeps, "{reconcile:?}, {way}: {going:03b}");
+                cases += 1;
+            }
+        }
+    }
+    assert_eq!(cases, 3 * 5 * 7);
+}
+
+#[test]
+fn of_copies_whose_nodes_all_go_the_one_stays_that_may_stay_longest() {
+    for reconcile in STRATEGIES {
+        let nodes = (0..5).fold(given(json!({})), |given, n| given.node(heard(n)));
+        let mut given = nodes.copies(9, &[0, 1, 2], 2, reconcile);
+        for (n, by_s) in [(0, Some(600)), (1, None), (2, Some(1200))] {
+            drain(given.record(n), by_s.map(|s| at(NOW_S + s)));
+        }
+        assert_eq!(given.keeps(), Some(1), "a drain without a deadline waits for its jobs");
+        drain(given.record(1), Some(at(NOW_S + 1100)));
+        assert_eq!(given.keeps(), Some(2));
     }
 }
 

@@ -14,7 +14,7 @@ fn share(vcpus: u32) -> DemandNeed {
 
 impl Given {
     /// A demand set that lasts until second 1000.
-    fn set(mut self, name: &str, count: u32, need: DemandNeed) -> Self {
+    pub(super) fn set(mut self, name: &str, count: u32, need: DemandNeed) -> Self {
         let set = DemandSet::from_row(EntryRow::new(&ControlKey::Demand(name.into())));
         self.seen.control.put(set.wanted(need, count, at(1000), at(0)).row().clone());
         self

@@ -2,7 +2,7 @@
 
 use super::*;
 use model::catalogue::{Catalogue, Offered, Part, PartState, Subnet, TypeFacts};
-use model::control::{ControlKey, EntryRow};
+use model::control::{ControlKey, DemandNeed, EntryRow};
 use model::{Arch, Market, MarketNeed, Offering};
 
 /// A type: its name, vCPUs and GiB, zones, price on demand, and spot prices by zone, in micro-dollars.
@@ -349,4 +349,95 @@ fn the_nodes_after_a_job_without_room_are_attempts_of_their_own() {
     };
     assert_eq!(launches(gang(6)), 6, "all of them have room in the zone");
     assert_eq!(launches(gang(7)), 1, "they have not, and the minimum makes one attempt");
+}
+
+/// The market of the policy × its fallback × what is asked × who asks: a job, a job that a retry rule has changed, a demand set, and
+/// the minimum. A size offers a machine in the markets of its ways, and to nobody in another one.
+#[test]
+fn every_caller_judges_a_size_by_its_ways() {
+    let markets = |given: &Given| -> Vec<Vec<Market>> {
+        let plan = plan(&given.seen, at(150));
+        let launched = plan.actions.iter().filter_map(|planned| match &planned.action {
+            Action::Launch { offerings, .. } => Some(offerings.iter().map(|o| o.market).collect()),
+            _ => None,
+        });
+        launched.collect()
+    };
+    let mut never = 0;
+    for (market, fallback) in [("spot", "none"), ("spot", "on_demand"), ("on_demand", "none")] {
+        let size = json!([{"name": "small", "instance_type": "m7a.large", "vcpus": 2, "memory_mib": 8192,
+                           "price_per_hour": 0.1, "market": market, "fallback": fallback}]);
+        let bare = |nodes: Value| given(json!({"size": size, "nodes": nodes}));
+        for asked in [None, Some(MarketNeed::Spot), Some(MarketNeed::OnDemand), Some(MarketNeed::SpotFirst)] {
+            let none = bare(json!({"max": 2}));
+            let expected = none.seen.policy.size[0].markets(asked);
+            let launches = if expected.is_empty() { vec![] } else { vec![expected.to_vec()] };
+            let need = model::MachineNeed { market: asked, ..model::MachineNeed::ANY };
+            let what = format!("{market}, {fallback}, {asked:?}");
+            let job = none.clone().job(0, |spec| spec.needs.machine = need.clone());
+            assert_eq!(markets(&job), launches, "a job: {what}");
+            assert_eq!(job.count(at(150), "reject"), usize::from(expected.is_empty()), "a job: {what}");
+            let of_set = DemandNeed {
+                capacity: Capacity { vcpus: 1, ..Capacity::default() },
+                machine: need.clone(),
+                ..DemandNeed::default()
+            };
+            let set = none.clone().set("ci", 1, of_set);
+            assert_eq!(markets(&set), launches, "a set: {what}");
+            // A set that names a size takes it as it is bought.
+            let by_name = DemandNeed { size: Some("small".into()), machine: need, ..DemandNeed::default() };
+            let as_bought = none.seen.policy.size[0].markets(None).to_vec();
+            assert_eq!(markets(&none.clone().set("ci", 1, by_name)), [as_bought], "a set by name: {what}");
+            never += usize::from(expected.is_empty());
+        }
+        let minimum = bare(json!({"max": 2, "min": 1}));
+        assert_eq!(markets(&minimum), [minimum.seen.policy.size[0].markets(None).to_vec()], "{market} {fallback}");
+        // A job whose first try was lost asks for a node on demand from then on.
+        let mut lost = bare(json!({"max": 2})).job(0, |_| {});
+        let retry: model::retry::RetryRule = "lost=again*5,on-demand".parse().unwrap();
+        let needs = &mut lost.seen.jobs[0].needs;
+        *needs = retry.first(needs).unwrap().needs(needs);
+        let on_demand = lost.seen.policy.size[0].markets(Some(MarketNeed::OnDemand)).to_vec();
+        let launches = if on_demand.is_empty() { vec![] } else { vec![on_demand] };
+        assert_eq!(markets(&lost), launches, "{market} {fallback}");
+        let is_rejected = market == "spot" && fallback == "none";
+        assert_eq!(lost.count(at(150), "reject"), usize::from(is_rejected), "{market} {fallback}");
+    }
+    assert_eq!(never, 2, "on demand from a size that is only spot, and spot from one that is only on demand");
+}
+
+/// The price cap counts what a machine costs in the market in which it would be bought.
+#[test]
+fn a_job_that_asks_for_on_demand_is_judged_by_the_price_on_demand() {
+    let size = json!({"market": "spot", "fallback": "on_demand"});
+    let launch = json!({"subnets": ["subnet-a", "subnet-b"]});
+    for (cap, rejected) in [(0.09, 1), (0.1, 0)] {
+        let nodes = json!({"max_price_per_hour": cap});
+        let on_demand = |spec: &mut JobSpec| spec.needs.machine.market = Some(MarketNeed::OnDemand);
+        let given = several(size.clone(), launch.clone(), nodes, &[M7A]).job(0, on_demand);
+        assert_eq!((given.count(at(150), "reject"), given.count(at(150), "launch")), (rejected, 1 - rejected), "{cap}");
+    }
+    // The cheapest on the spot market is not the cheapest on demand.
+    let (cheap, dear) =
+        (("c.large", (2, 8), "a", 50_000, &[("a", 49_000)][..]), ("d.large", (2, 8), "a", 90_000, &[("a", 9_000)][..]));
+    let on_demand = |spec: &mut JobSpec| spec.needs.machine.market = Some(MarketNeed::OnDemand);
+    let given = several(size, launch, json!({}), &[cheap, dear]).job(0, on_demand);
+    assert!(ways(&given)[0][0].contains("c.large"), "{:?}", ways(&given));
+}
+
+/// Of the subnets of a zone, the one with the most free addresses comes first. The zones stay in the order of the policy.
+#[test]
+fn the_subnet_with_the_most_free_addresses_comes_first_in_its_zone() {
+    let launch = json!({"subnets": ["subnet-b1", "subnet-a1", "subnet-x", "subnet-b2", "subnet-a2"]});
+    let mut given = several(json!({}), launch, json!({}), &[M7A]).job(0, |_| {});
+    let mut catalogue = (*given.seen.policy.catalogue).clone();
+    let subnet = |id: &str, free| (id.to_owned(), Subnet { zone: id[7..8].to_owned(), free });
+    catalogue.subnets = [("subnet-b1", 3), ("subnet-b2", 9), ("subnet-a1", 5), ("subnet-a2", 4)]
+        .map(|(id, free)| subnet(id, free))
+        .into();
+    given.seen.policy = given.seen.policy.clone().with_catalogue(catalogue);
+    let plan = plan(&given.seen, at(150));
+    let Action::Launch { offerings, .. } = &plan.actions[0].action else { panic!("{:?}", given.actions(at(150))) };
+    let subnets: Vec<&str> = offerings.iter().map(|o| o.subnet_id.as_deref().unwrap()).collect();
+    assert_eq!(subnets, ["subnet-b2", "subnet-b1", "subnet-a1", "subnet-a2", "subnet-x"]);
 }

@@ -84,6 +84,7 @@ fn what_had_an_alarm_when_each_number_had_one_still_has_one() {
         ("boot_failures", POLL_AND_SCALE, |s| s.entry("boot_failures", 9, |row| EntryRow { count: Some(2), ..row })),
         ("instances", POLL_AND_SCALE, |s| s.polled(3, 2, 900)),
         ("instances", POLL_AND_SCALE, |s| s.polled(3, 3, 45)),
+        ("instances", CLEAN_STALE_RECORDS, |s| s.lacks(3, 3, 285)),
         ("strangers", CLEAN_STALE_RECORDS, |s| s.cleaned(1, 0, 0)),
         ("orphans", CLEAN_STALE_RECORDS, |s| s.cleaned(0, 1, 2)),
         ("brake", POLL_AND_SCALE, |s| {
@@ -102,6 +103,24 @@ fn what_had_an_alarm_when_each_number_had_one_still_has_one() {
     assert_eq!(not_ready.iter().map(|sign| sign.name).collect::<Vec<_>>(), ["unready"]);
     for function in TELLERS {
         assert!(told(function, |_| ()).is_empty(), "an idle cluster tells nothing");
+    }
+}
+
+/// In a large fleet only clean-stale-records reads EC2's whole list.
+#[test]
+fn what_only_the_whole_list_lacks_is_told_too() {
+    let sign = SIGNS.iter().find(|sign| sign.name == "instances").unwrap();
+    let cases: [(Change, _, _); 5] = [
+        (|s| s.lacks(900, 900, 285), Wrong, "EC2 has listed none of the 900 instances that records name for 4 min"),
+        (|s| s.lacks(900, 2, 285), Look, "EC2 has not listed 2 of the 900 instances that records name for 4 min"),
+        (|s| s.lacks(900, 2, 900), Wrong, "EC2 has not listed 2 of the 900 instances that records name for 15 min"),
+        (|s| s.lacks(900, 900, 284), Well, ""),
+        (|s| s.lacks(900, 0, 0), Well, ""),
+    ];
+    for (change, level, words) in cases {
+        let (found, text) = said(sign, change);
+        assert_eq!((found, text.contains(words)), (level, true), "{text}");
+        assert_eq!(told(CLEAN_STALE_RECORDS, change).contains(&"instances"), level == Wrong, "{words}");
     }
 }
 

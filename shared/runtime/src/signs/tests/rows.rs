@@ -1,6 +1,7 @@
 //! The table of the test: each sign with the state that raises it, the one just before, and the one after its end.
 
-use super::state::{NOW, State, heard};
+pub(super) use super::state::Change;
+use super::state::{NOW, Row, State, awaits_gpus, gpus, heard, reaches, row};
 use crate::signs::{BadRow, Level};
 use model::catalogue::{Catalogue, Part, PartState};
 use model::cloud::CloudError;
@@ -12,43 +13,7 @@ use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::reason::Reason;
 use model::{AllocSummary, BrakeKind, Desired, Handle, JobState, NodeState, NodeStatus};
 
-pub(super) type Change = fn(&mut State);
-
-pub(super) struct Row {
-    pub(super) sign: &'static str,
-    pub(super) level: Level,
-    /// The state that raises it.
-    pub(super) raised: Change,
-    /// What it says then, in parts.
-    pub(super) words: &'static [&'static str],
-    /// The state just before it.
-    pub(super) before: Change,
-    /// What is said just before it.
-    pub(super) was: Level,
-    /// The state in which it has ended.
-    pub(super) ended: Change,
-}
-
 pub(super) use Level::{Look, Well, Wrong};
-
-/// Slot 0 has a size with 4 GPUs, of which `usable` can be used.
-fn gpus(state: &mut State, usable: u32, sick: Option<&str>) {
-    state.nodes = vec![heard(0, 10)];
-    if let NodeState::InUse(node) = &mut state.nodes[0].state {
-        node.life.offering.capacity.gpus = 4;
-        (node.contact.gpus_usable, node.contact.gpus_sick) = (usable, sick.map(str::to_owned));
-    }
-}
-
-const fn row(
-    (sign, level): (&'static str, Level),
-    raised: Change,
-    words: &'static [&'static str],
-    (before, was): (Change, Level),
-    ended: Change,
-) -> Row {
-    Row { sign, level, raised, words, before, was, ended }
-}
 
 pub(super) const ROWS: &[Row] = &[
     row(
@@ -239,6 +204,27 @@ pub(super) const ROWS: &[Row] = &[
         |_| (),
     ),
     row(
+        ("node", Wrong),
+        |s| reaches(s, Some("s3")),
+        &["slot 0 takes no work: it cannot reach s3, and other nodes can: no route", "mend the image"],
+        (|s| reaches(s, Some("ssm")), Well),
+        |_| (),
+    ),
+    row(
+        ("service", Wrong),
+        |s| reaches(s, None),
+        &["1 node cannot reach s3, and no node gets through: no route", "look at the service"],
+        (|s| reaches(s, Some("s3")), Well),
+        |_| (),
+    ),
+    row(
+        ("booting", Look),
+        |s| awaits_gpus(s, 121),
+        &["slot 0 boots since 2 min: 1 of its 4 GPUs can be used: is the driver installed"],
+        (|s| awaits_gpus(s, 120), Well),
+        |_| (),
+    ),
+    row(
         ("unready", Look),
         |s| {
             s.boots(1800);
@@ -344,7 +330,7 @@ pub(super) const ROWS: &[Row] = &[
     row(
         ("limit", Wrong),
         |s| s.entry("limit#wrong#template#nodes", 30, |row| EntryRow { policy_version: Some(1), ..row }),
-        &["EC2 refuses launches with launch template nodes", "correct the policy"],
+        &["EC2 refuses launches with launch template nodes", "what to correct: the launch template"],
         (|s| s.entry("limit#wrong#template#nodes", 30, |row| EntryRow { policy_version: Some(0), ..row }), Well),
         |_| (),
     ),

@@ -1,7 +1,7 @@
 //! The facts for the tests of signs.
 
 use crate::signs::facts::example;
-use crate::signs::{BadRow, Facts, Next};
+use crate::signs::{BadRow, Facts, Level, Next};
 use model::catalogue::{Catalogue, CatalogueRow, Offered, Part, Subnet, TypeFacts};
 use model::cloud::CloudError;
 use model::control::{Control, ControlKey, EntryRow, Found, PolicyRow, RunRow, Tally};
@@ -9,13 +9,14 @@ use model::events::{Event, Subject};
 use model::explain::Explanation;
 use model::fixtures::{self, at, job, ready};
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
+use model::node::ServiceReach;
 use model::policy::{Policy, example_json};
 use model::quotas::quota_of;
 use model::rng::Rng;
 use model::time::Span;
 use model::{
-    ActionName, AllocSummary, Arch, Handle, JobState, JobSummary, Market, NodeRecord, NodeState, Usd, Version,
-    functions,
+    ActionName, AllocSummary, Arch, Handle, JobState, JobSummary, Market, NodeRecord, NodeState, NodeStatus, Usd,
+    Version, functions,
 };
 use serde_json::json;
 use store::Ended;
@@ -131,6 +132,12 @@ impl State {
         self.run(CLEAN_STALE_RECORDS).found = Some(found);
     }
 
+    /// What clean-stale-records found missing in a fleet of which poll-and-scale does not read the whole list.
+    pub(super) fn lacks(&mut self, named: u64, unlisted: u64, for_s: i64) {
+        let unlisted_since_at = (unlisted > 0).then(|| at(NOW - for_s));
+        self.run(CLEAN_STALE_RECORDS).found = Some(Found { named, unlisted, unlisted_since_at, ..Found::default() });
+    }
+
     /// A node that has been booting for this many seconds.
     pub(super) fn boots(&mut self, for_s: i64) {
         let mut node = fixtures::bound(1);
@@ -155,4 +162,61 @@ pub(super) fn heard(n: u32, ago: i64) -> NodeRecord {
         in_use.contact.idle_since_at = None;
     }
     node
+}
+
+/// Slot 0 has a size with 4 GPUs, of which `usable` can be used.
+pub(super) fn gpus(state: &mut State, usable: u32, sick: Option<&str>) {
+    state.nodes = vec![heard(0, 10)];
+    if let NodeState::InUse(node) = &mut state.nodes[0].state {
+        node.life.offering.capacity.gpus = 4;
+        (node.contact.gpus_usable, node.contact.gpus_sick) = (usable, sick.map(str::to_owned));
+    }
+}
+
+/// Slot 0 has called for `s` seconds, and lacks three of its four GPUs since.
+pub(super) fn awaits_gpus(state: &mut State, s: i64) {
+    gpus(state, 1, None);
+    if let NodeState::InUse(node) = &mut state.nodes[0].state {
+        let contact = &mut node.contact;
+        (contact.status, contact.never_ready) = (NodeStatus::Syncing, true);
+        contact.syncing_since_at = Some(at(NOW - s));
+    }
+}
+
+/// Slot 0 cannot reach S3, and slot 1 has reached these services.
+pub(super) fn reaches(state: &mut State, reaches: Option<&str>) {
+    state.nodes = vec![heard(0, 10), heard(1, 10)];
+    for (node, fails) in state.nodes.iter_mut().zip([Some("s3: no route"), None]) {
+        if let NodeState::InUse(node) = &mut node.state {
+            let reaches = reaches.filter(|_| fails.is_none());
+            node.contact.reach = ServiceReach { fails: fails.map(str::to_owned), reaches: reaches.map(str::to_owned) };
+        }
+    }
+}
+
+pub(super) type Change = fn(&mut State);
+
+pub(super) struct Row {
+    pub(super) sign: &'static str,
+    pub(super) level: Level,
+    /// The state that raises it.
+    pub(super) raised: Change,
+    /// What it says then, in parts.
+    pub(super) words: &'static [&'static str],
+    /// The state just before it.
+    pub(super) before: Change,
+    /// What is said just before it.
+    pub(super) was: Level,
+    /// The state in which it has ended.
+    pub(super) ended: Change,
+}
+
+pub(super) const fn row(
+    (sign, level): (&'static str, Level),
+    raised: Change,
+    words: &'static [&'static str],
+    (before, was): (Change, Level),
+    ended: Change,
+) -> Row {
+    Row { sign, level, raised, words, before, was, ended }
 }

@@ -1,15 +1,25 @@
 //! CreateFleet of the type `instant`: one call that launches by the best of several ways.
 //!
 //! A way is an override with its template. Ways are tried in the order of the allocation strategy, and each launches what quota
-//! and capacity allow, as RunInstances does. The `errorSet` of the answer has each way that launched nothing, with its error.
+//! and capacity allow, as RunInstances does. The `errorSet` of the answer has each way that launched nothing, with its error:
+//!
+//! | error of a way | what it means | source |
+//! | --- | --- | --- |
+//! | that of RunInstances | quota, capacity, addresses, reservation, image, tags, rights | measured; aws/karpenter-provider-aws 5850 |
+//! | `InvalidFleetConfiguration` | the zone does not have the type, or nobody has it | measured; aws/karpenter-provider-aws 2243, 6483 |
+//! | `RequestLimitExceeded` | too many instances in a short time | aws/aws-parallelcluster-node 734; aws/karpenter-provider-aws 8923 |
+//! | `UnfulfillableCapacity` | the way was not tried, because EC2 gave up after others | aws/aws-parallelcluster-node 734; measured |
 //!
 //! A fault of RunInstances fails the ways that it names.
 //!
-//! Guarantees: a call with a used client token gets the answer of the first call.
+//! Guarantees: a call with a used client token gets the answer of the first call; a call that breaks a rule (`rules`) is
+//! refused as a whole.
 //! Does not: know other types of fleets, fleets of both markets, weights or attributes in place of types; forget a token. If the
 //! ways of a type share a quota or a shortage, less than `MinTargetCapacity` may be launched. Launch indexes begin anew in each
 //! way, because EC2 documents no more.
 //! Source: "CreateFleet", EC2 API Reference; "Allocation strategies for Spot Instances", EC2 User Guide.
+
+pub(crate) mod rules;
 
 use model::Market;
 
@@ -44,6 +54,7 @@ struct Tried<'a> {
 
 impl Call<'_> {
     pub(crate) fn create_fleet(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
+        rules::check(self.params, self.settings)?;
         let token = token(self.params)?;
         if let Some((params, answer)) = token.and_then(|token| self.world.fleets.get(token)) {
             if *params != identity(self.params) {
@@ -53,10 +64,9 @@ impl Call<'_> {
             return Ok(());
         }
         let mut fleet = Fleet::read(self.params)?;
-        // AWS does not document limits of CreateFleet, so its instances count like those of RunInstances.
+        // AWS does not document limits of CreateFleet, so its calls count like those of RunInstances.
         if let Some(throttle) = &self.settings.throttle
-            && !(self.world.run_requests.take(1, throttle.run_requests, self.now)
-                && self.world.run_instances.take(fleet.total, throttle.run_instances, self.now))
+            && !self.world.run_requests.take(1, throttle.run_requests, self.now)
         {
             return Err(ApiError::throttled());
         }
@@ -104,10 +114,12 @@ impl Call<'_> {
         let is = |name: &str| fleet.options.filled(name) == Some("true");
         let (one_type, one_zone) = (is("SingleInstanceType"), is("SingleAvailabilityZone"));
         let least = fleet.options.number::<u32>("MinTargetCapacity")?.unwrap_or(0);
-        if least > 0 && !one_type && !one_zone {
-            let why = "MinTargetCapacity needs SingleInstanceType or SingleAvailabilityZone";
-            return Err(ApiError::combination(why));
+        if let Some(throttle) = &self.settings.throttle
+            && !self.world.run_instances.take(fleet.total, throttle.run_instances, self.now)
+        {
+            return Ok(given_up(&fleet.ways, ApiError::throttled()));
         }
+        let most = self.settings.pools_tried.unwrap_or(usize::MAX);
         let (settings, mut tried, mut left) = (self.settings, Vec::new(), fleet.total);
         // The type and the zone of the first launched instance, which the others must share.
         let mut only: Option<(String, String)> = None;
@@ -115,8 +127,12 @@ impl Call<'_> {
             if left == 0 {
                 break;
             }
+            if tried.iter().filter(|tried: &&Tried<'_>| tried.launched.is_err()).count() >= most {
+                tried.push(Tried { way, launched: Err(untried()) });
+                continue;
+            }
             let told = self.world.faults.fail_as_told("RunInstances", &way.launch);
-            let launch = match told.and_then(|()| Launch::read(&way.launch, settings)) {
+            let launch = match told.and_then(|()| Launch::read(&way.launch, settings).map_err(of_fleet)) {
                 Ok(launch) => launch,
                 Err(error) => {
                     tried.push(Tried { way, launched: Err(error) });
@@ -198,6 +214,24 @@ impl Fleet {
         }
         Ok(Self { total, market, ways, options: options.clone() })
     }
+}
+
+/// The answer about all ways if EC2 gives up after the first.
+fn given_up(ways: &[Way], error: ApiError) -> Vec<Tried<'_>> {
+    let errors = std::iter::once(error).chain(std::iter::repeat_with(untried));
+    ways.iter().zip(errors).map(|(way, error)| Tried { way, launched: Err(error) }).collect()
+}
+
+fn untried() -> ApiError {
+    let message =
+        "Unable to fulfill capacity due to your request configuration. Please adjust your request and try again.";
+    ApiError::new("UnfulfillableCapacity", message)
+}
+
+/// An error of RunInstances in the words of a fleet.
+fn of_fleet(error: ApiError) -> ApiError {
+    let is_of_zone = error.code == "Unsupported" || error.message.contains("no such instance type");
+    if is_of_zone { ApiError { code: "InvalidFleetConfiguration".into(), ..error } } else { error }
 }
 
 /// The capacity reservation of a fleet in reserved capacity.

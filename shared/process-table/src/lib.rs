@@ -15,6 +15,8 @@ use std::io;
 pub struct ProcessEntry {
     pub pid: i32,
     pub parent: i32,
+    /// The process group.
+    pub group: i32,
     /// The session id: the pid of the process that called `setsid`.
     pub session: i32,
     /// When the process started, in clock ticks since boot.
@@ -43,6 +45,7 @@ fn parse(stat: &str) -> Option<ProcessEntry> {
         pid,
         zombie: matches!(field(0)?, "Z" | "X") && field(17)?.parse::<u32>().ok()? <= 1,
         parent: field(1)?.parse().ok()?,
+        group: field(2)?.parse().ok()?,
         session: field(3)?.parse().ok()?,
         start_ticks: field(19)?.parse().ok()?,
     })
@@ -51,6 +54,11 @@ fn parse(stat: &str) -> Option<ProcessEntry> {
 /// The arguments of a process, each with a zero byte behind it; empty if there are none.
 pub fn arguments(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+}
+
+/// The environment that a process was started with: each variable with a zero byte behind it.
+pub fn environment(pid: i32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
 }
 
 pub fn ignored_signals() -> Vec<i32> {
@@ -104,6 +112,11 @@ fn children(pid: i32) -> io::Result<Vec<i32>> {
         found.extend(listed.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
     }
     Ok(found)
+}
+
+/// Whether a signal has halted this process.
+pub fn is_halted(pid: i32) -> bool {
+    text(pid, "stat").is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T')))
 }
 
 /// Whether the process with this pid and start time still runs. If the entry in `/proc` cannot be read (no memory or no
@@ -160,11 +173,16 @@ pub fn send_group(group: i32, signal: Signal) {
     }
 }
 
-/// Sends a process group this signal, and then CONT: a stopped process takes a signal only when it goes on.
-pub fn notify_group(group: i32, signal: model::Signal) {
-    if let Ok(signal) = Signal::try_from(signal.number()) {
-        send_group(group, signal);
-        send_group(group, Signal::SIGCONT);
+/// Sends this signal to all of these processes, and then CONT: a stopped process takes a signal only when it goes on. A process group
+/// is signalled in one step, which no fork can outrun. `shared` is a group that others are in too: its processes are signalled one by
+/// one.
+pub fn notify_all(found: &[ProcessEntry], shared: i32, signal: model::Signal) {
+    let Ok(signal) = Signal::try_from(signal.number()) else { return };
+    let (single, grouped): (Vec<&ProcessEntry>, Vec<&ProcessEntry>) = found.iter().partition(|p| p.group == shared);
+    let groups: BTreeSet<i32> = grouped.iter().map(|p| p.group).collect();
+    for signal in [signal, Signal::SIGCONT] {
+        groups.iter().for_each(|group| send_group(*group, signal));
+        single.iter().for_each(|p| send(p.pid, signal));
     }
 }
 
@@ -197,7 +215,7 @@ mod tests {
     #[test]
     fn parentheses_in_a_name_are_parsed() {
         let stat = "42 (a) b (c) R 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
-        let want = ProcessEntry { pid: 42, parent: 7, session: 41, start_ticks: 987_654, zombie: false };
+        let want = ProcessEntry { pid: 42, parent: 7, group: 42, session: 41, start_ticks: 987_654, zombie: false };
         assert_eq!(parse(stat), Some(want));
         let main_thread_ended = stat.replace("R 7", "Z 7").replace("0 1 0", "0 2 0");
         assert_eq!(parse(&main_thread_ended), Some(want), "another thread runs");

@@ -17,8 +17,11 @@ use tokio::time::Instant;
 /// The wait before everything is killed again.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
+/// How often to look whether something is left, once a stop has begun.
+pub(crate) const RECHECK: Duration = Duration::from_millis(50);
+
 /// Far more than any alloc runs.
-const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
+pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A step of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +45,13 @@ pub(crate) struct Stops {
 }
 
 impl Stops {
-    /// The steps of an alloc that starts now. `timeout_s` is its time limit, 0 for none; `grace` is what its runtime needs
-    /// beyond its kill timeout.
-    pub(crate) fn new(policy: &FailurePolicy, timeout_s: u64, grace: Duration, now: Instant) -> Self {
+    /// The steps of an alloc that starts now. `timeout_s` is its time limit, 0 for none.
+    pub(crate) fn new(policy: &FailurePolicy, timeout_s: u64, now: Instant) -> Self {
         let seconds = |s: u64| Duration::from_secs(s).min(FAR);
         let notice = seconds(policy.stop_notice_s);
         Self {
             notice,
-            patience: seconds(policy.kill_timeout_s) + grace,
+            patience: seconds(policy.kill_timeout_s),
             next: if notice.is_zero() { Step::Ask } else { Step::Notify },
             ask_at: (timeout_s > 0).then(|| now + seconds(timeout_s)),
             kill_at: now + FAR,
@@ -64,6 +66,11 @@ impl Stops {
 
     pub(crate) fn is_asked(&self) -> bool {
         self.next == Step::Kill
+    }
+
+    /// Whether a step was carried out.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.is_asked() || (self.next == Step::Ask && !self.notice.is_zero())
     }
 
     pub(crate) fn next_at(&self) -> Instant {
@@ -102,7 +109,7 @@ mod tests {
     fn steps(stop_notice_s: u64, timeout_s: u64, order: Option<u64>) -> Vec<(Step, u64)> {
         let policy = FailurePolicy { kill_timeout_s: 5, stop_notice_s, ..FailurePolicy::DEFAULT };
         let (now, mut found) = (Instant::now(), Vec::new());
-        let mut stops = Stops::new(&policy, timeout_s, Duration::ZERO, now);
+        let mut stops = Stops::new(&policy, timeout_s, now);
         for s in 0..400 {
             let at = now + Duration::from_secs(s);
             if order == Some(s) {

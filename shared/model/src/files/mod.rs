@@ -11,11 +11,14 @@
 //! cluster, and whoever reads it can check it; each of these has one text.
 //! Does not: read or write a file. The command line stores inputs, the supervisor on the node fetches them and stores outputs.
 
+mod pattern;
+
 pub use crate::enums::Form;
 use crate::ids::JobId;
 use crate::mistakes::{Mistakes, shown};
 use crate::stored::S3Place;
 use crate::text_form::text_form;
+pub use pattern::{Matching, Pattern};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,6 +30,8 @@ pub const MAX_INPUTS: usize = 100;
 pub const MAX_OUTPUTS: usize = 20;
 /// The longest name of an input or an output, in bytes.
 const MAX_NAME_BYTES: usize = 512;
+/// The longest name of a file or a folder, in bytes, as all common file systems of Linux have it.
+const MAX_PART_BYTES: usize = 255;
 /// The most bytes of one input or output.
 pub const MAX_CONTENT_BYTES: u64 = 1 << 40;
 
@@ -64,7 +69,7 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Output {
-    /// A file or a folder in the work directory.
+    /// A file or a folder in the work directory, or a [pattern](Pattern) of such.
     pub path: String,
     /// Where it is stored with the role of the job; `None`: in the bucket of the cluster, by its content.
     pub to: Option<S3Place>,
@@ -81,7 +86,7 @@ pub struct StoredOutput {
 
 /// A text that is no content, no source and no output.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not {form}")]
+#[error("{} is not {form}", shown(.text))]
 pub struct BadFile {
     text: String,
     form: &'static str,
@@ -100,6 +105,13 @@ impl Content {
     }
 }
 
+impl Output {
+    /// What the path means if it names more than one thing. A file or folder that has exactly this name comes first.
+    pub fn pattern(&self) -> Option<Pattern> {
+        Pattern::of(&self.path)
+    }
+}
+
 impl StoredOutput {
     /// The same as an input of another job.
     pub fn source(&self) -> Source {
@@ -113,9 +125,9 @@ impl Source {
     }
 }
 
-/// Whether this can be a name in the work directory: relative, without `..`, and on one line.
+/// Whether this can be a name in the work directory: relative, without `..`, on one line, and of parts that files can have.
 pub fn is_name(name: &str) -> bool {
-    let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    let is_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= MAX_PART_BYTES;
     name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control) && name.split('/').all(is_part)
 }
 
@@ -127,7 +139,8 @@ pub(crate) fn check(inputs: &Inputs, outputs: &[Output], has_role: bool, mistake
     mistakes.require(outputs.len() <= MAX_OUTPUTS, || {
         format!("it has {} outputs, {MAX_OUTPUTS} are allowed: put them into a folder", outputs.len())
     });
-    let rule = "must be relative to the work directory and without `..`, like data/table.csv";
+    let rule = "must be relative to the work directory, without `..`, and have at most 255 bytes between two slashes, like \
+                data/table.csv";
     for (name, source) in inputs {
         let is_whole = name == WORK_DIRECTORY && matches!(source, Source::Content(c) if c.form == Form::Tree);
         let is_whole = is_whole || name == WORK_DIRECTORY && matches!(source, Source::Output { .. });
@@ -150,10 +163,14 @@ pub(crate) fn check(inputs: &Inputs, outputs: &[Output], has_role: bool, mistake
             )
         });
     }
-    let mut paths = BTreeSet::new();
-    for Output { path, .. } in outputs {
+    let (mut paths, mut places) = (BTreeSet::new(), BTreeSet::new());
+    for Output { path, to } in outputs {
         mistakes.require(is_name(path), || format!("the path of an output {rule}; it is {}", shown(path)));
         mistakes.require(paths.insert(path), || format!("the output {} is named twice", shown(path)));
+        if let Some(to) = to {
+            mistakes
+                .require(places.insert(to), || format!("two outputs would be stored at {}", shown(&to.to_string())));
+        }
     }
     let needs_role = inputs.values().any(Source::is_of_the_role) || outputs.iter().any(|output| output.to.is_some());
     mistakes.require(has_role || !needs_role, || {
@@ -161,6 +178,17 @@ pub(crate) fn check(inputs: &Inputs, outputs: &[Output], has_role: bool, mistake
          lists in jobs.roles"
             .into()
     });
+}
+
+/// How many bytes the inputs take up on the disk of a node, as far as it is known before they come. The archive of a folder lies beside
+/// what is unpacked of it.
+pub fn bytes_on_disk(inputs: &Inputs) -> u64 {
+    let bytes = inputs.values().map(|source| match source {
+        Source::Content(Content { form: Form::Tree, bytes, .. }) => bytes.saturating_mul(2),
+        Source::Content(content) => content.bytes,
+        Source::Object(_) | Source::Output { .. } => 0,
+    });
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// How many bytes the inputs and outputs take up in a row.
@@ -318,9 +346,23 @@ mod tests {
         for good in ["a", "a/b.c", "a b", "é", ".hidden", "a..b"] {
             assert!(is_name(good), "{good}");
         }
-        for bad in ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\nb", &"x".repeat(513)] {
+        assert!(is_name(&format!("a/{}", "é".repeat(127))));
+        let long = ["x".repeat(256), format!("a/{}", "é".repeat(128)), "a/".repeat(256) + "b"];
+        for bad in ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\nb", "a\0b"]
+            .into_iter()
+            .chain(long.each_ref().map(|l| &**l))
+        {
             assert!(!is_name(bad), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_folder_takes_up_its_archive_too() {
+        let inputs = [Form::File, Form::Program, Form::Tree].map(|form| Source::Content(content(form)));
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let mut inputs: Inputs = names.into_iter().zip(inputs).collect();
+        inputs.insert("d".to_owned(), "s3://data/x".parse().unwrap());
+        assert_eq!(bytes_on_disk(&inputs), 4 * 7);
     }
 
     #[test]

@@ -1,0 +1,6 @@
+//! What is wrong with what a person gave.
+
+/// The command line itself, or what it names, is wrong: exit code 2.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);

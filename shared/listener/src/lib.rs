@@ -1,0 +1,126 @@
+//! Serves HTTP on ports of this machine that programs of every user can reach: jobs, above all.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `user` | asks the kernel which user has the other end of a connection |
+//! | `admission` | how many connections the owner, all others, and each other user may have |
+//! | `pace` | how long a request and its answer may take |
+//! | `closed` | logs which connections are closed, and whose they are |
+//!
+//! Guarantees: other users together never have more connections than their share, however many they open, so that the process
+//! keeps descriptors for its own work, and its owner is answered. A connection that does not send its request, or does not read
+//! its answer, ends. Nothing waits for a caller before the next connection is accepted.
+//! Does not: know who sends a request within a connection; the routers check that.
+
+mod admission;
+mod closed;
+mod pace;
+mod user;
+
+pub use admission::{Admission, Callers};
+
+use admission::Seat;
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::map_request;
+use closed::Closed;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use pace::{Paced, paced_body};
+use std::convert::Infallible;
+use std::future::ready;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use user::Users;
+
+/// The most bytes of the head of a request. Those of AWS's clients have less than 8 KiB.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// How many connections may be open whose users are not known yet. It takes the kernel microseconds to say.
+const UNCHECKED: usize = 64;
+/// The wait after the kernel gave no connection, for example because no descriptor is left.
+const AFTER_ERROR: Duration = Duration::from_secs(1);
+
+/// Serves until the future is dropped. `what` is the name in the log. All services of a process share one [`Admission`].
+pub async fn serve(
+    what: &'static str,
+    listener: TcpListener,
+    router: Router,
+    callers: Callers,
+    admission: Admission,
+) -> Infallible {
+    let patience = admission.limits().patience;
+    let router = router.layer(map_request(move |request: Request| ready(paced_body(request, patience))));
+    let (users, closed) = (Users::new(), Closed::default());
+    let door = Arc::new(Door { what, router, callers, admission, users, closed });
+    let unchecked = Arc::new(Semaphore::new(UNCHECKED));
+    let mut connections = JoinSet::new();
+    let mut to_say = interval(closed::EVERY);
+    to_say.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            accepted = accept(&listener, &unchecked) => match accepted {
+                Ok((stream, from, unchecked)) => {
+                    connections.spawn(Arc::clone(&door).answer(stream, from, unchecked));
+                }
+                Err(error) => {
+                    tracing::warn!(what, %error, "the kernel gives no connection: trying again");
+                    sleep(AFTER_ERROR).await;
+                }
+            },
+            Some(_ended) = connections.join_next() => {}
+            _ = to_say.tick() => door.closed.log(what),
+        }
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    unchecked: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(unchecked).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, from) = listener.accept().await?;
+    Ok((stream, from, permit))
+}
+
+/// What a connection needs.
+struct Door {
+    what: &'static str,
+    router: Router,
+    callers: Callers,
+    admission: Admission,
+    users: Users,
+    closed: Closed,
+}
+
+impl Door {
+    /// Answers one connection until it ends, or closes it at once.
+    async fn answer(self: Arc<Self>, stream: TcpStream, from: SocketAddr, unchecked: OwnedSemaphorePermit) {
+        let user = stream.local_addr().ok().and_then(|to| self.users.of(from, to));
+        let seat: Seat = match self.admission.admit(user, self.callers) {
+            Ok(seat) => seat,
+            Err(why) => return self.closed.note(self.what, user, why),
+        };
+        drop(unchecked);
+        // Answers are small, and a client waits for each, so they are sent at once.
+        let _best_effort = stream.set_nodelay(true);
+        let patience = self.admission.limits().patience;
+        let io = TokioIo::new(Paced::new(stream, patience));
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(MAX_HEAD_BYTES);
+        let service = TowerToHyperService::new(self.router.clone());
+        if let Err(error) = http.serve_connection(io, service).await {
+            tracing::debug!(what = self.what, user, %error, "a connection broke");
+        }
+        drop(seat);
+    }
+}
+
+#[cfg(test)]
+mod tests;

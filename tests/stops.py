@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Stops of jobs on a `nodekeeper local`: a program below a script needs three seconds to save its work, and always gets them.
+
+It needs the programs in target/debug. Every check prints a line. The first one that fails ends it with exit code 1.
+"""
+
+import contextlib
+import json
+import pathlib
+import tempfile
+import urllib.request
+
+from local_podman import Podman, can_run
+from local_stack import Local, check, wait_until
+
+IMAGE = "localhost/nodekeeper-stops:1"
+# A program that saves its work when it is asked to stop, and the script that people write around it.
+PROGRAM = """trap 'sleep 3; echo step 42 > ckpt; echo saved; exit 0' TERM USR1
+echo training
+while :; do sleep 0.2; done
+"""
+SCRIPT = "set -e\nsh program.sh\necho finished\n"
+FILES = ["--in", "program.sh", "--in", "run.sh"]
+KINDS = {
+    "process": [*FILES, "--out", "ckpt", "--", "bash", "run.sh"],
+    "pack": [*FILES, "--count", "2", "--pack", "2", "--", "bash", "run.sh"],
+    "container": [*FILES, "--out", "ckpt", "--image", IMAGE, "--", "sh", "run.sh"],
+}
+
+
+def node_of(local, job_id):
+    alloc = json.loads(local.run("job", job_id, "--json").stdout)["all_allocs"][0]
+    return next(n for n in json.loads(local.run("nodes", "--json").stdout) if n.get("node_id") == alloc["node_id"])
+
+
+def spot_warning(local, job_id):
+    path = f"_stand-in/instances/{node_of(local, job_id)['instance_id']}/interrupt?warning_ms=20000"
+    event = urllib.request.Request(f"{local.environment()['AWS_ENDPOINT_URL_EC2']}/{path}", method="POST")
+    urllib.request.urlopen(event, timeout=30).close()
+
+
+WAYS = {
+    "spot warning": (spot_warning, []),
+    "drain": (lambda local, job_id: local.run("drain", str(node_of(local, job_id)["slot"]), "--by", "20s"), []),
+    "cancel": (lambda local, job_id: local.run("cancel", job_id), ["--stop-signal", "USR1"]),
+    "time limit": (lambda *_: None, ["--timeout", "15"]),
+}
+
+
+def main():
+    with contextlib.ExitStack() as stack:
+        kinds = dict(KINDS)
+        if can_run():
+            stack.enter_context(Podman()).make_image(IMAGE, "of the image")
+        else:
+            del kinds["container"]
+        local = stack.enter_context(Local("--tick-s", "1"))
+        stack.enter_context(contextlib.chdir(stack.enter_context(tempfile.TemporaryDirectory())))
+        pathlib.Path("program.sh").write_text(PROGRAM)
+        pathlib.Path("run.sh").write_text(SCRIPT)
+        # The policy of a local system allows six machines, and a job that its machine takes with it has one of its own.
+        for ways in (["spot warning", "drain"], ["cancel", "time limit"]):
+            saved(local, {(way, kind): options for way in ways for kind, options in kinds.items()})
+
+
+def saved(local, cases):
+    """Runs and stops these jobs, and looks at what each has saved."""
+    job = lambda case: json.loads(local.run("job", "-".join(case).replace(" ", "-"), "--json").stdout)
+    alloc = lambda case: min(job(case)["all_allocs"], key=lambda alloc: alloc["alloc_id"])
+    for (way, kind), options in cases.items():
+        name = f"{way}-{kind}".replace(" ", "-")
+        said = local.run("submit", "--name", name, "--exclusive", "--kill-timeout", "10", "--retry-lost", "0", *WAYS[way][1], *options)
+        check(f"{name} is submitted", said.returncode == 0, said)
+    for case in cases:
+        wait_until(f"{' '.join(case)} trains", lambda case=case: "training" in local.run("logs", job(case)["job_id"]).stdout)
+        WAYS[case[0]][0](local, job(case)["job_id"])
+    for case in cases:
+        wait_until(f"{' '.join(case)}: it ends", lambda case=case: alloc(case)["client"] in ("complete", "failed", "lost"))
+        printed = local.run("logs", alloc(case)["alloc_id"]).stdout
+        check(f"{' '.join(case)}: it has saved its work", "saved" in printed and "finished" not in printed, printed)
+    for case in cases:
+        if case[0] in ("spot warning", "drain") and case[1] != "pack":
+            to = pathlib.Path("-".join(case).replace(" ", "-"))
+            got = local.run("fetch", "--partial", job(case)["job_id"], ".", str(to))
+            check(f"{' '.join(case)}: and a person can fetch it", (to / "ckpt").exists(), got)
+
+
+if __name__ == "__main__":
+    main()
