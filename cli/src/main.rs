@@ -80,7 +80,7 @@ const QUIET: &str = "warn,dynoxide=error,aws_config=off,aws_runtime=error";
 
 /// The exit code if the reader of the output has closed the pipe: that of a program that SIGPIPE ended (128 + 13).
 const CLOSED_PIPE: u8 = 141;
-/// The most bytes of an error of the command line that clap shows itself. Its help is longer.
+/// Clap prints an error of at most so many bytes itself. A longer one is cut. The text of `--help` has no such limit.
 const MOST_OF_CLAP: usize = 64 << 10;
 
 #[tokio::main]

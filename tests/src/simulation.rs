@@ -181,7 +181,7 @@ fn an_outage_of_our_own_costs_a_small_fleet_nothing() {
         for section in ["heartbeat", "boot", "stale", "shutdown"] {
             scenario.policy[section] = usual[section].clone();
         }
-        // One size, and as many nodes as there may be: nothing is in the way of anything.
+        // One size without a maximum, so that no limit holds back a purchase.
         let mut small = scenario.policy["size"].as_array().unwrap()[0].clone();
         small.as_object_mut().unwrap().remove("max");
         scenario.policy["size"] = serde_json::json!([small]);

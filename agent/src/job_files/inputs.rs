@@ -43,7 +43,7 @@ impl JobFiles<'_> {
     async fn place_all(&self, user: Option<&JobUser>) -> Result<(), Obstacle> {
         self.make_room().await?;
         let work = self.alloc.dir.work();
-        // All inputs are equally new, and newer than whatever an earlier job left in a cache: make and its kind then build it anew.
+        // All inputs get the same time. It is later than the time of everything that an earlier job left in a cache, so make builds that anew.
         let at = self.now();
         // The folder that becomes the work directory comes first, because the other inputs are put into it.
         for (name, source) in in_order(&self.order().work.inputs) {

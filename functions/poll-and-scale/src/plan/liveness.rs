@@ -31,8 +31,8 @@ pub(super) fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
 }
 
 /// Whether a node heartbeats but has been `syncing` for as long as a boot may take. Such a node will not become ready.
-/// A node whose lease expired does not count here, because the `leases` stage decides about it, with its brakes. Neither does one
-/// whose report came and could not be taken in whole.
+/// A node whose lease expired does not count here: the stage `leases` decides about it, with its brakes. A node whose report could not
+/// be taken as a whole does not count either.
 pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
     syncing_since(view, record, Span::ZERO).is_some()
 }
