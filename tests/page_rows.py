@@ -1,4 +1,4 @@
-"""Rows of a large cluster for `page.py`, as docs/contract.md section 1 describes them, written into a local DynamoDB."""
+"""Rows of a large cluster for `page.py`, as docs/contract/tables.md describes them, written into a local DynamoDB."""
 
 import decimal
 import time

@@ -6,7 +6,8 @@
 It reads the fenced blocks of README.md and docs/. A block of commands (`sh`, or lines that begin with `$ `) may only have
 subcommands and options that the program has, calls of AWS that boto3 knows, and scripts of this repository that are there. A block
 of TOML is a policy that `policy check` accepts, or a file of contexts. A line `…` stands for the file that the comment above it
-names. It needs target/debug/nodekeeper, and boto3. docs/tasks.md has a test of its own, which also runs its commands.
+names. The pages of the policy and of the commands are what reference.py writes. It needs target/debug/nodekeeper, and boto3.
+docs/tasks.md has a test of its own, which also runs its commands.
 """
 
 import functools
@@ -20,10 +21,11 @@ import tempfile
 import tomllib
 
 import boto3
+import reference
 from botocore import xform_name
 from local_stack import PROGRAM, ROOT, Local, check
 
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SIZE = '\n[[size]]\nname = "a"\ninstance_type = "m7a.large"\nvcpus = 2\nmemory_mib = 8192\nprice_per_hour = 0.1\n'
 # Subcommands of the AWS CLI that are not calls.
 AWS_OWN = {"s3": {"cp", "ls", "rm"}, "login": set()}
@@ -195,23 +197,9 @@ def restore_brings_rows_back():
         check("the job of before waits again, and the later one is gone", before in jobs and "queued" in jobs and after not in jobs, jobs)
 
 
-def untold_options():
-    """The options of commands that docs/contract.md does not name. Those of `local` are for one machine: docs/local.md."""
-    contract = (ROOT / "docs/contract.md").read_text(encoding="utf-8")
-    paths = [()]
-    while paths:
-        path = paths.pop()
-        text = help_of(*path) or ""
-        below = re.findall(r"(?m)^  ([a-z][a-z-]*)  ", commands_in(text))
-        paths += [(*path, name) for name in below if name not in ("help", "local")]
-        for option in re.findall(r"(?m)^  +(?:-\w, )?(--[a-z][a-z0-9-]*)", text.partition("Options:")[2]):
-            if option not in ("--help", "--version") and not re.search(rf"{option}(?![a-z0-9-])", contract):
-                yield f"{' '.join(path)} {option}"
-
-
 def main():
-    untold = list(untold_options())
-    check("the contract names each option of each command", not untold, untold)
+    differs = list(reference.differences())
+    check("the policy and the commands are on their pages as the program says them (tests/reference.py writes them)", not differs, differs)
     count = 0
     with tempfile.TemporaryDirectory() as directory:
         for page in PAGES:

@@ -1,4 +1,4 @@
-//! The shapes of a job and of a node, for `--json` and the page: `docs/contract.md#shapes`.
+//! The shapes of a job and of a node, for `--json` and the page: `docs/contract/commands.md#shapes`.
 //!
 //! Guarantees: only this module turns a record into what other programs read. No value of an environment is in it.
 //! Does not: read anything.

@@ -3,7 +3,7 @@
 //! | where | what |
 //! | --- | --- |
 //! | `guard` | what a browser may do with an answer; the crate `guard` checks who asks |
-//! | `api` | the answers in JSON, as `docs/contract.md#section-5` says |
+//! | `api` | the answers in JSON, as `docs/contract/http.md#page` says |
 //! | `metrics` | the same numbers for Prometheus |
 //! | `assets` | the files of the page |
 //!

@@ -12,7 +12,9 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-const CONTRACT: &str = include_str!("../../../docs/contract.md");
+/// The rows, and what of them is a job's own.
+const CONTRACT: &str =
+    concat!(include_str!("../../../docs/contract/tables.md"), include_str!("../../../docs/contract/commands.md"));
 
 /// The attributes of this part of the contract that have a default: `name` TYPE [default].
 fn defaults(part: &str) -> Vec<(&'static str, Value)> {
