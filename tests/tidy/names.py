@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sources import Finding, files, line_of, name_of, read, rust, source
 
 GLOSSARY = "docs/glossary.md"
-# The glossary has the old words itself, and these two quote what once was.
+# The glossary has the old words itself, and the changelog quotes what once was.
 QUOTING = (GLOSSARY, "CHANGELOG.md")
 TYPES = ("struct_item", "enum_item", "trait_item", "type_item")
 NAMED = (*TYPES, "function_item", "mod_item", "const_item", "static_item", "enum_variant", "field_declaration")
