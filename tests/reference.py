@@ -27,9 +27,10 @@ def output_of(*words):
 
 
 def plain(text):
-    """Text of the program as Markdown, in short sentences: a word with a star or # stands in backticks."""
+    """Text of the program as Markdown: a word with a star or # stands in backticks, and a long sentence is several."""
     text = re.sub(r"\s+", " ", text).strip()
-    text = re.sub(r"; (.)(?![^()]*\))", lambda m: f". {m[1].upper()}", text)
+    if any(len(sentence.split()) > 35 for sentence in text.split(". ")):
+        text = re.sub(r"; (`|(?!or )\w+ |\w+'|\d)(?![^()]*\))", lambda m: f". {m[1][0].upper()}{m[1][1:]}", text)
     parts = re.split(r"(`[^`]*`)", text)
     quoted = lambda part: re.sub(r"#\w+|[^\s,;()]*\*(?:[^\s,;():]*[^\s,;():.])?", r"`\g<0>`", part).replace("<", "\\<")
     text = "".join(part if part.startswith("`") else quoted(part) for part in parts)
@@ -76,21 +77,22 @@ def policy():
 
 
 def entries(lines):
-    """The arguments or options of a help text: names and meaning. A meaning may stand in lines of its own, further right."""
+    """The arguments or options of a help text: their meanings by their names. Below a meaning stand those of its possible values."""
     found = []
     for line in lines:
-        if entry := re.match(r" {2,6}([-<\[].*?)(?: {2,}(.*))?$", line) if not re.match(r" {8}", line) else None:
-            found.append([entry[1], entry[2] or ""])
-        elif found and line.strip():
-            value = re.match(r"\s+- ([\w-]+): +(.*)", line)
-            found[-1][1] += f"; `{value[1]}`: {value[2]}" if value else f" {line.strip()}"
-    values = lambda text: re.sub(r" *Possible values:;", ":", text)
-    return {names: values(text) for names, text in found if not names.startswith(("-h,", "-V,"))}
+        value = re.match(r"\s+- ([\w-]+): +(.*)", line)
+        if value:
+            found[-1][1].append(f"\n  * `{value[1]}`: {plain(value[2])}")
+        elif entry := re.match(r" {2,6}([-<\[].*?)(?: {2,}(.*))?$", line) if not line.startswith(" " * 8) else None:
+            found.append((entry[1], [entry[2] or ""]))
+        elif found and line.strip() not in ("", "Possible values:"):
+            found[-1][1][0] += f" {line.strip()}"
+    return {names: plain(text) + "".join(values) for names, (text, *values) in found if not names.startswith(("-h,", "-V,"))}
 
 
-def item(names, text):
+def item(names, meaning):
     names = re.sub(r"[<>\[\]]", "", names) if not names.startswith("-") else re.sub(r"<(.*)>", r"\1", names)
-    return f"* `{names.strip()}`: {plain(text)}"
+    return f"* `{names.strip()}`: {meaning}"
 
 
 def listing(options):
