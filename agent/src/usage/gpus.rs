@@ -21,7 +21,7 @@ pub(crate) struct GpuLook {
     pub(crate) memory_mib: Option<u64>,
 }
 
-/// What a look found of each GPU of the machine, by uuid.
+/// One sample for each GPU of the machine, by uuid.
 pub(crate) type GpuLooks = BTreeMap<String, GpuLook>;
 
 /// Replaces the file. A reader sees the old or the new; a crash may lose both.
@@ -49,7 +49,7 @@ impl GpuMeter {
         Self { uuids: uuids.to_owned(), file: dir.gpu_looks(), ..Self::default() }
     }
 
-    /// Looks from before the begin of the command do not count.
+    /// Samples from before the start of the command do not count.
     pub(crate) fn begin(&mut self) {
         self.counted = self.written_at();
     }

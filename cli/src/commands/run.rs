@@ -42,7 +42,7 @@ pub struct RunArgs {
     /// input that has something to read is an error
     #[arg(long, short = 'i')]
     stdin: bool,
-    /// Do not say how the job goes
+    /// Print no progress
     #[arg(long, short)]
     quiet: bool,
     /// The program and its arguments

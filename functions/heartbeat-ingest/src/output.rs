@@ -43,7 +43,7 @@ impl Ingest {
         let row = row(report, piece, now)?;
         match unless_raced(self.store.put_piece(&row).await)? {
             Some(()) => Ok(after(Some(&row))),
-            // The answer to the first write was lost, or the agent did not know how far it was.
+            // The answer to the first write was lost, or the agent had lost its offset.
             None => self.next_piece(&report.follow_id).await,
         }
     }

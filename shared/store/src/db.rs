@@ -129,7 +129,7 @@ impl Scan {
     }
 }
 
-/// The words that an attribute must have. The database reads the other rows too, and does not send them.
+/// The values accepted for an attribute. The database reads the other rows too, and does not send them.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
     pub attribute: &'static str,
