@@ -13,7 +13,7 @@ use store::Table;
 const CORRECT: &str = "correct or delete it";
 
 /// The limits on launches: what each is about, since when and until when, and which jobs wait for it. The failed starts have
-/// a sign of their own. Quotas without waiting jobs are not reported.
+/// a sign of their own. A quota without waiting jobs is not wrong.
 pub(super) fn limits(facts: &Facts<'_>) -> Vec<Raised> {
     let limits = facts.control.limits(facts.now);
     limits.iter().filter(|limit| !matches!(limit, Limit::FailedStarts(_))).map(|limit| limited(limit, facts)).collect()
