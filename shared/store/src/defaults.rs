@@ -18,8 +18,7 @@ const CONTRACT: &str =
 
 /// The attributes of this part of the contract that have a default: `name` TYPE [default].
 fn defaults(part: &str) -> Vec<(&'static str, Value)> {
-    let from = CONTRACT.split_once(part).unwrap_or_else(|| panic!("the contract has no {part:?}")).1;
-    let text = from.split("\n### ").next().unwrap();
+    let text = CONTRACT.split_once(part).expect(part).1.split("\n### ").next().unwrap();
     let words: Vec<&str> = text.split('`').collect();
     let of = |pair: &[&'static str]| {
         let (name, behind) = (pair[0], pair[1]);
@@ -69,12 +68,10 @@ fn check_within<R: Readable + Serialize>(
 
 /// The map of this name in the row; without a name the row.
 fn inside<'a>(row: &'a mut Item, map: Option<&str>) -> &'a mut Item {
-    match map {
-        Some(map) => match row.entry(map.to_owned()).or_insert_with(|| AttributeValue::M(Item::new())) {
-            AttributeValue::M(inside) => inside,
-            other => panic!("{map} is no map: {other:?}"),
-        },
-        None => row,
+    let Some(map) = map else { return row };
+    match row.entry(map.to_owned()).or_insert_with(|| AttributeValue::M(Item::new())) {
+        AttributeValue::M(inside) => inside,
+        other => panic!("{other:?}"),
     }
 }
 
