@@ -13,7 +13,7 @@ that one of its users ignores is seen, in whatever way to deploy, and nothing ca
 
 `mistakes.py` proves that it finds mistakes.
 
-It does not talk to AWS. `tests/src/permitted/mod.rs` runs the functions with exactly the policies of the template. Two things
+It does not talk to AWS. `tests/src/callers/permitted/mod.rs` runs the functions with exactly the policies of the template. Two things
 only a deployment can show: whether AWS reads the policies as that test does, and whether the account's limits are high
 enough.
 """

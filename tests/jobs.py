@@ -283,7 +283,7 @@ JOBS = [python_with_arguments, a_pipeline_of_a_shell, standard_input, an_exit_co
 
 def main():
     names = sys.argv[1:]
-    policy = (ROOT / "cli/src/local/policy.toml").read_text()
+    policy = (ROOT / "local/system/policy.toml").read_text()
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "policy.toml").write_text(policy + GPU_SIZE)
         with Local("--tick-s", "1", "--policy", f"{folder}/policy.toml") as local:

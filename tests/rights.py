@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Jobs with a role and with secrets on a `nodekeeper local`: what boto3 gets in a job, and what nobody else gets.
 
-The service that gives the credentials is tried with each wrong question in `tests/src/rights.rs`, and against moto's STS.
+The service that gives the credentials is tried with each wrong question in `tests/src/callers/rights.rs`, and against moto's STS.
 """
 
 import concurrent.futures

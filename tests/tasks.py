@@ -89,7 +89,7 @@ class Bench:
         self.local, self.directory = local, pathlib.Path(directory)
         line = lambda n: json.dumps({"name": f"part-{n}", "command": ["sh", "-c", f"echo {n}"]})
         (self.directory / "jobs.jsonl").write_text("".join(f"{line(n)}\n" for n in range(200)), encoding="utf-8")
-        policy = (ROOT / "cli/src/local/policy.toml").read_text(encoding="utf-8")
+        policy = (ROOT / "local/system/policy.toml").read_text(encoding="utf-8")
         (self.directory / "policy.toml").write_text(policy.replace("max = 6", "max = 9"), encoding="utf-8")
         contexts = f'[context.lab]\ncluster = "lab"\nregion = "local-1"\nendpoint = "{local.dynamo}"\n'
         (self.directory / "config.toml").write_text(contexts, encoding="utf-8")

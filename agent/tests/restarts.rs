@@ -2,8 +2,8 @@
 
 use crate::common::{TestNode, alloc_id, copy_program, is_alive, order};
 use model::ClientStatus;
-use nodekeeper_agent::alloc_dir::{AllocDir, AllocTask, StartRecord};
 use nodekeeper_agent::runtime::RuntimeKind;
+use nodekeeper_agent::work::alloc_dir::{AllocDir, AllocTask, StartRecord};
 use serde_json::json;
 use std::time::Duration;
 

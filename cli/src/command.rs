@@ -1,11 +1,13 @@
 //! The commands of an operator, and the function that runs each.
 //!
-//! Does not: contain a command. `commands`, `top` and `web` do.
+//! Does not: contain a command. `commands` and `web` do.
 
-use crate::commands::{
-    advise, cancel, cost, demand, exec, fetch, handles, history, init, job, job_file, jobs, logs, nodes, plan, policy,
-    run, sizes, status, submit, teardown, watch,
-};
+use crate::commands::operate::{cancel, demand, exec, handles};
+use crate::commands::output::{fetch, logs};
+use crate::commands::set_up::{init, policy, sizes, teardown};
+use crate::commands::show::{advise, cost, history, job, jobs, nodes, plan, status};
+use crate::commands::submit::{self, job_file};
+use crate::commands::watch;
 use crate::console::{Context, Outcome};
 use crate::web;
 use clap::Subcommand;
@@ -23,7 +25,7 @@ pub enum Command {
     /// Submit a job and print its id
     Submit(Box<submit::SubmitArgs>),
     /// Submit a job, print its output as it comes, and exit with its exit code
-    Run(Box<run::RunArgs>),
+    Run(Box<submit::run::RunArgs>),
     /// List jobs
     Jobs(jobs::JobsArgs),
     /// Show a job, its allocs, and why the job waits
@@ -88,7 +90,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
             None => submit::run(context, &args).await,
         },
         Command::Sizes(args) => sizes::run(context, &args).await,
-        Command::Run(args) => run::run(context, &args).await,
+        Command::Run(args) => submit::run::run(context, &args).await,
         Command::Jobs(args) => jobs::list(context, &args, watch::pause).await,
         Command::Job(args) => job::show(context, &args).await.map(done),
         Command::Logs(args) => logs::logs(context, &args).await,

@@ -12,6 +12,7 @@ pub mod console;
 pub mod contexts;
 pub mod hidden_env;
 #[cfg(feature = "local")]
+#[path = "../../local/system/mod.rs"]
 pub mod local;
 pub mod no_cluster;
 mod running;

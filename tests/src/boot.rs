@@ -3,8 +3,8 @@
 //! The user data come from poll-and-scale. The instance metadata, the agent's file and heartbeat-ingest are in another
 //! network namespace, at the addresses that an instance sees. Needs root.
 
-use crate::node::http;
 use crate::second_opinions::root;
+use crate::world::node::http;
 use crate::world::{World, quick_policy};
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};

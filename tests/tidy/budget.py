@@ -22,7 +22,7 @@ MOST_SHOWN = 6
 HEAD = {
     BUDGETS: """\
 # What each room may weigh: lines of code, and their characters without indentation. Blank lines, comments and tests do not count.
-# `local` is what no deployed program contains: cli/src/local, the stand-ins, and what only tests compile.
+# `local` is what no deployed program contains: local/system, the stand-ins, and what only tests compile.
 # A commit that makes a room heavier raises the number, and says why in a new line of `why`: python tests/tidy --set ROOM 'REASON'.
 # A room that has become lighter: python tests/tidy --lower.
 """,

@@ -22,9 +22,9 @@ STATEMENT = re.compile(r"_?(is|are|has|have|may|can|was|must|holds)(_|$)")
 # Whoever reads `reason = "…"` must learn something.
 REASON_WORDS = 3
 # Where each file and folder is made with a mode, because jobs are other users of the machine (SECURITY.md#files).
-WITH_MODES = ("agent/src/", "cli/src/local/")
+WITH_MODES = ("agent/src/", "local/system/")
 # What is made there for others: the kernel's files, the job's own, what `--dir` names.
-FOR_OTHERS = ("agent/src/isolation/cgroup.rs", "agent/src/isolation/helper.rs", "agent/src/job_files/inputs.rs", "cli/src/local/demo/work.rs")
+FOR_OTHERS = ("agent/src/isolation/cgroup.rs", "agent/src/isolation/helper.rs", "agent/src/job_files/inputs.rs", "local/system/demo/work.rs")
 BY_UMASK = re.compile(r"\b(fs::write|fs::create_dir(_all)?|File::create)$")
 # What git should not have.
 UNWANTED = re.compile(r"(^|/)(__pycache__|target|node_modules|\.nodekeeper)/|\.(pyc|orig|rej|swp|zip|log)$|~$")

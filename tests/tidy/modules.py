@@ -1,5 +1,6 @@
 """The modules of each crate, and which file uses which: no circles, and only the arrows that arrows.toml allows."""
 
+import os
 import re
 import tomllib
 from collections import defaultdict
@@ -103,7 +104,7 @@ def module_file(path: str, at: Path_, name: str, node: Node) -> str | None:
     given = re.search(r'path\s*=\s*"([^"]+)"', text(named)) if named and named.type == "attribute_item" else None
     folder = Path(path).parent if Path(path).name in ("lib.rs", "main.rs", "mod.rs") or not at else Path(path).with_suffix("")
     choices = [folder / given[1]] if given else [folder / f"{name}.rs", folder / name / "mod.rs"]
-    return next((str(c) for c in choices if (ROOT / c).is_file()), None)
+    return next((os.path.normpath(c) for c in choices if (ROOT / c).is_file()), None)
 
 
 def expand(node: Node, before: Path_) -> list[tuple[str, Path_]]:
@@ -213,7 +214,10 @@ def check_circles() -> Iterator[Finding]:
 
 
 def room_of(folder: str, path: str, named: set[str]) -> str:
-    """A folder directly below `src`, or a file there that arrows.toml names. The other files there are one room, `.`."""
+    """A folder directly below `src`, or a file there that arrows.toml names. The other files there are one room, `.`. What a crate takes
+    from another place (`#[path]`) is the room of that place's first folder."""
+    if not path.startswith(f"{folder}/src/"):
+        return Path(path).parts[0]
     parts = Path(path).relative_to(Path(folder) / "src").parts
     room = parts[0].removesuffix(".rs")
     return room if len(parts) > 1 or room in named else "."
@@ -224,8 +228,8 @@ def check_arrows() -> Iterator[Finding]:
     allowed = tomllib.loads(read(ARROWS))
     found: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict), {"crates": arrows_of_crates()})
     for crate, arrows in all_arrows():
-        product = [p for p in crate.modules.values() if not is_test(p) and p.startswith(f"{crate.folder}/src/")]
-        if not any(len(Path(p).relative_to(crate.folder).parts) > 2 for p in product):
+        product = [p for p in crate.modules.values() if not is_test(p) and "/benches/" not in p]
+        if not any(len(Path(p).parts) > len(Path(crate.folder).parts) + 2 for p in product):
             continue
         named = set(allowed.get(crate.folder, ()))
         for a, b in sorted((a, b) for a in product for b in arrows.get(a, ()) if b in product):

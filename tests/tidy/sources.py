@@ -21,7 +21,7 @@ KINDS = (
 )
 QUERY = Query(RUST, "\n".join(f"({kind}) @{kind}" for kind in KINDS))
 # A crate or a file that only the system on one machine has, or that only tests compile. No deployed program contains it.
-LOCAL = re.compile(r"^cli/src/local/|^cli/stand-ins/|^shared/model/src/fixtures\.rs$|^shared/store/src/defaults\.rs$")
+LOCAL = re.compile(r"^local/|^shared/model/src/fixtures\.rs$|^shared/store/src/rows/defaults\.rs$")
 
 
 class Finding(NamedTuple):

@@ -9,9 +9,9 @@
 //! Guarantees: the order of the lines is that of the output; a line that a crash cut off is not read.
 //! Does not: use the order of the lines for anything else: the results are a set.
 
-use crate::atomic_file::if_there;
-use crate::elements::frames::{BadStream, FrameReader, Said};
+use super::frames::{BadStream, FrameReader, Said};
 use crate::isolation::cgroup;
+use crate::machine::atomic_file::if_there;
 use model::EndCause;
 use model::elements::{Outcome, Told};
 use model::output::Stream;

@@ -5,11 +5,11 @@
 //! Does not: give an element a work directory of its own, or find a process that left the group of its element: that one ends with
 //! the alloc.
 
-use crate::elements::frames::{Frame, MAX_BYTES, Said};
-use crate::elements::remains::Element;
+use super::frames::{Frame, MAX_BYTES, Said};
+use super::remains::Element;
 use crate::ending::stops::{RECHECK, Step, Stops, stop_at};
-use crate::job_command::JobCommand;
-use crate::program;
+use crate::work::job_command::JobCommand;
+use crate::work::program;
 use model::elements::{Outcome, Pack};
 use model::time::Time;
 use model::wire::AllocOrder;

@@ -4,10 +4,10 @@
 //! because a later one follows from it; the exit code is that of the first process.
 //! Does not: wait. The supervisor does.
 
-use crate::alloc_dir::AllocTask;
-use crate::ending::remains::Remains;
-use crate::ending::stops::{RECHECK, Step, Stops};
-use crate::over_memory::was_killed;
+use super::remains::Remains;
+use super::stops::{RECHECK, Step, Stops};
+use crate::work::alloc_dir::AllocTask;
+use crate::work::over_memory::was_killed;
 use model::EndCause;
 use model::wire::AllocOrder;
 use std::io;

@@ -13,9 +13,9 @@
 //! cannot be halted gets its signals from its runtime, and ends with its first process.
 //! Does not: know when to send what (`stops` does).
 
-use crate::alloc_dir::AllocTask;
 use crate::isolation::cgroup;
 use crate::runtime::init::InitWatch;
+use crate::work::alloc_dir::AllocTask;
 use model::Signal;
 use nix::errno::Errno;
 use nix::sys::signal::Signal as Number;

@@ -8,7 +8,7 @@
 //! Does not: find what has left the session of the command and its environment.
 
 use crate::OWN_PROGRAM;
-use crate::capture::has_data;
+use crate::output::capture::has_data;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use process_table::{self, ProcessEntry};

@@ -3,7 +3,7 @@
 //! Guarantees: an alloc counts as running as long as its supervisor does.
 //! Does not: start or join anything.
 
-use crate::alloc_dir::{AllocDir, AllocTask, StartRecord};
+use crate::work::alloc_dir::{AllocDir, AllocTask, StartRecord};
 use anyhow::{anyhow, bail};
 use model::EndCause;
 use model::ids::AllocId;

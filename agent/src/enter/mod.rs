@@ -16,7 +16,7 @@ mod streams;
 pub use live::exit_code;
 
 use crate::OWN_PROGRAM;
-use crate::supervisor::listen_to_ignored;
+use crate::work::supervisor::listen_to_ignored;
 use caller::CallerWatch;
 use live::{Live, failed};
 use model::ids::AllocId;

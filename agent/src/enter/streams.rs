@@ -10,8 +10,8 @@
 //! settings of the caller's terminal are restored, however the command ends.
 //! Does not: look at what passes, or wait for a process that the command has left behind.
 
-use crate::capture::has_data;
 use crate::isolation::JobUser;
+use crate::output::capture::has_data;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::openpty;

@@ -8,10 +8,10 @@
 //! if one cannot be applied, the command is not run.
 //! Does not: know allocs, or wait for the command.
 
+use super::{JobUser, PrivateMounts, cgroup, keyrings};
 use crate::elements::run::{self, ElementsStart};
-use crate::isolation::{JobUser, PrivateMounts, cgroup, keyrings};
-use crate::job_command::JobCommand;
-use crate::memory_file::in_memory;
+use crate::machine::memory_file::in_memory;
+use crate::work::job_command::JobCommand;
 use model::EndCause;
 use model::time::Time;
 use model::ulimits::{Ulimit, Ulimits};

@@ -25,8 +25,8 @@ mod left;
 pub mod metadata;
 pub mod probe;
 
-use crate::atomic_file::{self, if_there};
-use crate::isolation::ids::IdRange;
+use crate::machine::atomic_file::{self, if_there};
+use ids::IdRange;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;

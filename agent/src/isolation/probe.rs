@@ -6,8 +6,8 @@
 //! Guarantees: a helper that cannot become the job's user finds nothing, which is an error.
 //! Does not: decide what follows (`guard` does).
 
-use crate::isolation::{PrivateMounts, helper, metadata};
-use crate::memory_file::as_stdin_bytes;
+use super::{PrivateMounts, helper, metadata};
+use crate::machine::memory_file::as_stdin_bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;

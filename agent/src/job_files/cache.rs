@@ -4,9 +4,9 @@
 //! that somebody copies is not removed meanwhile.
 //! Does not: survive a disk that changes what it stored: a copy is checked for its size only.
 
-use crate::atomic_file::{absent_is_fine, if_there};
-use crate::blocking::{blocking, on_files};
-use crate::client::Clock;
+use crate::contact::client::Clock;
+use crate::machine::atomic_file::{absent_is_fine, if_there};
+use crate::machine::blocking::{blocking, on_files};
 use files::{Digest, MAX_BYTES, digest_within};
 use model::files::Content;
 use s3::S3Error;

@@ -3,9 +3,9 @@
 use super::cache::{Cache, check};
 use super::room::{DiskRoom, reserve};
 use super::{JobFiles, PATIENCE, patiently};
-use crate::blocking::on_files;
 use crate::isolation::JobUser;
-use crate::obstacle::Obstacle;
+use crate::machine::blocking::on_files;
+use crate::work::obstacle::Obstacle;
 use files::{Allowance, Beneath, MAX_BYTES, unpack_within};
 use model::enums::Service;
 use model::files::{Content, Form, Inputs, Source, WORK_DIRECTORY, bytes_on_disk};

@@ -4,7 +4,7 @@
 //! the work directory, and to nothing else.
 //! Does not: lock anything: what changes between the digest and the sending is an error of the sending.
 
-use crate::obstacle::{Obstacle, is_of_the_machine};
+use crate::work::obstacle::{Obstacle, is_of_the_machine};
 use files::{
     Allowance, Choice, Digest, Found, Interest, LeftOut, MAX_BYTES, MAX_ENTRIES, Selected, digest_within, open_beneath,
     pack, walk,

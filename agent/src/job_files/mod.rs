@@ -19,10 +19,10 @@ mod room;
 
 pub use outputs::StoredSoFar;
 
-use crate::obstacle::Obstacle;
+use crate::contact::s3_access::{FilesSource, S3Access};
 use crate::rights::keys::JobRole;
-use crate::s3_access::{FilesSource, S3Access};
-use crate::supervised::{Supervised, SupervisorContext};
+use crate::work::obstacle::Obstacle;
+use crate::work::supervised::{Supervised, SupervisorContext};
 use model::wire::AllocOrder;
 use s3::{S3, S3Error};
 use std::path::PathBuf;

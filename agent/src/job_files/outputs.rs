@@ -2,8 +2,8 @@
 
 use super::made::{ArchivedOutput, Made, OutputForm, WorkDir, find, path_of, unreadable};
 use super::{JobFiles, PATIENCE, patiently};
-use crate::blocking::on_files;
-use crate::obstacle::Obstacle;
+use crate::machine::blocking::on_files;
+use crate::work::obstacle::Obstacle;
 use files::{LeftOut, MAX_BYTES, digest_within};
 use model::files::{Content, Output, StoredOutput};
 use model::stored::S3Place;

@@ -16,9 +16,9 @@
 use super::JobFiles;
 use super::made::copy;
 use super::room::DiskRoom;
-use crate::alloc_dir::AllocDir;
-use crate::atomic_file::{self, absent_is_fine};
-use crate::blocking::{blocking, on_files};
+use crate::machine::atomic_file::{self, absent_is_fine};
+use crate::machine::blocking::{blocking, on_files};
+use crate::work::alloc_dir::AllocDir;
 use files::MAX_BYTES;
 use model::StoredOutput;
 use model::files::{Content, Output};

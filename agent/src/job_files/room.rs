@@ -3,7 +3,7 @@
 //! Guarantees: what could never fit is told apart from what does not fit now; a part of the disk stays free for others.
 //! Does not: keep room for what is written later; `reserve` does, for one file.
 
-use crate::obstacle::Obstacle;
+use crate::work::obstacle::Obstacle;
 use files::ByteCount;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno;

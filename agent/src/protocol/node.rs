@@ -4,15 +4,15 @@
 //! has dropped it; a report whose fate is unknown is sent again unchanged.
 //! Does not: start or stop anything, or save itself.
 
-use crate::protocol::gpus::{Gpu, sick};
-use crate::protocol::handles::{HandleList, HandleRound, SettledHandles};
-use crate::protocol::orders::{self, Durable, LocalAlloc, OrderList};
+use super::gpus::{Gpu, sick};
+use super::handles::{HandleList, HandleRound, SettledHandles};
+use super::orders::{self, Durable, LocalAlloc, OrderList};
 use model::elements::Told;
 use model::ids::AllocId;
 use model::image::ImageDigest;
-use model::node::ServiceReach;
 use model::output::Switches;
 use model::time::Time;
+use model::wire::ServiceReach;
 use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
     HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,

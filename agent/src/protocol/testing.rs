@@ -1,8 +1,8 @@
 //! Values that the tests of several modules start from.
 
-use crate::alloc_dir::AllocTask;
-use crate::protocol::orders::Durable;
+use super::orders::Durable;
 use crate::runtime::RuntimeKind;
+use crate::work::alloc_dir::AllocTask;
 use model::ids::{AllocId, JobId, NodeId};
 use model::wire::AllocOrder;
 use model::{ClientStatus, Desired, FailurePolicy, Needs, Work};

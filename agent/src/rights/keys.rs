@@ -5,9 +5,9 @@
 //! Does not: keep credentials anywhere but in memory.
 
 use super::CredentialsSource;
-use crate::imds::credentials_in;
-use crate::obstacle::Obstacle;
+use crate::contact::imds::credentials_in;
 use crate::services::Services;
+use crate::work::obstacle::Obstacle;
 use async_trait::async_trait;
 use model::enums::Service;
 use model::error_chain::error_chain;

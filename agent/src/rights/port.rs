@@ -4,7 +4,7 @@
 //! taken it, the agent works with another port: only the jobs of the last agent cannot renew their credentials then.
 //! Does not: answer anybody.
 
-use crate::atomic_file;
+use crate::machine::atomic_file;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;

@@ -7,10 +7,10 @@
 
 use super::keys::{JobRole, PATIENCE, RETRY, Refusal, client};
 use super::{SECRETS_DIR, write_for};
-use crate::atomic_file::make_dir;
 use crate::isolation::JobUser;
-use crate::obstacle::Obstacle;
+use crate::machine::atomic_file::make_dir;
 use crate::runtime::interface::Environment;
+use crate::work::obstacle::Obstacle;
 use model::enums::Service;
 use model::error_chain::error_chain;
 use model::rights::{SecretPlace, SecretService};

@@ -8,9 +8,9 @@
 //! Source: "Container credential provider", AWS SDKs and Tools Reference Guide.
 
 use super::{PATH, TOKEN_FILE};
-use crate::alloc_dir::AllocDir;
-use crate::client::{CallError, ControlPlaneClient};
-use crate::node_state::NodeState;
+use crate::contact::client::{CallError, ControlPlaneClient};
+use crate::contact::node_state::NodeState;
+use crate::work::alloc_dir::AllocDir;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::routing::get;

@@ -7,13 +7,13 @@
 //! without capabilities, and never gets new privileges.
 //! Does not: build images, decide which are pulled or removed (`image` does), or speak to a daemon itself.
 
-use crate::isolation::JobUser;
-use crate::memory_file::{as_stdin_bytes, inherited};
-use crate::rights::{SECRETS_DIR, TOKEN_FILE};
-use crate::runtime::interface::{
+use super::interface::{
     CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, OTHER_RUNTIME, Process, Runtime,
     not_passed_on, rejected,
 };
+use crate::isolation::JobUser;
+use crate::machine::memory_file::{as_stdin_bytes, inherited};
+use crate::rights::{SECRETS_DIR, TOKEN_FILE};
 use async_trait::async_trait;
 use model::container_env::{Passing, passing};
 use model::ids::AllocId;

@@ -5,8 +5,8 @@
 //! started with another runtime are still listed and removed, if that runtime works.
 //! Does not: keep the node from other work meanwhile. Whether a node runs containers says its size, and most jobs need none.
 
-use crate::node_state::lock;
-use crate::runtime::RuntimeKind;
+use super::RuntimeKind;
+use crate::contact::node_state::lock;
 use std::io;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};

@@ -7,8 +7,8 @@
 //! Guarantees: a pid that belongs to a later process, or to another machine, is never taken for an init.
 //! Does not: see processes that a person started in the container: they are not below the init.
 
+use super::{FirstProcess, RuntimeKind};
 use crate::isolation::cgroup;
-use crate::runtime::{FirstProcess, RuntimeKind};
 use model::ids::AllocId;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};

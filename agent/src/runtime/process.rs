@@ -4,14 +4,14 @@
 //! given up (`isolation::helper`).
 //! Does not: choose the user, or the restrictions.
 
+use super::interface::{
+    CommandSpec, Environment, Invocation, OTHER_RUNTIME, Process, Runtime, not_passed_on, rejected,
+};
 use crate::elements::run::ElementsStart;
 use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, start_as};
-use crate::job_command::JobCommand;
-use crate::memory_file::as_stdin_bytes;
-use crate::runtime::interface::{
-    CommandSpec, Environment, Invocation, OTHER_RUNTIME, Process, Runtime, not_passed_on, rejected,
-};
+use crate::machine::memory_file::as_stdin_bytes;
+use crate::work::job_command::JobCommand;
 use model::EndCause;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

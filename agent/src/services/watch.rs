@@ -4,9 +4,9 @@
 //! Does not: call a service, but for that connection.
 
 use super::{LastCall, Services};
-use crate::client::Clock;
-use crate::node_state::NodeState;
-use model::node::ServiceReach;
+use crate::contact::client::Clock;
+use crate::contact::node_state::NodeState;
+use model::wire::ServiceReach;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, SystemTime};

@@ -6,8 +6,8 @@
 //! Guarantees: only the GPUs of the alloc count, and only looks while its command runs; each look counts once.
 //! Does not: see what happens between two looks; each look is about the last second.
 
-use crate::alloc_dir::AllocDir;
-use crate::atomic_file;
+use crate::machine::atomic_file;
+use crate::work::alloc_dir::AllocDir;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;

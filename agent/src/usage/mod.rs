@@ -17,9 +17,9 @@ mod text;
 
 pub(crate) use gpus::{GpuLook, GpuLooks, GpuMeter, write_gpu_looks};
 
-use crate::alloc_dir::AllocDir;
 use crate::runtime::init::InitWatch;
-use crate::scratch::MostScratch;
+use crate::work::alloc_dir::AllocDir;
+use crate::work::scratch::MostScratch;
 use container::ContainerMeter;
 use model::Usage;
 use std::path::{Path, PathBuf};

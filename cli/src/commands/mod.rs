@@ -9,46 +9,14 @@
 //! Does not: read the clock or the environment (`main.rs` does), or do the work of the functions: their next run acts on what a
 //! command wrote.
 
-pub(crate) mod advise;
 mod amounts;
-mod array_numbers;
-mod bulk;
-pub(crate) mod cancel;
-pub(crate) mod cost;
-pub(crate) mod demand;
-pub(crate) mod exec;
-pub(crate) mod fetch;
 mod filter;
-mod follow;
-mod followed;
-pub(crate) mod handles;
-pub(crate) mod history;
-pub(crate) mod init;
-mod input;
-pub(crate) mod job;
-mod job_env;
-pub(crate) mod job_file;
-mod job_files;
-mod job_line;
-pub(crate) mod jobs;
-pub(crate) mod logs;
-mod machine_options;
-pub(crate) mod nodes;
-mod offers;
-mod output_printer;
-mod output_reader;
-mod output_stream;
-pub(crate) mod plan;
-pub(crate) mod policy;
+pub(crate) mod operate;
+pub(crate) mod output;
 mod progress;
-pub(crate) mod run;
-pub(crate) mod sizes;
-pub(crate) mod status;
-mod stored_output;
-mod strict_json;
+pub(crate) mod set_up;
+pub(crate) mod show;
 pub(crate) mod submit;
-pub(crate) mod teardown;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod watch;
-mod what_if;

@@ -3,7 +3,7 @@
 //! Guarantees: text from users or nodes cannot control the terminal.
 //! Does not: know what the output means.
 
-use crate::console::tone::Tone;
+use super::tone::Tone;
 use comfy_table::{Cell, Color, Table, presets};
 use model::money::Usd;
 use model::names::is_obeyed;

@@ -5,6 +5,7 @@
 //! | `user` | asks the kernel which user has the other end of a connection |
 //! | `admission` | how many connections the owner, all others, and each other user may have |
 //! | `pace` | how long a request and its answer may take |
+//! | [`origin`] | what a browser says about the page that sends a request |
 //! | `closed` | logs which connections are closed, and whose they are |
 //!
 //! Guarantees: other users together never have more connections than their share, however many they open, so that the process
@@ -14,6 +15,7 @@
 
 mod admission;
 mod closed;
+pub mod origin;
 mod pace;
 mod user;
 

@@ -77,7 +77,7 @@ pub fn heartbeat(instance_id: &str) -> Heartbeat {
         refuses: None,
         gpus_usable: 0,
         gpus_sick: None,
-        reach: crate::node::ServiceReach::default(),
+        reach: crate::wire::ServiceReach::default(),
         uptime_ms: None,
         handles: None,
         asks: false,

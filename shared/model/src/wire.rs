@@ -9,12 +9,12 @@ use crate::batch::Batch;
 use crate::elements::Told;
 use crate::end_cause::EndCause;
 use crate::enums::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
+use crate::error_chain::short_reason;
 use crate::failure_policy::FailurePolicy;
 use crate::files::StoredOutput;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::image::{self, ImageDigest};
 use crate::needs::Needs;
-use crate::node::ServiceReach;
 use crate::output::{Switches, Then};
 use crate::stored::S3Place;
 use crate::time::Time;
@@ -143,6 +143,31 @@ pub struct Heartbeat {
 impl Heartbeat {
     pub fn is_busy(&self) -> bool {
         self.busy.unwrap_or(false)
+    }
+}
+
+/// What an agent says of the services that its jobs need.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceReach {
+    /// A service that the node cannot reach, and why: `s3: connection refused`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fails: Option<String>,
+    /// The services that it has reached lately, with commas between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reaches: Option<String>,
+}
+
+impl ServiceReach {
+    /// The same with texts that a record has room for.
+    #[must_use]
+    pub fn clipped(&self) -> Self {
+        let clip = |text: &Option<String>| text.as_deref().map(short_reason);
+        Self { fails: clip(&self.fails), reaches: clip(&self.reaches) }
+    }
+
+    /// The service that fails, and why.
+    pub(crate) fn failing(&self) -> Option<(&str, &str)> {
+        self.fails.as_deref()?.split_once(": ")
     }
 }
 

@@ -5,8 +5,9 @@
 //! Does not: decide when a part is read ([`Catalogue::due`] does), or what is bought (the plan does).
 
 use model::Market;
-use model::catalogue::{Catalogue, CatalogueRow, MAX_TYPES, Offered, Offers, Part, PartState, TypeFacts};
+use model::catalogue::{Catalogue, MAX_TYPES, Offered, Offers, Part, PartState, TypeFacts};
 use model::cloud::CloudError;
+use model::control::CatalogueRow;
 use model::control::{Control, ControlKey};
 use model::policy::{Fallback, Policy, Size};
 use model::quotas::quota_of;

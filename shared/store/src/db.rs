@@ -5,7 +5,7 @@
 //! Guarantees: a failed condition and a transaction conflict are different errors.
 //! Does not: retry; [`super::Store`] retries transaction conflicts.
 
-use crate::raw;
+use crate::rows::raw;
 use crate::tables::{Index, Table};
 use crate::write::{Cond, Item, Key, Write};
 use async_trait::async_trait;

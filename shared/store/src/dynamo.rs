@@ -5,8 +5,8 @@
 //! the same row again.
 //! Does not: decide what to read or write.
 
-use crate::answered::Answered;
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
+use crate::rows::answered::Answered;
 use crate::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
 use crate::write::{Aliases, Effect, Item, Key, Write};
 use async_trait::async_trait;

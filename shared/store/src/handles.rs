@@ -4,7 +4,7 @@
 //! Does not: decide what becomes of a handle, or change one.
 
 use crate::db::{DbError, PageKey, Query, Row};
-use crate::listed::Listed;
+use crate::rows::listed::Listed;
 use crate::rows::{handle_key, n, s};
 use crate::store::Store;
 use crate::tables::{DUE, Table};

@@ -10,23 +10,13 @@
 //! Guarantees: every write is conditional (`docs/rules.md#R3`).
 //! Does not: decide anything.
 
-mod answered;
-mod compressed;
 mod conditions;
 mod db;
-mod de;
-#[cfg(test)]
-mod defaults;
 mod dynamo;
-mod end;
 mod found;
 mod handles;
-mod job_event;
-mod json;
-mod listed;
 pub mod placing;
 mod queue;
-mod raw;
 mod rows;
 mod store;
 mod tables;
@@ -40,12 +30,12 @@ pub use conditions::{
 };
 pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict};
 pub use dynamo::{Dynamo, http_client, http_client_believing};
-pub use end::End;
 pub use found::Found;
-pub use job_event::JOB_EVENT;
-pub use json::to_json;
-pub use listed::{Listed, Unreadable};
 pub use queue::{Ended, Waiting, placed_last};
+pub use rows::end::End;
+pub use rows::job_event::JOB_EVENT;
+pub use rows::json::to_json;
+pub use rows::listed::{Listed, Unreadable};
 pub use rows::{Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, unchanged};
 pub use store::{Pulse, Store};
 pub use tables::to_json as tables_json;

@@ -7,8 +7,8 @@
 //! Does not: see more than the index does, which may be behind the table.
 
 use crate::db::{DbError, Page, PageKey, Query, Row};
-use crate::end::End;
-use crate::listed::{Listed, Unreadable};
+use crate::rows::end::End;
+use crate::rows::listed::{Listed, Unreadable};
 use crate::rows::{self, HELD, QUEUED, s};
 use crate::store::Store;
 use crate::tables::{QUEUE, Table};

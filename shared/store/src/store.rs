@@ -6,8 +6,8 @@
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
 use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict};
-use crate::json::to_json;
-use crate::listed::{Listed, Unreadable};
+use crate::rows::json::to_json;
+use crate::rows::listed::{Listed, Unreadable};
 use crate::rows::{
     self, Readable, Record, alloc_key, change, control_key, from_row, is_indexed, job_key, n, node_key, piece_key, s,
 };
@@ -194,11 +194,6 @@ impl Store {
         self.read(&job_key(job)).await
     }
 
-    /// Every live alloc; an error if one of them cannot be read. The index may be behind the table.
-    pub async fn live_allocs(&self) -> Result<Vec<AllocSummary>, DbError> {
-        self.scan(Table::Allocs, Some(LIVE)).await
-    }
-
     /// Reads one page of the jobs table, behind this job. Returns the jobs that the index of the queue does not show as it
     /// should, the rows that cannot be read, and the last job of the page if more follow.
     pub async fn jobs_not_indexed(&self, behind: Option<&str>) -> Result<(Listed<Job>, Option<String>), DbError> {
@@ -289,13 +284,6 @@ impl Store {
     pub async fn history(&self, subject: &str, limit: i32) -> Result<Vec<Event>, DbError> {
         let query = Query { newest_first: true, limit: Some(limit), ..Query::of(Table::Events, None, s(subject)) };
         self.query(&query).await.map(|listed| listed.rows)
-    }
-
-    /// Every event that can be read, in any order. Needs memory for all of them.
-    pub async fn events(&self) -> Result<Vec<Event>, DbError> {
-        let mut events = Vec::new();
-        self.each_event(|event| events.push(event)).await?;
-        Ok(events)
     }
 
     /// Gives every event that can be read to `take`, page by page, in any order. The table may be larger than the

@@ -159,7 +159,7 @@ fn nightly_restored_tables_end_no_work_that_they_know() {
 fn the_output_of_a_job_is_printed_as_it_comes_and_whole_afterwards() {
     use std::io::BufRead;
     // The node stays up.
-    let policy = std::fs::read_to_string(root().join("cli/src/local/policy.toml")).unwrap();
+    let policy = std::fs::read_to_string(root().join("local/system/policy.toml")).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), policy.replace("timeout_s = 5\n", "timeout_s = 600\n")).unwrap();
     let mut local = Local::start(&["--tick-s", "1", "--policy", file.path().to_str().unwrap()]);

@@ -60,7 +60,7 @@ fn a_port_that_is_taken_is_one_line_that_names_the_option() {
 
 /// The policy of `nodekeeper local`, with commands for the first boot. Returns the path of its file.
 fn with_user_data(dir: &Path, user_data: &str) -> String {
-    let policy = std::fs::read_to_string(crate::second_opinions::root().join("cli/src/local/policy.toml")).unwrap();
+    let policy = std::fs::read_to_string(crate::second_opinions::root().join("local/system/policy.toml")).unwrap();
     let policy = policy.replace("[launch]\n", &format!("[launch]\nuser_data = '''\n{user_data}\n'''\n"));
     assert!(policy.contains(user_data));
     let path = dir.join("policy.toml");

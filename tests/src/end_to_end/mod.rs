@@ -1,11 +1,11 @@
-//! The built programs, run as users run them: the demonstration, cargo-lambda, bad starts, Ctrl-C. Each wait polls and
+//! The built programs, run as users run them: cargo-lambda, bad starts, Ctrl-C. Each wait polls and
 //! has a deadline.
 
 mod drills;
 mod first_contact;
 mod stored_outputs;
 
-use crate::example_events;
+use crate::callers::example_events;
 use crate::second_opinions::{free_port, python_tool, root, wait_for_port};
 use model::functions::FUNCTIONS;
 use nix::sys::signal::{Signal, kill};
@@ -110,21 +110,6 @@ pub fn text(output: &Output) -> String {
 fn json(local: &Local, args: &[&str]) -> Value {
     let output = local.nodekeeper(args);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", text(&output)))
-}
-
-#[test]
-fn the_demonstration_does_real_work_and_leaves_nothing() {
-    let directory = tempfile::Builder::new().prefix("nodekeeper-demo-").tempdir().unwrap();
-    let output = Command::new(program("nodekeeper"))
-        .args(["local", "--demo", "--no-build", "--port", "0", "--dir"])
-        .arg(directory.path())
-        .output()
-        .unwrap();
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("checks passed") && !said.contains("FAILED"), "{said}");
-    let mark = directory.path().to_string_lossy().into_owned();
-    assert_eq!(processes_of(&mark), Vec::<String>::new());
 }
 
 /// With signed requests, the function URLs refuse a stranger before any function runs, and a job runs from its

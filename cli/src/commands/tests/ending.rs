@@ -1,7 +1,7 @@
 //! `teardown`.
 
 use super::*;
-use crate::commands::teardown::{TeardownArgs, wait};
+use crate::commands::set_up::teardown::{TeardownArgs, wait};
 use model::cloud::InstanceState;
 use std::sync::atomic::{AtomicI64, Ordering};
 

@@ -1,7 +1,7 @@
 //! Jobs and nodes by parts of their ids and by names; filters; `--watch`.
 
 use super::*;
-use crate::commands::{jobs, nodes, status};
+use crate::commands::show::{jobs, nodes, status};
 use model::JobSpec;
 use model::ids::Ulid;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
 //! `logs`, and the output of `run`: from a node, from the row of the alloc, or missing.
 
 use super::*;
-use crate::commands::output_stream::MISSING;
-use crate::commands::run::run_with;
+use crate::commands::output::output_stream::MISSING;
+use crate::commands::submit::run::run_with;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::elements::{Pack, Told};

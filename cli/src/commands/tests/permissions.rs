@@ -4,8 +4,8 @@
 //! Everybody may read every table; readers without the environments of jobs. So the file lists only the other calls.
 
 use super::*;
-use crate::commands::demand::DemandCommand;
-use crate::commands::policy::PolicyCommand;
+use crate::commands::operate::demand::DemandCommand;
+use crate::commands::set_up::policy::PolicyCommand;
 use model::catalogue::Offers;
 use model::{StoredOutput, Work};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! What says nothing, or two things, is refused before anything is read: as an option and in a line of a file, by the same judge.
 
 use super::*;
-use crate::commands::job_line::about_fields;
+use crate::commands::submit::job_line::about_fields;
 
 const DIGEST: &str = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
 

@@ -1,7 +1,7 @@
 //! `run`, and `submit --wait`.
 
 use super::*;
-use crate::commands::run::{Heard, run_with};
+use crate::commands::submit::run::{Heard, run_with};
 use model::ids::AllocId;
 use model::{EndCause, JobSet};
 use tokio::sync::mpsc::unbounded_channel;

@@ -3,7 +3,7 @@
 use super::output::{FakeNode, ended, long, readers, tail_of};
 use super::output_store::{client, nothing};
 use super::*;
-use crate::commands::output_stream::MISSING;
+use crate::commands::output::output_stream::MISSING;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};

@@ -4,6 +4,7 @@
 //! Does not: say when a limit begins or grows (`limits` does), or when a brake holds (`brake` does).
 
 use super::key::ControlKey;
+use crate::catalogue::Catalogue;
 use crate::enums::BrakeKind;
 use crate::ids::JobId;
 use crate::machine::{Capacity, MachineNeed};
@@ -435,5 +436,28 @@ impl IngestSummary {
         // A note that a wrong clock dated in the far future is replaced at once.
         let due = last.is_none_or(|at| now.since(at) >= gap || at.since(now) > LONGEST_AHEAD);
         due.then(|| Self(EntryRow { since_at: Some(now), before_at: last, count: Some(count), ..self.0.clone() }))
+    }
+}
+
+/// The catalogue in the control table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CatalogueRow {
+    /// `catalogue`.
+    pub key: String,
+    /// Raised by every write.
+    pub version: Version,
+    /// The catalogue as JSON. One text is read faster than thousands of attributes.
+    pub document: String,
+}
+
+impl CatalogueRow {
+    /// A row with this catalogue, never written.
+    pub fn new(catalogue: &Catalogue) -> Self {
+        let document = serde_json::to_string(catalogue).unwrap_or_default();
+        Self { key: ControlKey::Catalogue.to_string(), version: Version::UNWRITTEN, document }
+    }
+
+    pub fn catalogue(&self) -> Result<Catalogue, serde_json::Error> {
+        serde_json::from_str(&self.document)
     }
 }

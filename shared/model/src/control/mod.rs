@@ -4,19 +4,21 @@
 //! Does not: hold anything that correctness depends on, except the policy. Entries only avoid useless
 //! attempts: they end by themselves, and if one is lost, an attempt is repeated.
 
+pub mod announced;
+pub mod brake;
 mod demand_set;
 mod entries;
 pub(crate) mod key;
 
 pub use demand_set::WantedSet;
 pub use entries::{
-    AfterPlace, BrakeEntry, BrakePart, DemandNeed, DemandSet, Entry, EntryChange, EntryRow, FailedStarts,
+    AfterPlace, BrakeEntry, BrakePart, CatalogueRow, DemandNeed, DemandSet, Entry, EntryChange, EntryRow, FailedStarts,
     IngestSummary, JobsPlace, LastRun, QueuePlace, Release, Shortage,
 };
 pub use key::ControlKey;
 
 use crate::announced::AnnouncedRow;
-use crate::catalogue::{Catalogue, CatalogueRow};
+use crate::catalogue::Catalogue;
 use crate::enums::BrakeKind;
 use crate::node::{LONGEST_AHEAD, Offering, Version};
 use crate::policy::Policy;

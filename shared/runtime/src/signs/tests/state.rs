@@ -2,18 +2,19 @@
 
 use crate::signs::facts::example;
 use crate::signs::{BadRow, Facts, Level, Next};
-use model::catalogue::{Catalogue, CatalogueRow, Offered, Part, Subnet, TypeFacts};
+use model::catalogue::{Catalogue, Offered, Part, Subnet, TypeFacts};
 use model::cloud::CloudError;
+use model::control::CatalogueRow;
 use model::control::{Control, ControlKey, EntryRow, Found, PolicyRow, RunRow, Tally};
 use model::events::{Event, Subject};
 use model::explain::Explanation;
 use model::fixtures::{self, at, job, ready};
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
-use model::node::ServiceReach;
 use model::policy::{Policy, example_json};
 use model::quotas::quota_of;
 use model::rng::Rng;
 use model::time::Span;
+use model::wire::ServiceReach;
 use model::{
     ActionName, AllocSummary, Arch, Handle, JobState, JobSummary, Market, NodeRecord, NodeState, NodeStatus, Usd,
     Version, functions,

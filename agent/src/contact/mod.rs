@@ -1,0 +1,11 @@
+//! How the node reaches the control plane, AWS and the services of its machine.
+
+pub mod backoff;
+pub(crate) mod binding;
+pub mod client;
+pub mod control;
+pub mod imds;
+pub mod node_state;
+pub mod role_keys;
+pub mod s3_access;
+pub mod signer;

@@ -1,0 +1,134 @@
+//! The state of the node that all loops of the agent share.
+//!
+//! Guarantees: a change made through [`NodeState::update`] is on disk before any loop sees it.
+//! Does not: know the control plane, or processes.
+
+use super::client::CallError;
+use crate::machine::data_dir::DataDir;
+use crate::protocol::{Durable, Node};
+use model::wire::WantedOutput;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The node, its data directory, and the wake-ups between the loops.
+#[derive(Debug)]
+pub struct NodeState {
+    node: Mutex<Node>,
+    data_dir: DataDir,
+    /// Whether the last attempt to save failed.
+    save_failed: AtomicBool,
+    last_answer_at: Mutex<Instant>,
+    /// The output that readers want, by the last answer.
+    wanted: Mutex<Vec<WantedOutput>>,
+    /// Wakes the loop of output: the last answer names readers.
+    pub wanted_changed: Notify,
+    /// Wakes the loop of heartbeats: send one now.
+    pub heartbeat_now: Notify,
+    /// Wakes the loop of heartbeats: there may be an alloc to report.
+    pub allocs_changed: Notify,
+    /// Wakes the loop of handle reports: send one soon.
+    pub handles_changed: Notify,
+    /// Wakes the loop that stores outputs: an alloc has ended, or the instance will.
+    pub store_now: Notify,
+}
+
+impl NodeState {
+    pub fn new(node: Node, data_dir: DataDir) -> Self {
+        Self {
+            node: Mutex::new(node),
+            data_dir,
+            save_failed: AtomicBool::new(false),
+            last_answer_at: Mutex::new(Instant::now()),
+            wanted: Mutex::default(),
+            wanted_changed: Notify::new(),
+            heartbeat_now: Notify::new(),
+            allocs_changed: Notify::new(),
+            handles_changed: Notify::new(),
+            store_now: Notify::new(),
+        }
+    }
+
+    pub fn read<T>(&self, read: impl FnOnce(&Node) -> T) -> T {
+        read(&lock(&self.node))
+    }
+
+    /// Changes the node: first on disk, then in memory. If the change cannot be saved, nothing changes.
+    pub fn update<T>(&self, change: impl FnOnce(&mut Node) -> T) -> anyhow::Result<T> {
+        let mut node = lock(&self.node);
+        let mut next = node.clone();
+        let result = change(&mut next);
+        if next.durable != node.durable {
+            self.save(&next.durable)?;
+        }
+        *node = next;
+        Ok(result)
+    }
+
+    /// Like `update`, for a caller that cannot handle a failure: logs the failure, and returns `None`.
+    pub fn update_or_log<T>(&self, change: impl FnOnce(&mut Node) -> T) -> Option<T> {
+        self.update(change).inspect_err(|error| tracing::error!(%error, "cannot save the state of the node")).ok()
+    }
+
+    /// Stops all allocs on the agent's own decision, and returns how many were not stopping before. The allocs stop
+    /// even if this decision cannot be saved, because an agent that starts again would decide the same.
+    pub fn stop_all(&self, why: &str) -> usize {
+        let mut node = lock(&self.node);
+        let stopped = node.stop_all(why);
+        if stopped > 0
+            && let Err(error) = self.save(&node.durable)
+        {
+            tracing::error!(%error, "cannot save that all work stops: stopping it all the same");
+        }
+        stopped
+    }
+
+    fn save(&self, durable: &Durable) -> anyhow::Result<()> {
+        let saved = self.data_dir.save(durable);
+        self.save_failed.store(saved.is_err(), Ordering::Relaxed);
+        saved
+    }
+
+    /// Checks whether new orders can be saved. If the last attempt to save failed, saves again.
+    pub fn check_saving(&self) -> anyhow::Result<()> {
+        if self.save_failed.load(Ordering::Relaxed) { self.save(&lock(&self.node).durable) } else { Ok(()) }
+    }
+
+    pub fn want(&self, wanted: Vec<WantedOutput>) {
+        let any = !wanted.is_empty();
+        *lock(&self.wanted) = wanted;
+        if any {
+            self.wanted_changed.notify_one();
+        }
+    }
+
+    pub fn wanted(&self) -> Vec<WantedOutput> {
+        lock(&self.wanted).clone()
+    }
+
+    /// Notes that this reader wants no more.
+    pub fn no_longer_wanted(&self, follow_id: &str) {
+        lock(&self.wanted).retain(|wanted| wanted.follow_id != follow_id);
+    }
+
+    pub fn answered(&self) {
+        *lock(&self.last_answer_at) = Instant::now();
+    }
+
+    pub fn last_answer_at(&self) -> Instant {
+        *lock(&self.last_answer_at)
+    }
+}
+
+/// A change that cannot be saved counts as a failed call.
+impl From<anyhow::Error> for CallError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
+/// Ignores poisoning, because a holder that panicked left a valid value.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

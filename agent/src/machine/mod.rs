@@ -1,0 +1,11 @@
+//! The machine itself: what it has, whether it can take work, and its files.
+
+pub mod atomic_file;
+pub(crate) mod blocking;
+pub mod busy;
+pub mod data_dir;
+pub mod fitness;
+pub mod gpus;
+pub mod guard;
+pub mod memory_file;
+pub mod watch;

@@ -1,0 +1,41 @@
+//! The loops that watch the machine itself: interruptions announced by EC2, and other work.
+//!
+//! Guarantees: a change is told to the control plane at once, with an extra heartbeat.
+//! Does not: act on a change; the control plane decides.
+
+use super::busy;
+use crate::contact::imds::{self, Imds};
+use crate::contact::node_state::NodeState;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Asks EC2 again and again whether it will interrupt the instance. Without `imds` this waits for ever.
+pub async fn interruption(state: &NodeState, imds: Option<Imds>) {
+    let Some(imds) = imds else { return std::future::pending().await };
+    loop {
+        // Without an answer nothing is known, and the next round asks again.
+        if let Ok(Some(at)) = imds.interrupt_at().await
+            && state.read(|n| n.interrupt_at) != Some(at)
+        {
+            tracing::warn!(interrupt_at = %at, "EC2 will interrupt this instance");
+            if state.update_or_log(|n| n.interrupt_at = Some(at)).is_some() {
+                state.heartbeat_now.notify_one();
+                // What its jobs have printed must not end with it.
+                state.store_now.notify_one();
+            }
+        }
+        sleep(imds::POLL_INTERVAL).await;
+    }
+}
+
+/// Asks the busy check again and again whether other work keeps the node busy. Without `command` this waits for ever.
+pub async fn other_work(state: &NodeState, command: Option<&str>, interval: Duration) {
+    let Some(command) = command else { return std::future::pending().await };
+    loop {
+        let busy = Some(busy::check(command).await);
+        if state.read(|n| n.busy) != busy && state.update_or_log(|n| n.busy = busy).is_some() {
+            state.heartbeat_now.notify_one();
+        }
+        sleep(interval).await;
+    }
+}

@@ -1,0 +1,120 @@
+//! The loop that compares orders with this machine: reads the state of allocs, and starts and stops them.
+//!
+//! Guarantees: every round looks again; a step that failed is tried again in the next round.
+//! Does not: call the control plane; it wakes the loops that do.
+
+use super::runner::Runner;
+use crate::contact::node_state::NodeState;
+use crate::machine::guard;
+use crate::protocol::{Node, Progress, Seen, Work};
+use model::ids::AllocId;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// The time between two rounds.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// The time beyond its kill timeout that an alloc may take to end, when all allocs must end.
+const STOP_ALL_GRACE: Duration = Duration::from_secs(10);
+
+/// Runs rounds without end. Stops all work if the control plane has not answered for longer than `stop_after`.
+pub async fn run(state: &NodeState, runner: &mut Runner, stop_after: Option<Duration>) {
+    loop {
+        run_once(state, runner).await;
+        if let Some(limit) = stop_after
+            && state.last_answer_at().elapsed() > limit
+        {
+            let why = format!("stopped: no answer from the control plane for {} s", limit.as_secs_f64());
+            let allocs = state.stop_all(&why);
+            if allocs > 0 {
+                tracing::error!(allocs, "{why}");
+            }
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+pub async fn run_once(state: &NodeState, runner: &mut Runner) {
+    for id in state.read(Node::unfinished) {
+        match runner.observe(id).await {
+            Ok(seen) => {
+                let is_running = seen == Seen::Running;
+                let reader = &mut runner.progress;
+                let progress = state.read(|n| {
+                    let alloc = n.durable.allocs.get(&id).filter(|_| is_running)?;
+                    reader.look(&alloc.order, Instant::now())
+                });
+                apply(state, id, seen);
+                tell(state, id, progress);
+            }
+            Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
+        }
+    }
+    // This comes before the stops, so that allocs that end now store their partial outputs.
+    for id in state.read(Node::leaving) {
+        if let Err(error) = runner.dir(id).leave() {
+            tracing::warn!(alloc_id = %id, %error, "the partial outputs of the alloc are not stored");
+        }
+    }
+    guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
+    runner.know(state.read(|n| n.gpus.clone()));
+    let refuses = state.read(|n| n.refuses.told().map(str::to_owned));
+    for work in state.read(Node::work) {
+        match work {
+            Work::Run(order) => runner.start(&order, refuses.as_deref()),
+            Work::Stop(order, why) => runner.stop(&order, &why),
+        }
+    }
+    // A start that has just failed may say something about the node. The node must know that before it gets more work.
+    guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
+    runner.forget_all_but(|id| state.read(|n| n.durable.allocs.contains_key(&id)));
+}
+
+fn apply(state: &NodeState, id: AllocId, seen: Seen) {
+    if state.read(|n| *n.seen(id) == seen) {
+        return;
+    }
+    let ended = matches!(seen, Seen::Ended(_));
+    if state.update_or_log(|n| n.observe(id, seen)).is_some() {
+        state.allocs_changed.notify_one();
+    }
+    if ended {
+        tracing::info!(alloc_id = %id, "the alloc ended");
+        state.handles_changed.notify_one();
+        state.store_now.notify_one();
+    }
+}
+
+/// Notes the progress of an alloc, for the next report.
+fn tell(state: &NodeState, id: AllocId, progress: Option<Progress>) {
+    let Some(progress) = progress.filter(|progress| state.read(|n| n.has_news(id, progress))) else { return };
+    if state.update_or_log(|n| n.observe_progress(id, progress)).is_some() {
+        state.allocs_changed.notify_one();
+    }
+}
+
+/// Stops every alloc and waits until all have ended. Each gets TERM, and KILL after its kill timeout.
+pub async fn stop_everything(state: &NodeState, runner: &mut Runner, why: &str) {
+    state.stop_all(why);
+    let longest = state.read(|n| n.durable.allocs.values().map(|a| a.order.failure_policy.stop_time().as_ms()).max());
+    let longest = Duration::from_millis(u64::try_from(longest.unwrap_or(0)).unwrap_or(0).min(86_400_000));
+    let deadline = Instant::now()
+        + longest
+        + runner.settings().containers.known().iter().map(|runtime| runtime.end_grace()).max().unwrap_or_default()
+        + STOP_ALL_GRACE;
+    loop {
+        run_once(state, runner).await;
+        let left = state.read(Node::unfinished);
+        if left.is_empty() {
+            return;
+        }
+        if Instant::now() > deadline {
+            tracing::error!(left = left.len(), "these allocs do not end in time: killing them");
+            for id in left {
+                runner.kill(id).await;
+            }
+            return;
+        }
+        sleep(INTERVAL / 4).await;
+    }
+}

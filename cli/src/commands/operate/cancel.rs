@@ -1,0 +1,146 @@
+//! `cancel`: ends jobs.
+//!
+//! Guarantees: jobs that are not named one by one are shown before they are cancelled, and the person is asked. Exactly the shown
+//! jobs are cancelled, in the order of the queue, so that none of the others is placed meanwhile. An error with one job does not
+//! stop the others.
+//! Does not: stop allocs. The next run stops the allocs of a cancelled job.
+
+use crate::changes::operate::retention;
+use crate::changes::{cancel_together, cancelled_line};
+use crate::commands::filter::Filter;
+use crate::console::show::{self, Rows, or_blank, when};
+use crate::console::{Cluster, Context, Outcome, Usage, is_yes};
+use crate::view::find::{Finder, short};
+use clap::Args;
+use futures::stream::{self, StreamExt};
+use model::ids::JobId;
+use model::{JobState, JobSummary};
+use std::collections::BTreeSet;
+use store::Waiting;
+use store::transactions::JOBS_TOGETHER;
+
+/// How many transactions run at the same time.
+const AT_ONCE: usize = 8;
+/// How many jobs are listed before the question.
+const LISTED: usize = 20;
+
+#[derive(Args, Clone, Debug)]
+pub struct CancelArgs {
+    /// The jobs' ids, parts of them, or their names. The name of an array stands for all its jobs, and NAME[3] for number 3
+    #[arg(value_name = "JOB")]
+    jobs: Vec<String>,
+    /// Every job that has not ended
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    filter: Filter,
+    /// Do not ask before jobs are cancelled that are not named one by one
+    #[arg(long, short = 'y')]
+    yes: bool,
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<Outcome> {
+    let is_named = !args.jobs.is_empty();
+    let by_filter = args.all || !args.filter.is_empty();
+    if is_named == by_filter {
+        let message = if is_named {
+            "name jobs, or describe them (--name, --state, --since, --all), not both"
+        } else {
+            "say which jobs: their ids or names, --name, --state, --since or --all"
+        };
+        return Err(Usage(message.to_owned()).into());
+    }
+    if !args.filter.wants_live() {
+        let message = "jobs that have ended cannot be cancelled: give --state queued, placing, placed or regrouping";
+        return Err(Usage(message.to_owned()).into());
+    }
+    let cluster = context.cluster().await?;
+    let keep = retention(&cluster).await?;
+    let (ids, mut all) = if is_named {
+        named(context, &cluster, &args.jobs).await?
+    } else {
+        let Some(ids) = described(context, &cluster, args).await? else { return Ok(Outcome::Failed) };
+        (ids, true)
+    };
+    let clock = std::sync::Arc::clone(&context.clock);
+    // The order is that in which they were given, or that of the queue.
+    let chunks = ids.chunks(JOBS_TOGETHER);
+    let cancelling: Vec<_> = chunks.map(|ids| cancel_together(&cluster, ids, keep, &clock)).collect();
+    let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE).flat_map(stream::iter);
+    while let Some((id, result)) = cancelled.next().await {
+        match result {
+            Ok(Ok(job)) => writeln!(context.out, "{}", cancelled_line(&job))?,
+            Ok(Err(JobState::Cancelled)) => writeln!(context.out, "{id} was cancelled already")?,
+            Ok(Err(state)) => {
+                // A job of a filter may have ended while the person read the list. That is no failure.
+                all &= by_filter;
+                writeln!(context.err, "nodekeeper: job {id} cannot be cancelled: it has ended already ({state})")?;
+            }
+            Err(e) => {
+                all = false;
+                writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
+            }
+        }
+    }
+    Ok(Outcome::done_if(all))
+}
+
+/// The jobs with these ids or names, and whether every one was found.
+async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -> anyhow::Result<(Vec<JobId>, bool)> {
+    let (mut ids, mut known, mut all) = (Vec::new(), BTreeSet::new(), true);
+    let finder = Finder::new(cluster);
+    for text in given {
+        let found = match finder.jobs(text).await {
+            Ok(one) if one.len() == 1 => Ok(one),
+            // What of an array has ended needs no word, unless all of it has.
+            Ok(array) => not_ended(cluster, text, array).await,
+            Err(e) => Err(e),
+        };
+        match found {
+            Ok(found) => ids.extend(found.into_iter().filter(|id| known.insert(*id))),
+            Err(e) => {
+                all = false;
+                writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
+            }
+        }
+    }
+    Ok((ids, all))
+}
+
+async fn not_ended(cluster: &Cluster, text: &str, array: Vec<JobId>) -> anyhow::Result<Vec<JobId>> {
+    let mut left = cluster.store.jobs_of(array).await?.all()?;
+    left.retain(|job| !job.summary.state.is_ended());
+    anyhow::ensure!(!left.is_empty(), "all jobs of the array {} have ended already", show::one_line(text));
+    Ok(left.iter().map(|job| job.summary.job_id).collect())
+}
+
+/// The jobs that fit the filter, if the person agrees.
+async fn described(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &CancelArgs,
+) -> anyhow::Result<Option<Vec<JobId>>> {
+    let now = context.now();
+    let Waiting { mut jobs, unreadable, .. } = cluster.store.queue_listed(usize::MAX).await?;
+    show::unreadable(context.err, &unreadable)?;
+    jobs.retain(|job| args.filter.takes(job, now));
+    if jobs.is_empty() {
+        writeln!(context.out, "no job that could be cancelled is like that")?;
+        return Ok(Some(Vec::new()));
+    }
+    let row = |job: &JobSummary| {
+        [short(job.job_id), or_blank(job.name.as_ref()), job.state.to_string(), when(job.submitted_at, now)]
+    };
+    Rows::of(&["JOB", "NAME", "STATE", "SUBMITTED"], jobs.iter().take(LISTED).map(row)).print(context.err)?;
+    if jobs.len() > LISTED {
+        writeln!(context.err, "and {} more", jobs.len() - LISTED)?;
+    }
+    if !args.yes {
+        let these = if jobs.len() == 1 { "this job".to_owned() } else { format!("these {} jobs", jobs.len()) };
+        if !is_yes(&context.ask(&format!("Cancel {these}? [y/N]"))?) {
+            writeln!(context.err, "\nnothing was cancelled: answer y, or give --yes")?;
+            return Ok(None);
+        }
+    }
+    Ok(Some(jobs.iter().map(|job| job.job_id).collect()))
+}

@@ -1,0 +1,288 @@
+//! `demand`: demand sets, by which a controller says how many nodes another scheduler needs.
+//!
+//! Guarantees: the same call again changes only how long the set lasts. A write is conditional on the row as read, and with
+//! `--if-version` on the version that the caller knows. `set` refuses a set that no run could satisfy; `show` says why a set lacks
+//! nodes. Does not: launch anything. The next run of poll-and-scale does.
+
+use crate::changes::operate::{BY_OPERATOR, record_event, retried};
+use crate::commands::amounts::{gibibytes, mebibytes, seconds};
+use crate::commands::submit::machine_options::MachineOptions;
+use crate::console::show::{self, Rows, moment, one_line, or_blank};
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::{Next, next};
+use clap::{ArgGroup, Args, Subcommand};
+use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
+use model::events::Subject;
+use model::explain::SetNote;
+use model::time::{Span, Time};
+use model::{ActionName, Capacity};
+use serde_json::{Value, json};
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum DemandCommand {
+    /// Say how many nodes, or shares of nodes, are wanted for a while
+    Set(Box<SetArgs>),
+    /// Show the demand sets, and what they have
+    Show(ShowArgs),
+    /// Want nothing any more
+    Delete(DeleteArgs),
+}
+
+/// `demand set`
+#[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("what").required(true).args(["size", "vcpus"]))]
+pub struct SetArgs {
+    /// The name of the set: at most 64 letters, digits, '-', '_' and '.'
+    name: String,
+    /// How many are wanted, at most 10000; 0 for none
+    #[arg(long, value_name = "N")]
+    count: u32,
+    /// Each is a whole node of this size of the policy
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["memory", "scratch", "gpus", "instance_type", "market", "arch", "gpu_type", "gpu_memory", "require", "exclusive"])]
+    size: Option<String>,
+    /// vCPUs of each, on any node that has them
+    #[arg(long)]
+    vcpus: Option<u32>,
+    /// Memory of each: in MiB, or with a unit such as 512M or 1.5G
+    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = mebibytes)]
+    memory: u64,
+    /// Scratch space of each: in GiB, or with a unit such as 100G or 2T
+    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = gibibytes)]
+    scratch: u64,
+    /// GPUs of each
+    #[arg(long, default_value_t = 0)]
+    gpus: u32,
+    #[command(flatten)]
+    machine: MachineOptions,
+    /// Each has a node of its own
+    #[arg(long)]
+    exclusive: bool,
+    /// How long the set counts unless it is set again: from 1m to 7d
+    #[arg(long = "for", default_value = "15m", value_name = "TIME", value_parser = seconds)]
+    lasts: u64,
+    /// Change it only if it has this version; 0 if there must be no such set
+    #[arg(long, value_name = "V")]
+    if_version: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `demand show`
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// Only this set
+    name: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `demand delete`
+#[derive(Args, Clone, Debug)]
+pub struct DeleteArgs {
+    /// The name of the set
+    name: String,
+    /// Delete it only if it has this version
+    #[arg(long, value_name = "V")]
+    if_version: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<Outcome> {
+    match command {
+        DemandCommand::Set(args) => set(context, args).await,
+        DemandCommand::Show(args) => show(context, args).await,
+        DemandCommand::Delete(args) => delete(context, args).await,
+    }
+}
+
+/// A set in JSON. `has` says what it has, as the next run sees it. `is_changed` says whether a command changed it.
+fn in_json(set: &DemandSet, has: Option<&SetNote>, is_changed: Option<bool>, now: Time) -> Value {
+    show::known(json!({
+        "name": set.name(), "count": set.count(now), "need": set.need(), "version": set.revision(),
+        "until_at": set.until_at().filter(|_| set.applies(now)), "changed": is_changed,
+        "ready": has.map(|note| note.ready), "coming": has.map(|note| note.coming), "lacking": has.map(SetNote::lacking),
+        "reason": has.and_then(SetNote::lacks).map(|why| why.to_string()),
+    }))
+}
+
+impl SetArgs {
+    /// The need of each demand. One error lists all mistakes.
+    fn need(&self) -> Result<DemandNeed, Usage> {
+        let (shortest, longest) = DemandSet::LASTS;
+        let mut wrong = Vec::new();
+        if !DemandSet::is_name(&self.name) {
+            wrong.push(format!("{:?} cannot be the name of a set: 1 to 64 letters, digits, '-', '_', '.'", self.name));
+        }
+        if self.count > DemandSet::MAX_COUNT {
+            wrong.push(format!("--count must be at most {}, it is {}", DemandSet::MAX_COUNT, self.count));
+        }
+        if !(shortest..=longest).contains(&self.lasts()) {
+            wrong.push(format!("--for must be from {shortest} to {longest}"));
+        }
+        if self.vcpus == Some(0) {
+            wrong.push("--vcpus must be at least 1".to_owned());
+        }
+        wrong.extend(self.machine.need().mistakes(self.gpus));
+        if !wrong.is_empty() {
+            return Err(Usage(format!("the demand was not set: {}", wrong.join("; "))));
+        }
+        // With a size, clap allows none of the other needs.
+        let vcpus = self.vcpus.unwrap_or_default();
+        Ok(DemandNeed {
+            size: self.size.clone(),
+            capacity: Capacity { vcpus, memory_mib: self.memory, scratch_gib: self.scratch, gpus: self.gpus },
+            machine: self.machine.need(),
+            exclusive: self.exclusive,
+        })
+    }
+
+    fn lasts(&self) -> Span {
+        Span::from_s(i64::try_from(self.lasts).unwrap_or(i64::MAX / 1000))
+    }
+}
+
+async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Outcome> {
+    let (need, now) = (args.need()?, context.now());
+    let what = format!("{} of {}, {BY_OPERATOR}", args.count, needs(&need));
+    let set = async |cluster: &Cluster, before: &DemandSet| {
+        check(cluster, before, &need, args.count, now).await?;
+        Ok(Some(before.wanted(need.clone(), args.count, now + args.lasts(), now)))
+    };
+    change(context, (&args.name, args.if_version, args.json), &what, set).await
+}
+
+/// Changes a set as `becomes` says, and prints the result.
+async fn change(
+    context: &mut Context<'_>,
+    (name, version, is_json): (&str, Option<u64>, bool),
+    what: &str,
+    becomes: impl AsyncFn(&Cluster, &DemandSet) -> anyhow::Result<Option<DemandSet>>,
+) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let key = ControlKey::Demand(name.to_owned());
+    let (before, after) = retried(async || {
+        let before: DemandSet = cluster.store.entry(&key).await?;
+        as_known(&before, version, now)?;
+        let after = match becomes(&cluster, &before).await? {
+            Some(after) => cluster.store.write_entry(&before, &after).await?,
+            None => before.clone(),
+        };
+        Ok((before, after))
+    })
+    .await?;
+    let changed = after.revision() != before.revision();
+    if changed {
+        let what = format!("{name}: {what}");
+        record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, now).await?;
+    }
+    if is_json {
+        show::json(context.out, &in_json(&after, None, Some(changed), now))?;
+    } else if after.applies(now) {
+        let until = after.until_at().map(|at| moment(at, now)).unwrap_or_default();
+        let (count, version) = (after.count(now), after.revision());
+        let needs = after.need().map(needs).unwrap_or_default();
+        let how = if changed { "is set to" } else { "is still" };
+        writeln!(context.out, "demand set {name} {how} {count} of {needs} until {until}, version {version}")?;
+    } else if changed {
+        writeln!(context.out, "demand set {name} is deleted")?;
+    } else {
+        writeln!(context.out, "there is no demand set {name}")?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Refuses the change if the set has another version than the caller knows.
+fn as_known(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<()> {
+    let is = if set.applies(now) { set.revision() } else { 0 };
+    match version {
+        Some(known) if known != is => anyhow::bail!(
+            "nothing was changed: demand set {} has version {is}, not {known}: `nodekeeper demand show` says what is wanted \
+             (0: there is no such set)",
+            set.name()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a need that no run could satisfy, and more sets than a run may read. The count of sets is not exact: of two calls at
+/// the same moment, both may add the last allowed set.
+async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, count: u32, now: Time) -> anyhow::Result<()> {
+    let control = cluster.store.control().await?;
+    let most = DemandSet::MOST;
+    if !before.applies(now) && control.wanted_sets(now).count() >= most {
+        anyhow::bail!("the demand was not set: there are {most} demand sets, which is the most: delete one");
+    }
+    let (policy, _) = control.checked_policy()?;
+    if let Some(size) = &need.size
+        && !policy.has_size(size)
+    {
+        let known: Vec<&str> = policy.size.iter().map(|size| size.name.as_str()).collect();
+        anyhow::bail!("the demand was not set: the policy has no size {size:?}: it has {}", known.join(", "));
+    }
+    let never = policy.never_offers(need.capacity, &need.machine).filter(|_| need.size.is_none() && count > 0);
+    if let Some(why) = never {
+        anyhow::bail!("the demand was not set: {why}: `nodekeeper sizes` shows what the sizes have");
+    }
+    Ok(())
+}
+
+async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<Outcome> {
+    if !DemandSet::is_name(&args.name) {
+        return Err(Usage(format!("{:?} cannot be the name of a set", args.name)).into());
+    }
+    let (what, now) = (format!("deleted {BY_OPERATOR}"), context.now());
+    let ended = async |_: &Cluster, before: &DemandSet| Ok(before.ended(now));
+    change(context, (&args.name, args.if_version, args.json), &what, ended).await
+}
+
+async fn show(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let control = cluster.store.control().await?.as_of(now);
+    let rows = control.entries().filter(|(key, _)| matches!(key, ControlKey::Demand(_)));
+    let sets = rows.map(|(_, row)| DemandSet::from_row(row.clone()));
+    let asked = |set: &DemandSet| set.applies(now) && args.name.as_deref().is_none_or(|name| name == set.name());
+    let sets: Vec<DemandSet> = sets.filter(asked).collect();
+    let next = if sets.is_empty() { None } else { next::for_list(cluster.next(now).await, context.err)? };
+    let note = |set: &DemandSet| next.as_ref()?.plan.explained.sets.iter().find(|note| note.name == set.name());
+    if args.json {
+        let rows = sets.iter().map(|set| in_json(set, note(set), None, now));
+        show::json(context.out, &rows.collect::<Vec<_>>())?;
+    } else if sets.is_empty() {
+        let name = args.name.as_ref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();
+        writeln!(context.out, "there is no demand set{name}")?;
+    } else {
+        let cells = |set: &DemandSet| {
+            let has = note(set);
+            [
+                set.name().to_owned(),
+                set.count(now).to_string(),
+                set.need().map(needs).unwrap_or_default(),
+                or_blank(has.map(|note| note.ready)),
+                or_blank(has.map(|note| note.coming)),
+                set.revision().to_string(),
+                set.until_at().map(|at| moment(at, now)).unwrap_or_default(),
+                or_blank(has.and_then(SetNote::lacks)),
+            ]
+        };
+        let heads = ["NAME", "COUNT", "NEEDS", "READY", "COMING", "VERSION", "UNTIL", "LACKS"];
+        Rows::of(&heads, sets.iter().map(cells)).print(context.out)?;
+    }
+    Ok(Outcome::done_if(args.name.is_none() || !sets.is_empty()))
+}
+
+fn needs(need: &DemandNeed) -> String {
+    if let Some(size) = &need.size {
+        return format!("size {size}");
+    }
+    show::narrowed(need.capacity.to_string(), &need.machine, need.exclusive)
+}
+
+/// The lines about demand sets at the end of a list of jobs.
+pub(in crate::commands) fn lines(next: Option<&Next>) -> Vec<String> {
+    let sets = next.map(|next| next.plan.explained.sets.as_slice()).unwrap_or_default();
+    sets.iter().map(|set| one_line(&set.line())).collect()
+}

@@ -1,0 +1,305 @@
+//! `handles`, `keep`, `release`: containers and volumes on nodes, brakes, and limits on launches.
+//!
+//! Guarantees: a kept handle is not marked for destruction. A release names what the brake holds at this moment, releases nothing
+//! else, and expires by itself.
+//! Does not: destroy anything, or release what a brake holds later.
+
+use crate::changes::operate::{BY_OPERATOR, record_event, retried};
+use crate::commands::show::nodes::NodeArgs;
+use crate::console::show::{self, Rows, or_blank, when};
+use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::view::find::{Finder, no_node, node_of, short_alloc};
+use clap::{Args, ValueEnum};
+use model::auth::hex;
+use model::control::{BrakeEntry, ControlKey, Entry, Release};
+use model::events::Subject;
+use model::ids::{AllocId, NodeId};
+use model::time::{Span, Time};
+use model::{ActionName, BrakeKind, Handle, HandleState, Life, MAX_DUE_S, NodeRecord};
+use sha2::{Digest, Sha256};
+use store::{Listed, change_handle, insert_handle, unchanged};
+
+/// How long a release is stored: long enough for the next run of every function.
+const RELEASE: Span = Span::from_s(3600);
+
+#[derive(Args, Clone, Debug)]
+pub struct KeepArgs {
+    /// The handle's name, as `nodekeeper handles SLOT` shows it
+    handle: String,
+    /// The slot of the handle's node; not needed if only one node has a handle of that name
+    #[arg(long, value_name = "NODE")]
+    slot: Option<String>,
+    /// Stop keeping it
+    #[arg(long)]
+    undo: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ReleaseArgs {
+    /// What to release: a brake, or the limits on launches
+    #[arg(value_enum)]
+    kind: Held,
+    /// List everything that is held, and release nothing
+    #[arg(long)]
+    show: bool,
+    /// Release only if the brake still holds exactly what `--show` listed with this digest
+    #[arg(long, value_name = "DIGEST", conflicts_with = "show")]
+    shown: Option<String>,
+}
+
+/// What can be released: the brakes, by what they hold back, and the limits on launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Held {
+    /// Expired leases, if an unusual share of the fleet expires at once
+    Leases,
+    /// Records of unlisted instances, if EC2 stops listing unusually many at once
+    Missing,
+    /// Orphans (instances that no record claims), if there are more than a few at once
+    Orphans,
+    /// Handles that a report would destroy or drop, if it is an unusual share of a node's handles
+    Handles,
+    /// Launches that EC2 refused, or that failed starts hold back: the next run tries them
+    Launches,
+}
+
+impl Held {
+    /// The brake; `None` for the limits on launches.
+    fn brake(self) -> Option<BrakeKind> {
+        self.to_possible_value()?.get_name().parse().ok()
+    }
+}
+
+pub(crate) async fn list(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::Result<()> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let slot = Finder::new(&cluster).slot(&args.slot).await?;
+    let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
+    let listed = match node_of(&record) {
+        Some(node) => cluster.store.handles_of(node).await?,
+        None => Listed::default(),
+    };
+    let mut handles = show::readable(context.err, listed)?;
+    let unlisted = of_allocs(&record, now).filter(|of| handles.iter().all(|row| row.handle != of.handle));
+    let unlisted: Vec<Handle> = unlisted.collect();
+    handles.extend(unlisted);
+    handles.sort_by(|a, b| a.handle.cmp(&b.handle));
+    if args.json {
+        return show::json(context.out, &handles);
+    }
+    if handles.is_empty() {
+        writeln!(context.out, "no handles on slot {slot}")?;
+    }
+    let cells = |handle: &Handle| {
+        [
+            handle.handle.clone(),
+            handle.kind.to_string(),
+            handle.state.to_string(),
+            or_blank(handle.alloc_id.map(short_alloc)),
+            if handle.keep { "kept" } else { "" }.to_owned(),
+            when(handle.due_at, now),
+        ]
+    };
+    let heads = ["HANDLE", "KIND", "STATE", "ALLOC", "KEPT", "NEXT LOOK"];
+    Ok(Rows::of(&heads, handles.iter().map(cells)).colours(context.colours).print(context.out)?)
+}
+
+/// The handles of the live allocs of a node. They have no rows, unless an operator keeps them.
+fn of_allocs(record: &NodeRecord, now: Time) -> impl Iterator<Item = Handle> {
+    let of = move |life: &Life, id: &AllocId| {
+        let row = Handle::of_alloc(life.node_id, *id, life.seq, now + Span::from_s(MAX_DUE_S));
+        Handle { state: HandleState::Live, ..row }
+    };
+    record.life().into_iter().flat_map(move |life| life.allocs.iter().map(move |id| of(life, id)))
+}
+
+pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<()> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let node = match &args.slot {
+        Some(given) => {
+            let slot = Finder::new(&cluster).slot(given).await?;
+            let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
+            node_of(&record).ok_or_else(|| no_node(slot))?
+        }
+        None => find(&cluster, &args.handle, now).await?,
+    };
+    let (name, slot, wanted) = (show::one_line(&args.handle), node.slot(), !args.undo);
+    let changed = retried(async || {
+        // For a handle without a row, `record` is the node record that has its alloc as live.
+        let (handle, record) = match cluster.store.handle(node, &args.handle).await? {
+            Some(handle) => (handle, None),
+            None => {
+                let record = cluster.store.node(slot).await?.filter(|record| record.node_id() == Some(node));
+                let row = record.as_ref().and_then(|record| of_allocs(record, now).find(|row| row.handle == args.handle));
+                let Some(row) = row else {
+                    anyhow::bail!(
+                        "slot {slot} has no handle {name}, or destroys it because its alloc is complete: `nodekeeper handles {slot}` lists the others"
+                    )
+                };
+                (row, record)
+            }
+        };
+        if handle.keep == wanted {
+            return Ok(false);
+        }
+        if matches!(handle.state, HandleState::Destroying | HandleState::Gone) {
+            anyhow::bail!("handle {name} cannot be kept: it is {} already", handle.state);
+        }
+        // The next run looks at a handle that is no longer kept. Its next look could otherwise be a day away.
+        let due_at = if wanted { handle.due_at } else { handle.due_at.min(now) };
+        let after = Handle { keep: wanted, due_at, ..handle.clone() };
+        match &record {
+            // The handles of a complete alloc are destroyed, so the alloc must still be live.
+            Some(record) => cluster.store.transact(&[unchanged(record), insert_handle(&after)]).await?,
+            None => cluster.store.apply(&change_handle(&handle, &after)).await?,
+        }
+        Ok(true)
+    })
+    .await?;
+    let said = if wanted { "kept" } else { "not kept" };
+    if !changed {
+        return Ok(writeln!(context.out, "nothing changed: handle {name} on slot {slot} is {said} already")?);
+    }
+    let action = if wanted { ActionName::Keep } else { ActionName::Unkeep };
+    let reason = format!("handle {name} {BY_OPERATOR}");
+    record_event(&cluster, &Subject::Slot(slot), action, &reason, now).await?;
+    Ok(writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?)
+}
+
+/// The one node that has a handle of this name.
+async fn find(cluster: &Cluster, handle: &str, now: Time) -> anyhow::Result<NodeId> {
+    let mut found = Vec::new();
+    for record in &cluster.store.nodes_listed(1).await?.rows {
+        let Some(node) = record.node_id() else { continue };
+        let is_of_alloc = of_allocs(record, now).any(|row| row.handle == handle);
+        if is_of_alloc || cluster.store.handle(node, handle).await?.is_some() {
+            found.push(node);
+        }
+    }
+    let name = show::one_line(handle);
+    match found.as_slice() {
+        [node] => Ok(*node),
+        [] => anyhow::bail!("no node has a handle {name}: `nodekeeper handles SLOT` lists a node's"),
+        several => {
+            let slots: Vec<String> = several.iter().map(|n| n.slot().to_string()).collect();
+            anyhow::bail!("slots {} each have a handle {name}: say which with --slot", slots.join(", "))
+        }
+    }
+}
+
+/// How many ids a release prints. `--show` prints all.
+const PRINTED: usize = 20;
+
+/// The digest of what a brake holds. It stays the same while the brake holds the same.
+fn digest(held: &BrakeEntry) -> String {
+    let mut hash = Sha256::new();
+    for (source, id) in held.ids() {
+        hash.update(format!("{}:{source}{}:{id}", source.len(), id.len()));
+    }
+    hex(hash.finalize().get(..4).unwrap_or_default())
+}
+
+/// Whether the row of this entry exists and cannot be read.
+async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<bool> {
+    let control = cluster.store.control().await?;
+    Ok(control.unreadable.iter().any(|found| found.key == entry.row().key))
+}
+
+/// Ends every limit on launches. The next run then tries again what EC2 refused.
+async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
+    if args.shown.is_some() {
+        return Err(Usage("--shown is for brakes: leave it out".to_owned()).into());
+    }
+    let now = context.now();
+    let limits = cluster.store.control().await?.as_of(now).limits(now);
+    for limit in &limits {
+        if !args.show {
+            match cluster.store.change_entry(&limit.ended(now)).await {
+                Err(e) if e.is_conflict() => anyhow::bail!(
+                    "EC2 refused another launch meanwhile, or a launch succeeded: try again, `nodekeeper release launches`"
+                ),
+                written => _ = written?,
+            }
+        }
+        let verb = if args.show { "limits launches" } else { "is tried again" };
+        writeln!(context.out, "{verb}: {limit}")?;
+    }
+    if limits.is_empty() {
+        writeln!(context.out, "nothing limits launches: there is nothing to release")?;
+    } else if !args.show {
+        let reason = format!("launches, {} limits, {BY_OPERATOR}", limits.len());
+        record_event(cluster, &Subject::Cluster, ActionName::Release, &reason, now).await?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Releases what the brake holds, but not with `--show`. Returns what it holds.
+async fn release_held(cluster: &Cluster, kind: BrakeKind, args: &ReleaseArgs, now: Time) -> anyhow::Result<BrakeEntry> {
+    retried(async || {
+        let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
+        let found = digest(&held);
+        if let Some(shown) = args.shown.as_ref().filter(|shown| **shown != found) {
+            anyhow::bail!(
+                "nothing was released: the brake {kind} holds something else now than what was listed with digest {shown}: \
+                 look again with `nodekeeper release {kind} --show`"
+            );
+        }
+        if !args.show && held.holds_back(now) && held.ids().next().is_some() {
+            let before: Release = cluster.store.entry(&ControlKey::Release(kind)).await?;
+            let after = before.given(&held, Some(BY_OPERATOR.to_owned()), RELEASE, now);
+            match cluster.store.write_entry(&before, &after).await {
+                // A row that cannot be read counts as absent, so only this write can ever replace it.
+                Err(e) if e.is_conflict() && is_unreadable(cluster, &after).await? => {
+                    cluster.store.replace_unreadable(after.row()).await?;
+                }
+                written => _ = written?,
+            }
+        }
+        Ok(held)
+    })
+    .await
+}
+
+pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
+    let held = release_held(&cluster, kind, args, now).await?;
+    let count = held.held().filter(|_| held.holds_back(now)).unwrap_or(0);
+    let ids: Vec<(&str, &str)> = held.ids().collect();
+    if !held.holds_back(now) || (count == 0 && ids.is_empty()) {
+        writeln!(context.out, "the brake {kind} holds nothing: there is nothing to release")?;
+        return Ok(Outcome::Done);
+    }
+    let why = held.message().map(show::one_line).unwrap_or_default();
+    if ids.is_empty() {
+        let message = "no run has said yet what it holds: try again after the next run";
+        writeln!(context.err, "nothing was released: the brake {kind} holds {count} ({why}), and {message}")?;
+        return Ok(Outcome::Failed);
+    }
+    let more = count.saturating_sub(ids.len() as u64);
+    let first = if args.show {
+        writeln!(context.out, "the brake {kind} holds {count} ({why}):")?;
+        ids.len()
+    } else {
+        let reason = format!("{kind}, {} of {count}, {BY_OPERATOR}", ids.len());
+        record_event(&cluster, &Subject::Cluster, ActionName::Release, &reason, now).await?;
+        writeln!(
+            context.out,
+            "the next run carries out what the brake {kind} holds back ({why}): {} in all",
+            ids.len()
+        )?;
+        PRINTED
+    };
+    for (source, id) in ids.iter().take(first) {
+        let of = if kind == BrakeKind::Handles { format!(" on node {source}") } else { String::new() };
+        writeln!(context.out, "  {}{of}", show::one_line(id))?;
+    }
+    if ids.len() > first {
+        writeln!(context.out, "  and {} more: `--show` lists all", ids.len() - first)?;
+    }
+    if more > 0 {
+        writeln!(context.out, "{more} more are held than fit into one release: they wait for the next one")?;
+    }
+    if args.show {
+        writeln!(context.out, "release exactly these with `nodekeeper release {kind} --shown {}`", digest(&held))?;
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,6 @@
+//! Commands that change what runs: jobs, nodes, handles, demand.
+
+pub(crate) mod cancel;
+pub(crate) mod demand;
+pub(crate) mod exec;
+pub(crate) mod handles;

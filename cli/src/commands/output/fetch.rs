@@ -1,0 +1,333 @@
+//! `fetch`: gets the outputs of a job, or of each job of an array.
+//!
+//! The rows of a job have its kept outputs. Partial outputs are below the place of the try's output, and only `--partial` gets
+//! them.
+//!
+//! Guarantees: a written file is whole, and has the digest that the node reported and the time at which the alloc ended. An existing
+//! file is replaced only by the same content, or with `--force`. No link that is here already is followed, so nothing is written
+//! outside the given folder. What is there is got, what is not is named, and then the exit code is 1.
+//! Does not: get a folder that a job stored at an `s3://` place of its own: the AWS CLI does.
+
+use super::follow::of_members;
+use crate::commands::submit::job_files::place_of;
+use crate::console::{Cluster, Context, Outcome, show};
+use crate::view::find::{Finder, short};
+use crate::view::usage::bytes_text;
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+use files::{Beneath, Digest, There, digest_of, names, unpack};
+use model::array::Array;
+use model::files::{Form, Pattern};
+use model::ids::AllocId;
+use model::stored::S3Place;
+use model::time::Time;
+use model::{Alloc, Job, JobState, StoredOutput};
+use s3::S3Error;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Seek;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// The path that means every output.
+const ALL: &str = ".";
+/// The most bytes of a list of partial outputs: each entry is a name and a digest.
+const MOST_PARTIAL: u64 = 64 << 10;
+
+#[derive(Args, Clone, Debug)]
+pub struct FetchArgs {
+    /// The job: its id, a part of it, or its name. The name of an array stands for all its jobs, and NAME[3] for number 3
+    job: String,
+    /// Only this output, as --out named it; `.` is all of them
+    #[arg(default_value = ".")]
+    path: String,
+    /// The folder to put them into; those of an array each into a folder with its number
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+    /// The member of a job of several [default: all, each in a folder member-N]
+    #[arg(long, value_name = "N")]
+    member: Option<u32>,
+    /// Replace files that are here
+    #[arg(long)]
+    force: bool,
+    /// Get the partial outputs of the last try whose node was lost, and not the outputs that the job keeps
+    #[arg(long)]
+    partial: bool,
+}
+
+/// Outputs of a member, and the alloc that stored them.
+struct Kept {
+    alloc: AllocId,
+    /// When the alloc ended; `None`: it has not.
+    at: Option<Time>,
+    outputs: Vec<StoredOutput>,
+}
+
+/// One job whose outputs are fetched.
+struct Fetched<'a> {
+    cluster: &'a Cluster,
+    args: &'a FetchArgs,
+    job: &'a Job,
+    /// The job in messages.
+    shown: String,
+    /// The folder of the job, below the given one.
+    folder: PathBuf,
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    let meant = Finder::new(&cluster).meant(&args.job).await?;
+    let jobs = show::readable(context.err, cluster.store.jobs_of(meant.ids.iter().copied()).await?)?;
+    let Some(first) = jobs.first() else { bail!("job {} is not stored", show::one_line(&args.job)) };
+    let given = show::one_line(&args.job);
+    let Some(count) = meant.array(&jobs) else {
+        let one = Fetched { cluster: &cluster, args, job: first, shown: given, folder: PathBuf::new() };
+        return Ok(Outcome::done_if(one.all(context).await?));
+    };
+    let mut is_all = jobs.len() == count;
+    for job in &jobs {
+        let n = Array::number(job.summary.job_id);
+        let (shown, folder) = (format!("{given}[{n}]"), n.to_string().into());
+        match (Fetched { cluster: &cluster, args, job, shown, folder }).all(context).await {
+            Ok(is_whole) => is_all &= is_whole,
+            Err(error) => {
+                is_all = false;
+                say(context, &show::error(&error))?;
+            }
+        }
+    }
+    if jobs.len() < count {
+        say(context, &format!("{} of the {count} jobs of {given} are not stored any more", count - jobs.len()))?;
+    }
+    Ok(Outcome::done_if(is_all))
+}
+
+fn say(context: &mut Context<'_>, what: &str) -> anyhow::Result<()> {
+    Ok(writeln!(context.err, "nodekeeper: {what}")?)
+}
+
+impl Fetched<'_> {
+    /// Gets what is wanted of this job. Returns whether that is all of it; an error if there is nothing.
+    async fn all(&self, context: &mut Context<'_>) -> anyhow::Result<bool> {
+        let Self { cluster, args, job, shown, .. } = self;
+        ensure!(!job.work.outputs.is_empty(), "job {shown} keeps nothing: submit it with --out PATH");
+        let members = job.summary.needs.nodes;
+        if let Some(member) = args.member.filter(|member| *member >= members) {
+            let last = members.saturating_sub(1);
+            bail!("job {shown} has no member {member}: its members are 0 to {last}");
+        }
+        let allocs = cluster.store.allocs_of(job).await?.rows;
+        let kept = if args.partial { partial(cluster, job, allocs).await? } else { of_rows(job, allocs) };
+        let wanted = kept.iter().flat_map(|kept| &kept.outputs).filter(|output| self.is_wanted(&output.path));
+        ensure!(wanted.count() > 0, self.nothing());
+        let is_of_array = !self.folder.as_os_str().is_empty();
+        let mut is_all = !is_of_array || args.partial || job.summary.state == JobState::Complete;
+        if !is_all {
+            say(context, &format!("job {shown} is {}, and this is what it left", job.summary.state))?;
+        }
+        for member in (0..members).filter(|member| args.member.is_none_or(|wanted| wanted == *member)) {
+            let of_member = kept.iter().find(|kept| kept.alloc.member == member);
+            for missing in self.missing(of_member) {
+                is_all = false;
+                let of = if members > 1 { format!(" of member {member}") } else { String::new() };
+                say(context, &format!("job {shown} is {} and has not stored {missing}{of}", job.summary.state))?;
+            }
+            let Some(of_member) = of_member else { continue };
+            let folder = match members > 1 && args.member.is_none() {
+                true => self.folder.join(format!("member-{member}")),
+                false => self.folder.clone(),
+            };
+            for output in of_member.outputs.iter().filter(|output| self.is_wanted(&output.path)) {
+                // What a pattern names has its own names below the folder.
+                let path = if is_of_pattern(output) { folder.clone() } else { folder.join(&output.path) };
+                let of = if args.partial {
+                    format!(", as try {} had made it so far", of_member.alloc)
+                } else {
+                    String::new()
+                };
+                match self.one(output, &path, of_member.at, context.now()).await {
+                    Ok(()) => {
+                        let to = args.dir.join(&path);
+                        writeln!(context.out, "{} ({}{of})", to.display(), bytes_text(output.content.bytes))?;
+                    }
+                    Err(error) => {
+                        is_all = false;
+                        let error = error.context(format!("{} of job {shown} cannot be fetched", output.path));
+                        say(context, &show::error(&error))?;
+                    }
+                }
+            }
+        }
+        Ok(is_all)
+    }
+
+    fn is_wanted(&self, path: &str) -> bool {
+        self.args.path == ALL || self.args.path == path
+    }
+
+    /// The outputs that the job wants kept, and that this member has not stored. Of a lost try nobody knows what it would have made.
+    fn missing(&self, kept: Option<&Kept>) -> Vec<String> {
+        let is_stored = |path: &str| kept.is_some_and(|kept| kept.outputs.iter().any(|output| output.path == path));
+        let wanted = self.job.work.outputs.iter().map(|output| output.path.clone());
+        let wanted = wanted.filter(|path| !self.args.partial && self.is_wanted(path));
+        wanted.filter(|path| !is_stored(path)).collect()
+    }
+
+    fn nothing(&self) -> String {
+        let (shown, state) = (&self.shown, self.job.summary.state);
+        let what = if self.args.path == ALL { "outputs" } else { self.args.path.as_str() };
+        if self.args.partial {
+            return format!("job {shown} is {state}, and no try of it that was lost with its node has stored {what}");
+        }
+        let id = short(self.job.summary.job_id);
+        format!(
+            "job {shown} is {state} and has stored no {what}: `nodekeeper job {id}` shows what it keeps; `--partial` gets what a \
+             try had made that was lost with its node"
+        )
+    }
+
+    /// Gets one output. `at` is when its alloc ended. What the job made is as old as that: an input that was changed later is newer.
+    async fn one(&self, output: &StoredOutput, path: &Path, at: Option<Time>, now: Time) -> anyhow::Result<()> {
+        let (content, shown) = (&output.content, self.args.dir.join(path));
+        let place = match &output.to {
+            Some(place) if content.form == Form::Tree => {
+                bail!("it is a folder at {place}: `aws s3 cp --recursive {place} {}` gets it", shown.display())
+            }
+            Some(place) => place.clone(),
+            None => {
+                let (policy, _) = self.cluster.store.ingest_control().await?.checked_policy()?;
+                place_of(&policy, self.cluster, content)?
+            }
+        };
+        let shown = shown.display();
+        fs::create_dir_all(&self.args.dir).with_context(|| format!("{} cannot be made", self.args.dir.display()))?;
+        // A time in the future would worry make.
+        let at = at.map_or(now, |at| at.min(now));
+        let into = Beneath::new(&self.args.dir, at.into())?;
+        if is_of_pattern(output) {
+            return self
+                .names(&place, output, if path.as_os_str().is_empty() { into } else { into.folder(path)? })
+                .await;
+        }
+        let there = into.there(path)?;
+        if content.form == Form::Tree {
+            let is_over = match there {
+                There::Nothing | There::EmptyFolder => false,
+                There::Folder if self.args.force => true,
+                There::Folder => bail!("{shown} is here: --force unpacks over it"),
+                There::File(_) | There::Other => {
+                    bail!("{shown} is here and is no folder: remove it, or name another folder")
+                }
+            };
+            let mut archive = self.archive(&place, output).await?;
+            if is_over {
+                return Ok(unpack(&mut archive, &into.folder(path)?)?);
+            }
+            let new = into.new_folder(path)?;
+            unpack(&mut archive, new.beneath())?;
+            return Ok(new.finish()?);
+        }
+        let is_other = match there {
+            There::Nothing => false,
+            There::File(mut file) => digest_of(&mut file)?.sha256 != content.sha256(),
+            There::Other => true,
+            There::EmptyFolder | There::Folder => bail!("{shown} is a folder here: remove it, or name another folder"),
+        };
+        ensure!(
+            self.args.force || !is_other,
+            "{shown} is here and is another file: --force replaces it, or name another folder"
+        );
+        let mut new = into.new_file(path)?;
+        let open = new.path();
+        self.content(&place, output, &open, new.file()).await?;
+        Ok(new.finish(if content.form == Form::Program { 0o755 } else { 0o644 })?)
+    }
+
+    /// Gets what a pattern names.
+    async fn names(&self, place: &S3Place, output: &StoredOutput, into: Beneath) -> anyhow::Result<()> {
+        let mut archive = self.archive(place, output).await?;
+        for name in names(&mut archive)?.into_iter().filter(|_| !self.args.force) {
+            let shown = name.display();
+            ensure!(
+                matches!(into.there(&name)?, There::Nothing),
+                "{shown} is here: --force replaces it, or name another folder"
+            );
+        }
+        archive.rewind()?;
+        Ok(unpack(&mut archive, &into)?)
+    }
+
+    /// The archive of an output, at its beginning.
+    async fn archive(&self, place: &S3Place, output: &StoredOutput) -> anyhow::Result<File> {
+        let mut archive = tempfile::tempfile_in(&self.args.dir)?;
+        let open: PathBuf = format!("/proc/self/fd/{}", archive.as_raw_fd()).into();
+        self.content(place, output, &open, &mut archive).await?;
+        archive.rewind()?;
+        Ok(archive)
+    }
+
+    /// Reads a content into this file, which is open, and checks it.
+    async fn content(
+        &self,
+        place: &S3Place,
+        output: &StoredOutput,
+        path: &Path,
+        file: &mut File,
+    ) -> anyhow::Result<()> {
+        let content = &output.content;
+        self.cluster.outputs.get_file(place, path, content.bytes).await.with_context(|| place.to_string())?;
+        file.rewind()?;
+        let Digest { sha256, .. } = digest_of(file)?;
+        ensure!(
+            sha256 == content.sha256(),
+            "{place} does not have the content that the job stored: its digest is {sha256}"
+        );
+        Ok(())
+    }
+}
+
+/// Whether it is an archive of what a pattern names.
+fn is_of_pattern(output: &StoredOutput) -> bool {
+    output.content.form == Form::Tree && Pattern::of(&output.path).is_some()
+}
+
+/// For each member, the alloc whose outputs count: the one that succeeded, or else the last one that stored outputs.
+fn of_rows(job: &Job, allocs: Vec<Alloc>) -> Vec<Kept> {
+    let counts = |alloc: &Alloc| !alloc.kept.is_empty() && (job.work.keep_failed || !alloc.was_stopped());
+    let kept = allocs.into_iter().filter(counts);
+    let of_each = of_members(kept, |alloc| (alloc.has_succeeded(), alloc.id().copy));
+    of_each.map(|alloc| Kept { alloc: alloc.id(), at: alloc.finished_at, outputs: alloc.kept }).collect()
+}
+
+/// For each member, the outputs of the last try that did not succeed and had stored some.
+async fn partial(cluster: &Cluster, job: &Job, mut allocs: Vec<Alloc>) -> anyhow::Result<Vec<Kept>> {
+    allocs.sort_by_key(|alloc| Reverse(alloc.id().copy));
+    let mut found: BTreeMap<u32, Kept> = BTreeMap::new();
+    for alloc in allocs.into_iter().filter(|alloc| !alloc.has_succeeded()) {
+        let (id, at, Some(place)) = (alloc.id(), alloc.finished_at, &alloc.output_s3) else { continue };
+        if found.contains_key(&id.member) {
+            continue;
+        }
+        if alloc.was_stopped() && !alloc.kept.is_empty() {
+            found.insert(id.member, Kept { alloc: id, at, outputs: alloc.kept });
+            continue;
+        }
+        match cluster.outputs.get(&place.partial(), MOST_PARTIAL).await {
+            Ok((_, list)) => {
+                let list: Vec<StoredOutput> =
+                    serde_json::from_slice(&list).with_context(|| format!("{} is no list", place.partial()))?;
+                // Any node may write there, so only paths of the job's outputs are used here.
+                let is_wanted = |stored: &StoredOutput| {
+                    stored.to.is_none() && job.work.outputs.iter().any(|output| output.path == stored.path)
+                };
+                let outputs = list.into_iter().filter(is_wanted).collect();
+                found.insert(id.member, Kept { alloc: id, at, outputs });
+            }
+            // Without the permission to list the bucket, S3 denies an absent object.
+            Err(S3Error::Absent | S3Error::Denied(_)) => {}
+            Err(error) => return Err(error).with_context(|| place.partial().to_string()),
+        }
+    }
+    Ok(found.into_values().collect())
+}

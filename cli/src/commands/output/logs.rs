@@ -1,0 +1,230 @@
+//! `logs`: the output of a job or an alloc, whole or its end, also while it runs.
+//!
+//! Guarantees: only the output goes to standard output, and all notes about it to standard error. The exit code says whether a part
+//! of the output is missing.
+//! Does not: keep output. A node keeps it for a while, S3 if the policy says so, and the table of allocs keeps the last 8 KiB.
+
+use super::follow::{Followed, Tells, end_of, last_allocs};
+use super::output_printer::Route;
+use super::output_reader::Until;
+use super::output_stream::{OutputStream, POLL};
+use crate::commands::show::job;
+use crate::console::{Cluster, Context, Outcome, show};
+use crate::view::find::{Finder, is_array, no_job, short, short_alloc};
+use clap::Args;
+use model::ids::AllocId;
+use model::output::Stream;
+use model::{Alloc, Job};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// `logs`
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Exit codes: 0 all of the output was printed, 74 a part of it is missing, 1 and 2 as everywhere."
+)]
+pub struct LogsArgs {
+    /// The id of a job or of one alloc, a part of it, or the job's name. Of an array, the output of each job, in the order of their
+    /// numbers; NAME[3] is number 3
+    #[arg(value_name = "JOB")]
+    id: String,
+    /// Go on until the job ends
+    #[arg(long, short, conflicts_with = "json")]
+    follow: bool,
+    /// Only what the command printed on standard output
+    #[arg(long, conflicts_with_all = ["json", "stderr"])]
+    stdout: bool,
+    /// Only what the command printed on standard error
+    #[arg(long, conflicts_with = "json")]
+    stderr: bool,
+    /// Only this many lines at the end of what there is now
+    #[arg(long, short = 'n', value_name = "LINES", conflicts_with = "json")]
+    tail: Option<usize>,
+    /// The member of a job of several nodes [default: with --follow 0, else all of them]
+    #[arg(long, value_name = "N", conflicts_with = "json")]
+    member: Option<u32>,
+    /// Only what this element of a pack printed; JOB may be the name of the whole array
+    #[arg(long, value_name = "N", conflicts_with_all = ["json", "follow", "member", "tail"])]
+    element: Option<u32>,
+    /// Print JSON: the status of each alloc, and the last 8 KiB of its output once it has ended
+    #[arg(long)]
+    json: bool,
+}
+
+impl LogsArgs {
+    const fn route(&self) -> Route {
+        match (self.stdout, self.stderr) {
+            (true, _) => Route::Only(Stream::Out),
+            (_, true) => Route::Only(Stream::Err),
+            _ => Route::Together,
+        }
+    }
+}
+
+pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
+    let cluster = context.cluster().await?;
+    if let Some(element) = args.element {
+        return element_logs(context, &cluster, args, element).await;
+    }
+    let (jobs, only) = Finder::new(&cluster).work(&args.id).await?;
+    if args.follow && jobs.len() > 1 {
+        return Err(is_array(&args.id, &jobs).context("--follow follows one job"));
+    }
+    let (mut outcome, mut all) = (Outcome::Done, Vec::new());
+    for job_id in &jobs {
+        let job = cluster.store.job(*job_id).await?.ok_or_else(|| no_job(*job_id))?;
+        let mut allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+        let ids = ids_of(&allocs);
+        if let Some(id) = only {
+            allocs.retain(|alloc| alloc.id() == id);
+            anyhow::ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
+        }
+        if args.json {
+            all.extend(allocs.iter().map(log));
+        } else if args.follow {
+            let member = only.map(|id| id.member).or(args.member).unwrap_or(0);
+            return follow(context, &cluster, job, (allocs, ids), args, member).await;
+        } else if let missing @ Outcome::Code(_) = of_job(context, &cluster, &job, (allocs, ids), args, only).await? {
+            outcome = missing;
+        }
+    }
+    if args.json {
+        show::json(context.out, &all)?;
+    }
+    Ok(outcome)
+}
+
+/// Prints the output of the newest alloc of each member of a job, or of the alloc that is named.
+async fn of_job(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    job: &Job,
+    (allocs, ids): (Vec<Alloc>, BTreeSet<AllocId>),
+    args: &LogsArgs,
+    only: Option<AllocId>,
+) -> anyhow::Result<Outcome> {
+    let (job_id, all) = (job.summary.job_id, allocs.len());
+    if allocs.is_empty() {
+        writeln!(context.err, "nothing has run yet: `nodekeeper job {}` says why", short(job_id))?;
+    }
+    let shown: Vec<Alloc> =
+        last_allocs(allocs).filter(|alloc| args.member.is_none_or(|member| alloc.id().member == member)).collect();
+    if let (Some(newest), true) = (shown.first(), only.is_none() && all > shown.len() && args.member.is_none()) {
+        let (earlier, id) = (all - shown.len(), short_alloc(AllocId { copy: 0, ..newest.id() }));
+        let several = show::several(earlier, "earlier alloc");
+        writeln!(context.err, "the job has {several} too: `nodekeeper logs {id}` shows the first")?;
+    }
+    if let (Some(member), true) = (args.member, shown.is_empty() && all > 0) {
+        anyhow::bail!("no alloc of the job has the member {member}: `nodekeeper job {job_id}` lists them");
+    }
+    let mut outcome = Outcome::Done;
+    for alloc in shown {
+        head(context, &alloc)?;
+        let others = ids.iter().copied().filter(|id| *id != alloc.id()).collect();
+        let member = alloc.id().member;
+        let mut stream = OutputStream::new(cluster, member, Until::Now, others, args.route());
+        stream.lines = args.tail;
+        if let missing @ Outcome::Code(_) = stream.print(context, job).await? {
+            outcome = missing;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Prints the output of an element of a pack, from when it last ran.
+async fn element_logs(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &LogsArgs,
+    element: u32,
+) -> anyhow::Result<Outcome> {
+    let mut found = None;
+    for id in Finder::new(cluster).jobs(&args.id).await? {
+        let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+        let has_it = |job: &Job| job.work.pack.as_ref().is_some_and(|pack| pack.elements.contains(element));
+        found = Some(job).filter(has_it).or(found);
+    }
+    let Some(job) = found else {
+        anyhow::bail!(
+            "no job {} has the element {element}: `nodekeeper job` shows its elements",
+            show::one_line(&args.id)
+        );
+    };
+    let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+    let places = |alloc: &Alloc| Some((alloc.id(), alloc.elements.places.of(element)?));
+    let last = allocs.iter().filter_map(places).max_by_key(|(id, _)| id.copy);
+    let outcome = |of: Option<AllocId>| {
+        let allocs = allocs.iter().filter(|alloc| of.is_none_or(|id| alloc.id() == id));
+        let mut results = allocs.flat_map(|alloc| alloc.elements.results.iter());
+        results.find(|(_, elements)| elements.contains(element)).map(|(outcome, _)| outcome)
+    };
+    let Some((id, bytes)) = last else {
+        anyhow::bail!(match outcome(None) {
+            Some(outcome) => format!(
+                "element {element} ended with {outcome}, and which part of the output is its own is not known: \
+                 `nodekeeper logs {}` prints all of it",
+                job.summary.job_id
+            ),
+            None if job.summary.state.is_ended() => format!("element {element} did not run to its end"),
+            None => format!(
+                "nothing is known of element {element} yet: a node tells once in a minute which elements have ended"
+            ),
+        });
+    };
+    if let Some(outcome) = outcome(Some(id)) {
+        writeln!(context.err, "== element {element} of {id}: {outcome}")?;
+    }
+    let others = ids_of(&allocs).into_iter().filter(|other| *other != id).collect();
+    let mut stream = OutputStream::new(cluster, id.member, Until::Now, others, args.route());
+    stream.printer.only = Some(bytes);
+    stream.print(context, &job).await
+}
+
+fn ids_of(allocs: &[Alloc]) -> BTreeSet<AllocId> {
+    allocs.iter().map(Alloc::id).collect()
+}
+
+/// Prints the output of a member until the job ends.
+async fn follow(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    job: Job,
+    (allocs, ids): (Vec<Alloc>, BTreeSet<AllocId>),
+    args: &LogsArgs,
+    member: u32,
+) -> anyhow::Result<Outcome> {
+    let newest = last_allocs(allocs).find(|alloc| alloc.id().member == member);
+    let earlier = ids.into_iter().filter(|id| Some(*id) != newest.as_ref().map(Alloc::id)).collect();
+    if let Some(newest) = &newest {
+        head(context, newest)?;
+    }
+    let mut stream = OutputStream::new(cluster, member, Until::End, earlier, args.route());
+    stream.lines = args.tail;
+    let mut followed = Followed::new(cluster, vec![job], Tells::Progress);
+    loop {
+        let ended = followed.poll(context).await?;
+        let Some(job) = followed.jobs.first().cloned() else { return Ok(Outcome::Failed) };
+        if stream.poll(context, &job).await? && ended {
+            writeln!(context.err, "job {} {}", short(job.summary.job_id), end_of(&job))?;
+            return Ok(stream.outcome());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
+    writeln!(context.err, "{}", job::head(alloc, context.now()))?;
+    if let Some(cause) = alloc.cause.as_ref().filter(|cause| cause.exit_code() != Some(0)) {
+        writeln!(context.err, "== {}", show::one_line(&cause.to_string()))?;
+    }
+    Ok(())
+}
+
+/// An alloc with the end of its output, in JSON. `message` is the cause in words.
+fn log(alloc: &Alloc) -> Value {
+    show::known(json!({
+        "alloc_id": alloc.id(), "client": alloc.summary.client, "exit_code": alloc.exit_code, "cause": alloc.cause,
+        "message": alloc.cause.as_ref().map(ToString::to_string), "log_tail": alloc.log_tail,
+        "tail_switches": (!alloc.tail_switches.is_empty()).then_some(&alloc.tail_switches), "output_s3": alloc.output_s3,
+    }))
+}

@@ -1,0 +1,125 @@
+//! Reads an output from S3, where its node stores it in pieces: see `model::stored`.
+//!
+//! Guarantees: the bytes come in order and once, without a gap. One piece is in memory at a time.
+//! Does not: wait for an output that is not stored yet.
+
+use super::output_printer::{Printer, Route, Text};
+use crate::console::{Cluster, Context};
+use model::output::Switches;
+use model::stored::{BOTH, END, PIECE_BYTES, S3Place};
+use s3::{Head, S3Error};
+use std::ops::Range;
+use std::time::Duration;
+
+/// How often a call is retried if S3 gives no usable answer or the connection breaks.
+const AGAIN: u32 = 3;
+/// The wait before each retry.
+const WAIT: Duration = Duration::from_secs(1);
+/// The most bytes of the list of switches of a piece: each has at most eight digits and a comma.
+const LIST_BYTES: u64 = 9 * PIECE_BYTES + 2;
+
+/// The stored part of an output.
+pub(in crate::commands) struct Stored {
+    pub(in crate::commands) place: S3Place,
+    /// The number of stored bytes, from the beginning on.
+    pub(in crate::commands) size: u64,
+    pub(in crate::commands) is_all: bool,
+}
+
+/// Finds the size of the stored part, in few calls. The error says why nothing is stored, or why it is not known.
+pub(in crate::commands) async fn find(cluster: &Cluster, place: &S3Place) -> Result<Stored, String> {
+    let (no, head) = last_piece(cluster, place).await.map_err(|error| said(&error, place))?;
+    let size = no.saturating_mul(PIECE_BYTES).saturating_add(head.bytes);
+    Ok(Stored { place: place.clone(), size, is_all: head.then.as_deref() == Some(END) })
+}
+
+/// The number of the last piece, and its head.
+async fn last_piece(cluster: &Cluster, place: &S3Place) -> Result<(u64, Head), S3Error> {
+    let mut last: (u64, Head) = (0, again(async || cluster.outputs.head(&place.piece(0)).await).await?);
+    let (mut step, mut absent): (u64, Option<u64>) = (1, None);
+    while last.1.bytes == PIECE_BYTES && last.1.then.as_deref() != Some(END) {
+        let no = match absent {
+            None => last.0.saturating_add(step),
+            Some(absent) => last.0.midpoint(absent),
+        };
+        if no == last.0 {
+            break;
+        }
+        match again(async || cluster.outputs.head(&place.piece(no)).await).await {
+            Ok(head) => {
+                last = (no, head);
+                step = step.saturating_mul(2);
+            }
+            // The first piece could be read, so this one is absent. Without the permission to list the bucket, S3 says "denied" for that.
+            Err(S3Error::Absent | S3Error::Denied(_)) => absent = Some(no),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(last)
+}
+
+/// Prints these bytes of the stored part. Returns the end of the printed bytes, and why it stopped there if some are missing.
+pub(in crate::commands) async fn print(
+    cluster: &Cluster,
+    context: &mut Context<'_>,
+    printer: &mut Printer,
+    place: &S3Place,
+    range: Range<u64>,
+) -> anyhow::Result<(u64, Option<String>)> {
+    let mut at = range.start;
+    while at < range.end {
+        match piece(cluster, place, at / PIECE_BYTES, range.end).await {
+            Ok(text) => printer.print(context, &text.from(at % PIECE_BYTES))?,
+            Err(error) => return Ok((at, Some(said(&error, place)))),
+        }
+        at = (at / PIECE_BYTES).saturating_add(1).saturating_mul(PIECE_BYTES);
+    }
+    Ok((range.end.max(range.start), None))
+}
+
+/// The byte from which an output of this size is read for its last lines: the beginning of a piece.
+pub(in crate::commands) fn begin_of_last(lines: usize, route: Route, size: u64) -> u64 {
+    let first = route.last_bytes(lines).map_or(0, |bytes| size.saturating_sub(bytes) / PIECE_BYTES);
+    first.saturating_mul(PIECE_BYTES)
+}
+
+/// One piece of an output that has at least `size` stored bytes.
+async fn piece(cluster: &Cluster, place: &S3Place, no: u64, size: u64) -> Result<Text, S3Error> {
+    let (s3, object) = (&cluster.outputs, place.piece(no));
+    let (head, mut bytes) = again(async || s3.get(&object, PIECE_BYTES).await).await?;
+    let want = size.saturating_sub(no.saturating_mul(PIECE_BYTES)).min(PIECE_BYTES);
+    if (bytes.len() as u64) < want {
+        return Err(S3Error::Failed(format!("{object} has become smaller")));
+    }
+    // The piece may have grown since its size was read.
+    bytes.truncate(usize::try_from(want).unwrap_or(usize::MAX));
+    let mut switches = Switches::default();
+    if head.streams.as_deref() == Some(BOTH) {
+        let (_, list) = again(async || s3.get(&place.switches(no), LIST_BYTES).await).await?;
+        switches = serde_json::from_slice(&list).map_err(|e| S3Error::Failed(format!("its switches: {e}")))?;
+    }
+    Ok(Text::new(&bytes, switches))
+}
+
+async fn again<T>(call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, S3Error> {
+    let mut left = AGAIN;
+    loop {
+        match call().await {
+            Err(S3Error::Failed(_)) if left > 0 => left -= 1,
+            done => return done,
+        }
+        tokio::time::sleep(WAIT).await;
+    }
+}
+
+fn said(error: &S3Error, place: &S3Place) -> String {
+    match error {
+        S3Error::Absent => format!("{place} is not there: its node has not stored it yet"),
+        // S3 also gives this answer for an absent object if the caller may not list the bucket.
+        S3Error::Denied(why) => format!(
+            "{place} is not there yet, or your permissions do not allow it (s3:GetObject on it, and s3:ListBucket to tell \
+             the two apart): {why}"
+        ),
+        other => format!("{place} cannot be read: {other}"),
+    }
+}

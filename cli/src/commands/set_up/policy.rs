@@ -1,0 +1,288 @@
+//! `policy check`, `policy set`, `policy edit`, `policy diff`, `policy show`.
+//!
+//! Guarantees: a policy is stored only if all of it is valid, and only if the stored version has not changed since the
+//! printed difference was computed. The stored policy has every default filled in, so that a release with other
+//! defaults changes nothing by itself. An edited text with mistakes is not lost: the person can edit it again, or its file is
+//! kept.
+//! Does not: decide what is valid; `model::policy` does. Keep comments: the stored policy has none.
+
+use super::offers;
+use crate::changes::operate::{BY_OPERATOR, record_event};
+use crate::commands::submit::strict_json;
+use crate::console::{Cluster, Context, Outcome, bounded, show};
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use model::ActionName;
+use model::control::{ControlKey, PolicyRow};
+use model::events::Subject;
+use model::policy::{Policy, reference};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use store::WriteError;
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum PolicyCommand {
+    /// Check a file and name every mistake in it; needs no cluster
+    Check(FileArgs),
+    /// Store a file as the policy and print what changes
+    Set(FileArgs),
+    /// Change the stored policy in an editor
+    Edit(EditArgs),
+    /// Print what `set` would change; the exit code is 1 if there is a change
+    Diff(FileArgs),
+    /// Print the stored policy, or with --defaults a policy to begin with
+    #[command(
+        after_help = "Example: nodekeeper policy show --defaults > policy.toml && nodekeeper policy check policy.toml"
+    )]
+    Show(ShowArgs),
+}
+
+/// The file of a policy.
+#[derive(Args, Clone, Debug)]
+pub struct FileArgs {
+    /// The policy as TOML (or as JSON, if the name ends in .json)
+    file: PathBuf,
+}
+
+/// `policy show`
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// Print every knob with its unit, meaning and default instead: a file that `check` and `set` accept as it is; needs
+    /// no cluster
+    #[arg(long)]
+    defaults: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "defaults")]
+    json: bool,
+}
+
+/// `policy edit`
+#[derive(Args, Clone, Debug)]
+pub struct EditArgs {
+    /// The editor: a command that takes a file. By default VISUAL, then EDITOR, then vi
+    #[arg(long, env = "VISUAL", hide_env_values = true)]
+    visual: Option<String>,
+    /// As --visual, if that is not given
+    #[arg(long, env = "EDITOR", hide_env_values = true, default_value = "vi")]
+    editor: String,
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<Outcome> {
+    match command {
+        PolicyCommand::Check(args) => {
+            let policy = read(&args.file)?;
+            let sizes = show::several(policy.size.len() + policy.several.len(), "size");
+            let max = show::several(policy.nodes.max, "node");
+            writeln!(context.out, "{} is valid: {sizes}, at most {max}", args.file.display())?;
+            if policy.launch.subnets.len() > 1 {
+                writeln!(
+                    context.out,
+                    "launch.subnets: EC2 takes one subnet of a zone in a launch call; `nodekeeper sizes --file` says in which zones \
+                     they are"
+                )?;
+            }
+            Ok(Outcome::Done)
+        }
+        PolicyCommand::Set(args) => set(context, args).await,
+        PolicyCommand::Edit(args) => edit(context, args).await,
+        PolicyCommand::Diff(args) => diff(context, args).await,
+        PolicyCommand::Show(args) => print(context, args).await,
+    }
+}
+
+pub(crate) fn read(file: &Path) -> anyhow::Result<Policy> {
+    let (shown, text) = (file.display(), bounded::file(file)?);
+    let policy = if file.extension().is_some_and(|e| e == "json") {
+        let document = strict_json::parse(&text).with_context(|| format!("{shown} is not JSON"))?;
+        Policy::from_json(&document)
+    } else {
+        Policy::from_toml(&text)
+    };
+    policy.with_context(|| format!("{shown} is not usable"))
+}
+
+async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outcome> {
+    let document = read(&args.file)?.to_json();
+    let cluster = context.cluster().await?;
+    let control = cluster.store.ingest_control().await?;
+    let key = ControlKey::Policy.to_string();
+    if control.policy.is_none() && control.unreadable.iter().any(|entry| entry.key == key) {
+        // The stored row cannot be read, so there is nothing to compare with.
+        let after = cluster.store.replace_unreadable(&PolicyRow::of_document(&document)).await;
+        stored_as(context, &cluster, after, "over a row that could not be read").await?;
+    } else {
+        store_over(context, &cluster, control.policy.as_ref(), &document).await?;
+    }
+    offers::ask_and_keep(context, &cluster).await?;
+    Ok(Outcome::Done)
+}
+
+async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outcome> {
+    let document = read(&args.file)?.to_json();
+    let before = context.cluster().await?.store.ingest_control().await?.policy;
+    let changes = difference(&as_stored(before.as_ref()), &document);
+    for line in &changes {
+        writeln!(context.out, "{line}")?;
+    }
+    Ok(Outcome::done_if(changes.is_empty()))
+}
+
+async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {
+    if args.defaults {
+        write!(context.out, "{}", reference())?;
+        return Ok(Outcome::Done);
+    }
+    let cluster = context.cluster().await?;
+    let (policy, version) = cluster.store.ingest_control().await?.checked_policy()?;
+    let document = policy.to_json();
+    if args.json {
+        show::json(context.out, &document)?;
+    } else {
+        write!(context.out, "{}", as_toml(version, document)?)?;
+    }
+    Ok(Outcome::Done)
+}
+
+async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<Outcome> {
+    let editor = args.visual.as_deref().filter(|visual| !visual.is_empty()).unwrap_or(&args.editor);
+    let cluster = context.cluster().await?;
+    let control = cluster.store.ingest_control().await?;
+    let (policy, version) = control.checked_policy()?;
+    let text = as_toml(version, policy.to_json())?;
+    let file = tempfile::Builder::new().prefix("nodekeeper-policy-").suffix(".toml").tempfile()?;
+    std::fs::write(file.path(), &text)?;
+    let document = loop {
+        open(editor, file.path())?;
+        let edited = bounded::file(file.path())?;
+        if edited == text {
+            writeln!(context.out, "nothing changed")?;
+            return Ok(Outcome::Done);
+        }
+        match Policy::from_toml(&edited) {
+            Ok(policy) => break policy.to_json(),
+            Err(e) => writeln!(context.err, "nodekeeper: this is not usable: {}", show::error(&e.into()))?,
+        }
+        let answer = context.ask("Edit it again? [Y/n]")?;
+        if answer.is_empty() || matches!(answer.trim(), "n" | "N" | "no" | "No") {
+            let (_, path) = file.keep().context("the edited file cannot be kept")?;
+            bail!("nothing was stored; the edited policy is in {}", path.display());
+        }
+    };
+    if let Err(error) = store_over(context, &cluster, control.policy.as_ref(), &document).await {
+        let (_, path) = file.keep().context("the edited file cannot be kept")?;
+        writeln!(context.err, "the edited policy is in {}", path.display())?;
+        return Err(error);
+    }
+    offers::ask_and_keep(context, &cluster).await?;
+    Ok(Outcome::Done)
+}
+
+/// Opens the editor by a shell, because the command may have arguments.
+fn open(editor: &str, file: &Path) -> anyhow::Result<()> {
+    let status = Command::new("sh").arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(file).status();
+    let status = status.with_context(|| format!("the editor {} cannot be started", show::one_line(editor)))?;
+    if !status.success() {
+        bail!("nothing was stored: the editor {} ended with {status}", show::one_line(editor));
+    }
+    Ok(())
+}
+
+/// The stored policy as this release reads it. An older release may have stored it.
+fn as_stored(row: Option<&PolicyRow>) -> Value {
+    let stored: Value = row.and_then(|row| serde_json::from_str(&row.document).ok()).unwrap_or_default();
+    Policy::from_json(&stored).map_or(stored, |p| p.to_json())
+}
+
+/// Prints the changes, and stores this policy if the stored one is still `before`.
+async fn store_over(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    before: Option<&PolicyRow>,
+    document: &Value,
+) -> anyhow::Result<()> {
+    let stored = as_stored(before);
+    if stored == *document {
+        let version = before.map_or(0, |row| row.version.number());
+        return Ok(writeln!(context.out, "nothing changed: version {version} is the same")?);
+    }
+    let changes = difference(&stored, document);
+    if before.is_some() {
+        for line in &changes {
+            writeln!(context.out, "{line}")?;
+        }
+    }
+    let after = PolicyRow::of_document(document);
+    let written = cluster.store.write(before, &after, Vec::new()).await;
+    stored_as(context, cluster, written, &format!("{} knobs changed", changes.len())).await
+}
+
+/// Prints the stored version, and stores the event.
+async fn stored_as(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    written: Result<PolicyRow, WriteError>,
+    how: &str,
+) -> anyhow::Result<()> {
+    let after = match written {
+        Err(WriteError::Conflict(_)) => bail!(
+            "the policy was not stored: someone else stored one meanwhile: look at it (`nodekeeper policy show`) and try again"
+        ),
+        other => other?,
+    };
+    let version = after.version.number();
+    writeln!(context.out, "stored as version {version}")?;
+    let reason = format!("{BY_OPERATOR}: version {version}, {how}");
+    record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, context.now()).await
+}
+
+/// The text of a stored policy as a file.
+fn as_toml(version: u64, document: Value) -> anyhow::Result<String> {
+    Ok(format!("# version {version}\n{}", toml::to_string_pretty(&without_nulls(document))?))
+}
+
+/// TOML has no null.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            fields.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect()
+        }
+        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
+        other => other,
+    }
+}
+
+/// The changes from one policy to another, one line for each changed knob.
+fn difference(before: &Value, after: &Value) -> Vec<String> {
+    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+    knobs("", before, &mut old);
+    knobs("", after, &mut new);
+    let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let line = |path: &String| match (old.get(path), new.get(path)) {
+        (Some(was), Some(is)) if was != is => Some(format!("~ {path}: {was} -> {is}")),
+        (Some(was), None) => Some(format!("- {path}: {was}")),
+        (None, Some(is)) => Some(format!("+ {path}: {is}")),
+        _ => None,
+    };
+    paths.into_iter().filter_map(line).collect()
+}
+
+/// Collects every knob by its path. Sizes have their names as keys, so that another order of sizes is no change.
+fn knobs(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
+    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                knobs(&below(name), value, found);
+            }
+        }
+        Value::Array(list) if path == "size" => {
+            for size in list {
+                knobs(&below(size.get("name").and_then(Value::as_str).unwrap_or("?")), size, found);
+            }
+        }
+        Value::Null => {}
+        other => _ = found.insert(path.to_owned(), other.to_string()),
+    }
+}

@@ -1,0 +1,130 @@
+//! `cost`: what the nodes cost in a span of time, and for whom.
+//!
+//! Guarantees: the lines and the time without work add up to the total. What is not known is counted, and printed.
+//! Does not: know a bill. The crate `history` estimates the cost from events and records.
+
+use crate::commands::amounts::{self, seconds};
+use crate::console::Context;
+use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
+use clap::{Args, ValueEnum};
+use history::{By, History, LONGEST, Line, Report};
+use model::time::Span;
+
+#[derive(Args, Clone, Debug)]
+pub struct CostArgs {
+    /// How far back: a number with s, m, h or d
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = span)]
+    since: Span,
+    /// What each line is
+    #[arg(long, value_enum, default_value_t)]
+    by: Lines,
+    /// Show at most this many lines, the most expensive ones
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = amounts::limit)]
+    limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default)]
+enum Lines {
+    /// Each job
+    Job,
+    /// All jobs with the same name together
+    #[default]
+    Name,
+    /// Each size of nodes, with its price
+    Size,
+}
+
+/// Parses a length of time that the events cover.
+fn span(text: &str) -> Result<Span, String> {
+    let s = seconds(text).map_err(|_| "give a number with s, m, h or d, like 24h".to_owned())?;
+    match i64::try_from(s).map(Span::from_s) {
+        Ok(span) if s > 0 && span <= LONGEST => Ok(span),
+        _ => Err(format!("give at least 1 s and at most {} days", LONGEST.as_ms() / 86_400_000)),
+    }
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<()> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let past = History::read_costs(&cluster.store, args.since, now).await?;
+    let by = match args.by {
+        Lines::Job => By::Job,
+        Lines::Name => By::Name,
+        Lines::Size => By::Size,
+    };
+    let mut report = Report::of(&past, args.since, by);
+    let more = report.lines.len().saturating_sub(args.limit);
+    report.lines.truncate(args.limit);
+    if args.json {
+        show::json(context.out, &report)?;
+    } else {
+        print(context, &report, now)?;
+    }
+    Ok(show::cut(context.err, more)?)
+}
+
+fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> anyhow::Result<()> {
+    let heads: &[&str] = match report.by {
+        By::Job => &["JOB", "NAME", "BEGAN", "NODE TIME", "COST"],
+        By::Name => &["NAME", "JOBS", "BEGAN", "NODE TIME", "COST"],
+        By::Size => &["SIZE", "MARKET", "PRICE AN HOUR", "NODES", "BEGAN", "NODE TIME", "COST"],
+    };
+    let cells = |line: &Line| {
+        let which = match report.by {
+            By::Job => vec![or_blank(line.name.as_ref())],
+            By::Name => vec![line.count.to_string()],
+            By::Size => {
+                let price = line.price_per_hour.map_or_else(|| "not known".to_owned(), |p| p.to_string());
+                vec![or_blank(line.market.as_ref()), price, line.count.to_string()]
+            }
+        };
+        let amounts = [show::when(line.from, now), time(line.node_s), dollars(line.usd)];
+        [line.what.clone()].into_iter().chain(which).chain(amounts)
+    };
+    Rows::of(heads, report.lines.iter().map(cells)).print(context.out)?;
+    let out = &mut *context.out;
+    writeln!(
+        out,
+        "without work: {} for {} of node time (booting, idle, silent or going)",
+        dollars(report.without_work_usd),
+        time(report.without_work_node_s)
+    )?;
+    writeln!(
+        out,
+        "total: {} for {}, {} of node time, since {}",
+        dollars(report.total_usd),
+        several(report.nodes, "node"),
+        time(report.node_s),
+        moment(report.since, now)
+    )?;
+    if report.unpriced_nodes > 0 {
+        writeln!(out, "{}: no record says the price, so nothing is counted", several(report.unpriced_nodes, "node"))?;
+    }
+    if report.left_out > 0 {
+        writeln!(out, "{} did not fit into memory: the true sums are higher", several(report.left_out, "event"))?;
+    }
+    writeln!(out, "{}", report.estimate)?;
+    Ok(())
+}
+
+/// Node time: hours with two digits, or a time below one hour in one unit.
+fn time(s: i64) -> String {
+    if s < 3600 { rough(Span::from_s(s)) } else { format!("{:.2} h", s as f64 / 3600.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_a_number_and_a_unit() {
+        for (text, s) in [("90s", 90), ("30m", 1800), ("24h", 86_400), ("7d", 604_800), ("1h30m", 5400), ("90", 90)] {
+            assert_eq!(span(text), Ok(Span::from_s(s)), "{text}");
+        }
+        for bad in ["", "h", "0h", "-1h", "100d", "99999999999999999d", "5é"] {
+            assert!(span(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `history`: what happened to something, and why.
+//!
+//! A job or an alloc has a story, the oldest happening first (`story`). Other subjects have events, the newest first.
+//!
+//! Guarantees: shows everything stored about the subject, up to `--limit`.
+
+use crate::console::show::{self, Rows, moment};
+use crate::console::{Cluster, Context, Usage};
+use crate::view::find::{Finder, NotFound};
+use crate::view::story::{self, Happening};
+use clap::Args;
+use model::events::{Event, FOR_COSTS, Subject};
+use model::functions::{self, FUNCTIONS};
+use model::ids::NodeId;
+use serde_json::Value;
+
+/// How many events of a slot, a function or the cluster are shown by default.
+const RECENT: i32 = 50;
+
+#[derive(Args, Clone, Debug)]
+pub struct HistoryArgs {
+    /// A slot, node, job or alloc by its number, its id or a part of it, a job by its name, a function by its name, or
+    /// `cluster`
+    subject: String,
+    /// The most events to show, the newest ones [default: 50; for a job or an alloc 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=1000))]
+    limit: Option<i32>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Parses a subject: `7` and `slot#7` are the same.
+pub(in crate::commands) fn subject(text: &str) -> Result<Subject, Usage> {
+    let (kind, name) = text.split_once('#').map_or((None, text), |(kind, name)| (Some(kind), name));
+    let slot = name.parse().ok().or_else(|| Some(name.parse::<NodeId>().ok()?.slot()));
+    let by_kind = [
+        ("slot", slot.map(Subject::Slot)),
+        ("job", name.parse().ok().map(Subject::Job)),
+        ("alloc", name.parse().ok().map(Subject::Alloc)),
+        ("function", functions::named(name).map(|_| Subject::Function(name.to_owned()))),
+    ];
+    let mut found = by_kind.into_iter().filter(|(of, _)| kind.is_none_or(|kind| kind == *of));
+    let found = found.find_map(|(_, subject)| subject).or_else(|| (text == "cluster").then_some(Subject::Cluster));
+    found.ok_or_else(|| {
+        let given: String = show::one_line(text).chars().take(80).collect();
+        let functions: Vec<&str> = FUNCTIONS.iter().map(|f| f.name).collect();
+        let functions = functions.join(", ");
+        Usage(format!(
+            "{given} is not a subject: give a slot, the id of a node, job or alloc or a part of it, the name of a job, cluster, or one of {functions}"
+        ))
+    })
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow::Result<()> {
+    let known = subject(&args.subject);
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let subject = match known {
+        Ok(subject) => subject,
+        Err(unknown) => find(&cluster, &args.subject, unknown).await?,
+    };
+    let most = args.limit.unwrap_or(story::WHOLE);
+    let story = match &subject {
+        Subject::Job(id) => Some(story::of_job(&cluster.store, *id, most).await?),
+        Subject::Alloc(id) => Some(story::of_alloc(&cluster, *id, most).await?),
+        _ => None,
+    };
+    if let Some(story) = story {
+        if args.json {
+            return show::json(context.out, &story);
+        }
+        if story.is_empty() {
+            writeln!(context.out, "nothing is stored about {subject}")?;
+        }
+        // A time is exact, relative to now, and relative to the beginning of the story.
+        let begin = story.first().map_or(now, |h| h.at);
+        let cells = |Happening { at, subject, action, reason }: &Happening| {
+            [moment(*at, now), at.since(begin).to_string(), action.clone(), subject.clone(), reason.clone()]
+        };
+        let heads = ["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"];
+        return Ok(Rows::of(&heads, story.iter().map(cells)).print(context.out)?);
+    }
+    let events = cluster.store.history(&subject.to_string(), args.limit.unwrap_or(RECENT)).await?;
+    if args.json {
+        return show::json(context.out, &events);
+    }
+    if events.is_empty() {
+        writeln!(context.out, "no events of {subject}")?;
+    }
+    let rows = events.iter().map(|event| [moment(event.at(), now), event.action.clone(), reason(event)]);
+    Ok(Rows::of(&["WHEN", "ACTION", "REASON"], rows).print(context.out)?)
+}
+
+/// The job, alloc or node of a name or of a part of an id.
+async fn find(cluster: &Cluster, text: &str, unknown: Usage) -> anyhow::Result<Subject> {
+    let mut finder = Finder::new(cluster);
+    match finder.work_of_one(text).await {
+        Ok((id, alloc)) => return Ok(alloc.map_or(Subject::Job(id), Subject::Alloc)),
+        Err(e) if e.is::<NotFound>() => {}
+        Err(e) => return Err(e),
+    }
+    match finder.slot(text).await {
+        Ok(slot) => Ok(Subject::Slot(slot)),
+        Err(e) if e.is::<NotFound>() => Err(unknown.into()),
+        Err(e) => Err(e),
+    }
+}
+
+fn reason(event: &Event) -> String {
+    let mut text = event.reason.clone();
+    for (name, value) in event.detail.iter().filter(|(name, _)| !FOR_COSTS.contains(&name.as_str())) {
+        let value = value.as_str().map_or_else(|| Value::to_string(value), str::to_owned);
+        text.push_str(&format!(" {name}={value}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_are_known_by_their_plain_names() {
+        let job = "01JD0000000000000000000000";
+        for (said, meant) in [
+            ("7", "slot#7".to_owned()),
+            ("slot#7", "slot#7".to_owned()),
+            ("7-01JD0000000000000000000000", "slot#7".to_owned()),
+            (job, format!("job#{job}")),
+            ("job#01JD0000000000000000000000", format!("job#{job}")),
+            ("01JD0000000000000000000000.0.1", format!("alloc#{job}.0.1")),
+            ("sweep-dispatch", "function#sweep-dispatch".to_owned()),
+            ("function#sweep-dispatch", "function#sweep-dispatch".to_owned()),
+            ("cluster", "cluster".to_owned()),
+        ] {
+            assert_eq!(subject(said).unwrap().to_string(), meant, "{said}");
+        }
+        for bad in ["", "slot#x", "job#7", "sweep", "100000", "x#cluster"] {
+            assert!(subject(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! `job`: one job, its allocs, and the end of their output.
+//!
+//! Guarantees: the job and its allocs are read consistently.
+//! Does not: change anything.
+
+use super::jobs::needs;
+use crate::console::show::{self, Rows, Screen, moment, or_blank, when, when_known};
+use crate::console::{Cluster, Context};
+use crate::view::find::{Finder, no_job, short_alloc};
+use crate::view::retry_rules;
+use crate::view::story::{self, Happening};
+use crate::view::usage::{self, Used};
+use clap::Args;
+use model::events::Subject;
+use model::time::Time;
+use model::{AfterEnd, Alloc, EndCause, FailurePolicy, Job, JobState, Signal, StoredOutput};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+#[derive(Args, Clone, Debug)]
+pub struct JobArgs {
+    /// The job's id, a part of it, or its name
+    job: String,
+    /// Print JSON: the job's row, with the rows of its allocs as `all_allocs`
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<()> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let id = Finder::new(&cluster).job(&args.job).await?;
+    let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+    let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+    let waits = waits_because(&cluster, &job, now).await;
+    if args.json {
+        let cause = job.cause();
+        let more = json!({
+            "all_allocs": show::flat(&allocs)?, "cause": cause, "exit_code": cause.and_then(EndCause::exit_code),
+            "waits_because": waits,
+        });
+        let mut whole = show::flat(&job)?;
+        if let (Value::Object(whole), Value::Object(more)) = (&mut whole, show::known(more)) {
+            whole.extend(more);
+        }
+        return show::json(context.out, &whole);
+    }
+    let latest = cluster.store.history(&Subject::Job(id).to_string(), 1).await?;
+    // An event with the same reason as the job itself is not shown.
+    let latest = latest.first().filter(|e| Some(&e.reason) != job.reason.as_ref());
+    let latest = latest.map(|e| format!("{}: {} ({})", e.action, e.reason, when(e.at(), now)));
+    fields(&job, waits, latest, now).colours(context.colours).print(context.out)?;
+    if !allocs.is_empty() {
+        writeln!(context.out)?;
+        alloc_rows(&allocs, now).colours(context.colours).print(context.out)?;
+        writeln!(context.out)?;
+        let more = [usage_rows(&allocs), output_rows(&allocs), place_rows(&allocs)];
+        for rows in more.into_iter().filter(|rows| !rows.is_empty()) {
+            rows.print(context.out)?;
+            writeln!(context.out)?;
+        }
+        story_rows(&story::of_allocs(&cluster.store, &allocs).await?, now).print(context.out)?;
+    }
+    Ok(())
+}
+
+/// Why a job waits. An error becomes the answer, so that the job is shown even if EC2 cannot be reached.
+async fn waits_because(cluster: &Cluster, job: &Job, now: Time) -> Option<String> {
+    if job.summary.state.is_ended() {
+        return None;
+    }
+    match cluster.next(now).await {
+        Ok(next) => next.of_job(job.summary.job_id).map(str::to_owned),
+        Err(_) if job.summary.state == JobState::Placed => None,
+        Err(e) => Some(format!("not known, because the cluster cannot be read: {e}")),
+    }
+}
+
+fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -> Rows {
+    let Job { summary, work, failure_policy, .. } = job;
+    let mut rows = Rows::new(&[]);
+    rows.field("job", Some(summary.job_id));
+    rows.field("name", summary.name.as_ref());
+    rows.field("state", Some(summary.state));
+    rows.field("reason", job.reason.as_ref());
+    // A placed job does not wait. The text then says what the next run does with it, or that it waits for a copy.
+    rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
+    rows.field("latest event", latest);
+    rows.field("command", Some(show::command(&work.command)));
+    let env: Vec<String> = job.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
+    let image = work.image.as_ref().map(|image| match &work.image_digest {
+        Some(digest) => format!("{image} ({digest})"),
+        None => image.clone(),
+    });
+    rows.field("image", image);
+    rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
+    let ulimits: Vec<String> = work.ulimits.iter().map(|(name, limit)| format!("{name}={limit}")).collect();
+    rows.field("ulimits", (!ulimits.is_empty()).then(|| ulimits.join(", ")));
+    for (n, (name, source)) in work.inputs.iter().enumerate() {
+        rows.field(if n == 0 { "inputs" } else { "" }, Some(format!("{name} from {source}")));
+    }
+    let outputs: Vec<String> = work.outputs.iter().map(ToString::to_string).collect();
+    rows.field("keeps", (!outputs.is_empty()).then(|| outputs.join(", ")));
+    if let (Some(pack), Some(counts)) = (&work.pack, summary.tries.elements) {
+        let at_once = if pack.at_once > 1 { format!("; {} at once", pack.at_once) } else { String::new() };
+        rows.field("elements", Some(format!("{} ({counts}{at_once})", pack.elements)));
+        rows.field("failed elements", (counts.failed > 0).then(|| job.elements.results.failures()));
+    }
+    rows.field("needs", Some(needs(summary)));
+    let limit = summary.array_limit.map(|limit| format!("{} of its array placed at the same time", limit.number()));
+    rows.field("at most", limit);
+    let after = summary.after.iter().map(|(id, end)| match end {
+        AfterEnd::Success => format!("{id} (must be complete)"),
+        AfterEnd::Any => format!("{id} (must have ended)"),
+    });
+    let after: Vec<String> = after.collect();
+    rows.field("runs after", (!after.is_empty()).then(|| after.join(", ")));
+    rows.field("priority", Some(summary.priority));
+    rows.field("submitted", Some(moment(summary.submitted_at, now)));
+    rows.field("ended", job.finished_at.map(|at| moment(at, now)));
+    rows.field("failed", Some(show::several(job.failed_count, "time")));
+    rows.field("lost", Some(show::several(job.lost_count, "time")));
+    for (n, rule) in retry_rules(job).into_iter().enumerate() {
+        rows.field(if n == 0 { "retries" } else { "" }, Some(rule.line()));
+    }
+    let next_try = summary.retry_at(now).map(|at| format!("not before {}", moment(at, now)));
+    rows.field("next try", next_try);
+    rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
+    rows.field("stop", Some(stop(failure_policy)));
+    let replace = if failure_policy.replace {
+        format!(", with a copy meanwhile ({})", failure_policy.reconcile)
+    } else {
+        String::new()
+    };
+    rows.field("silent node", Some(format!("waited for {} s{replace}", failure_policy.lost_after_s)));
+    rows
+}
+
+fn stop(policy: &FailurePolicy) -> String {
+    let signal = policy.stop_signal.unwrap_or(Signal::TERM);
+    let kill = format!("KILL after {} s", policy.kill_timeout_s);
+    match policy.stop_notice_s {
+        0 => format!("{signal}, {kill}"),
+        notice_s => format!("{signal}, TERM after {notice_s} s, {kill} more"),
+    }
+}
+
+fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
+    let cells = |alloc: &Alloc| {
+        let seen = &alloc.summary;
+        [
+            short_alloc(seen.alloc_id),
+            seen.slot.to_string(),
+            seen.desired.to_string(),
+            seen.client.to_string(),
+            when(seen.placed_at, now),
+            when_known(alloc.finished_at, now),
+            or_blank(alloc.exit_code),
+            or_blank(alloc.cause.as_ref()),
+        ]
+    };
+    let heads = ["ALLOC", "SLOT", "DESIRED", "CLIENT", "PLACED", "ENDED", "EXIT", "CAUSE"];
+    Rows::of(&heads, allocs.iter().map(cells))
+}
+
+fn usage_rows(allocs: &[Alloc]) -> Rows {
+    let cells = |alloc: &Alloc| {
+        let used = Used { usage: alloc.usage?, asked: alloc.summary.needs.capacity() };
+        Some([short_alloc(alloc.id())].into_iter().chain(used.cells()))
+    };
+    Rows::of(&["ALLOC"].into_iter().chain(usage::HEADS).collect::<Vec<_>>(), allocs.iter().filter_map(cells))
+}
+
+/// The outputs of its work directory that each alloc has stored.
+fn output_rows(allocs: &[Alloc]) -> Rows {
+    let cells = |alloc: &Alloc, StoredOutput { path, content, to }: &StoredOutput| {
+        let path = to.as_ref().map_or_else(|| path.clone(), |place| format!("{path} ({place})"));
+        [short_alloc(alloc.id()), path, usage::bytes_text(content.bytes), content.sha256().to_owned()]
+    };
+    let rows = allocs.iter().flat_map(|alloc| alloc.kept.iter().map(move |output| cells(alloc, output)));
+    Rows::of(&["ALLOC", "KEPT", "SIZE", "SHA-256"], rows)
+}
+
+/// The place in S3 of each alloc's whole output. The output is there after the end of the alloc.
+fn place_rows(allocs: &[Alloc]) -> Rows {
+    let cells = |alloc: &Alloc| Some([short_alloc(alloc.id()), alloc.output_s3.as_ref()?.to_string()]);
+    Rows::of(&["ALLOC", "WHOLE OUTPUT, AFTER THE END"], allocs.iter().filter_map(cells))
+}
+
+fn story_rows(story: &[Happening], now: Time) -> Rows {
+    let cells = |Happening { at, subject, action, reason }: &Happening| {
+        let alloc = subject.strip_prefix("alloc#").and_then(|id| id.parse().ok());
+        let alloc = alloc.map_or_else(|| subject.clone(), short_alloc);
+        [when(*at, now), alloc, action.clone(), reason.clone()]
+    };
+    Rows::of(&["WHEN", "ALLOC", "WHAT", "REASON"], story.iter().map(cells))
+}
+
+/// The line with the id, the slot and the status of an alloc.
+pub(in crate::commands) fn head(alloc: &Alloc, now: Time) -> String {
+    let seen = &alloc.summary;
+    let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
+    format!("== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)
+}
+
+/// Prints the status of an alloc, and the end of its output.
+pub(in crate::commands) fn output(alloc: &Alloc, now: Time, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
+    let seen = &alloc.summary;
+    writeln!(out, "{}", head(alloc, now))?;
+    if let Some(cause) = &alloc.cause {
+        writeln!(out, "== {}", show::one_line(&cause.to_string()))?;
+    }
+    let node = seen.node_id;
+    match &alloc.log_tail {
+        Some(tail) => {
+            writeln!(out, "== the end of its output (8 KiB at most), as node {node} reported it:")?;
+            write!(out, "{}", show::output(tail, screen))?;
+            if !tail.ends_with('\n') {
+                writeln!(out)?;
+            }
+        }
+        None if seen.client.is_final() => writeln!(out, "== node {node} reported no output")?,
+        None => writeln!(out, "== its output is on node {node} until it ends")?,
+    }
+    Ok(())
+}

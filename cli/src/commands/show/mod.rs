@@ -1,0 +1,11 @@
+//! Commands that show what is, what was, and what would be.
+
+pub(crate) mod advise;
+pub(crate) mod cost;
+pub(crate) mod history;
+pub(crate) mod job;
+pub(crate) mod jobs;
+pub(crate) mod nodes;
+pub(crate) mod plan;
+pub(crate) mod status;
+pub(crate) mod what_if;

@@ -1,0 +1,207 @@
+//! `plan`: what the next run would do, and why.
+//!
+//! Guarantees: nothing is written and no instance is changed. With `--state`, each readable line gets one answer, in order and at
+//! once. An unreadable line is named on standard error, and the other lines still get their answers.
+//! Does not: decide. The planning code of the functions decides, from the same observation.
+
+use super::what_if;
+use crate::commands::set_up::policy;
+use crate::commands::submit::input;
+use crate::console::show::{self, Rows, counted};
+use crate::console::{Context, Outcome, bounded};
+use crate::view::find::short;
+use crate::view::next::on_refusing;
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use model::EndCause;
+use model::action::{PlanAnswer, PlanRow};
+use model::policy::Policy;
+use model::time::Time;
+use runtime::observation::Observation;
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    /// The function whose next run is planned
+    #[arg(long, value_enum, default_value = "poll-and-scale")]
+    function: Planner,
+    /// Plan from the states in this file instead of the cluster: one JSON object on each line; - for standard
+    /// input. Prints one JSON answer on each line
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Use this policy instead of the stored one
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Plan as if it were this time: milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    at: Option<Time>,
+    /// Say what would follow for this job if its alloc ended now, with the cause of --if or --if-exit
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["state", "policy", "at", "function"], requires = "cause")]
+    job: Option<String>,
+    /// The cause: exit:CODE, signal:NAME, memory, timeout, lost, spot (its instance was interrupted) or node (its node could not
+    /// start it)
+    #[arg(long = "if", value_name = "CAUSE", group = "cause", requires = "job", value_parser = what_if::cause)]
+    named: Option<EndCause>,
+    /// The exit code: as --if exit:CODE
+    #[arg(long, value_name = "CODE", group = "cause", requires = "job", value_parser = clap::value_parser!(i32).range(0..=255))]
+    if_exit: Option<i32>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A function that plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Planner {
+    /// Launches, placements, lease expiry, shutdowns
+    PollAndScale,
+    /// Stale records, orphans
+    CleanStaleRecords,
+    /// Handles that are due
+    SweepDispatch,
+}
+
+impl Planner {
+    fn plan(self, seen: &Observation, now: Time) -> PlanAnswer {
+        match self {
+            Self::PollAndScale => poll_and_scale::plan(seen, now).answer(),
+            Self::CleanStaleRecords => clean_stale_records::plan(seen, now).answer(),
+            Self::SweepDispatch => sweep_dispatch::plan(seen, now).answer(),
+        }
+    }
+}
+
+fn moment(text: &str) -> Result<Time, String> {
+    let ms = text.parse::<i64>().ok();
+    let ms = ms.or_else(|| text.parse::<jiff::Timestamp>().ok().map(|t| t.as_millisecond()));
+    ms.map(Time::from_ms)
+        .ok_or_else(|| "it must be milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z".into())
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Outcome> {
+    let named = args.named.clone().or(args.if_exit.map(|code| EndCause::Exited { code }));
+    if let (Some(job), Some(named)) = (&args.job, named) {
+        return what_if::run(context, job, &named, args.json).await;
+    }
+    let policy = args.policy.as_deref().map(policy::read).transpose()?;
+    match &args.state {
+        None => live(context, args, policy).await,
+        Some(file) => {
+            let lines = input::open(&mut *context.input, file);
+            let mut lines = lines.with_context(|| format!("{} cannot be read", file.display()))?;
+            states(args, policy.as_ref(), &mut *lines, &mut *context.out, &mut *context.err)
+        }
+    }
+}
+
+async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>) -> anyhow::Result<Outcome> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let (store, cloud, at) = (&cluster.store, cluster.cloud.as_ref(), args.at.unwrap_or(now));
+    let with = |seen: Observation| match policy {
+        Some(policy) => Observation { policy, ..seen },
+        None => seen,
+    };
+    let mut refusing = BTreeMap::new();
+    // A run reads again before it acts, so these plans are checked by the same reads. sweep-dispatch has no such check.
+    let answer = match args.function {
+        Planner::PollAndScale => {
+            let seen = with(Observation::read(store, cloud, now).await?);
+            refusing = on_refusing(&seen.nodes, &seen.allocs);
+            let plan = poll_and_scale::plan(&seen, at);
+            poll_and_scale::act::confirm(store, cloud, &seen, plan, at).await?.answer()
+        }
+        Planner::CleanStaleRecords => {
+            let seen = with(Observation::read_for_cleaning(store, cloud, || now).await?);
+            let plan = clean_stale_records::plan(&seen, at);
+            clean_stale_records::act::confirm(store, cloud, &seen, plan).await?.answer()
+        }
+        Planner::SweepDispatch => args.function.plan(&with(sweep_dispatch::observe(store, now).await?), at),
+    };
+    if args.json {
+        show::json(context.out, &answer)?;
+        return Ok(Outcome::Done);
+    }
+    if answer.actions.is_empty() {
+        writeln!(context.out, "the next run would do nothing")?;
+    }
+    // Handles of one node share a subject, so their names are shown too.
+    let cells = |action: &PlanRow| {
+        let handle = action.handle.as_ref().map(|h| format!(" {h}")).unwrap_or_default();
+        [action.action.to_string(), format!("{}{handle}", action.subject), action.reason.clone()]
+    };
+    Rows::of(&["ACTION", "SUBJECT", "REASON"], answer.actions.iter().map(cells)).print(context.out)?;
+    let explained = &answer.explained;
+    let lines = explained.waiting.iter().map(|row| &row.line);
+    for line in lines.chain(explained.demand_sets.iter().map(|row| &row.line)) {
+        writeln!(context.out, "{}", show::one_line(line))?;
+    }
+    for (job, why) in refusing {
+        writeln!(context.out, "job {} waits: {}", short(job), show::one_line(&why))?;
+    }
+    for row in &explained.staying {
+        writeln!(context.out, "slot {} stays: {}", row.slot, show::one_line(&row.reason))?;
+    }
+    for row in &explained.limits {
+        writeln!(context.out, "limit: {}", show::one_line(&row.reason))?;
+    }
+    if !answer.wanted.is_empty() {
+        writeln!(context.out, "wanted nodes: {}", counted(&answer.wanted))?;
+    }
+    if !answer.surplus.is_empty() {
+        let slots: Vec<String> = answer.surplus.iter().map(ToString::to_string).collect();
+        writeln!(context.out, "not needed: slots {}", slots.join(", "))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn states(
+    args: &PlanArgs,
+    policy: Option<&Policy>,
+    lines: &mut dyn BufRead,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> anyhow::Result<Outcome> {
+    let mut all = true;
+    for number in 1u64.. {
+        let line = bounded::line(lines, bounded::MOST_OF_MANY).context("the states cannot be read")?;
+        if line.is_empty() {
+            break;
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        match answer(args, policy, &line) {
+            Ok(answer) => {
+                serde_json::to_writer(&mut *out, &answer)?;
+                writeln!(out)?;
+                // Flush now, because the other program may wait for this answer before it sends the next state.
+                out.flush()?;
+            }
+            Err(e) => {
+                all = false;
+                writeln!(err, "nodekeeper: line {number}: {}", show::brief(&format!("{e:#}")))?;
+            }
+        }
+    }
+    Ok(Outcome::done_if(all))
+}
+
+fn answer(args: &PlanArgs, policy: Option<&Policy>, line: &[u8]) -> anyhow::Result<PlanAnswer> {
+    let state = serde_json::from_slice(line).context("the state is not one JSON object")?;
+    let (seen, now) = Observation::from_state(&state, policy)?;
+    Ok(args.function.plan(&seen, args.at.unwrap_or(now)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_numbers_or_dates() {
+        assert_eq!(moment("1800000000000"), Ok(Time::from_ms(1_800_000_000_000)));
+        assert_eq!(moment("2027-01-15T08:00:00Z"), Ok(Time::from_ms(1_800_000_000_000)));
+        assert!(moment("yesterday").is_err());
+    }
+}

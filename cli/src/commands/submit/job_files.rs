@@ -1,0 +1,563 @@
+//! The files of a job, as options: `--in`, `--workdir` and `--out`.
+//!
+//! Guarantees: a local file is stored before the job is written, once for each content. A file that cannot be read is an error
+//! before anything is stored. `--workdir` leaves out what an ignore file names.
+//! Does not: store again what was stored lately (`FRESH`), or follow symbolic links: a link is kept as it is.
+
+use super::followed::{self, follow};
+use crate::changes::operate::NO_BUCKET;
+use crate::console::{Cluster, Context, Usage, show};
+use crate::view::find::Finder;
+use crate::view::usage::bytes_text;
+use anyhow::{Context as _, bail, ensure};
+use clap::{ArgAction, Args};
+use files::{Digest, Digesting, LeftOut, Packed, TreeWriter, digest_of, pack_folder};
+use ignore::WalkBuilder;
+use jiff::fmt::rfc2822::DateTimeParser;
+use model::array::Array;
+use model::files::{Content, Form, Inputs, MAX_CONTENT_BYTES, Output, Pattern, Source, WORK_DIRECTORY, is_name};
+use model::policy::Policy;
+use model::stored::S3Place;
+use model::time::{Span, Time};
+use model::{AfterEnd, Job, JobSpec, Work};
+use s3::S3Error;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+use tempfile::{NamedTempFile, TempPath};
+
+/// A content that was stored longer ago is stored again. So a lifecycle rule of the bucket that deletes objects after a month
+/// deletes nothing that a new job needs.
+const FRESH: Span = Span::from_s(7 * 86_400);
+/// A file of this size or more is announced, in bytes.
+const LARGE: u64 = 16 << 20;
+/// Names what `--workdir` leaves out, as `.gitignore` does.
+const IGNORE_FILE: &str = ".nodekeeperignore";
+/// What `--workdir` always leaves out.
+const LEFT_OUT: [&str; 2] = [".git", ".nodekeeper"];
+/// What the root of a repository has.
+const REPOSITORY: [&str; 2] = [".git", ".jj"];
+
+/// The files of a job, as options.
+#[derive(Args, Clone, Debug)]
+pub(in crate::commands) struct FileOptions {
+    /// A file or a folder for the work directory of the job: a local path; s3://BUCKET/KEY, read with the role of the job; or
+    /// job:JOB/PATH, an output of an earlier job (--out), which this job then follows; of an array, a folder that has the output of
+    /// each job by its number. NAME is its path in the work directory, by default the same as here. NAME comes after the last =, so
+    /// a KEY with a = needs a NAME. May be given several times
+    #[arg(long = "in", value_name = "FROM[=NAME]", action = ArgAction::Append)]
+    inputs: Vec<String>,
+    /// Make the content of this folder the work directory of the job, without what git ignores there (by any .gitignore of the
+    /// repository, .git/info/exclude or the person's own excludes) and what .nodekeeperignore names
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<PathBuf>,
+    /// A file or a folder of the work directory that is kept when the command has succeeded; if it is missing, the job fails. A pattern
+    /// in quotes, such as 'results/*.csv', keeps all that it names then, and at least one. `nodekeeper fetch` gets it. With s3://BUCKET/KEY it is stored there, with the role of the job. May be given several times
+    #[arg(long = "out", value_name = "PATH[=S3]", action = ArgAction::Append, value_parser = output)]
+    outputs: Vec<Output>,
+    /// Keep the outputs that exist also when the command has failed
+    #[arg(long, requires = "outputs")]
+    out_failed: bool,
+}
+
+fn output(text: &str) -> Result<Output, String> {
+    let Output { path, to } = text.parse().map_err(|e: model::files::BadFile| e.to_string())?;
+    let path = plain(&path);
+    if !is_name(&path) {
+        return Err(
+            "the path must be relative to the work directory, without `..` and names of more than 255 bytes".to_owned()
+        );
+    }
+    Ok(Output { path, to })
+}
+
+/// The path without `./` at its beginning and slashes at its end.
+fn plain(path: &str) -> String {
+    path.trim_start_matches("./").trim_end_matches('/').to_owned()
+}
+
+#[derive(Debug)]
+struct Upload {
+    shown: String,
+    path: PathBuf,
+    content: Content,
+    /// The entries of a folder that the job does not get.
+    left_out: LeftOut,
+    /// The archive of a folder. It is removed with this value.
+    _archive: Option<TempPath>,
+}
+
+/// The files of the options. They are stored before the job is written.
+#[derive(Debug, Default)]
+pub(in crate::commands) struct Files {
+    uploads: Vec<Upload>,
+    /// The inputs that are local folders: their names, and their paths here.
+    folders: Vec<(String, PathBuf)>,
+    /// The inputs from other jobs: their names, with the job and the path as given.
+    from_jobs: Vec<(String, String, String)>,
+}
+
+impl FileOptions {
+    /// Reads the local files, and adds to the work what is known of its files without the cluster.
+    pub(in crate::commands) fn read(&self, work: &mut Work) -> anyhow::Result<Files> {
+        work.outputs.clone_from(&self.outputs);
+        work.keep_failed = self.out_failed;
+        let mut files = Files::default();
+        if let Some(dir) = &self.workdir {
+            let upload = folder(dir, pack_unignored).with_context(|| cannot_read("--workdir", dir))?;
+            files.add_local(&mut work.inputs, WORK_DIRECTORY.to_owned(), upload)?;
+        }
+        for given in &self.inputs {
+            files.add(&mut work.inputs, given)?;
+        }
+        files.check_folders(&work.inputs)?;
+        Ok(files)
+    }
+}
+
+impl Files {
+    fn add(&mut self, inputs: &mut Inputs, given: &str) -> anyhow::Result<()> {
+        let (from, name) = split(given);
+        let option = format!("--in {}", show::one_line(given));
+        if let Some(output) = from.strip_prefix("job:") {
+            let parts = output.split_once('/').map(|(job, path)| (job, plain(path)));
+            let (job, path) = parts.ok_or_else(|| Usage(format!("{option}: it must be job:JOB/PATH")))?;
+            // What a pattern names has its own names in the work directory.
+            let own = || Pattern::of(&path).map_or_else(|| path.clone(), |_| WORK_DIRECTORY.to_owned());
+            let name = name.map_or_else(own, plain);
+            self.from_jobs.push((name, job.to_owned(), path));
+            return Ok(());
+        }
+        if from.starts_with("s3://") {
+            let place: S3Place = from.parse().map_err(|e| Usage(format!("{option}: {e}")))?;
+            let file = place.key().rsplit('/').next().unwrap_or_default().to_owned();
+            return Ok(add(inputs, name.map_or(file, plain), Source::Object(place))?);
+        }
+        let path = Path::new(from);
+        let upload = match path.is_dir() {
+            true => folder(path, |path, to| pack_folder(&File::open(path)?, to)),
+            false => file(path),
+        };
+        let upload = upload.with_context(|| cannot_read("--in", path))?;
+        let name = name.map(plain).or_else(|| name_of(path)).ok_or_else(|| {
+            Usage(format!("{option}: say which name it gets in the work directory: --in {}=NAME", path.display()))
+        })?;
+        if upload.content.form == Form::Tree {
+            self.folders.push((name.clone(), path.to_owned()));
+        }
+        self.add_local(inputs, name, upload)
+    }
+
+    /// Refuses an input whose path leads through a file of another input, a folder.
+    fn check_folders(&self, inputs: &Inputs) -> Result<(), Usage> {
+        let names = || inputs.keys().chain(self.from_jobs.iter().map(|(name, _, _)| name));
+        for (folder, path) in &self.folders {
+            for name in names() {
+                let Some(rest) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else { continue };
+                let mut above = Path::new(rest).ancestors().skip(1).filter(|part| !part.as_os_str().is_empty());
+                if let Some(file) = above.find(|part| path.join(part).is_file()) {
+                    let file = Path::new(folder).join(file);
+                    return Err(Usage(format!(
+                        "the input {name} is inside of {}, which is a file: give one of them another name, as --in FROM=NAME",
+                        file.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_local(&mut self, inputs: &mut Inputs, name: String, upload: Upload) -> anyhow::Result<()> {
+        if upload.content.bytes > MAX_CONTENT_BYTES {
+            let most = MAX_CONTENT_BYTES >> 40;
+            let why = format!("{} has more than {most} TiB: store it in S3 yourself, and give s3://…", upload.shown);
+            return Err(Usage(why).into());
+        }
+        add(inputs, name, Source::Content(upload.content.clone()))?;
+        self.uploads.push(upload);
+        Ok(())
+    }
+
+    /// Refuses `--in job:…` with `--file`: the lines of the file name the outputs of other jobs.
+    pub(in crate::commands) fn refuse_other_jobs(&self) -> Result<(), Usage> {
+        match self.from_jobs.first() {
+            None => Ok(()),
+            Some((_, job, path)) => Err(Usage(format!(
+                "--in job:{job}/{path} does not go with --file: give the lines \"inputs\": {{\"{path}\": \"job:ID/0/{path}\"}}"
+            ))),
+        }
+    }
+
+    /// Adds the outputs of other jobs to the inputs. The job follows those jobs.
+    pub(in crate::commands) async fn find(
+        &self,
+        cluster: &Cluster,
+        finder: &mut Finder<'_>,
+        spec: &mut JobSpec,
+    ) -> anyhow::Result<()> {
+        for (name, given, path) in &self.from_jobs {
+            let meant = finder.meant(given).await?;
+            let jobs = cluster.store.jobs_of(meant.ids.iter().copied()).await?.all()?;
+            let (shown, count) = (show::one_line(given), meant.array(&jobs));
+            ensure!(!jobs.is_empty(), "job {shown} is not stored");
+            let missing = count.map_or(0, |count| count.saturating_sub(jobs.len()));
+            ensure!(
+                missing == 0,
+                "{} of the array {shown}: not stored any more; give job:{shown}[N]/{path} for the others",
+                show::several(missing, "job")
+            );
+            for job in &jobs {
+                let job_id = job.summary.job_id;
+                keeps(job, &shown, path)?;
+                // Of several jobs or members, the input is a folder with what each of them made.
+                let number = count.map(|_| Array::number(job_id).to_string());
+                for member in 0..job.summary.needs.nodes {
+                    let of_member = (job.summary.needs.nodes > 1).then(|| format!("member-{member}"));
+                    let source = Source::Output { job_id, member, path: path.clone() };
+                    add(&mut spec.work.inputs, below(name, [number.clone(), of_member]), source)?;
+                }
+                follow(&mut spec.after, job_id, AfterEnd::Success);
+            }
+        }
+        if self.from_jobs.is_empty() {
+            return Ok(());
+        }
+        // The files of a job that has ended otherwise never come.
+        followed::check(cluster, &spec.after).await
+    }
+
+    /// Stores the local files that are not stored yet.
+    pub(in crate::commands) async fn store(&self, context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
+        if self.uploads.is_empty() {
+            return Ok(());
+        }
+        let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
+        let now = context.now();
+        for upload in &self.uploads {
+            if !upload.left_out.is_empty() {
+                writeln!(context.err, "nodekeeper: the job gets {} without {}", upload.shown, upload.left_out)?;
+            }
+            let place = place_of(&policy, cluster, &upload.content)?;
+            if is_there(cluster, &place, upload.content.bytes, now).await {
+                continue;
+            }
+            if upload.content.bytes >= LARGE {
+                writeln!(context.err, "storing {} ({})", upload.shown, bytes_text(upload.content.bytes))?;
+            }
+            let stored = cluster.outputs.put_file(&place, &upload.path, upload.content.bytes, upload.content.sha256());
+            stored.await.map_err(|e| cannot_store(&e, upload, &place))?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a job that does not keep this output.
+fn keeps(job: &Job, shown: &str, path: &str) -> anyhow::Result<()> {
+    if job.work.outputs.iter().any(|output| output.path == path) {
+        return Ok(());
+    }
+    let kept: Vec<&str> = job.work.outputs.iter().map(|output| output.path.as_str()).collect();
+    let kept = if kept.is_empty() { "nothing".to_owned() } else { kept.join(", ") };
+    bail!("job {shown} keeps no {path}: it keeps {kept} (submit --out)")
+}
+
+/// The name with these parts behind it. The work directory itself is no part of a name.
+fn below(name: &str, parts: [Option<String>; 2]) -> String {
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let name = Some(name.to_owned()).filter(|name| name != WORK_DIRECTORY || parts.is_empty());
+    name.into_iter().chain(parts).collect::<Vec<_>>().join("/")
+}
+
+fn add(inputs: &mut Inputs, name: String, source: Source) -> Result<(), Usage> {
+    match inputs.insert(name.clone(), source) {
+        None => Ok(()),
+        Some(_) => Err(Usage(format!("two inputs have the name {name}: give one of them another, as --in FROM=NAME"))),
+    }
+}
+
+fn cannot_store(error: &S3Error, upload: &Upload, place: &S3Place) -> anyhow::Error {
+    let hint = match error {
+        S3Error::Denied(_) => "; whoever submits files needs s3:PutObject and s3:GetObject there",
+        _ => "",
+    };
+    anyhow::anyhow!("{} cannot be stored at {place}: {error}{hint}", upload.shown)
+}
+
+/// Whether this content is stored, and will be for a while. Without the permission to look, the answer is no, and the content is
+/// stored again.
+async fn is_there(cluster: &Cluster, place: &S3Place, bytes: u64, now: Time) -> bool {
+    let Ok(head) = cluster.outputs.head(place).await else { return false };
+    let stored = head.stored.as_deref().and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
+    let is_fresh = stored.is_some_and(|at| now.since(Time::from_ms(at.as_millisecond())) < FRESH);
+    head.bytes == bytes && is_fresh
+}
+
+pub(in crate::commands) fn place_of(policy: &Policy, cluster: &Cluster, content: &Content) -> anyhow::Result<S3Place> {
+    let prefix = policy.output.s3.as_ref().context(NO_BUCKET)?;
+    Ok(prefix.content(cluster.dynamo.cluster(), content.sha256()))
+}
+
+/// Splits `FROM=NAME`. If a file has the whole text as its path, the text is that path.
+fn split(given: &str) -> (&str, Option<&str>) {
+    if Path::new(given).exists() {
+        return (given, None);
+    }
+    given.rsplit_once('=').map_or((given, None), |(from, name)| (from, Some(name)))
+}
+
+/// The name of a local path in the work directory: the path itself if it stays below the current directory, else its last part.
+fn name_of(path: &Path) -> Option<String> {
+    let parts = || path.components().filter(|part| !matches!(part, Component::CurDir));
+    let is_below = parts().all(|part| matches!(part, Component::Normal(_)));
+    let name = if is_below { parts().collect::<PathBuf>() } else { path.file_name()?.into() };
+    name.into_os_string().into_string().ok().filter(|name| is_name(name))
+}
+
+fn cannot_read(option: &str, path: &Path) -> String {
+    format!("{option}: {} cannot be read", path.display())
+}
+
+fn upload(path: &Path, form: Form, digest: &Digest) -> io::Result<Upload> {
+    let content = Content::new(form, &digest.sha256, digest.bytes);
+    let content = content.ok_or_else(|| io::Error::other("it has no digest"))?;
+    let (shown, left_out) = (path.display().to_string(), LeftOut::default());
+    Ok(Upload { shown, path: path.to_owned(), content, left_out, _archive: None })
+}
+
+fn file(path: &Path) -> io::Result<Upload> {
+    // A device or a pipe may have no end, and opening a pipe waits for a writer.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("it is neither a file nor a folder"));
+    }
+    let mut file = File::open(path)?;
+    let is_program = file.metadata()?.permissions().mode() & 0o111 != 0;
+    upload(path, if is_program { Form::Program } else { Form::File }, &digest_of(&mut file)?)
+}
+
+fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<Packed>) -> io::Result<Upload> {
+    let (file, archive) = NamedTempFile::new()?.into_parts();
+    let Packed { digest, left_out, .. } = pack(path, file)?;
+    let upload = upload(path, Form::Tree, &digest)?;
+    Ok(Upload { path: archive.to_path_buf(), left_out, _archive: Some(archive), ..upload })
+}
+
+/// Packs a folder without what git ignores there, by whatever rule, and what [`IGNORE_FILE`] names.
+fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
+    let dir = &dir.canonicalize()?;
+    if !dir.metadata()?.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::NotADirectory));
+    }
+    // Outside of a repository, nothing above the folder counts: a .gitignore there is about something else.
+    let is_root = |dir: &&Path| REPOSITORY.iter().any(|name| dir.join(name).exists());
+    let root = dir.ancestors().find(is_root);
+    let mut walk = WalkBuilder::new(dir);
+    walk.standard_filters(false).git_ignore(true).git_exclude(true).add_custom_ignore_filename(IGNORE_FILE);
+    walk.git_global(root.is_some())
+        .parents(root.is_some())
+        .require_git(root.is_some())
+        .current_dir(root.unwrap_or(dir));
+    walk.filter_entry(|entry| !LEFT_OUT.iter().any(|name| entry.file_name() == *name));
+    walk.sort_by_file_name(|a, b| a.cmp(b));
+    let mut tree = TreeWriter::new(Digesting::new(BufWriter::new(to)));
+    let mut left_out = LeftOut::default();
+    for entry in walk.build() {
+        let entry = match entry {
+            // An ignore file has a line that is no rule. Its other rules count.
+            Err(e) if e.io_error().is_none() => continue,
+            entry => entry.map_err(io::Error::other)?,
+        };
+        let Ok(name) = entry.path().strip_prefix(dir) else { continue };
+        let Some(kind) = entry.file_type().filter(|_| entry.depth() > 0) else { continue };
+        let mode = entry.metadata().map_err(io::Error::other)?.permissions().mode();
+        if kind.is_dir() {
+            tree.folder(name, mode)?;
+        } else if kind.is_symlink() {
+            tree.link(name, &std::fs::read_link(entry.path())?)?;
+        } else if kind.is_file() {
+            let file = File::open(entry.path())?;
+            tree.file(name, mode, file.metadata()?.len(), file)?;
+        } else {
+            left_out.add(name);
+        }
+    }
+    let (written, digest) = tree.finish()?.finish()?;
+    let archive = written.into_inner().map_err(io::IntoInnerError::into_error)?;
+    Ok(Packed { archive, digest, left_out })
+}
+
+/// Warns of a file of this directory that the command names and does not get. The word may mean another file, so this is no error.
+pub(in crate::commands) fn warn_of_forgotten(context: &mut Context<'_>, spec: &JobSpec) -> io::Result<()> {
+    let inputs = &spec.work.inputs;
+    let words = spec.work.command.iter().enumerate();
+    let named = words.filter(|(n, word)| *n > 0 || word.contains('/')).map(|(_, word)| word);
+    let is_placed = |name: &str| inputs.keys().any(|input| Path::new(name).starts_with(input));
+    let forgotten = named
+        .filter(|_| !inputs.contains_key(WORK_DIRECTORY))
+        .find(|word| Path::new(word).is_relative() && Path::new(word).is_file() && !is_placed(&plain(word)));
+    match forgotten {
+        Some(file) => {
+            let file = show::one_line(file);
+            writeln!(context.err, "nodekeeper: the job does not get {file}, which is a file here: add --in {file}")
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use files::Beneath;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::time::SystemTime;
+
+    #[test]
+    fn a_local_input_keeps_its_path_where_that_is_possible() {
+        for (path, name) in [
+            ("a.py", Some("a.py")),
+            ("./data/a.csv", Some("data/a.csv")),
+            ("../a.csv", Some("a.csv")),
+            ("/etc/hosts", Some("hosts")),
+            ("data/", Some("data")),
+            ("..", None),
+            ("/", None),
+        ] {
+            assert_eq!(name_of(Path::new(path)).as_deref(), name, "{path}");
+        }
+        assert_eq!(split("no-such-file=b"), ("no-such-file", Some("b")));
+        assert_eq!(output("./a/").unwrap().path, "a");
+        assert!(output("../a").is_err());
+    }
+
+    /// The names of what a folder has when it is packed as a work directory.
+    fn packed(dir: &Path) -> Vec<String> {
+        let packed = folder(dir, pack_unignored).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let into = Beneath::new(out.path(), SystemTime::UNIX_EPOCH).unwrap();
+        files::unpack(&mut File::open(&packed.path).unwrap(), &into).unwrap();
+        let mut found = Vec::new();
+        let root = File::open(out.path()).unwrap();
+        let all = |_: &Path| files::Selected::All;
+        files::walk(&root, &mut files::Allowance::default(), all, &mut |_, path, _, is| {
+            if !matches!(is, files::Found::Folder) {
+                found.push(path.display().to_string());
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(folder(dir, pack_unignored).unwrap().content, packed.content, "and always the same");
+        found
+    }
+
+    fn write(dir: &Path, name: &str, text: &str) {
+        let path = dir.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// What there is besides, by paths and texts, and what is packed.
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
+
+    /// What is in `a/work`, given what else there is.
+    #[test]
+    fn the_work_directory_is_packed_without_what_git_ignores_by_any_rule() {
+        let work = ["a/work/.env", "a/work/b", "a/work/sub/.env", "a/work/sub/b"];
+        let all = ["#env", "b", "sub/#env", "sub/b"];
+        // In what is packed, `#` stands for a point.
+        let cases: [Case<'_>; 19] = [
+            ("no repository", &[], &all),
+            ("a rule in it, without a repository", &[("a/work/.gitignore", ".env")], &["#gitignore", "b", "sub/b"]),
+            ("a rule above it, without a repository", &[("a/.gitignore", "*"), (".gitignore", "*")], &all),
+            ("a rule at the root", &[(".git/HEAD", ""), (".gitignore", ".env")], &["b", "sub/b"]),
+            ("a rule between", &[(".git/HEAD", ""), ("a/.gitignore", ".env")], &["b", "sub/b"]),
+            (
+                "an anchored rule above",
+                &[(".git/HEAD", ""), (".gitignore", "/a/work/.env")],
+                &["b", "sub/#env", "sub/b"],
+            ),
+            ("an anchored rule for elsewhere", &[(".git/HEAD", ""), (".gitignore", "/.env\n/work/b")], &all),
+            ("a rule above the repository", &[("a/.git/HEAD", ""), (".gitignore", "*")], &all),
+            (
+                "it is the repository",
+                &[("a/work/.git/HEAD", ""), ("a/.gitignore", "*"), ("a/work/.gitignore", "b")],
+                &["#env", "#gitignore", "sub/#env"],
+            ),
+            (
+                "a negation below",
+                &[(".git/HEAD", ""), (".gitignore", ".env"), ("a/work/sub/.gitignore", "!.env")],
+                &["b", "sub/#env", "sub/#gitignore", "sub/b"],
+            ),
+            (
+                "a negation above does not count",
+                &[(".git/HEAD", ""), (".gitignore", "!.env"), ("a/.gitignore", ".env")],
+                &["b", "sub/b"],
+            ),
+            ("a folder", &[(".git/HEAD", ""), (".gitignore", "sub/")], &["#env", "b"]),
+            ("the repository's own excludes", &[(".git/info/exclude", ".env"), (".git/HEAD", "")], &["b", "sub/b"]),
+            ("excludes come behind rules", &[(".git/info/exclude", ".env"), (".gitignore", "!.env")], &all),
+            (
+                "a worktree",
+                &[
+                    (".git", "gitdir: DIR/main/.git/worktrees/w"),
+                    ("main/.git/worktrees/w/commondir", "../.."),
+                    ("main/.git/info/exclude", ".env"),
+                ],
+                &["b", "sub/b"],
+            ),
+            (
+                "a repository in it has its own rules",
+                &[
+                    (".git/HEAD", ""),
+                    (".gitignore", ".env"),
+                    ("a/work/sub/.git/HEAD", ""),
+                    ("a/work/sub/.gitignore", "b"),
+                ],
+                &["b", "sub/#env", "sub/#gitignore"],
+            ),
+            ("our own file, above too", &[(".git/HEAD", ""), (".nodekeeperignore", ".env")], &["b", "sub/b"]),
+            (
+                "our own file is stronger",
+                &[(".git/HEAD", ""), (".gitignore", ".env"), ("a/work/.nodekeeperignore", "!.env")],
+                &["#env", "#nodekeeperignore", "b", "sub/#env", "sub/b"],
+            ),
+            ("a text that is no rule", &[(".git/HEAD", ""), (".gitignore", "[\n.env")], &["b", "sub/b"]),
+        ];
+        for (what, others, expected) in cases {
+            let dir = tempfile::tempdir().unwrap();
+            work.iter().for_each(|name| write(dir.path(), name, ""));
+            let here = dir.path().to_str().unwrap();
+            others.iter().for_each(|(name, text)| write(dir.path(), name, &text.replace("DIR", here)));
+            let expected: Vec<String> = expected.iter().map(|name| name.replace('#', ".")).collect();
+            assert_eq!(packed(&dir.path().join("a/work")), expected, "{what}");
+            let link = dir.path().join("link");
+            symlink("a/work", &link).unwrap();
+            assert_eq!(packed(&link), expected, "{what}, by a link");
+        }
+    }
+
+    #[test]
+    fn the_work_directory_is_packed_without_repositories_and_our_own_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            (".gitignore", "*.log\n/target/\n"),
+            (".nodekeeperignore", "data/big\n"),
+            (".hidden", ""),
+            ("run.py", "print(1)"),
+            ("x.log", ""),
+            ("target/x", ""),
+            ("data/big", ""),
+            ("data/small", ""),
+            (".git/config", ""),
+            (".nodekeeper/env", "secret"),
+        ] {
+            write(dir.path(), name, text);
+        }
+        symlink("run.py", dir.path().join("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("data/socket")).unwrap();
+        let left_out = folder(dir.path(), pack_unignored).unwrap().left_out.to_string();
+        assert_eq!(left_out, "its pipes, sockets and devices: data/socket");
+        let names = [".gitignore", ".hidden", ".nodekeeperignore", "data/small", "link", "run.py"];
+        assert_eq!(packed(dir.path()), names);
+    }
+}

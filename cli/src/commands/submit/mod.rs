@@ -1,0 +1,379 @@
+//! `submit`: submits one job, or several identical jobs.
+//!
+//! Guarantees: every printed id is a stored job. With `--wait`, the exit code says whether all jobs completed.
+//! Does not: place anything. poll-and-scale does; the new job or the schedule starts its run.
+
+pub(crate) mod array_numbers;
+pub(crate) mod bulk;
+pub(crate) mod followed;
+pub(crate) mod input;
+pub(crate) mod job_env;
+pub(crate) mod job_file;
+pub(crate) mod job_files;
+pub(crate) mod job_line;
+pub(crate) mod machine_options;
+pub(crate) mod run;
+pub(crate) mod strict_json;
+
+use crate::changes::operate::accepting;
+use crate::commands::amounts::{gibibytes, mebibytes, seconds};
+use crate::commands::output::follow::{Followed, Tells};
+use crate::console::{Cluster, Context, Outcome, Usage, show};
+use crate::view::find::Finder;
+use array_numbers::Numbers;
+use bulk::Written;
+use clap::{ArgAction, Args};
+use job_env::{Variable, environment, once, variable};
+use job_files::{FileOptions, Files, warn_of_forgotten};
+use machine_options::MachineOptions;
+use model::array::{Array, COUNT_VARIABLE, INDEX_VARIABLE, MAX_ARRAY};
+use model::elements::{MAX_AT_ONCE, MAX_PACK, Pack};
+use model::ids::JobId;
+use model::ranges::Ranges;
+use model::rng::Rng;
+use model::{
+    AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal, Work,
+};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+const MOST_JOBS: u64 = 10_000;
+
+/// A job, as options: what its members need, what they run, and how failures are treated.
+#[derive(Args, Clone, Debug)]
+pub(in crate::commands) struct JobOptions {
+    /// A name for people
+    #[arg(long)]
+    name: Option<String>,
+    /// From 0 to 1000; jobs with a higher priority come first
+    #[arg(long, default_value_t = DEFAULT_PRIORITY)]
+    priority: u32,
+    /// vCPUs for each member
+    #[arg(long, default_value_t = Needs::DEFAULT.vcpus)]
+    vcpus: u32,
+    /// Memory for each member: in MiB, or with a unit such as 512M or 1.5G
+    #[arg(long, default_value_t = Needs::DEFAULT.memory_mib, value_name = "SIZE", value_parser = mebibytes)]
+    memory: u64,
+    /// Scratch space for each member, in GiB or with a unit such as 100G or 2T; a member that writes more is stopped
+    #[arg(long, default_value_t = Needs::DEFAULT.scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
+    scratch: u64,
+    /// GPUs for each member; no other job uses them meanwhile
+    #[arg(long, default_value_t = Needs::DEFAULT.gpus)]
+    gpus: u32,
+    #[command(flatten)]
+    machine: MachineOptions,
+    /// Share nodes with no other job
+    #[arg(long)]
+    exclusive: bool,
+    /// The number of members, from 1 to 256: they start together, each on its own node
+    #[arg(long, default_value_t = Needs::DEFAULT.nodes)]
+    nodes: u32,
+    /// Run it in a container of this image; without one, it is a process of the node
+    #[arg(long)]
+    image: Option<String>,
+    /// The program of the container in place of the image's own, which gets COMMAND as its arguments; '' for none, so that COMMAND is run
+    /// as it is
+    #[arg(long, value_name = "PROGRAM")]
+    entrypoint: Option<String>,
+    /// The place of a secret (see --secret) that logs in to the registry of the image: USER:PASSWORD, or JSON with username and
+    /// password. An image of Amazon ECR needs none: the role of the job logs in
+    #[arg(long, value_name = "PLACE")]
+    registry_login: Option<String>,
+    /// A cache: a named volume that stays on the node after the job ends; may be given several times
+    #[arg(long = "cache", value_name = "NAME", action = ArgAction::Append)]
+    caches: Vec<String>,
+    /// A variable of the environment; NAME alone takes the value that it has here. May be given several times
+    #[arg(long, value_name = "NAME[=VALUE]", action = ArgAction::Append, value_parser = variable)]
+    env: Vec<Variable>,
+    /// Variables from a file: NAME=VALUE or NAME in each line; # begins a comment. --env overrides it
+    #[arg(long, value_name = "FILE", action = ArgAction::Append)]
+    env_file: Vec<PathBuf>,
+    /// The role of the job in AWS: the name of one that the policy lists in jobs.roles
+    #[arg(long, value_name = "NAME")]
+    role: Option<String>,
+    /// A variable with a secret, which the node reads with the role of the job: the ARN of a secret of Secrets Manager or of a
+    /// parameter, or the name of a parameter, such as /db/password. #FIELD at the end takes a field of a secret in JSON
+    #[arg(long = "secret", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = named)]
+    secrets: Vec<(String, String)>,
+    /// The same as a file that only the job can read; the variable holds its path
+    #[arg(long = "secret-file", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = named)]
+    secret_files: Vec<(String, String)>,
+    #[command(flatten)]
+    files: FileOptions,
+    /// A limit of one resource of its processes: nofile=65536, or with a soft and a hard limit memlock=0:-1; -1 is none. May be
+    /// given several times
+    #[arg(long = "ulimit", value_name = "NAME=LIMIT", action = ArgAction::Append, value_parser = named)]
+    ulimits: Vec<(String, String)>,
+    /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
+    #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
+    timeout: u64,
+    /// The time between TERM and KILL
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.kill_timeout_s, value_name = "TIME", value_parser = seconds)]
+    kill_timeout: u64,
+    /// The signal that says a stop is near, such as USR1; all processes of the job get it. By default TERM, which asks them to stop
+    #[arg(long, value_name = "SIGNAL")]
+    stop_signal: Option<Signal>,
+    /// How long before TERM the job gets that signal, also before its time-out
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.stop_notice_s, value_name = "TIME", value_parser = seconds)]
+    stop_notice: u64,
+    /// How long to wait for a silent node before its alloc is lost; 0 for no wait
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.lost_after_s, value_name = "TIME", value_parser = seconds)]
+    lost_after: u64,
+    /// Run a copy on another node while waiting for a silent node
+    #[arg(long)]
+    replace: bool,
+    /// Which copy is kept when the silent node comes back: best, keep_original or keep_replacement
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.reconcile)]
+    reconcile: Reconcile,
+    /// When to run it again, and how: CAUSE[,CAUSE…]=DO[,DO…]; may be given several times, and the first rule that names the
+    /// cause decides. CAUSE is exit:75, exit:75-78, exit:*, signal:9, signal:*, memory, timeout, failed, lost, spot (its instance
+    /// was interrupted) or node (its node could not start it). DO is fail, or again*N (again*any: without a limit) with any of
+    /// pause=30s, elsewhere, on-demand, memory*1.5 and max-memory=64G
+    #[arg(long = "retry", value_name = "RULE", action = ArgAction::Append)]
+    retry: Vec<RetryRule>,
+    /// How often to run it again after it failed by itself, if no rule decides: as --retry failed=again*N after the rules
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_failed, value_name = "N")]
+    retry_failed: u32,
+    /// How often to run it again after its node was lost, if no rule decides; 0 for never
+    #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_lost, value_name = "N")]
+    retry_lost: u32,
+    /// Run it only after this job is complete: an id, a part of an id or a name; may be given several times. If that job
+    /// ends otherwise, this one is rejected
+    #[arg(long, value_name = "JOB")]
+    after: Vec<String>,
+    /// Run it only after this job has ended, in whatever way; may be given several times
+    #[arg(long, value_name = "JOB")]
+    after_any: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(group = clap::ArgGroup::new("elements").args(["count", "array"]))]
+pub struct SubmitArgs {
+    #[command(flatten)]
+    pub(in crate::commands) job: JobOptions,
+    /// Submit this many jobs; each has NODEKEEPER_ARRAY_INDEX, from 0, and NODEKEEPER_ARRAY_COUNT in its environment
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ARRAY)))]
+    count: u32,
+    /// An array of jobs with these numbers, such as 0-199 or 1,3,10-20: as --count, with these indexes. With %N at the
+    /// end, at most N of them are placed at the same time
+    #[arg(long, value_name = "NUMBERS[%N]", conflicts_with_all = ["count", "file"])]
+    array: Option<Numbers>,
+    /// Run this many elements of the array in one alloc, one after the other, and not each as a job of its own: for commands that
+    /// take seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element
+    #[arg(long, value_name = "N", requires = "elements", conflicts_with = "file", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACK)))]
+    pack: Option<u32>,
+    /// How many elements of a pack run at the same time: they share what the job needs
+    #[arg(long, value_name = "N", requires = "pack", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_AT_ONCE)))]
+    at_once: u32,
+    /// A job from each line of this file, or of standard input with `-`. A line is a JSON object with the attributes of a
+    /// job, as `job --json` shows them (what describes the state of that job is left out); the options give the attributes that
+    /// it leaves out. The same file given again writes only what is missing; when all its jobs have ended, it is new
+    #[arg(long, value_name = "FILE", conflicts_with = "count")]
+    pub(crate) file: Option<PathBuf>,
+    /// Read standard input to its end, 12 KiB at most, and give it to the command of each job. Without this it is not read
+    #[arg(long, short = 'i', conflicts_with = "file")]
+    stdin: bool,
+    /// Submit again a file that was submitted before
+    #[arg(long, requires = "file")]
+    pub(in crate::commands) again: bool,
+    /// Wait until every job has ended; the exit code is 1 if a job did not complete
+    #[arg(long)]
+    wait: bool,
+    /// Print the jobs as JSON (with --wait, as they ended)
+    #[arg(long)]
+    json: bool,
+    /// The program and its arguments
+    #[arg(last = true, required_unless_present = "file", value_name = "COMMAND")]
+    pub(in crate::commands) command: Vec<String>,
+}
+
+impl SubmitArgs {
+    /// The jobs of these options, and their numbers. A pack has the number of its first element. Each job of an array has in its
+    /// environment how many elements the array has and, if it is no pack, its own number.
+    fn specs(&self, spec: &JobSpec) -> Result<Vec<(u32, JobSpec)>, Usage> {
+        let indexes = match &self.array {
+            Some(array) => array.indexes.clone(),
+            None if self.count == 1 && self.pack.is_none() => return Ok(vec![(0, spec.clone())]),
+            None => Ranges::of(0, self.count.saturating_sub(1)),
+        };
+        let count = indexes.count();
+        let jobs = count.div_ceil(u64::from(self.pack.unwrap_or(1)));
+        if jobs > MOST_JOBS {
+            let most = "at most 10,000 are submitted at once: run several elements in one with --pack N, up to 1,000";
+            return Err(Usage(format!("this is {jobs} jobs, and {most}")));
+        }
+        if let Some(name) = [COUNT_VARIABLE, INDEX_VARIABLE].into_iter().find(|name| spec.env.contains_key(*name)) {
+            return Err(Usage(format!("an array sets the variable {name} itself: give another one")));
+        }
+        let mut like = spec.clone();
+        like.array_limit = self.array.as_ref().and_then(|array| array.limit);
+        like.env.insert(COUNT_VARIABLE.to_owned(), count.to_string());
+        let packed = |elements: Ranges| {
+            let (first, mut spec) = (elements.iter().next().unwrap_or(0), like.clone());
+            spec.work.pack = Some(Pack { elements, at_once: self.at_once });
+            (first, spec)
+        };
+        let alone = |index: u32| {
+            let mut spec = like.clone();
+            spec.env.insert(INDEX_VARIABLE.to_owned(), index.to_string());
+            (index, spec)
+        };
+        Ok(match self.pack {
+            Some(size) => indexes.chunks(size).into_iter().map(packed).collect(),
+            None => indexes.iter().map(alone).collect(),
+        })
+    }
+}
+
+impl JobOptions {
+    /// The jobs that this job follows, as the options name them, each with how it must end.
+    pub(in crate::commands) fn after(&self) -> impl Iterator<Item = (&str, AfterEnd)> {
+        let success = self.after.iter().map(|job| (job.as_str(), AfterEnd::Success));
+        success.chain(self.after_any.iter().map(|job| (job.as_str(), AfterEnd::Any)))
+    }
+
+    /// The job with these options and this command, and its files. The jobs that it follows are not looked up yet.
+    pub(in crate::commands) fn spec(&self, command: &[String]) -> anyhow::Result<(JobSpec, Files)> {
+        let mut work = Work {
+            command: command.to_vec(),
+            image: self.image.clone(),
+            entrypoint: self.entrypoint.clone(),
+            registry_login: self.registry_login.clone(),
+            caches: self.caches.clone(),
+            timeout_s: self.timeout,
+            ulimits: table("--ulimit", &self.ulimits)?,
+            role: self.role.clone(),
+            secrets: table("--secret", &self.secrets)?,
+            secret_files: table("--secret-file", &self.secret_files)?,
+            ..Work::default()
+        };
+        let files = self.files.read(&mut work)?;
+        let spec = JobSpec {
+            name: self.name.clone(),
+            priority: self.priority,
+            needs: Needs {
+                vcpus: self.vcpus,
+                memory_mib: self.memory,
+                scratch_gib: self.scratch,
+                gpus: self.gpus,
+                machine: self.machine.need(),
+                exclusive: self.exclusive,
+                nodes: self.nodes,
+            },
+            work,
+            env: environment(&self.env, &self.env_file)?,
+            failure_policy: FailurePolicy {
+                kill_timeout_s: self.kill_timeout,
+                stop_signal: self.stop_signal,
+                stop_notice_s: self.stop_notice,
+                lost_after_s: self.lost_after,
+                replace: self.replace,
+                reconcile: self.reconcile,
+                retry: self.retry.clone(),
+                retry_failed: self.retry_failed,
+                retry_lost: self.retry_lost,
+            },
+            ..JobSpec::default()
+        };
+        Ok((spec, files))
+    }
+}
+
+fn table(option: &str, given: &[(String, String)]) -> Result<BTreeMap<String, String>, Usage> {
+    once(option, given.iter().map(|(name, _)| name))?;
+    Ok(given.iter().cloned().collect())
+}
+
+fn named(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
+    let now = context.now();
+    let token = Rng::real().bits() & u128::from(u64::MAX);
+    let array = Array::new(now, u64::try_from(token).unwrap_or(0));
+    // The last bits of the ids of an array are numbers. The id of one job ends with random bits: lists show these, and jobs are
+    // spread by them.
+    let alone = JobId::new(Rng::real().ulid(now));
+    let jobs = |spec: &JobSpec| -> Result<Vec<Job>, Usage> {
+        let specs = args.specs(spec)?;
+        let is_alone = specs.len() == 1;
+        let id = |n: u32| if is_alone { alone } else { array.job(n) };
+        let jobs = specs.into_iter().map(|(n, spec)| Job::submit(id(n), spec, now));
+        jobs.collect::<Result<_, _>>().map_err(|e| Usage(e.to_string()))
+    };
+    let (cluster, Written { jobs, missing, unclear, error }) =
+        write(context, &args.job, &args.command, args.stdin, jobs).await?;
+    if let Some(error) = error {
+        print(context, args, &jobs)?;
+        let all = jobs.len() + missing.len() + unclear.len();
+        let said = format!("{} of {all} jobs were submitted", jobs.len());
+        return Err(anyhow::Error::new(error).context(said));
+    }
+    submitted(context, &cluster, args, jobs).await
+}
+
+/// Stores the files of these options, then writes the jobs that `jobs` makes of them.
+pub(in crate::commands) async fn write(
+    context: &mut Context<'_>,
+    options: &JobOptions,
+    command: &[String],
+    has_stdin: bool,
+    jobs: impl Fn(&JobSpec) -> Result<Vec<Job>, Usage>,
+) -> anyhow::Result<(Cluster, Written)> {
+    let (mut spec, files) = options.spec(command)?;
+    if has_stdin {
+        input::pass_on(context, &mut spec)?;
+    }
+    // A mistake in the options is an error before anything is read.
+    jobs(&spec)?;
+    let cluster = context.cluster().await?;
+    let mut finder = Finder::new(&cluster);
+    spec.after = followed::of_options(&cluster, &mut finder, options.after()).await?;
+    files.find(&cluster, &mut finder, &mut spec).await?;
+    let jobs = jobs(&spec)?;
+    accepting(&cluster, [&spec]).await?;
+    warn_of_forgotten(context, &spec)?;
+    files.store(context, &cluster).await?;
+    let written = bulk::write(&cluster, &jobs, false).await;
+    Ok((cluster, written))
+}
+
+pub(in crate::commands) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) -> anyhow::Result<()> {
+    if args.json {
+        return show::json(context.out, &show::flat(jobs)?);
+    }
+    for job in jobs {
+        writeln!(context.out, "{}", job.summary.job_id)?;
+    }
+    Ok(context.out.flush()?)
+}
+
+/// Prints the submitted jobs. With `--wait`, waits for their ends, prints their progress and their ends, and then the end of the
+/// output: of a single job, and of each job that failed.
+pub(in crate::commands) async fn submitted(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &SubmitArgs,
+    jobs: Vec<Job>,
+) -> anyhow::Result<Outcome> {
+    // With --wait, JSON shows the jobs as they ended.
+    if !(args.wait && args.json) {
+        print(context, args, &jobs)?;
+    }
+    if !args.wait {
+        return Ok(Outcome::Done);
+    }
+    let mut followed = Followed::new(cluster, jobs, if args.json { Tells::Nothing } else { Tells::All });
+    followed.wait(context).await?;
+    let jobs = &followed.jobs;
+    if args.json {
+        print(context, args, jobs)?;
+    } else {
+        for job in jobs.iter().filter(|job| jobs.len() == 1 || job.summary.state == JobState::Failed) {
+            followed.output(context, job).await?;
+        }
+    }
+    Ok(Outcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
+}

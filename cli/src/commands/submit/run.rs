@@ -1,0 +1,241 @@
+//! `run`: submits one job, prints its output as it comes, and ends as the job's command did.
+//!
+//! Guarantees: the exit code is that of the job's command if it has one. The job is cancelled only if the person says so. The
+//! standard output of the job goes to standard output, and its standard error to standard error, where this command also says how
+//! the job goes. A missing part of the output is an error.
+//! Does not: stream the output of a job of several members. The end of each member's output is printed when the job ends.
+
+use super::input;
+use crate::changes::cancel;
+use crate::changes::operate::retention;
+use crate::commands::output::follow::{Followed, Tells, end_of, last_allocs};
+use crate::commands::output::output_printer::Route;
+use crate::commands::output::output_reader::Until;
+use crate::commands::output::output_stream::{OutputStream, POLL, tail};
+use crate::commands::submit::{self, JobOptions};
+use crate::console::{Cluster, Context, Outcome, Usage, bounded, is_yes, show};
+use crate::view::find::short;
+use clap::Args;
+use model::ids::JobId;
+use model::rng::Rng;
+use model::{EndCause, Job, JobSpec, JobState};
+use std::collections::BTreeSet;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// The exit code of a job that ended without an exit code of its command, or whose end is not known.
+const NO_CODE: u8 = 125;
+/// The exit code of a cancelled job, and of a wait that the person left: as after Ctrl-C (128 + SIGINT).
+const INTERRUPTED: u8 = 130;
+
+/// `run`
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Exit codes: that of the command; 74 if it succeeded and a part of its output is missing; 124 if it ran \
+                        longer than its time limit; 137 if it was out of memory; 126 or 127 if its program cannot be run or \
+                        is not found; 125 if the job ended without one (rejected, lost); 130 if it was cancelled or left; 141 \
+                        if its reader closed the pipe: the job goes on; 1 and 2 also if it was not submitted."
+)]
+pub struct RunArgs {
+    #[command(flatten)]
+    job: JobOptions,
+    /// Read standard input to its end, 12 KiB at most, and give it to the command. Without this the command has none, and an
+    /// input that has something to read is an error
+    #[arg(long, short = 'i')]
+    stdin: bool,
+    /// Print no progress
+    #[arg(long, short)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// An event from the person while the job runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::commands) enum Heard {
+    /// Ctrl-C.
+    Interrupt,
+    /// A line of standard input: the answer to the question.
+    Line(String),
+}
+
+/// Listens for Ctrl-C, and for lines after the first Ctrl-C.
+#[allow(clippy::disallowed_methods, reason = "the terminal is read only after Ctrl-C")]
+fn listen() -> std::io::Result<UnboundedReceiver<Heard>> {
+    let mut interrupts = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let (hear, heard) = unbounded_channel();
+    tokio::spawn(async move {
+        let mut is_first = true;
+        while interrupts.recv().await.is_some() && hear.send(Heard::Interrupt).is_ok() {
+            if is_first {
+                read_lines(hear.clone());
+            }
+            is_first = false;
+        }
+    });
+    Ok(heard)
+}
+
+/// Reads lines in a thread: a read of the terminal cannot be cancelled, and must not keep the program from ending.
+fn read_lines(hear: UnboundedSender<Heard>) {
+    std::thread::spawn(move || {
+        while let Ok(line) = bounded::line(&mut std::io::stdin().lock(), bounded::MOST_ANSWER)
+            && !line.is_empty()
+        {
+            if hear.send(Heard::Line(String::from_utf8_lossy(&line).into_owned())).is_err() {
+                return;
+            }
+        }
+        // Standard input has ended, so nobody can answer.
+        let _ = hear.send(Heard::Line(String::new()));
+    });
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<Outcome> {
+    if !args.stdin {
+        input::refuse_unread()?;
+    }
+    let heard = listen()?;
+    run_with(context, args, heard).await
+}
+
+/// [`run`], with the events of the person.
+pub(in crate::commands) async fn run_with(
+    context: &mut Context<'_>,
+    args: &RunArgs,
+    mut heard: UnboundedReceiver<Heard>,
+) -> anyhow::Result<Outcome> {
+    let now = context.now();
+    let id = JobId::new(Rng::real().ulid(now));
+    let job =
+        |spec: &JobSpec| Job::submit(id, spec.clone(), now).map(|job| vec![job]).map_err(|e| Usage(e.to_string()));
+    let (cluster, written) = submit::write(context, &args.job, &args.command, args.stdin, job).await?;
+    if let Some(error) = written.error {
+        return Err(error.into());
+    }
+    if !args.quiet {
+        writeln!(context.err, "job {} is submitted ({id})", short(id))?;
+    }
+    let tells = if args.quiet { Tells::Nothing } else { Tells::Progress };
+    let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new(), Route::Apart);
+    stream.quiet = args.quiet;
+    let mut followed = Followed::new(&cluster, written.jobs, tells);
+    match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
+        Ok(true) => {}
+        Ok(false) => {
+            stream.close(context.now()).await;
+            return Ok(Outcome::Code(INTERRUPTED));
+        }
+        // The reader of the output has closed the pipe. The job goes on.
+        Err(e) if show::is_closed(&e) => return Err(e),
+        Err(e) => {
+            writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
+            return Ok(Outcome::Code(NO_CODE));
+        }
+    }
+    let Some(job) = followed.jobs.first() else { return Ok(Outcome::Code(NO_CODE)) };
+    // The rest of the output. The job has ended, so Ctrl-C only ends this wait.
+    let has_one_member = job.summary.needs.nodes == 1;
+    while has_one_member && !rest_is_printed(context, &mut stream, job).await? {
+        let pause = tokio::time::timeout(POLL, heard.recv()).await;
+        if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
+            stream.leave(context.now()).await;
+            break;
+        }
+    }
+    match ended(context, &cluster, job, args.quiet).await? {
+        Outcome::Done => Ok(stream.outcome()),
+        outcome => Ok(outcome),
+    }
+}
+
+/// Waits for the end of the job. Returns `false` if the person left the wait.
+async fn follow(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    followed: &mut Followed<'_>,
+    stream: &mut OutputStream<'_>,
+    id: JobId,
+    heard: &mut UnboundedReceiver<Heard>,
+) -> anyhow::Result<bool> {
+    let mut is_asked = false;
+    while !followed.poll(context).await? {
+        if let [job] = followed.jobs.as_slice()
+            && job.summary.needs.nodes == 1
+        {
+            stream.poll(context, job).await?;
+        }
+        let until = tokio::time::sleep(followed.pause());
+        tokio::pin!(until);
+        loop {
+            let what = tokio::select! {
+                () = &mut until => break,
+                Some(what) = heard.recv() => what,
+            };
+            match what {
+                Heard::Interrupt if is_asked => {
+                    writeln!(context.err, "\njob {id} goes on: `nodekeeper job {}` shows it", short(id))?;
+                    return Ok(false);
+                }
+                Heard::Interrupt => {
+                    is_asked = true;
+                    write!(context.err, "\nCancel the job? [y/N] (Ctrl-C again leaves it, and it goes on) ")?;
+                    context.err.flush()?;
+                }
+                Heard::Line(answer) if is_asked => {
+                    is_asked = false;
+                    if is_yes(&answer) {
+                        _ = cancel(cluster, id, retention(cluster).await?, &context.clock).await?;
+                    } else {
+                        writeln!(context.err, "job {} goes on", short(id))?;
+                    }
+                }
+                Heard::Line(_) => {}
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Prints more of the output of an ended job. Returns whether nothing is left that can be printed.
+async fn rest_is_printed(context: &mut Context<'_>, stream: &mut OutputStream<'_>, job: &Job) -> anyhow::Result<bool> {
+    match stream.poll(context, job).await {
+        Err(error) => rest_is_not_read(context, error).map(|()| true),
+        printed => printed,
+    }
+}
+
+/// Says that the rest of the output cannot be read. The job has ended, and its exit code stays what it is.
+fn rest_is_not_read(context: &mut Context<'_>, error: anyhow::Error) -> anyhow::Result<()> {
+    if show::is_closed(&error) {
+        return Err(error);
+    }
+    Ok(writeln!(context.err, "nodekeeper: the rest of the output cannot be read: {}", show::error(&error))?)
+}
+
+/// Prints the output of an ended job of several members, and says how the job ended.
+async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, is_quiet: bool) -> anyhow::Result<Outcome> {
+    // The output of one member was printed while the job ran.
+    if job.summary.needs.nodes > 1 {
+        match cluster.store.allocs_of(job).await {
+            Ok(allocs) => {
+                for alloc in last_allocs(allocs.rows) {
+                    writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
+                    tail(context, &alloc)?;
+                }
+            }
+            Err(e) => rest_is_not_read(context, e.into())?,
+        }
+    }
+    let state = job.summary.state;
+    if !is_quiet || state != JobState::Complete {
+        writeln!(context.err, "job {} {}", short(job.summary.job_id), end_of(job))?;
+    }
+    // The exit code is that of the member with which the job failed.
+    let code = job.cause().and_then(EndCause::exit_code);
+    Ok(match state {
+        JobState::Complete => Outcome::Done,
+        JobState::Cancelled => Outcome::Code(INTERRUPTED),
+        _ => Outcome::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(NO_CODE)),
+    })
+}

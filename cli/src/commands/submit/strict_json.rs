@@ -1,0 +1,88 @@
+//! JSON from people's files: a name that occurs twice in one object is an error. serde_json would silently take the last one.
+//!
+//! Guarantees: nothing that the text says is dropped.
+//! Does not: know what the names mean.
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use std::fmt;
+
+pub(in crate::commands) fn parse(text: &str) -> Result<Value, serde_json::Error> {
+    serde_json::from_str::<Strict>(text).map(|strict| strict.0)
+}
+
+struct Strict(Value);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Whole).map(Self)
+    }
+}
+
+struct Whole;
+
+/// Visits values without parts, which are taken as they are.
+macro_rules! plain {
+    ($($visit:ident: $value:ty),*) => {
+        $(fn $visit<E: Error>(self, value: $value) -> Result<Value, E> {
+            Ok(value.into())
+        })*
+    };
+}
+
+impl<'de> Visitor<'de> for Whole {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    plain!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64, visit_str: &str);
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(Strict(value)) = list.next_element()? {
+            values.push(value);
+        }
+        Ok(values.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((name, Strict(value))) = fields.next_entry::<String, Strict>()? {
+            if object.contains_key(&name) {
+                return Err(A::Error::custom(format!("{name:?} stands there twice: give it once")));
+            }
+            object.insert(name, value);
+        }
+        Ok(object.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_reads_what_the_usual_reader_reads_except_a_name_that_stands_twice() {
+        for text in [
+            "null",
+            "[1, -2, 0.5, 1e300, true, \"a\\u00e9\"]",
+            "{\"a\": {\"a\": []}, \"b\": {\"a\": null}}",
+            "18446744073709551616",
+        ] {
+            assert_eq!(parse(text).unwrap(), serde_json::from_str::<Value>(text).unwrap(), "{text}");
+        }
+        for (text, name) in [("{\"a\": 1, \"a\": 1}", "a"), ("[{\"x\": {\"b\": 1, \"c\": 2, \"b\": 3}}]", "b")] {
+            assert!(
+                parse(text).unwrap_err().to_string().starts_with(&format!("{name:?} stands there twice")),
+                "{text}"
+            );
+        }
+        assert!(parse("{} x").is_err() && parse("{").is_err());
+    }
+}

@@ -1,0 +1,149 @@
+//! What a user submits: what a job needs, what it runs, how its failures are treated, and its place among other jobs.
+//!
+//! Guarantees: the refusal of a wrong submission lists every mistake at once, each with what is allowed.
+//! Does not: know how a job changes after that; `job` does.
+
+use crate::array::ArrayLimit;
+use crate::enums::AfterEnd;
+use crate::failure_policy::FailurePolicy;
+use crate::ids::JobId;
+use crate::mistakes::{BadJob, Mistakes, shown};
+use crate::names::{NAME_FORM, is_job_name};
+use crate::needs::Needs;
+use crate::work::{Environment, Work};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The most jobs that one job may follow. Each takes about 40 bytes of the row and of the queue's index.
+pub const MAX_AFTER: usize = 100;
+/// The highest priority.
+pub const MAX_PRIORITY: u32 = 1000;
+/// The priority of a job without one.
+pub const DEFAULT_PRIORITY: u32 = 500;
+
+/// The longest time-out, in seconds: a year.
+const MAX_TIMEOUT_S: u64 = 366 * 86_400;
+
+/// What a user submits. In JSON the fields of `needs`, `work` and `failure_policy` stand beside the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobSpec {
+    pub name: Option<String>,
+    pub priority: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_limit: Option<ArrayLimit>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub after: BTreeMap<JobId, AfterEnd>,
+    #[serde(flatten)]
+    pub needs: Needs,
+    #[serde(flatten)]
+    pub work: Work,
+    pub env: Environment,
+    #[serde(flatten)]
+    pub failure_policy: FailurePolicy,
+}
+
+impl Default for JobSpec {
+    fn default() -> Self {
+        Self {
+            name: None,
+            priority: DEFAULT_PRIORITY,
+            array_limit: None,
+            after: BTreeMap::new(),
+            needs: Needs::DEFAULT,
+            work: Work::default(),
+            env: Environment::new(),
+            failure_policy: FailurePolicy::DEFAULT,
+        }
+    }
+}
+
+impl JobSpec {
+    /// A job that runs this command, with the defaults for all else.
+    pub fn running(command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let command = command.into_iter().map(Into::into).collect();
+        Self { work: Work { command, ..Work::default() }, ..Self::default() }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), BadJob> {
+        let mut mistakes = Mistakes::default();
+        if let Some(name) = &self.name {
+            mistakes.require(is_job_name(name), || format!("--name {} must be {NAME_FORM}", shown(name)));
+        }
+        self.needs.check(&mut mistakes);
+        let priority = self.priority;
+        mistakes
+            .require(priority <= MAX_PRIORITY, || format!("--priority must be 0 to {MAX_PRIORITY}, it is {priority}"));
+        let policy = &self.failure_policy;
+        let longest = self.work.timeout_s.max(policy.kill_timeout_s).max(policy.lost_after_s).max(policy.stop_notice_s);
+        mistakes.require(longest <= MAX_TIMEOUT_S, || "time-outs must be at most a year".into());
+        let follows = self.after.len();
+        mistakes.require(follows <= MAX_AFTER, || {
+            format!(
+                "it follows {follows} jobs, at most {MAX_AFTER} are possible: let one job follow some of them, and this \
+                 one follow that job"
+            )
+        });
+        policy.check(&self.needs, self.work.timeout_s, &mut mistakes);
+        mistakes.require(self.work.pack.is_none() || self.needs.nodes == 1, || {
+            "a pack runs on one node: --pack and --nodes cannot be given together".into()
+        });
+        self.work.check(&self.env, &mut mistakes);
+        mistakes.found().map_or(Ok(()), |all| Err(BadJob(all)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::is_image_reference;
+    use crate::machine::MachineNeed;
+
+    #[test]
+    fn an_image_cannot_be_an_option_of_docker() {
+        for good in ["alpine", "alpine:3.20", "ghcr.io/a/b-c_d:v1.2", "localhost:5000/x@sha256:0123abcd"] {
+            assert!(is_image_reference(good), "{good}");
+        }
+        for bad in ["", "-", "--privileged", "--volume=/:/host", "a b", "a;b", "../x", "a//b", "/a", ":x", "a\n", "é"]
+        {
+            assert!(!is_image_reference(bad), "{bad:?}");
+            let spec = JobSpec {
+                work: Work { command: vec!["true".into()], image: Some(bad.into()), ..Work::default() },
+                ..JobSpec::default()
+            };
+            let BadJob(mistakes) = spec.check().unwrap_err();
+            assert!(mistakes.len() == 1 && mistakes[0].contains("not an image reference"), "{mistakes:?}");
+        }
+        assert!(!is_image_reference(&"x".repeat(256)));
+    }
+
+    #[test]
+    fn names_that_lists_show_are_bounded() {
+        let of = |name: &str, asked: &str| {
+            let (name, instance_type) = (Some(name.to_owned()), Some(asked.to_owned()));
+            let machine = MachineNeed { instance_type, ..MachineNeed::ANY };
+            let needs = Needs { machine, ..Needs::default() };
+            let spec = JobSpec { name, needs, ..JobSpec::running(["true"]) };
+            spec.check().map_err(|BadJob(mistakes)| mistakes.join("; "))
+        };
+        assert_eq!(of("nightly run", "m7a.large"), Ok(()));
+        let error = of("a\u{1b}[2Jb", "m7a large\n").unwrap_err();
+        assert!(error.contains("--name \"a\\u{1b}[2Jb\" must be 1 to 128 characters"), "{error}");
+        assert!(error.contains("--instance-type \"m7a large\\n\" is not the name of one"), "{error}");
+        assert!(of(&"x".repeat(70_000), "m7a.large").unwrap_err().len() < 300);
+    }
+
+    #[test]
+    fn a_variable_that_cannot_reach_a_container_is_refused_before_a_node_is_launched_for_it() {
+        let spec = |name: &str, image: Option<&str>| JobSpec {
+            env: BTreeMap::from([(name.to_owned(), "a\nb".to_owned())]),
+            work: Work { command: vec!["true".into()], image: image.map(str::to_owned), ..Work::default() },
+            ..JobSpec::default()
+        };
+        let BadJob(mistakes) = spec("LD_PRELOAD", Some("alpine")).check().unwrap_err();
+        assert!(mistakes.len() == 1 && mistakes[0].starts_with("the variable LD_PRELOAD cannot reach"), "{mistakes:?}");
+        for (name, image) in [("SSH_PRIVATE_KEY", Some("alpine")), ("LD_PRELOAD", None)] {
+            spec(name, image).check().unwrap();
+        }
+    }
+}

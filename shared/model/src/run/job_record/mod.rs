@@ -1,0 +1,439 @@
+//! The job: what a user wants to run, and how its state follows from the ends of its allocs.
+//!
+//! ```text
+//!             placed, all members at once           every member succeeded
+//!   queued ────────────────────────────▶ placed ────────────────────────────▶ complete
+//!    ▲  ▲ └──▶ placing (many members) ──▶  │ │      failed or lost too often
+//!    │  │          │                       │ └───────────────────────────────▶ failed
+//!    │  └──────────┼───────────────────────┘ failed or lost, may retry
+//!    │             │ cut short             │
+//!    └── regrouping ◀──────────────────────┘ one of several members lost: the others stop first
+//!   queued ──▶ rejected (can never run)        what has not ended ──▶ cancelled
+//! ```
+//!
+//! A job with more members than one transaction can place becomes `placed` with the write of its last members. Until then no member
+//! starts.
+//!
+//! Guarantees: the end of an alloc counts only for a placed job; an ended job never changes its state; an ended job expires only
+//! after its last alloc has ended. A pack ends with its last element; an element that has a result is not in the work of a later
+//! alloc.
+//! Does not: know which end is tried again (`failure_policy` does), or decide where a job runs or which allocs stop (the plan of
+//! poll-and-scale derives both in each run).
+//! Rules: `docs/rules.md#section-6` and `docs/rules.md#packs`.
+
+use crate::alloc_ids::AllocIds;
+use crate::elements::{Counts, Outcome, Results};
+use crate::end_cause::{EndCause, Ending, last_line};
+use crate::enums::{ClientStatus, Desired, JobState};
+use crate::failure_policy::FailurePolicy;
+use crate::ids::{AllocId, JobId, NodeId};
+use crate::machine::MachineNeed;
+use crate::mistakes::{BadJob, Mistakes};
+use crate::names::MAX_NAME_CHARS;
+use crate::needs::{MAX_NODES, Needs};
+use crate::node::Version;
+use crate::retry::{Follows, Retry, Verdict};
+use crate::spec::JobSpec;
+use crate::spec::MAX_AFTER;
+use crate::standing::{Failures, Standing};
+use crate::summary::{AllocSummary, JobSummary, counts_for};
+use crate::time::{Span, Time};
+use crate::tries::{JobTimes, Tries};
+use crate::work::{Environment, Work};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// A row of the jobs table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// The part that planning needs.
+    #[serde(flatten)]
+    pub summary: JobSummary,
+    #[serde(default)]
+    pub work: Work,
+    /// Variables added to the environment.
+    #[serde(default, skip_serializing_if = "Environment::is_empty")]
+    pub env: Environment,
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
+    /// The results of the elements of a pack so far.
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub elements: Standing,
+    /// The addresses of the nodes of several members, by member number. An unknown one is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// How often a process of the job failed. Retry rules count their own uses.
+    #[serde(default)]
+    pub failed_count: u32,
+    /// How often the job lost a node.
+    #[serde(default)]
+    pub lost_count: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// Why the job is in its state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Epoch **seconds**: DynamoDB deletes the row some time after. Set when the job and its last alloc have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<i64>,
+}
+
+/// Whether the alloc whose end is counted also leaves the job's set of live allocs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobSet {
+    /// The alloc leaves the set: it is final.
+    Leaves,
+    /// The alloc stays in the set: it was told to stop because a drain's deadline is near. Its member counts as lost,
+    /// but the alloc is live until it ends.
+    Stays,
+}
+
+impl Job {
+    /// A new job, queued.
+    pub fn submit(job_id: JobId, spec: JobSpec, now: Time) -> Result<Self, BadJob> {
+        spec.check()?;
+        let machine = MachineNeed { containers: spec.work.image.is_some(), ..spec.needs.machine };
+        let elements = spec.work.pack.as_ref().map(|pack| Counts::of(&pack.elements, &Results::default()));
+        Ok(Self {
+            summary: JobSummary {
+                job_id,
+                version: Version::UNWRITTEN,
+                state: JobState::Queued,
+                name: spec.name,
+                priority: spec.priority,
+                submitted_at: now,
+                needs: Needs { machine, ..spec.needs },
+                array_limit: spec.array_limit,
+                after: spec.after,
+                tries: Tries { elements, ..Tries::default() },
+                done: BTreeSet::new(),
+                allocs: AllocIds::default(),
+            },
+            work: spec.work,
+            env: spec.env,
+            failure_policy: spec.failure_policy,
+            elements: Standing::default(),
+            hosts: Vec::new(),
+            failed_count: 0,
+            lost_count: 0,
+            finished_at: None,
+            reason: None,
+            expires_at: None,
+        })
+    }
+
+    /// The job without these followed jobs, which have ended. `None` if it is not queued, or follows none of them.
+    pub fn advance(&self, ended: &BTreeSet<JobId>) -> Option<Self> {
+        let mut new = self.clone();
+        new.summary.after.retain(|id, _| !ended.contains(id));
+        let advances = self.summary.state == JobState::Queued && new.summary.after != self.summary.after;
+        advances.then_some(new)
+    }
+
+    /// The job with these newly placed allocs. It becomes placed when all of its members are; a placed job gets one more copy.
+    /// `None` in any other state. Raises `tries.copies` above the number of every copy placed. Clears `after`: a placed job follows
+    /// no other.
+    pub fn with_placed(&self, allocs: &[AllocId]) -> Option<Self> {
+        if !matches!(self.summary.state, JobState::Queued | JobState::Placing | JobState::Placed) {
+            return None;
+        }
+        let mut new = self.clone();
+        if self.summary.state == JobState::Queued {
+            new.summary.tries.usage = None;
+        }
+        new.summary.after.clear();
+        for alloc in allocs {
+            new.summary.allocs.insert(*alloc);
+            new.summary.tries.copies = new.summary.tries.copies.max(alloc.copy.saturating_add(1));
+        }
+        let members = new.summary.needs.nodes as usize;
+        // The set of a job of one member may still have an older alloc, which is stopping. So its size says nothing.
+        let has_all = members == 1 || new.summary.allocs.len() >= members;
+        new.summary.state = if has_all { JobState::Placed } else { JobState::Placing };
+        new.summary.tries.not_before_at = None;
+        new.reason = None;
+        Some(new)
+    }
+
+    /// The job after its placing was cut short: its members on nodes stop first, then it is queued again. `None` if it is not
+    /// placing.
+    pub fn cut_short(&self, reason: &str) -> Option<Self> {
+        (self.summary.state == JobState::Placing).then(|| {
+            let mut new = self.clone();
+            new.wait_again(reason);
+            new
+        })
+    }
+
+    /// Whether this alloc of the job may start. No member starts before all of them are placed.
+    pub fn lets_start(&self, id: AllocId) -> bool {
+        self.summary.state == JobState::Placed && self.summary.allocs.contains(&id)
+    }
+
+    /// Cancelled by the operator; `None` if the job has ended already.
+    pub fn cancel(&self, keep: Span, now: Time) -> Option<Self> {
+        self.end(JobState::Cancelled, &EndCause::Cancelled, keep, now)
+    }
+
+    /// Rejected, because no node could ever run it; `None` if it is not queued.
+    pub fn reject(&self, reason: &str, keep: Span, now: Time) -> Option<Self> {
+        // A job that ran before also says how its last try ended: a retry may have raised its needs.
+        let last = self.cause().map(|cause| format!("; its last try ended: {cause}")).unwrap_or_default();
+        let cause = EndCause::Rejected { why: format!("{reason}{last}") };
+        (self.summary.state == JobState::Queued).then(|| self.end(JobState::Rejected, &cause, keep, now)).flatten()
+    }
+
+    fn end(&self, state: JobState, cause: &EndCause, keep: Span, now: Time) -> Option<Self> {
+        if self.summary.state.is_ended() {
+            return None;
+        }
+        let mut new = self.clone();
+        new.summary.state = state;
+        new.reason = Some(cause.to_string());
+        (new.summary.tries.cause, new.summary.tries.last_line) = (Some(cause.clone()), None);
+        new.finished_at = Some(now);
+        new.expire_if_empty(keep, now);
+        Some(new)
+    }
+
+    fn expire_if_empty(&mut self, keep: Span, now: Time) {
+        if self.summary.state.is_ended() && self.summary.allocs.is_empty() {
+            self.expires_at = Some((now + keep).as_epoch_s());
+        }
+    }
+
+    /// `placing, placed or regrouping → queued` for a job without a live alloc. The set `allocs` may still name some allocs;
+    /// the caller must have read that none of them is live.
+    pub fn requeue(&self, reason: &str) -> Option<Self> {
+        let stuck = matches!(self.summary.state, JobState::Placing | JobState::Placed | JobState::Regrouping);
+        stuck.then(|| {
+            let mut new = self.clone();
+            new.summary.allocs.clear();
+            new.queue(reason);
+            new
+        })
+    }
+
+    fn queue(&mut self, reason: &str) {
+        self.summary.state = JobState::Queued;
+        self.summary.done.clear();
+        self.reason = Some(reason.to_owned());
+    }
+
+    /// Why the job ended, or why its last try did.
+    pub const fn cause(&self) -> Option<&EndCause> {
+        self.summary.tries.cause.as_ref()
+    }
+
+    /// The job after `alloc` ended. `alloc` is given as it was before its end, `others` are the job's other live
+    /// allocs.
+    pub fn after_end(
+        &self,
+        alloc: &AllocSummary,
+        ending: &Ending,
+        others: &[AllocSummary],
+        set: JobSet,
+        times: JobTimes,
+        now: Time,
+    ) -> Self {
+        let mut new = self.clone();
+        let id = alloc.alloc_id;
+        if set == JobSet::Leaves {
+            new.summary.allocs.remove(&id);
+        }
+        if new.work.image_digest.is_none() {
+            new.work.image_digest.clone_from(&ending.image_digest);
+        }
+        let news = new.take_elements(ending, set);
+        if new.end_with_its_elements(now) {
+            new.summary.tries.note_usage(ending.usage);
+            new.expire_if_empty(times.keep, now);
+            return new;
+        }
+        if let Some(retries) = &news {
+            new.change_for_elements(retries, alloc.node_id);
+        }
+        // The end of an alloc that was told to stop does not count. Its member was counted when the alloc was told to
+        // stop, or another copy takes its place.
+        if self.summary.state == JobState::Placed && alloc.desired == Desired::Run {
+            new.count_end(alloc, ending, others, news, times, now);
+        } else if self.summary.state == JobState::Regrouping && new.summary.allocs.is_empty() {
+            new.queue("all its members have stopped: it starts again");
+        } else if self.summary.state == JobState::Placing {
+            new.wait_again("a member ended before all of them were placed");
+        }
+        new.expire_if_empty(times.keep, now);
+        new
+    }
+
+    fn count_end(
+        &mut self,
+        alloc: &AllocSummary,
+        ending: &Ending,
+        others: &[AllocSummary],
+        news: Option<Vec<Retry>>,
+        times: JobTimes,
+        now: Time,
+    ) {
+        let (id, client, cause) = (alloc.alloc_id, ending.client(), &ending.cause);
+        let stands_in = client != ClientStatus::Complete && others.iter().any(|o| counts_for(o, id));
+        if stands_in {
+            return;
+        }
+        let tries = &mut self.summary.tries;
+        tries.cause = Some(cause.clone());
+        tries.last_line = ending.log_tail.as_deref().and_then(last_line).filter(|_| cause.is_of_the_command());
+        tries.note_usage(ending.usage);
+        // The tries are bounded: at least one element has ended, or has one more failure.
+        if let Some(retries) = news.filter(|_| client != ClientStatus::Lost) {
+            let pause_s = retries.iter().filter_map(|retry| retry.pause_s).max();
+            self.summary.tries.pause(pause_s, times, now);
+            let left = self.work_left().pack.map_or(0, |pack| pack.elements.count());
+            self.queue(&format!("{cause}; {left} of its elements are left to run"));
+            return;
+        }
+        // Only a success is named by no rule.
+        let Some(verdict) = self.judge(cause) else {
+            self.summary.done.insert(id.member);
+            if self.summary.done.len() >= self.summary.needs.nodes as usize {
+                self.summary.state = JobState::Complete;
+                self.reason = None;
+                self.finished_at = Some(now);
+            }
+            return;
+        };
+        if client == ClientStatus::Lost {
+            self.summary.tries.avoid(alloc.node_id);
+        }
+        match cause {
+            // A command that never ran counts neither as lost nor as failed.
+            EndCause::NotStarted { .. } => {}
+            _ if client == ClientStatus::Failed => self.failed_count = self.failed_count.saturating_add(1),
+            _ => self.lost_count = self.lost_count.saturating_add(1),
+        }
+        let reason = self.reason_of(id, ending, &verdict.to_string());
+        match verdict.follows {
+            Follows::Again(retry) => {
+                self.summary.tries.count_use(verdict.rule, retry.used);
+                self.change_for(&retry, alloc.node_id);
+                self.summary.tries.pause(retry.pause_s, times, now);
+                self.wait_again(&reason);
+            }
+            Follows::Fails(_) => {
+                self.summary.state = JobState::Failed;
+                self.reason = Some(reason);
+                self.finished_at = Some(now);
+            }
+        }
+    }
+
+    /// What follows if an alloc of the job ends for this cause now. `None` for a success.
+    pub fn judge(&self, cause: &EndCause) -> Option<Verdict> {
+        let JobSummary { tries, needs, .. } = &self.summary;
+        self.failure_policy.judge(cause, &tries.rule_uses, needs)
+    }
+
+    /// Changes what the job needs for its next try. The change also holds for all later tries.
+    fn change_for(&mut self, retry: &Retry, node_id: NodeId) {
+        let JobSummary { tries, needs, .. } = &mut self.summary;
+        if retry.elsewhere {
+            tries.elsewhere = true;
+            tries.avoid(node_id);
+        }
+        *needs = retry.needs(needs);
+    }
+
+    /// The same for elements that are tried again, however their alloc ended. The rule that gives the most memory counts last.
+    fn change_for_elements(&mut self, retries: &[Retry], node_id: NodeId) {
+        let mut retries: Vec<&Retry> = retries.iter().collect();
+        retries.sort_by_key(|retry| retry.memory_mib);
+        retries.into_iter().for_each(|retry| self.change_for(retry, node_id));
+    }
+
+    /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
+    fn reason_of(&self, id: AllocId, ending: &Ending, retries: &str) -> String {
+        let member = if self.summary.needs.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
+        let is_lost =
+            matches!(ending.cause, EndCause::NoService { .. } | EndCause::Lost { .. } | EndCause::Interrupted { .. });
+        let lost = if is_lost { "lost: " } else { "" };
+        let line = self.summary.tries.last_line.as_ref();
+        let line = line.map(|line| format!("; the last line of its output: {line}")).unwrap_or_default();
+        format!("{member}{lost}{}; {retries}{line}", ending.cause)
+    }
+
+    /// Queues the job again, or lets it regroup first if other members still run.
+    fn wait_again(&mut self, reason: &str) {
+        if self.summary.needs.nodes > 1 && !self.summary.allocs.is_empty() {
+            self.summary.state = JobState::Regrouping;
+            self.reason = Some(reason.to_owned());
+        } else {
+            self.queue(reason);
+        }
+    }
+
+    /// What in a stored job cannot be carried out; `None` if nothing. Another program may have written the row without a check.
+    pub fn contradiction(&self) -> Option<String> {
+        let (summary, work) = (&self.summary, &self.work);
+        let nodes = summary.needs.nodes;
+        if !(1..=MAX_NODES).contains(&nodes) {
+            return Some(format!("it wants {nodes} nodes: 1 to {MAX_NODES} are possible"));
+        }
+        let follows = summary.after.len();
+        if follows > MAX_AFTER {
+            return Some(format!("it follows {follows} jobs: at most {MAX_AFTER} are possible"));
+        }
+        if summary.after.contains_key(&summary.job_id) {
+            return Some("it follows itself".to_owned());
+        }
+        let mut mistakes = Mistakes::default();
+        work.check_stored(&self.env, &mut mistakes);
+        let name_chars = summary.name.as_deref().map_or(0, |name| name.chars().count());
+        mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
+        mistakes.found().map(|all| all.join("; "))
+    }
+
+    /// The work of its next alloc. Of a pack, only the elements that are left.
+    pub fn work_left(&self) -> Work {
+        let mut work = self.work.clone();
+        if let Some(pack) = &mut work.pack {
+            pack.elements = self.elements.left(&pack.elements);
+        }
+        work
+    }
+
+    /// Takes the results that an alloc of a pack reported. Returns the retries of the elements that are tried again; `None` if no
+    /// result is new, or if the job is no pack.
+    fn take_elements(&mut self, ending: &Ending, set: JobSet) -> Option<Vec<Retry>> {
+        let pack = self.work.pack.as_ref()?;
+        let (policy, needs, limit_s) = (&self.failure_policy, &self.summary.needs, self.work.timeout_s);
+        // Each element counts its own failures, for all rules together.
+        let judge = |outcome: Outcome, failed: u32| {
+            policy.judge(&outcome.cause(limit_s, needs), &vec![failed; policy.rules().count()], needs)
+        };
+        let failures = match set {
+            JobSet::Leaves => Failures::Count,
+            JobSet::Stays => Failures::Wait,
+        };
+        let news = self.elements.take(&ending.elements.results, &pack.elements, failures, judge);
+        self.summary.tries.elements = Some(Counts::of(&pack.elements, &self.elements.results));
+        news
+    }
+
+    /// Ends a pack if all its elements have ended. Returns whether it did.
+    fn end_with_its_elements(&mut self, now: Time) -> bool {
+        let Some(pack) = self.work.pack.as_ref().filter(|_| !self.summary.state.is_ended()) else { return false };
+        let results = &self.elements.results;
+        let Some(cause) = results.cause(&pack.elements) else { return false };
+        (self.summary.state, self.reason) = match cause.client() {
+            ClientStatus::Complete => (JobState::Complete, None),
+            _ => (JobState::Failed, Some(format!("{cause}: {}", results.failures()))),
+        };
+        self.summary.tries.cause = Some(cause);
+        self.summary.tries.not_before_at = None;
+        self.finished_at = Some(now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

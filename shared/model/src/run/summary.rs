@@ -1,0 +1,115 @@
+//! The attributes of jobs and allocs that planning reads: those that the two indexes project.
+//!
+//! Guarantees: a summary reads the same from an index as from the table.
+//! Does not: change anything. `job` and `alloc` hold the state machines.
+
+use crate::alloc_ids::AllocIds;
+use crate::array::ArrayLimit;
+use crate::enums::{AfterEnd, ClientStatus, Desired, JobState};
+use crate::failure_policy::FailurePolicy;
+use crate::ids::{AllocId, JobId, NodeId, Slot};
+use crate::needs::Needs;
+use crate::node::Version;
+use crate::spec::{DEFAULT_PRIORITY, MAX_PRIORITY};
+use crate::time::Time;
+use crate::tries::Tries;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+const fn default_priority() -> u32 {
+    DEFAULT_PRIORITY
+}
+
+/// The attributes of a job that planning reads. The `queue` index projects them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSummary {
+    pub job_id: JobId,
+    /// Raised by every write.
+    pub version: Version,
+    pub state: JobState,
+    /// The name that the user gave the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// 0 to 1000; higher comes first.
+    #[serde(default = "default_priority")]
+    pub priority: u32,
+    pub submitted_at: Time,
+    #[serde(default)]
+    pub needs: Needs,
+    /// How many jobs of its array may be placed at the same time; `None` for any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_limit: Option<ArrayLimit>,
+    /// The jobs that must end before this one is placed, and how. A job that has ended as it must is taken off.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub after: BTreeMap<JobId, AfterEnd>,
+    /// How the tries to run the job so far ended.
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub tries: Tries,
+    /// The members that have completed.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub done: BTreeSet<u32>,
+    /// The live allocs of the job.
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub allocs: AllocIds,
+}
+
+impl JobSummary {
+    /// When the next try of a queued job may begin, if that is after `now`.
+    pub fn retry_at(&self, now: Time) -> Option<Time> {
+        self.tries.not_before_at.filter(|at| self.state == JobState::Queued && *at > now)
+    }
+
+    /// Whether the job waits for the end of other jobs.
+    pub fn follows(&self) -> bool {
+        self.state == JobState::Queued && !self.after.is_empty()
+    }
+
+    /// The sort key of the `queue` index: higher priority first, then earlier submission.
+    pub fn rank(&self) -> String {
+        format!("{:04}#{}", MAX_PRIORITY.saturating_sub(self.priority), self.job_id)
+    }
+}
+
+/// The attributes of an alloc that planning reads. The `live` index projects them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AllocSummary {
+    pub alloc_id: AllocId,
+    /// Raised by every write.
+    pub version: Version,
+    pub slot: Slot,
+    pub node_id: NodeId,
+    pub desired: Desired,
+    pub client: ClientStatus,
+    /// The `seq` of the node when the alloc was placed.
+    pub placed_seq: u64,
+    pub placed_at: Time,
+    /// When the alloc was first reported as running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// Whether the alloc became unknown, and it is not decided yet which copy stays.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaiting: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_since_at: Option<Time>,
+    /// Since when the alloc has the order to stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopping_since_at: Option<Time>,
+    /// The alloc that this copy replaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<AllocId>,
+    /// The copy that replaces this alloc.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<AllocId>,
+    #[serde(default)]
+    pub needs: Needs,
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
+}
+
+/// Whether `other` is another copy of the same member that is live and was not told to stop.
+pub fn counts_for(other: &AllocSummary, id: AllocId) -> bool {
+    other.alloc_id != id
+        && other.alloc_id.member == id.member
+        && other.desired == Desired::Run
+        && !other.client.is_final()
+}

@@ -1,0 +1,4 @@
+//! What is kept of a run for people.
+
+pub mod events;
+pub mod explain;

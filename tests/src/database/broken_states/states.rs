@@ -1,0 +1,398 @@
+//! The states: what each changes, and what must become of it.
+
+use super::town::Town;
+use crate::world::raw::{Item, item, m, n, s};
+use aws_sdk_dynamodb::types::AttributeValue;
+use model::ids::{AllocId, NodeId};
+
+/// What becomes of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The cluster is right again within this many steps of five seconds. poll-and-scale runs in each step,
+    /// sweep-dispatch in every second one, clean-stale-records in every sixth one.
+    Right(u32),
+    /// The row is quarantined and named, and stays as it is until a person corrects it.
+    Quarantine,
+    /// As `Quarantine`, and everything else goes on meanwhile: running work, and new work. If poll-and-scale reads such
+    /// rows, its run names the row by these words.
+    Unreadable(Option<&'static str>),
+}
+pub use Fate::{Quarantine, Right, Unreadable};
+
+/// One change of one row that no function makes.
+pub enum Edit {
+    /// Sets or removes attributes. `needs.vcpus` is a part of `needs`.
+    Set(&'static str, Item, Vec<(&'static str, Option<AttributeValue>)>),
+    Put(&'static str, Item),
+    Delete(&'static str, Item),
+}
+pub use Edit::{Delete, Put, Set};
+
+pub struct State {
+    pub name: &'static str,
+    pub fate: Fate,
+    pub edits: &'static (dyn Fn(&Town) -> Vec<Edit> + Send + Sync),
+}
+
+pub fn node_key(node: NodeId) -> Item {
+    item(&[("slot", n(node.slot()))])
+}
+
+pub fn job_key(job: impl ToString) -> Item {
+    item(&[("job_id", s(job))])
+}
+
+pub fn alloc_key(alloc: AllocId) -> Item {
+    item(&[("alloc_id", s(alloc))])
+}
+
+/// A time that no clock shows: thirty years ahead, in milliseconds.
+fn far(town: &Town) -> AttributeValue {
+    n(town.world.now().as_ms() + 30 * 365 * 86_400_000)
+}
+
+/// Makes the node report its handles again with its next heartbeat.
+fn unsettled(town: &Town) -> Edit {
+    Set("nodes", node_key(town.broken.node), vec![("settled", None)])
+}
+
+fn of_node(town: &Town, values: Vec<(&'static str, Option<AttributeValue>)>) -> Vec<Edit> {
+    vec![Set("nodes", node_key(town.broken.node), values)]
+}
+
+fn of_job(town: &Town, values: Vec<(&'static str, Option<AttributeValue>)>) -> Vec<Edit> {
+    vec![Set("jobs", job_key(town.broken.job), values)]
+}
+
+fn of_alloc(town: &Town, values: Vec<(&'static str, Option<AttributeValue>)>) -> Vec<Edit> {
+    vec![Set("allocs", alloc_key(town.broken.alloc), values)]
+}
+
+fn of_handle(town: &Town, values: Vec<(&'static str, Option<AttributeValue>)>) -> Vec<Edit> {
+    vec![Set("handles", container(town), values), unsettled(town)]
+}
+
+pub fn container(town: &Town) -> Item {
+    item(&[("node_id", s(town.broken.node)), ("handle", s(town.broken.alloc))])
+}
+
+fn entry(values: &[(&str, AttributeValue)]) -> Vec<Edit> {
+    vec![Put("control", item(values))]
+}
+
+fn other_alloc() -> AttributeValue {
+    AttributeValue::Ss(vec!["01JD0000000000000000000000.0.5".into()])
+}
+
+pub const STATES: &[State] = &[
+    // Nodes.
+    State {
+        name: "a record lists no alloc that runs there",
+        fate: Right(60),
+        edits: &|t| of_node(t, vec![("allocs", None)]),
+    },
+    State {
+        name: "a record lists an alloc without a row",
+        fate: Right(4),
+        edits: &|t| {
+            let both = AttributeValue::Ss(vec![t.broken.alloc.to_string(), "01JD0000000000000000000000.0.5".into()]);
+            of_node(t, vec![("allocs", Some(both))])
+        },
+    },
+    State { name: "a record is gone", fate: Right(60), edits: &|t| vec![Delete("nodes", node_key(t.broken.node))] },
+    State {
+        name: "a record is of the time before its node",
+        fate: Right(60),
+        edits: &|t| {
+            let (slot, at) = (n(t.broken.node.slot()), n(t.world.now().as_ms()));
+            vec![Put("nodes", item(&[("slot", slot), ("version", n(1)), ("state", s("cleaned")), ("modified_at", at)]))]
+        },
+    },
+    State {
+        name: "a lease ends in thirty years",
+        fate: Right(4),
+        edits: &|t| of_node(t, vec![("lease_expires_at", Some(far(t))), ("last_ping_at", Some(far(t)))]),
+    },
+    State {
+        name: "a claim of a launch ends in thirty years",
+        fate: Quarantine,
+        edits: &|t| of_node(t, vec![("launch_claim_until_at", Some(far(t)))]),
+    },
+    State {
+        name: "a record lists an alloc that runs on another node",
+        fate: Right(4),
+        edits: &|t| {
+            let both = AttributeValue::Ss(vec![t.broken.alloc.to_string(), t.neighbour.alloc.to_string()]);
+            of_node(t, vec![("allocs", Some(both))])
+        },
+    },
+    State {
+        name: "a node is idle since in thirty years",
+        fate: Quarantine,
+        edits: &|t| of_node(t, vec![("idle_since_at", Some(far(t))), ("idle_seen", Some(n(2)))]),
+    },
+    State {
+        name: "a machine is up for a million years",
+        fate: Right(4),
+        edits: &|t| of_node(t, vec![("uptime_ms", Some(n(31_536_000_000_000_000_u64)))]),
+    },
+    State {
+        name: "a report has a number beyond counting",
+        fate: Right(4),
+        edits: &|t| {
+            of_node(t, vec![("alloc_report_no", Some(n(1_u64 << 60))), ("handle_report_no", Some(n(1_u64 << 60)))])
+        },
+    },
+    State {
+        name: "a record says busy: false and refuses: null",
+        fate: Right(4),
+        edits: &|t| {
+            let nothing = Some(AttributeValue::Bool(false));
+            of_node(t, vec![("busy", nothing), ("refuses", Some(AttributeValue::Null(true)))])
+        },
+    },
+    State { name: "a record without gate_seq", fate: Quarantine, edits: &|t| of_node(t, vec![("gate_seq", None)]) },
+    State {
+        name: "a record in an unknown state",
+        fate: Quarantine,
+        edits: &|t| of_node(t, vec![("state", Some(s("asleep")))]),
+    },
+    State { name: "a record with seq 0", fate: Right(60), edits: &|t| of_node(t, vec![("seq", Some(n(0)))]) },
+    State {
+        name: "a node that heartbeats is down",
+        fate: Right(20),
+        edits: &|t| of_node(t, vec![("status", Some(s("down")))]),
+    },
+    State {
+        name: "a node is held by nobody's word",
+        fate: Right(60),
+        edits: &|t| of_node(t, vec![("busy", Some(AttributeValue::Bool(true)))]),
+    },
+    // Jobs.
+    State {
+        name: "a placed job without its index attributes",
+        fate: Right(8),
+        edits: &|t| of_job(t, vec![("queue", None), ("rank", None)]),
+    },
+    State {
+        name: "a placed job in the index of the waiting ones",
+        fate: Right(8),
+        edits: &|t| of_job(t, vec![("queue", Some(s("queued#1")))]),
+    },
+    State {
+        name: "a placed job in the list of those that follow others",
+        fate: Right(8),
+        edits: &|t| of_job(t, vec![("queue", Some(s("held")))]),
+    },
+    State {
+        name: "a job follows itself",
+        fate: Quarantine,
+        edits: &|t| {
+            let itself = [(t.broken.job.to_string(), s("success"))].into();
+            of_job(t, vec![("after", Some(AttributeValue::M(itself)))])
+        },
+    },
+    State {
+        name: "a placed job with another rank",
+        fate: Right(8),
+        edits: &|t| of_job(t, vec![("rank", Some(s("x")))]),
+    },
+    State { name: "a placed job lists no alloc", fate: Right(60), edits: &|t| of_job(t, vec![("allocs", None)]) },
+    State {
+        name: "a placed job lists an alloc without a row",
+        fate: Right(60),
+        edits: &|t| of_job(t, vec![("allocs", Some(other_alloc()))]),
+    },
+    State { name: "a job is gone", fate: Right(60), edits: &|t| vec![Delete("jobs", job_key(t.broken.job))] },
+    State {
+        name: "a job waits although its alloc runs",
+        fate: Right(60),
+        edits: &|t| of_job(t, vec![("state", Some(s("queued"))), ("allocs", None)]),
+    },
+    State {
+        name: "a job has ended although its alloc runs",
+        fate: Right(60),
+        edits: &|t| {
+            let ended = vec![
+                ("state", Some(s("cancelled"))),
+                ("allocs", None),
+                ("finished_at", Some(n(t.world.now().as_ms()))),
+            ];
+            of_job(t, ended)
+        },
+    },
+    State {
+        name: "a job of no nodes",
+        fate: Quarantine,
+        edits: &|t| of_job(t, vec![("needs", Some(m(&[("nodes", n(0))])))]),
+    },
+    State {
+        name: "a job names a cache twice",
+        fate: Quarantine,
+        edits: &|t| of_job(t, vec![("work", Some(m(&[("caches", AttributeValue::L(vec![s("a"), s("a")]))])))]),
+    },
+    State {
+        name: "a job in an unknown state",
+        fate: Quarantine,
+        edits: &|t| of_job(t, vec![("state", Some(s("tired")))]),
+    },
+    State { name: "a job without a version", fate: Quarantine, edits: &|t| of_job(t, vec![("version", None)]) },
+    // Allocs.
+    State {
+        name: "a live alloc without live_node",
+        fate: Right(60),
+        edits: &|t| of_alloc(t, vec![("live_node", None)]),
+    },
+    State { name: "an alloc is gone", fate: Right(60), edits: &|t| vec![Delete("allocs", alloc_key(t.broken.alloc))] },
+    State {
+        name: "an alloc has ended although it runs",
+        fate: Right(60),
+        edits: &|t| of_alloc(t, vec![("client", Some(s("complete"))), ("live_node", None)]),
+    },
+    State {
+        name: "an alloc is told to stop by nobody",
+        fate: Right(60),
+        edits: &|t| of_alloc(t, vec![("desired", Some(s("stop")))]),
+    },
+    State {
+        name: "an alloc is of another life",
+        fate: Right(60),
+        edits: &|t| {
+            let other = format!("{}-01JD0000000000000000000000", t.broken.node.slot());
+            of_alloc(t, vec![("node_id", Some(s(&other))), ("live_node", Some(s(&other)))])
+        },
+    },
+    State {
+        name: "an alloc in an unknown state",
+        fate: Quarantine,
+        edits: &|t| of_alloc(t, vec![("client", Some(s("bored")))]),
+    },
+    State {
+        name: "an alloc is unknown since in thirty years",
+        fate: Quarantine,
+        edits: &|t| of_alloc(t, vec![("unknown_since_at", Some(far(t)))]),
+    },
+    State { name: "an alloc without desired", fate: Quarantine, edits: &|t| of_alloc(t, vec![("desired", None)]) },
+    // Handles.
+    State {
+        name: "the handle of a running alloc is to be destroyed",
+        fate: Right(20),
+        edits: &|t| of_handle(t, vec![("state", Some(s("destroying")))]),
+    },
+    State {
+        name: "a handle says keep: false and missing_seen_at: null",
+        fate: Right(4),
+        edits: &|t| {
+            let nothing = AttributeValue::Null(true);
+            let values = vec![("keep", Some(AttributeValue::Bool(false))), ("missing_seen_at", Some(nothing))];
+            of_handle(t, values)
+        },
+    },
+    State {
+        name: "a handle is looked at in thirty years",
+        fate: Right(20),
+        edits: &|t| of_handle(t, vec![("due_at", Some(far(t)))]),
+    },
+    State { name: "a handle without due", fate: Quarantine, edits: &|t| of_handle(t, vec![("due", None)]) },
+    State {
+        name: "a handle of an unknown kind",
+        fate: Quarantine,
+        edits: &|t| of_handle(t, vec![("kind", Some(s("dream")))]),
+    },
+    // Control.
+    State {
+        name: "the last run began in thirty years",
+        fate: Right(2),
+        edits: &|t| entry(&[("key", s("last_run")), ("version", n(9)), ("since_at", far(t)), ("until_at", far(t))]),
+    },
+    State {
+        name: "clean-stale-records succeeds in thirty years",
+        fate: Right(8),
+        edits: &|t| {
+            let row = [("key", s("run#clean-stale-records")), ("version", n(9))];
+            let times = [("started_at", far(t)), ("last_success_at", far(t))];
+            entry(&[row, times].concat())
+        },
+    },
+    State {
+        name: "a limit of the account until in thirty years",
+        fate: Right(8),
+        edits: &|t| {
+            entry(&[("key", s("limit#quota#account")), ("version", n(9)), ("since_at", far(t)), ("until_at", far(t))])
+        },
+    },
+    State {
+        name: "a brake holds until in thirty years",
+        fate: Right(8),
+        edits: &|t| {
+            let row = [("key", s("brake#leases")), ("version", n(9)), ("count", n(7))];
+            entry(&[&row[..], &[("since_at", far(t)), ("until_at", far(t))]].concat())
+        },
+    },
+    State {
+        name: "heartbeats were taken in thirty years",
+        fate: Right(20),
+        edits: &|t| entry(&[("key", s("ingest")), ("version", n(9)), ("since_at", far(t)), ("count", n(1))]),
+    },
+    State {
+        name: "the place in the jobs table is behind its end",
+        fate: Right(8),
+        edits: &|_| entry(&[("key", s("jobs_place")), ("version", n(1)), ("message", s("ZZZZ"))]),
+    },
+    State {
+        name: "the place in the queue is behind its end",
+        fate: Right(2),
+        edits: &|_| entry(&[("key", s("queue_place")), ("version", n(1)), ("message", s("9999#Z")), ("count", n(4))]),
+    },
+    State {
+        name: "the place in the list of jobs that follow others is behind its end",
+        fate: Right(2),
+        edits: &|_| {
+            let rank = "9999#7ZZZZZZZZZZZZZZZZZZZZZZZZZ";
+            entry(&[("key", s("after_place")), ("version", n(1)), ("message", s(rank))])
+        },
+    },
+    State {
+        name: "the places are no places",
+        fate: Right(8),
+        edits: &|_| {
+            let place = |key| item(&[("key", s(key)), ("version", n(1)), ("message", s("")), ("count", n(4))]);
+            ["jobs_place", "queue_place", "after_place"].map(|key| Put("control", place(key))).into()
+        },
+    },
+    State {
+        name: "the account's limit ends in thirty years and began never",
+        fate: Right(8),
+        edits: &|t| entry(&[("key", s("limit#quota#account")), ("version", n(9)), ("until_at", far(t))]),
+    },
+    State {
+        name: "a function fails since in thirty years",
+        fate: Right(8),
+        edits: &|t| {
+            let row = [("key", s("run#sweep-dispatch")), ("version", n(9))];
+            let times = [("started_at", n(t.world.now().as_ms())), ("failing_since_at", far(t))];
+            entry(&[row, times].concat())
+        },
+    },
+    State {
+        name: "what was told cannot be read",
+        fate: Right(8),
+        edits: &|_| entry(&[("key", s("announced")), ("version", s("seven"))]),
+    },
+    State {
+        name: "a limit that cannot be read",
+        fate: Quarantine,
+        edits: &|_| entry(&[("key", s("limit#quota#account")), ("version", n(1)), ("count", s("many"))]),
+    },
+    State {
+        name: "an entry of newer code",
+        fate: Quarantine,
+        edits: &|_| entry(&[("key", s("of_the_future")), ("version", n(1))]),
+    },
+    // Events.
+    State {
+        name: "an event that cannot be read",
+        fate: Right(2),
+        edits: &|_| vec![Put("events", item(&[("subject", s("cluster")), ("id", s("x")), ("action", n(5))]))],
+    },
+];
