@@ -415,19 +415,13 @@ class Picture:
             grants.allow("kms:CreateGrant", key, {"Bool": {"kms:GrantIsForAWSResource": "true"}})
 
     def of_people(self) -> Resources:
-        """Everybody reads all, but for environments, and makes the calls of `people.json`."""
+        """Everybody reads all, and makes the calls of `people.json`."""
         found = {}
         for who, calls in PEOPLE.items():
             grants = Grants()
             for table in self.tables:
                 indexes = [self.table(f"{table['name']}/{index['name']}") for index in table["indexes"]]
-                if who != "reader" or table["without_env"] is None:
-                    grants.allow((f"dynamodb:{verb}" for verb in READS), [self.table(table["name"]), *indexes])
-                else:
-                    grants.allow((f"dynamodb:{verb}" for verb in READS), indexes)
-                    # A call must name the attributes, and only these. No command queries such a table.
-                    hidden = only(table["without_env"]) | {"StringEqualsIfExists": {"dynamodb:Select": "SPECIFIC_ATTRIBUTES"}}
-                    grants.allow((f"dynamodb:{verb}" for verb in READS if verb != "Query"), self.table(table["name"]), hidden)
+                grants.allow((f"dynamodb:{verb}" for verb in READS), [self.table(table["name"]), *indexes])
             for call in calls:
                 if (who, call) == ("submitter", "dynamodb:UpdateItem nodes"):
                     # A submitter asks nodes for output, and changes nothing else of a node.

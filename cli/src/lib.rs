@@ -10,7 +10,6 @@ pub mod command;
 mod commands;
 pub mod console;
 pub mod contexts;
-pub mod hidden_env;
 #[cfg(feature = "local")]
 #[path = "../../local/system/mod.rs"]
 pub mod local;

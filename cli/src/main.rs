@@ -14,7 +14,6 @@ use model::time::Time;
 use nodekeeper_cli::command::{self, Command};
 use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Reach, Screen, StandardOutput, Usage, show};
 use nodekeeper_cli::contexts::{self, ContextCommand, Given};
-use nodekeeper_cli::hidden_env::HiddenEnv;
 #[cfg(feature = "local")]
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
 use nodekeeper_cli::no_cluster;
@@ -191,7 +190,7 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::connect(&config, name).with_offers(&config);
     let outputs = nodekeeper_cli::aws::s3(&config, given.var("AWS_ENDPOINT_URL_S3"), std::time::SystemTime::now)?;
-    let store = Store::new(Arc::new(HiddenEnv::new(dynamo.clone())));
+    let store = Store::new(Arc::new(dynamo.clone()));
     let local = given.var("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);
     let user = given.var("USER").map(str::to_owned);
     let reach = Reach { local, region: told.region, profile: told.profile, user };

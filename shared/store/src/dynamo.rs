@@ -7,7 +7,7 @@
 
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
 use crate::rows::answered::Answered;
-use crate::tables::{Definition, EXPIRES, Index, KeyAttribute, KeySchema, KeyType, TABLES, Table};
+use crate::tables::{Definition, EXPIRES, KeyAttribute, KeySchema, KeyType, TABLES, Table};
 use crate::write::{Aliases, Effect, Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::Client;
@@ -18,7 +18,7 @@ use aws_sdk_dynamodb::operation::update_item::{UpdateItem as UpdateOperation, Up
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
     KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, PutRequest,
-    ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, Select, TimeToLiveSpecification,
+    ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification,
     TransactWriteItem, Update, WriteRequest,
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
@@ -70,8 +70,6 @@ pub fn http_client_believing(roots: &[u8]) -> SharedHttpClient {
 pub struct Dynamo {
     client: Client,
     cluster: ClusterName,
-    /// Whether reads of jobs and allocs leave out their environments.
-    hides_env: bool,
 }
 
 impl fmt::Debug for Dynamo {
@@ -83,23 +81,7 @@ impl fmt::Debug for Dynamo {
 impl Dynamo {
     /// The tables `{cluster}-…`, reached through this client.
     pub const fn new(client: Client, cluster: ClusterName) -> Self {
-        Self { client, cluster, hides_env: false }
-    }
-
-    /// The same tables, for a reader whose permissions hide the environments of jobs: reads ask for all other
-    /// attributes by name. A row then reads as if its job had no environment. Writes do not change, because a write
-    /// sets only the attributes that differ.
-    pub fn without_env(&self) -> Self {
-        Self { hides_env: true, ..self.clone() }
-    }
-
-    /// The attributes that a read of this table asks for, and their names. `None` for whole rows. An index never has
-    /// environments.
-    fn projection(&self, table: Table, index: Option<Index>) -> Option<(String, Aliases)> {
-        let names = table.without_env().filter(|_| self.hides_env && index.is_none())?;
-        let mut aliases = Aliases::default();
-        let expression: Vec<String> = names.iter().map(|name| aliases.name(name)).collect();
-        Some((expression.join(", "), aliases))
+        Self { client, cluster }
     }
 
     pub const fn cluster(&self) -> &ClusterName {
@@ -304,11 +286,8 @@ impl Dynamo {
         let mut tries = 0;
         while !wanted.is_empty() {
             pause_of_batch(operation, &mut tries).await?;
-            let (projection, aliases) = self.projection(table, None).unzip();
             let request = KeysAndAttributes::builder()
                 .set_keys(Some(std::mem::take(&mut wanted)))
-                .set_projection_expression(projection)
-                .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
                 .consistent_read(true)
                 .build()
                 .map_err(unbuilt(operation))?;
@@ -330,14 +309,11 @@ impl Dynamo {
 impl Db for Dynamo {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
         let table = self.name(key.table);
-        let (projection, aliases) = self.projection(key.table, None).unzip();
         let answer = self
             .client
             .get_item()
             .table_name(&table)
             .set_key(Some(key.attributes()))
-            .set_projection_expression(projection)
-            .set_expression_attribute_names(aliases.and_then(|a| some(a.names)))
             .consistent_read(true)
             .send()
             .await
@@ -398,8 +374,7 @@ impl Db for Dynamo {
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
         let Scan { table, index, segment, only } = *scan;
         let name = self.name(table);
-        let (projection, aliases) = self.projection(table, index).unzip();
-        let mut aliases = aliases.unwrap_or_default();
+        let mut aliases = Aliases::default();
         let filter = only.and_then(|only| aliases.condition(&[only.condition()]));
         let answered = Answered::new(&ScanOperation::new(), |next| {
             Output::erase(ScanOutput::builder().set_last_evaluated_key(next).build())
@@ -409,8 +384,6 @@ impl Db for Dynamo {
             .scan()
             .table_name(&name)
             .set_index_name(index.map(|i| i.name.to_owned()))
-            .set_select(projection.is_some().then_some(Select::SpecificAttributes))
-            .set_projection_expression(projection)
             .set_filter_expression(filter)
             .set_expression_attribute_names(some(aliases.names))
             .set_expression_attribute_values(some(aliases.values))

@@ -2,8 +2,7 @@
 //!
 //! Local tables are made from these definitions, and the template is checked against them.
 //! Guarantees: no index projects more than the 20 attributes that DynamoDB allows.
-//! Does not: name the attributes that are neither keys nor projected; the model's types do. The exception is
-//! [`Table::without_env`].
+//! Does not: name the attributes that are neither keys nor projected; the model's types do.
 
 use serde_json::{Value, json};
 
@@ -131,17 +130,6 @@ pub const TABLES: &[Definition] = &[
     Definition { table: Table::Output, key: range_key(text("follow_id"), number("no")), indexes: &[], expires: true },
 ];
 
-const JOBS_WITHOUT_ENV: &[&str] = names![
-    after allocs array_limit done end expires_at failed_count failure_policy finished_at job_id lost_count name
-    named needs priority queue rank reason state submitted_at tail tries version work
-];
-
-const ALLOCS_WITHOUT_ENV: &[&str] = names![
-    alloc_id awaiting cause client desired exit_code expires_at failure_policy finished_at image_digest kept
-    live_node log_tail needs node_id output_s3 placed_at placed_seq replaced_by replaces slot started_at
-    stopping_since_at tail_switches unknown_since_at usage version work
-];
-
 impl Table {
     /// The part of the table's name after the name of the cluster.
     pub const fn suffix(self) -> &'static str {
@@ -153,17 +141,6 @@ impl Table {
             Self::Control => "control",
             Self::Events => "events",
             Self::Output => "output",
-        }
-    }
-
-    /// Every attribute except `env`, for the two tables whose rows have one: what a reader may see whose permissions
-    /// hide the environments of jobs. IAM can name what is allowed, but not what is hidden, so the template has this
-    /// list too.
-    pub const fn without_env(self) -> Option<&'static [&'static str]> {
-        match self {
-            Self::Jobs => Some(JOBS_WITHOUT_ENV),
-            Self::Allocs => Some(ALLOCS_WITHOUT_ENV),
-            Self::Nodes | Self::Handles | Self::Control | Self::Events | Self::Output => None,
         }
     }
 
@@ -196,7 +173,6 @@ pub fn to_json() -> Value {
                 "name": d.table.suffix(), "key": key(d.key),
                 "indexes": d.indexes.iter().map(index).collect::<Vec<_>>(),
                 "ttl": d.expires.then_some(EXPIRES),
-                "without_env": d.table.without_env(),
             })
         })
         .collect()
