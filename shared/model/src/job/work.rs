@@ -28,7 +28,7 @@ const MAX_CACHES: usize = MAX_TRANSACTION_ITEMS - 5;
 /// The most bytes a command and its environment may have together.
 pub const MAX_COMMAND_BYTES: usize = 16 * 1024;
 /// The variable of a job that holds the standard input of its command, in base64. The agent takes it out of the environment.
-/// So an input has the bounds of the environment, and whoever may not see environments does not see it.
+/// So an input has the bounds of the environment.
 pub const INPUT_VARIABLE: &str = "NODEKEEPER_STDIN";
 
 /// The variables that each node sets for each job.
