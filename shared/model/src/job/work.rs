@@ -1,7 +1,7 @@
 //! What the nodes run for a job.
 //!
 //! The same struct is in a submission, in the rows of jobs and allocs, and in the order for a node. The environment stands beside
-//! it, because permissions can hide an attribute of a row, but not a part of one.
+//! it, because the row of an alloc loses it with the end.
 //!
 //! Guarantees: each default stands here, and nowhere else; work that cannot be run, or would be taken for something else, is
 //! refused.
