@@ -30,7 +30,6 @@ LAUNCH = {"Action": "RunInstances", "Version": "2016-11-15", "ImageId": "ami-1",
 REQUESTS = {
     "page": [
         ("GET", "/api/overview", "", 200),
-        ("GET", "/metrics", "", 200),
         ("GET", "/", "", 200),
         ("PUT", "/metadata/i-1/latest/api/token", "", 200),
     ],

@@ -268,17 +268,11 @@ def what_it_used(me):
     check("two seconds of CPU time", 1000 < usage["cpu_ms"] < 4000, usage)
 
 
-def a_plan_for_an_exit_code(me):
-    me.submit("--name", "asks", "--retry", "exit:75=again*3", "--", "sleep", "1")
-    ran = me.do("plan", "--job", "asks", "--if-exit", "75")
-    check("it says what would follow", ran.returncode == 0 and "again" in ran.stdout, (ran.stdout, ran.stderr))
-
-
 JOBS = [python_with_arguments, a_pipeline_of_a_shell, standard_input, an_exit_code, both_streams, a_megabyte_of_output, a_project_folder,
         a_result_file, an_array_over_files, a_graph_of_twelve_with_files_between, a_secret, a_secret_file, a_place_in_s3, variables,
         four_gpus_of_one_machine, a_machine_with_a_label, three_machines_that_reach_each_other, out_of_memory_and_then_more,
         again_after_an_exit_code, a_checkpoint_before_its_time_is_over, a_cache_that_stays, what_runs_too_long, what_writes_too_much,
-        different_jobs_of_a_file, after_a_failure, nothing_after_a_failure, a_look_inside, cancelled, what_it_used, a_plan_for_an_exit_code]
+        different_jobs_of_a_file, after_a_failure, nothing_after_a_failure, a_look_inside, cancelled, what_it_used]
 
 
 def main():

@@ -24,7 +24,6 @@ from axe_playwright_python.sync_playwright import Axe
 from jsonschema import Draft202012Validator
 from local_stack import PROGRAM, ROOT, Local, check
 from playwright.sync_api import sync_playwright
-from prometheus_client.parser import text_string_to_metric_families
 
 NARROW = {"width": 400, "height": 800}
 WIDE = {"width": 1280, "height": 800}
@@ -244,15 +243,6 @@ def web(local):
     check("Ctrl-C ends `web`", served.wait(20) == 0, served.returncode)
 
 
-def metrics(local):
-    families = {f.name: f for f in text_string_to_metric_families(local.get("metrics"))}
-    check("Prometheus reads the metrics", {"nodekeeper_up", "nodekeeper_nodes", "nodekeeper_jobs"} <= set(families), set(families))
-    nameless = [f.name for f in families.values() if not f.documentation or f.type != "gauge"]
-    check("each metric has a help and a type", not nameless, nameless)
-    jobs = {s.labels["state"]: s.value for s in families["nodekeeper_jobs"].samples}
-    check("the metrics count the queue, up to a bound", jobs == {"queued": 2000, "placing": 0, "placed": 60, "regrouping": 0}, jobs)
-
-
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--chromium", default="/usr/bin/chromium")
@@ -271,7 +261,6 @@ def main():
             job = page_rows.large(local.environment())
             local.until("the page knows the head of the queue and the last ends, and that there are more", "api/jobs?limit=1", lambda part: part["all"] == 2_600 and set(part["more"]) == {"queued", "complete"})
             large(browser, job)
-            metrics(local)
             web(local)
             browser.context.close()
         with Local("--tick-s", "1", "--unisolated") as local:

@@ -2,7 +2,7 @@
 //!
 //! | port | part | programs of the owner only | no page of another site | signature |
 //! | --- | --- | --- | --- | --- |
-//! | page | the page, `/metrics` | yes | yes | no: a browser opens it |
+//! | page | the page | yes | yes | no: a browser opens it |
 //! | page | the machines' metadata | yes | yes | no: as in EC2 |
 //! | page | the secret | yes | yes | yes |
 //! | DynamoDB | its API | yes | yes | yes |

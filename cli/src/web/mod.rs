@@ -4,7 +4,6 @@
 //! | --- | --- |
 //! | `guard` | what a browser may do with an answer; the crate `guard` checks who asks |
 //! | `api` | the answers in JSON, as `docs/contract/http.md#page` says |
-//! | `metrics` | the same numbers for Prometheus |
 //! | `assets` | the files of the page |
 //!
 //! Guarantees: it changes nothing. It never shows the values in the environment of a job. Nothing is loaded from elsewhere. Nothing
@@ -15,7 +14,6 @@
 mod api;
 mod assets;
 mod guard;
-mod metrics;
 #[cfg(test)]
 mod tests;
 
@@ -66,7 +64,6 @@ pub(crate) fn router(source: Source) -> Router {
         .route("/api/past", get(api::past))
         .route("/api/cost", get(api::cost))
         .route("/api/local", get(api::local))
-        .route("/metrics", get(metrics::answer))
         .with_state(Arc::new(Views::new(source)));
     let all = api.merge(assets::router()).fallback(api::nothing_here);
     all.layer(axum::middleware::from_fn(guard::check))

@@ -18,8 +18,8 @@ use aws_sdk_dynamodb::operation::update_item::{UpdateItem as UpdateOperation, Up
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
     KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, PutRequest,
-    ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification,
-    TransactWriteItem, Update, WriteRequest,
+    ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification, TransactWriteItem,
+    Update, WriteRequest,
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;

@@ -38,7 +38,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "N")]
     count: u32,
     /// Each is a whole node of this size of the policy
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["memory", "scratch", "gpus", "instance_type", "market", "arch", "gpu_type", "gpu_memory", "require", "exclusive"])]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["memory", "scratch", "gpus", "instance_type", "market", "arch", "gpu_type", "gpu_memory_gib", "require", "exclusive"])]
     size: Option<String>,
     /// vCPUs of each, on any node that has them
     #[arg(long)]
@@ -126,7 +126,8 @@ impl SetArgs {
         if self.vcpus == Some(0) {
             wrong.push("--vcpus must be at least 1".to_owned());
         }
-        wrong.extend(self.machine.need().mistakes(self.gpus));
+        let machine = self.machine.need().map_err(|e| Usage(e.to_string()))?;
+        wrong.extend(machine.mistakes(self.gpus));
         if !wrong.is_empty() {
             return Err(Usage(format!("the demand was not set: {}", wrong.join("; "))));
         }
@@ -135,7 +136,7 @@ impl SetArgs {
         Ok(DemandNeed {
             size: self.size.clone(),
             capacity: Capacity { vcpus, memory_mib: self.memory, scratch_gib: self.scratch, gpus: self.gpus },
-            machine: self.machine.need(),
+            machine,
             exclusive: self.exclusive,
         })
     }

@@ -8,4 +8,3 @@ pub(crate) mod jobs;
 pub(crate) mod nodes;
 pub(crate) mod plan;
 pub(crate) mod status;
-pub(crate) mod what_if;

@@ -4,7 +4,6 @@
 //! once. An unreadable line is named on standard error, and the other lines still get their answers.
 //! Does not: decide. The planning code of the functions decides, from the same observation.
 
-use super::what_if;
 use crate::commands::set_up::policy;
 use crate::commands::submit::input;
 use crate::console::show::{self, Rows, counted};
@@ -13,7 +12,6 @@ use crate::view::find::short;
 use crate::view::next::on_refusing;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use model::EndCause;
 use model::action::{PlanAnswer, PlanRow};
 use model::policy::Policy;
 use model::time::Time;
@@ -37,16 +35,6 @@ pub struct PlanArgs {
     /// Plan as if it were this time: milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Time>,
-    /// Say what would follow for this job if its alloc ended now, with the cause of --if or --if-exit
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["state", "policy", "at", "function"], requires = "cause")]
-    job: Option<String>,
-    /// The cause: exit:CODE, signal:NAME, memory, timeout, lost, spot (its instance was interrupted) or node (its node could not
-    /// start it)
-    #[arg(long = "if", value_name = "CAUSE", group = "cause", requires = "job", value_parser = what_if::cause)]
-    named: Option<EndCause>,
-    /// The exit code: as --if exit:CODE
-    #[arg(long, value_name = "CODE", group = "cause", requires = "job", value_parser = clap::value_parser!(i32).range(0..=255))]
-    if_exit: Option<i32>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -81,10 +69,6 @@ fn moment(text: &str) -> Result<Time, String> {
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Outcome> {
-    let named = args.named.clone().or(args.if_exit.map(|code| EndCause::Exited { code }));
-    if let (Some(job), Some(named)) = (&args.job, named) {
-        return what_if::run(context, job, &named, args.json).await;
-    }
     let policy = args.policy.as_deref().map(policy::read).transpose()?;
     match &args.state {
         None => live(context, args, policy).await,

@@ -1,15 +1,16 @@
 //! `submit --file`: a job from each line of a file.
 //!
 //! Guarantees: nothing is written before every line is understood, and one error lists the mistakes. The same file given again
-//! writes only the missing jobs, because the ids follow from its content and from the time at which it was begun. It then follows
-//! the same jobs outside the file as before. If not all jobs were written, the error names the lines. A file whose jobs are all
-//! stored and have all ended is new: a file that is submitted each night runs each night.
-//! Does not: remember a file longer than events are kept (`history.events_days`).
+//! writes only the missing jobs, because the ids follow from its content and from the time at which it was begun. If not all jobs
+//! were written, the error names the lines. A file whose jobs are all stored and have all ended is new: a file that is submitted
+//! each night runs each night.
+//! Does not: remember a file longer than events are kept (`history.events_days`), or which jobs outside of it its names meant: those
+//! of the missing jobs are looked up again.
 //!
-//! Two events with the subject `submission#…` remember a file: when it was begun last, and that all of its jobs are stored.
+//! One event with the subject `submission#…` remembers a file: when it was begun last, and whether all of its jobs are stored.
 
 use super::bulk::{self, Written};
-use super::job_line::{self, Follows};
+use super::job_line::{self, NamedAfter};
 use super::{followed, input};
 use crate::changes::operate::{accepting, retention};
 use crate::commands::submit::{self, SubmitArgs};
@@ -24,7 +25,6 @@ use model::ranges::Ranges;
 use model::rng::Rng;
 use model::time::Time;
 use model::{ActionName, AfterEnd, Job, JobSpec};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ const TOLD: usize = 10;
 struct Line {
     number: usize,
     spec: JobSpec,
-    follows: Follows,
+    after: NamedAfter,
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Outcome> {
@@ -93,7 +93,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     if written.error.is_some() {
         return file.broken(context, &jobs, written);
     }
-    file.end(submission.begun_at).await?;
+    file.end(&submission).await?;
     submit::submitted(context, &cluster, args, written.jobs).await
 }
 
@@ -135,7 +135,7 @@ fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<V
             continue;
         }
         match job_line::read(line, &defaults) {
-            Ok((spec, follows)) => lines.push(Line { number, spec, follows }),
+            Ok((spec, after)) => lines.push(Line { number, spec, after }),
             Err(what) => mistakes.push((number, what)),
         }
     }
@@ -163,7 +163,7 @@ async fn others(
     let (mut earlier, mut others, mut mistakes) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
     for line in lines {
         let mut after = BTreeMap::new();
-        for (given, end) in line.follows.iter().filter(|(given, _)| !earlier.contains(given.as_str())) {
+        for (given, end) in line.after.iter().filter(|(given, _)| !earlier.contains(given.as_str())) {
             if !others.contains_key(given) {
                 match finder.jobs(given).await {
                     Ok(ids) => _ = others.insert(given.clone(), ids),
@@ -187,7 +187,7 @@ fn specs(lines: &[Line], outside: &Outside, array: Array) -> Vec<JobSpec> {
     let mut specs = Vec::with_capacity(lines.len());
     for (n, line) in (0_u32..).zip(lines) {
         let mut spec = JobSpec { after: outside.of_options.clone(), ..line.spec.clone() };
-        for (given, end) in &line.follows {
+        for (given, end) in &line.after {
             let ids = earlier.get(given.as_str()).or_else(|| outside.of_lines.get(given));
             ids.into_iter().flatten().for_each(|id| followed::follow(&mut spec.after, *id, *end));
         }
@@ -205,17 +205,12 @@ struct Submission {
     is_new: bool,
     is_complete: bool,
     outside: Outside,
-    /// The event of its beginning.
+    /// The event that remembers it.
     event: Event,
 }
 
-/// The most bytes of [`Outside`] in an event. An item of DynamoDB has at most 400 KB. If there is more, the names are looked up
-/// again each time.
-const MAX_OUTSIDE: usize = 200_000;
-
-/// The jobs outside a file that its jobs follow. Their names are looked up once, because other jobs may have these names when the
-/// file is given again.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// The jobs outside a file that its jobs follow.
+#[derive(Debug, Default)]
 struct Outside {
     /// The jobs that the options name. Every job follows them.
     of_options: BTreeMap<JobId, AfterEnd>,
@@ -223,11 +218,8 @@ struct Outside {
     of_lines: BTreeMap<String, Vec<JobId>>,
 }
 
-/// The id of the event that says when a file was begun last: the highest of its subject. The time in the ids of these events is
-/// 0, so that lists of events, newest first, end with them.
-const BEGUN: Ulid = Ulid::from_parts(0, u128::MAX >> 48);
-/// The field of this event that has [`Outside`].
-const OUTSIDE: &str = "outside";
+/// The id of the event that remembers a file. It is fixed: of two programs that begin at once, only one can write the event.
+const REMEMBERED: Ulid = Ulid::nil();
 
 struct File<'a> {
     args: &'a SubmitArgs,
@@ -250,7 +242,7 @@ impl File<'_> {
 
     /// The earlier submission of this file if it is not over, otherwise a new one.
     async fn begin_or_go_on(&self, context: &mut Context<'_>) -> anyhow::Result<Submission> {
-        let Some(earlier) = self.known().await? else { return self.begin(None).await };
+        let Some(earlier) = self.earlier().await? else { return self.begin(None).await };
         if !earlier.is_complete || !self.has_ended(earlier.begun_at).await? {
             return Ok(earlier);
         }
@@ -267,36 +259,31 @@ impl File<'_> {
         Ok(Outside { of_options, of_lines })
     }
 
-    /// An event with a fixed id: of two programs that begin at once, only one can write it.
-    fn event(&self, id: Ulid, reason: &str) -> Event {
+    fn event(&self, begun_at: Time, is_complete: bool) -> Event {
+        let detail = [("at", begun_at.as_ms().into()), ("complete", is_complete.into())];
         Event {
             subject: self.subject.clone(),
-            id: id.to_string(),
+            id: REMEMBERED.to_string(),
             action: ActionName::Submit.to_string(),
-            reason: reason.to_owned(),
-            detail: BTreeMap::from([("at".to_owned(), self.now.as_ms().into())]),
+            reason: format!("{} of a file", show::several(self.lines.len(), "job")),
+            detail: detail.map(|(name, value)| (name.to_owned(), value)).into(),
             expires_at: (self.now + self.keep.events).as_epoch_s(),
             once: None,
         }
     }
 
     /// The earlier submission of this file; `None` if there was none.
-    async fn known(&self) -> anyhow::Result<Option<Submission>> {
-        let mut events = self.cluster.store.history(&self.subject, 2).await?.into_iter();
-        let Some(event) = events.next() else { return Ok(None) };
-        let begun_at =
-            Some(&event).filter(|event| event.id == BEGUN.to_string()).and_then(|e| e.detail.get("at")?.as_i64());
+    async fn earlier(&self) -> anyhow::Result<Option<Submission>> {
+        let Some(event) = self.cluster.store.history(&self.subject, 1).await?.into_iter().next() else {
+            return Ok(None);
+        };
+        let begun_at = event.detail.get("at").and_then(Value::as_i64);
         let begun_at =
             begun_at.context("the event of an earlier submission of this file cannot be read: give --again")?;
-        let begun_at = Time::from_ms(begun_at);
-        let is_complete = events.next().is_some_and(|e| e.id == all_in(begun_at).to_string());
-        let outside = match event.detail.get(OUTSIDE).and_then(|text| serde_json::from_str(text.as_str()?).ok()) {
-            Some(outside) => outside,
-            // No more jobs are written, so these jobs are not needed.
-            None if is_complete => Outside::default(),
-            None => self.find_outside().await?,
-        };
-        Ok(Some(Submission { begun_at, is_new: false, is_complete, outside, event }))
+        let is_complete = event.detail.get("complete").and_then(Value::as_bool).unwrap_or(false);
+        // No more jobs of a complete one are written, so what they follow is not needed.
+        let outside = if is_complete { Outside::default() } else { self.find_outside().await? };
+        Ok(Some(Submission { begun_at: Time::from_ms(begun_at), is_new: false, is_complete, outside, event }))
     }
 
     /// Whether all its stored jobs have ended.
@@ -309,11 +296,7 @@ impl File<'_> {
     /// Stores the event of the beginning, in place of the event `before` of a submission that is over.
     async fn begin(&self, before: Option<&Event>) -> anyhow::Result<Submission> {
         let outside = self.find_outside().await?;
-        let mut event = self.event(BEGUN, &format!("{} of a file", show::several(self.lines.len(), "job")));
-        let text = serde_json::to_string(&outside)?;
-        if text.len() <= MAX_OUTSIDE {
-            event.detail.insert(OUTSIDE.to_owned(), text.into());
-        }
+        let event = self.event(self.now, false);
         let written = match before {
             None => self.cluster.store.record(&event).await,
             Some(before) => self.cluster.store.record_over(before, &event).await,
@@ -322,17 +305,19 @@ impl File<'_> {
             Ok(()) => Ok(Submission { begun_at: self.now, is_new: true, is_complete: false, outside, event }),
             // Another program began the same file meanwhile.
             Err(WriteError::Conflict(_)) => {
-                self.known().await?.context("another program began it meanwhile, and its event is gone: try again")
+                self.earlier().await?.context("another program began it meanwhile, and its event is gone: try again")
             }
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Stores the event that all jobs are stored.
-    async fn end(&self, begun_at: Time) -> anyhow::Result<()> {
-        match self.cluster.store.record(&self.event(all_in(begun_at), "all of it is in")).await {
+    /// Stores in its event that all jobs are stored.
+    async fn end(&self, submission: &Submission) -> anyhow::Result<()> {
+        let complete = self.event(submission.begun_at, true);
+        match self.cluster.store.record_over(&submission.event, &complete).await {
+            // Another program has done so.
             Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
-            Err(e) => Err(anyhow::Error::new(e).context("every job is stored, but the event of that was not stored")),
+            Err(e) => Err(anyhow::Error::new(e).context("every job is stored, but its event does not say so")),
         }
     }
 
@@ -363,11 +348,6 @@ impl File<'_> {
         let error = written.error.map_or_else(|| anyhow::anyhow!("it was interrupted"), anyhow::Error::new);
         Err(error.context("not all jobs are in; give the same file again to submit the rest"))
     }
-}
-
-/// The id of the event that all jobs of a file are stored. `begun_at` is when this submission was begun.
-fn all_in(begun_at: Time) -> Ulid {
-    Ulid::from_parts(0, u128::try_from(begun_at.as_ms()).unwrap_or(0))
 }
 
 /// Numbers in order, as ranges: `1-4, 7`.
@@ -417,7 +397,7 @@ mod tests {
             "line 2: \"vcpu\" is not a field of a job: after, after_any, arch, array_limit, ",
             "line 3: it is not a JSON object",
             "line 4: memory: it must",
-            "line 5: nodes: it must",
+            "line 5: nodes: invalid type",
             "line 6: it is not a JSON object",
         ] {
             assert!(error.contains(part), "{error}");

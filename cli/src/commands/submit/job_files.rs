@@ -57,8 +57,8 @@ pub(in crate::commands) struct FileOptions {
     #[arg(long = "out", value_name = "PATH[=S3]", action = ArgAction::Append, value_parser = output)]
     outputs: Vec<Output>,
     /// Keep the outputs that exist also when the command has failed
-    #[arg(long, requires = "outputs")]
-    out_failed: bool,
+    #[arg(long = "out-failed", requires = "outputs")]
+    keep_failed: bool,
 }
 
 fn output(text: &str) -> Result<Output, String> {
@@ -102,7 +102,7 @@ impl FileOptions {
     /// Reads the local files, and adds to the work what is known of its files without the cluster.
     pub(in crate::commands) fn read(&self, work: &mut Work) -> anyhow::Result<Files> {
         work.outputs.clone_from(&self.outputs);
-        work.keep_failed = self.out_failed;
+        work.keep_failed = self.keep_failed;
         let mut files = Files::default();
         if let Some(dir) = &self.workdir {
             let upload = folder(dir, pack_unignored).with_context(|| cannot_read("--workdir", dir))?;

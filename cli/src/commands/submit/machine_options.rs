@@ -6,8 +6,10 @@
 use crate::commands::amounts::gibibytes;
 use clap::{ArgAction, Args};
 use model::{Arch, MachineNeed, MarketNeed, UnknownWord};
+use serde::Serialize;
 
-#[derive(Args, Clone, Debug)]
+/// An option has the name of its field in [`MachineNeed`].
+#[derive(Args, Clone, Debug, Serialize)]
 pub(in crate::commands) struct MachineOptions {
     /// Only on this instance type
     #[arg(long, value_name = "TYPE")]
@@ -22,8 +24,8 @@ pub(in crate::commands) struct MachineOptions {
     #[arg(long, value_name = "NAME")]
     gpu_type: Option<String>,
     /// Only on GPUs of which each has this memory: in GiB, or with a unit such as 24GiB
-    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = gibibytes)]
-    gpu_memory: u64,
+    #[arg(long = "gpu-memory", default_value = "0", value_name = "SIZE", value_parser = gibibytes)]
+    gpu_memory_gib: u64,
     /// Only on a size with this label; may be given several times
     #[arg(long, value_name = "LABEL", action = ArgAction::Append)]
     require: Vec<String>,
@@ -35,15 +37,7 @@ pub(in crate::commands) fn market(text: &str) -> Result<MarketNeed, UnknownWord>
 }
 
 impl MachineOptions {
-    pub(in crate::commands) fn need(&self) -> MachineNeed {
-        MachineNeed {
-            instance_type: self.instance_type.clone(),
-            market: self.market,
-            arch: self.arch,
-            gpu_type: self.gpu_type.clone(),
-            gpu_memory_gib: self.gpu_memory,
-            require: self.require.iter().cloned().collect(),
-            containers: false,
-        }
+    pub(in crate::commands) fn need(&self) -> serde_json::Result<MachineNeed> {
+        serde_json::to_value(self).and_then(serde_json::from_value)
     }
 }

@@ -31,16 +31,15 @@ use model::elements::{MAX_AT_ONCE, MAX_PACK, Pack};
 use model::ids::JobId;
 use model::ranges::Ranges;
 use model::rng::Rng;
-use model::{
-    AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal, Work,
-};
-use std::collections::BTreeMap;
+use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal};
+use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 
 const MOST_JOBS: u64 = 10_000;
 
-/// A job, as options: what its members need, what they run, and how failures are treated.
-#[derive(Args, Clone, Debug)]
+/// A job, as options: what its members need, what they run, and how failures are treated. An option has the name of its field in
+/// [`JobSpec`] and, if people call it otherwise, a name for them.
+#[derive(Args, Clone, Debug, Serialize)]
 pub(in crate::commands) struct JobOptions {
     /// A name for people
     #[arg(long)]
@@ -52,15 +51,16 @@ pub(in crate::commands) struct JobOptions {
     #[arg(long, default_value_t = Needs::DEFAULT.vcpus)]
     vcpus: u32,
     /// Memory for each member: in MiB, or with a unit such as 512M or 1.5G
-    #[arg(long, default_value_t = Needs::DEFAULT.memory_mib, value_name = "SIZE", value_parser = mebibytes)]
-    memory: u64,
+    #[arg(long = "memory", default_value_t = Needs::DEFAULT.memory_mib, value_name = "SIZE", value_parser = mebibytes)]
+    memory_mib: u64,
     /// Scratch space for each member, in GiB or with a unit such as 100G or 2T; a member that writes more is stopped
-    #[arg(long, default_value_t = Needs::DEFAULT.scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
-    scratch: u64,
+    #[arg(long = "scratch", default_value_t = Needs::DEFAULT.scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
+    scratch_gib: u64,
     /// GPUs for each member; no other job uses them meanwhile
     #[arg(long, default_value_t = Needs::DEFAULT.gpus)]
     gpus: u32,
     #[command(flatten)]
+    #[serde(flatten)]
     machine: MachineOptions,
     /// Share nodes with no other job
     #[arg(long)]
@@ -84,9 +84,11 @@ pub(in crate::commands) struct JobOptions {
     caches: Vec<String>,
     /// A variable of the environment; NAME alone takes the value that it has here. May be given several times
     #[arg(long, value_name = "NAME[=VALUE]", action = ArgAction::Append, value_parser = variable)]
+    #[serde(skip)]
     env: Vec<Variable>,
     /// Variables from a file: NAME=VALUE or NAME in each line; # begins a comment. --env overrides it
     #[arg(long, value_name = "FILE", action = ArgAction::Append)]
+    #[serde(skip)]
     env_file: Vec<PathBuf>,
     /// The role of the job in AWS: the name of one that the policy lists in jobs.roles
     #[arg(long, value_name = "NAME")]
@@ -94,31 +96,35 @@ pub(in crate::commands) struct JobOptions {
     /// A variable with a secret, which the node reads with the role of the job: the ARN of a secret of Secrets Manager or of a
     /// parameter, or the name of a parameter, such as /db/password. #FIELD at the end takes a field of a secret in JSON
     #[arg(long = "secret", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = named)]
+    #[serde(serialize_with = "table")]
     secrets: Vec<(String, String)>,
     /// The same as a file that only the job can read; the variable holds its path
     #[arg(long = "secret-file", value_name = "NAME=PLACE", action = ArgAction::Append, value_parser = named)]
+    #[serde(serialize_with = "table")]
     secret_files: Vec<(String, String)>,
     #[command(flatten)]
+    #[serde(skip)]
     files: FileOptions,
     /// A limit of one resource of its processes: nofile=65536, or with a soft and a hard limit memlock=0:-1; -1 is none. May be
     /// given several times
     #[arg(long = "ulimit", value_name = "NAME=LIMIT", action = ArgAction::Append, value_parser = named)]
+    #[serde(serialize_with = "table")]
     ulimits: Vec<(String, String)>,
     /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
-    #[arg(long, default_value = "0", value_name = "TIME", value_parser = seconds)]
-    timeout: u64,
+    #[arg(long = "timeout", default_value = "0", value_name = "TIME", value_parser = seconds)]
+    timeout_s: u64,
     /// The time between TERM and KILL
-    #[arg(long, default_value_t = FailurePolicy::DEFAULT.kill_timeout_s, value_name = "TIME", value_parser = seconds)]
-    kill_timeout: u64,
+    #[arg(long = "kill-timeout", default_value_t = FailurePolicy::DEFAULT.kill_timeout_s, value_name = "TIME", value_parser = seconds)]
+    kill_timeout_s: u64,
     /// The signal that says a stop is near, such as USR1; all processes of the job get it. By default TERM, which asks them to stop
     #[arg(long, value_name = "SIGNAL")]
     stop_signal: Option<Signal>,
     /// How long before TERM the job gets that signal, also before its time-out
-    #[arg(long, default_value_t = FailurePolicy::DEFAULT.stop_notice_s, value_name = "TIME", value_parser = seconds)]
-    stop_notice: u64,
+    #[arg(long = "stop-notice", default_value_t = FailurePolicy::DEFAULT.stop_notice_s, value_name = "TIME", value_parser = seconds)]
+    stop_notice_s: u64,
     /// How long to wait for a silent node before its alloc is lost; 0 for no wait
-    #[arg(long, default_value_t = FailurePolicy::DEFAULT.lost_after_s, value_name = "TIME", value_parser = seconds)]
-    lost_after: u64,
+    #[arg(long = "lost-after", default_value_t = FailurePolicy::DEFAULT.lost_after_s, value_name = "TIME", value_parser = seconds)]
+    lost_after_s: u64,
     /// Run a copy on another node while waiting for a silent node
     #[arg(long)]
     replace: bool,
@@ -140,9 +146,11 @@ pub(in crate::commands) struct JobOptions {
     /// Run it only after this job is complete: an id, a part of an id or a name; may be given several times. If that job
     /// ends otherwise, this one is rejected
     #[arg(long, value_name = "JOB")]
+    #[serde(skip)]
     after: Vec<String>,
     /// Run it only after this job has ended, in whatever way; may be given several times
     #[arg(long, value_name = "JOB")]
+    #[serde(skip)]
     after_any: Vec<String>,
 }
 
@@ -234,54 +242,20 @@ impl JobOptions {
 
     /// The job with these options and this command, and its files. The jobs that it follows are not looked up yet.
     pub(in crate::commands) fn spec(&self, command: &[String]) -> anyhow::Result<(JobSpec, Files)> {
-        let mut work = Work {
-            command: command.to_vec(),
-            image: self.image.clone(),
-            entrypoint: self.entrypoint.clone(),
-            registry_login: self.registry_login.clone(),
-            caches: self.caches.clone(),
-            timeout_s: self.timeout,
-            ulimits: table("--ulimit", &self.ulimits)?,
-            role: self.role.clone(),
-            secrets: table("--secret", &self.secrets)?,
-            secret_files: table("--secret-file", &self.secret_files)?,
-            ..Work::default()
-        };
-        let files = self.files.read(&mut work)?;
-        let spec = JobSpec {
-            name: self.name.clone(),
-            priority: self.priority,
-            needs: Needs {
-                vcpus: self.vcpus,
-                memory_mib: self.memory,
-                scratch_gib: self.scratch,
-                gpus: self.gpus,
-                machine: self.machine.need(),
-                exclusive: self.exclusive,
-                nodes: self.nodes,
-            },
-            work,
-            env: environment(&self.env, &self.env_file)?,
-            failure_policy: FailurePolicy {
-                kill_timeout_s: self.kill_timeout,
-                stop_signal: self.stop_signal,
-                stop_notice_s: self.stop_notice,
-                lost_after_s: self.lost_after,
-                replace: self.replace,
-                reconcile: self.reconcile,
-                retry: self.retry.clone(),
-                retry_failed: self.retry_failed,
-                retry_lost: self.retry_lost,
-            },
-            ..JobSpec::default()
-        };
+        let tables = [("--ulimit", &self.ulimits), ("--secret", &self.secrets), ("--secret-file", &self.secret_files)];
+        for (option, given) in tables {
+            once(option, given.iter().map(|(name, _)| name))?;
+        }
+        let fields = serde_json::from_value(serde_json::to_value(self)?)?;
+        let mut spec = JobSpec { env: environment(&self.env, &self.env_file)?, ..fields };
+        spec.work.command = command.to_vec();
+        let files = self.files.read(&mut spec.work)?;
         Ok((spec, files))
     }
 }
 
-fn table(option: &str, given: &[(String, String)]) -> Result<BTreeMap<String, String>, Usage> {
-    once(option, given.iter().map(|(name, _)| name))?;
-    Ok(given.iter().cloned().collect())
+fn table<S: Serializer>(given: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(given.iter().map(|(name, value)| (name, value)))
 }
 
 fn named(text: &str) -> Result<(String, String), String> {

@@ -253,12 +253,11 @@ async fn no_command_takes_one_job_of_an_array_in_silence() {
     for ends in [&[Some(0), Some(0), Some(0)][..], &[Some(0), None, Some(0)]] {
         let (world, _s3, ids) = array_of(1, ends).await;
         let refused = "`arr` is an array of 3 jobs: name one of them, such as `arr[0]` (its numbers are `0-2`)";
-        let cases: [&[&str]; 6] = [
+        let cases: [&[&str]; 5] = [
             &["job", "arr"],
             &["history", "arr"],
             &["exec", "arr", "--", "true"],
             &["logs", "arr", "--follow"],
-            &["plan", "--job", "arr", "--if", "lost"],
             &["shell", "arr"],
         ];
         for line in cases {

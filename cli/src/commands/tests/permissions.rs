@@ -185,7 +185,6 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["status"],
         &["cost"],
         &["advise"],
-        &["plan", "--job", &job, "--if-exit", "1"],
         &["submit", "--", "true"],
         &["submit", "--file", &file_of_jobs],
         &["submit", "--in", &input, "--", "true"],

@@ -142,7 +142,7 @@ async fn an_empty_command_and_a_value_that_is_given_twice_are_refused() {
         (r#"{"command": [" "]}"#, "it has no command"),
         (r#"{"command": ["true"], "env": {"A": "1", "A": "2"}}"#, "stands there twice"),
         (r#"{"command": ["true"], "name": "a", "name": "b"}"#, "stands there twice"),
-        (r#"{"command": ["true"], "memory": "1G", "memory_mib": 5}"#, "are the same field"),
+        (r#"{"command": ["true"], "memory": "1G", "memory_mib": 5}"#, "memory_mib is given twice"),
         (r#"{"command": ["true"], "pack": {"elements": "0-3", "at_once": 0}}"#, "at_once must be 1 to"),
         (
             r#"{"command": ["true"], "pack": {"elements": "0-3", "at_once": 1}, "env": {"NODEKEEPER_ARRAY_INDEX": "1"}}"#,
@@ -150,7 +150,7 @@ async fn an_empty_command_and_a_value_that_is_given_twice_are_refused() {
         ),
         (r#"{"command": ["true"], "array_limit": 0}"#, "array_limit"),
         (r#"{"command": ["true"], "timeout": "NaN"}"#, "timeout: it must be a number of seconds"),
-        (r#"{"command": ["true"], "memory": -1}"#, "memory: -1 is no whole number"),
+        (r#"{"command": ["true"], "memory": -1}"#, "memory_mib: invalid value: integer `-1`"),
     ] {
         let path = file(&dir, "jobs", &format!("{line}\n"));
         let error = world.run(&["submit", "--file", &path]).await.error();
