@@ -1,6 +1,6 @@
 //! The one list of signs: what a person on call would not call well.
 //!
-//! `status`, its exit code, the page's banner, `top`, `nodekeeper_well` and the alarms on what the runs found judge
+//! `status`, its exit code, the page's banner and the alarms on what the runs found judge
 //! from this list and from nothing else. CloudWatch bills each metric and each alarm, so a run tells one number: how
 //! many of its signs are wrong. A new sign needs one row in [`SIGNS`], and one in the table test.
 //!
