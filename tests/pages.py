@@ -154,7 +154,7 @@ def wrong_toml(text, directory):
     file = directory / "file.toml"
     file.write_text(whole, encoding="utf-8")
     if "context" in read or "current" in read:
-        line, env = ["context", "list"], dict(os.environ, NODEKEEPER_CONFIG=str(file))
+        line, env = ["context"], dict(os.environ, NODEKEEPER_CONFIG=str(file))
     else:
         if "size" not in read:  # a part of a policy
             file.write_text(whole + SIZE, encoding="utf-8")

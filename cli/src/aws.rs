@@ -23,25 +23,25 @@ const AWS_CLI: &str = "aws configure export-credentials --format process";
 
 const WITHOUT_AWS: &str = "without AWS, `nodekeeper local` starts a cluster on this machine";
 
-/// Loads the configuration of the SDK, with a region and credentials. `profile` is the value of AWS_PROFILE. `told` has the
-/// settings of a context, which the SDK cannot find in the environment.
-pub async fn config(profile: Option<&str>, told: &Settings) -> anyhow::Result<SdkConfig> {
-    let config = loader(told).load().await;
-    let profile = told.profile.as_deref().or(profile);
+/// Loads the configuration of the SDK, with a region and credentials. `profile` is the value of AWS_PROFILE. `settings` are
+/// those of a context, which the SDK cannot find in the environment.
+pub async fn config(profile: Option<&str>, settings: &Settings) -> anyhow::Result<SdkConfig> {
+    let config = loader(settings).load().await;
+    let profile = settings.profile.as_deref().or(profile);
     if config.region().is_none() {
         bail!("no region is set: {}", no_region(profile));
     }
     let Some(provider) = config.credentials_provider() else { return Ok(config) };
     let Err(error) = provider.provide_credentials().await else { return Ok(config) };
-    let error = self::told(&error);
+    let error = causes(&error);
     if !error.contains("cargo feature(s) enabled: sso") && !error.contains("`credentials-login`") {
         bail!("{}", no_credentials(&error, profile));
     }
-    let cli = SharedCredentialsProvider::new(CredentialProcessProvider::new(aws_cli(told)));
+    let cli = SharedCredentialsProvider::new(CredentialProcessProvider::new(aws_cli(settings)));
     if let Err(error) = cli.provide_credentials().await {
         bail!("{}", no_session(&error, profile));
     }
-    Ok(loader(told).credentials_provider(cli).load().await)
+    Ok(loader(settings).credentials_provider(cli).load().await)
 }
 
 /// A client of S3 with the credentials and the region of this configuration. `endpoint` is the value of AWS_ENDPOINT_URL_S3.
@@ -61,30 +61,30 @@ struct SdkKeys {
 impl Keys for SdkKeys {
     async fn access(&self) -> Result<Access, String> {
         let provider = self.provider.as_ref().ok_or("no credentials are set")?;
-        let credentials = provider.provide_credentials().await.map_err(|error| told(&error))?;
+        let credentials = provider.provide_credentials().await.map_err(|error| causes(&error))?;
         Ok(Access { credentials, at: (self.clock)() })
     }
 
     async fn refused(&self, _: &Access, _: Option<&str>) {}
 }
 
-fn loader(told: &Settings) -> ConfigLoader {
+fn loader(settings: &Settings) -> ConfigLoader {
     let mut loader = runtime::lambda::sdk_config();
-    if let Some(region) = &told.region {
+    if let Some(region) = &settings.region {
         loader = loader.region(Region::new(region.clone()));
     }
-    if let Some(profile) = &told.profile {
+    if let Some(profile) = &settings.profile {
         loader = loader.profile_name(profile);
     }
-    if let Some(endpoint) = &told.endpoint {
+    if let Some(endpoint) = &settings.endpoint {
         loader = loader.endpoint_url(endpoint);
     }
     loader
 }
 
 /// [`AWS_CLI`] for the profile of a context. The name is quoted for the shell.
-fn aws_cli(told: &Settings) -> String {
-    let profile = told.profile.as_ref().map(|name| format!(" --profile '{}'", name.replace('\'', r"'\''")));
+fn aws_cli(settings: &Settings) -> String {
+    let profile = settings.profile.as_ref().map(|name| format!(" --profile '{}'", name.replace('\'', r"'\''")));
     format!("{AWS_CLI}{}", profile.unwrap_or_default())
 }
 
@@ -125,26 +125,26 @@ fn no_session(error: &CredentialsError, profile: Option<&str>) -> String {
             "profile `{name}` signs in through a browser, and the AWS CLI (version 2) gives its credentials: install it"
         );
     }
-    format!("profile `{name}` has no session: run `aws sso login --profile {name}` (or `aws login`): {}", told(error))
+    format!("profile `{name}` has no session: run `aws sso login --profile {name}` (or `aws login`): {}", causes(error))
 }
 
 /// The error and its causes in one line, without repetition.
-fn told(error: &CredentialsError) -> String {
-    let mut told = Vec::new();
+fn causes(error: &CredentialsError) -> String {
+    let mut causes = Vec::new();
     let mut next: Option<&dyn Error> = Some(error);
     while let Some(error) = next {
         let text = error.to_string();
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        if !told.iter().any(|known: &String| known.contains(&text)) {
-            told.push(text);
+        if !causes.iter().any(|cause: &String| cause.contains(&text)) {
+            causes.push(text);
         }
         next = error.source();
     }
-    let told = told.join(": ");
+    let causes = causes.join(": ");
     // If a credential process wrote to standard error, that text is enough.
-    match told.split_once("Stderr:") {
+    match causes.split_once("Stderr:") {
         Some((before, "")) => before.trim_end().trim_end_matches('.').to_owned(),
-        Some((_, said)) => said.trim_start().to_owned(),
-        None => told,
+        Some((_, text)) => text.trim_start().to_owned(),
+        None => causes,
     }
 }

@@ -5,7 +5,7 @@
 use crate::commands::operate::{cancel, demand, exec, handles};
 use crate::commands::output::{fetch, logs};
 use crate::commands::set_up::{init, policy, sizes, teardown};
-use crate::commands::show::{advise, cost, history, job, jobs, nodes, plan, status};
+use crate::commands::show::{cost, history, job, jobs, nodes, plan, status};
 use crate::commands::submit::{self, job_file};
 use crate::commands::watch;
 use crate::console::{Context, Outcome};
@@ -67,8 +67,6 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Estimate what the nodes cost, and for whom, from the list prices in the policy
     Cost(cost::CostArgs),
-    /// Say what jobs of a name asked for, what they used, and what is enough
-    Advise(advise::AdviseArgs),
     /// Show the cluster on a page of this machine, until Ctrl-C
     Web(web::WebArgs),
     /// Let every instance go and prove that none is left, before the stack is deleted
@@ -111,7 +109,6 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::History(args) => history::run(context, &args).await.map(done),
         Command::Status(args) => status::run(context, &args, watch::pause).await,
         Command::Cost(args) => cost::run(context, &args).await.map(done),
-        Command::Advise(args) => advise::run(context, &args).await,
         Command::Web(args) => web::run(context, &args).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
     }

@@ -15,35 +15,20 @@
 //! ```
 //!
 //! Guarantees: `--cluster` comes first, then the context of `--context`, then the environment, then the current context. A
-//! file with a mistake is refused, and the error names the line. `use` changes one line of the file and nothing else.
-//! Does not: hold credentials.
+//! file with a mistake is refused, and the error names the line.
+//! Does not: hold credentials, or change the file.
 
-use crate::console::{Usage, bounded};
-use anyhow::{Context as _, anyhow, bail};
-use clap::Subcommand;
+use crate::console::{UsageError, bounded};
+use anyhow::{Context as _, anyhow};
 use model::ids::ClusterName;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-#[derive(Subcommand, Clone, Debug)]
-pub enum ContextCommand {
-    /// List the contexts of the file
-    List,
-    /// Make a context the current one
-    Use {
-        /// The context's name
-        name: String,
-    },
-    /// Show what commands use now, and from where
-    Show,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ContextFile {
     current: Option<String>,
     #[serde(default, rename = "context")]
     contexts: BTreeMap<String, Settings>,
@@ -88,14 +73,14 @@ impl Given {
     }
 
     /// Reads the file. It need not exist, unless `NODEKEEPER_CONFIG` names it.
-    fn file(&self) -> anyhow::Result<File> {
-        let Some(path) = self.path() else { return Ok(File::default()) };
+    fn file(&self) -> anyhow::Result<ContextFile> {
+        let Some(path) = self.path() else { return Ok(ContextFile::default()) };
         let is_absent = |e: &anyhow::Error| {
             e.downcast_ref().is_some_and(|e: &std::io::Error| e.kind() == std::io::ErrorKind::NotFound)
         };
         match bounded::file(&path) {
             Ok(text) => parse(&text, &path),
-            Err(e) if is_absent(&e) && self.var("NODEKEEPER_CONFIG").is_none() => Ok(File::default()),
+            Err(e) if is_absent(&e) && self.var("NODEKEEPER_CONFIG").is_none() => Ok(ContextFile::default()),
             Err(e) => Err(e),
         }
     }
@@ -111,17 +96,19 @@ impl Given {
     }
 
     /// Refuses a variable that the SDK cannot use. The SDK would otherwise fail at each call, with a message of its own.
-    fn check_for_sdk(&self) -> Result<(), Usage> {
+    fn check_for_sdk(&self) -> Result<(), UsageError> {
         let is_url =
             |url: &str| ["http://", "https://"].iter().any(|begin| url.len() > begin.len() && url.starts_with(begin));
         for name in ENDPOINTS {
             if let Some(value) = self.var(name).filter(|value| !is_url(value)) {
-                return Err(Usage(format!("{name} is {value:?}, and no URL: it must begin with http:// or https://")));
+                return Err(UsageError(format!(
+                    "{name} is {value:?}, and no URL: it must begin with http:// or https://"
+                )));
             }
         }
         for name in ["AWS_REGION", "AWS_DEFAULT_REGION"] {
             if self.env.get(name).is_some_and(String::is_empty) {
-                return Err(Usage(format!("{name} is empty: give it a region, or unset it")));
+                return Err(UsageError(format!("{name} is empty: give it a region, or unset it")));
             }
         }
         Ok(())
@@ -139,7 +126,7 @@ impl Given {
             (from_env.or_else(|| told.clone()), told)
         };
         let cluster = match self.var("NODEKEEPER_CLUSTER").filter(|_| named.cluster.is_none()) {
-            Some(name) => Some(name.parse().map_err(|e| Usage(format!("NODEKEEPER_CLUSTER: {e}")))?),
+            Some(name) => Some(name.parse().map_err(|e| UsageError(format!("NODEKEEPER_CLUSTER: {e}")))?),
             None => named.cluster.clone().or_else(|| current.cluster.clone()),
         };
         let cluster = self.cluster.clone().or(cluster);
@@ -154,8 +141,8 @@ impl Given {
 }
 
 /// Parses the text of the file at `path`. An error is one line.
-fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
-    let file: File = toml::from_str(text).map_err(|e| {
+fn parse(text: &str, path: &Path) -> anyhow::Result<ContextFile> {
+    let file: ContextFile = toml::from_str(text).map_err(|e| {
         let before = e.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         let (line, why) = (before.matches('\n').count() + 1, e.message().replace('\n', ", "));
         anyhow!("{} is not usable: line {line}: {why}: correct this line", path.display())
@@ -166,52 +153,34 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-impl File {
-    fn named(&self, name: &str) -> Result<&Settings, Usage> {
+impl ContextFile {
+    fn named(&self, name: &str) -> Result<&Settings, UsageError> {
         self.contexts.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
             let known =
                 if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
-            Usage(format!("there is no context {name:?}: {known}"))
+            UsageError(format!("there is no context {name:?}: {known}"))
         })
     }
 }
 
-pub fn run(command: &ContextCommand, given: &Given, out: &mut dyn Write) -> anyhow::Result<()> {
+/// Lists the contexts of the file, and shows what commands use now.
+pub fn show(given: &Given, out: &mut dyn Write) -> anyhow::Result<()> {
     let path = given.path().context("neither HOME nor NODEKEEPER_CONFIG is set, so there is no file of contexts")?;
-    match command {
-        ContextCommand::List => {
-            let file = given.file()?;
-            if file.contexts.is_empty() {
-                writeln!(out, "no contexts: write them to {}, such as\n\n{EXAMPLE}", path.display())?;
-            }
-            for (name, settings) in &file.contexts {
-                let mark = if file.current.as_ref() == Some(name) { '*' } else { ' ' };
-                writeln!(out, "{mark} {name}  {}", settings.line())?;
-            }
-        }
-        ContextCommand::Use { name } => {
-            let text = bounded::file(&path)?;
-            parse(&text, &path)?.named(name)?;
-            let changed = with_current(&text, name);
-            if parse(&changed, &path).ok().and_then(|file| file.current).as_ref() != Some(name) {
-                bail!("{} was not changed: write `current = {name:?}` as its first line", path.display());
-            }
-            replace(&path, &changed).with_context(|| format!("{} cannot be written", path.display()))?;
-            writeln!(out, "the current context is {name}")?;
-        }
-        ContextCommand::Show => {
-            let current = given.context.clone().or(given.file()?.current);
-            writeln!(out, "context  {}", current.as_deref().unwrap_or("none"))?;
-            writeln!(out, "file     {}", path.display())?;
-            let settings = given.settings()?;
-            writeln!(out, "cluster  {}", settings.cluster.as_ref().map_or("none", ClusterName::as_str))?;
-            for (name, value) in
-                [("region", settings.region), ("profile", settings.profile), ("endpoint", settings.endpoint)]
-            {
-                writeln!(out, "{name:<8} {}", value.as_deref().unwrap_or("as the AWS SDK finds it"))?;
-            }
-        }
+    let file = given.file()?;
+    if file.contexts.is_empty() {
+        writeln!(out, "no contexts: write them to {}, such as\n\n{EXAMPLE}\n", path.display())?;
+    }
+    let current = given.context.as_ref().or(file.current.as_ref());
+    for (name, settings) in &file.contexts {
+        let mark = if current == Some(name) { '*' } else { ' ' };
+        writeln!(out, "{mark} {name}  {}", settings.line())?;
+    }
+    let settings = given.settings()?;
+    writeln!(out, "file     {}", path.display())?;
+    writeln!(out, "cluster  {}", settings.cluster.as_ref().map_or("none", ClusterName::as_str))?;
+    for (name, value) in [("region", settings.region), ("profile", settings.profile), ("endpoint", settings.endpoint)] {
+        writeln!(out, "{name:<8} {}", value.as_deref().unwrap_or("as the AWS SDK finds it"))?;
     }
     Ok(())
 }
@@ -226,30 +195,6 @@ impl Settings {
         let others = others.into_iter().filter_map(|(what, value)| Some(format!("{what} {}", value.as_ref()?)));
         cluster.into_iter().chain(others).collect::<Vec<_>>().join(", ")
     }
-}
-
-/// The text of the file with another current context. Comments and the order of lines stay.
-fn with_current(text: &str, name: &str) -> String {
-    let line = format!("current = {}", toml::Value::String(name.to_owned()));
-    let mut lines: Vec<&str> = text.lines().collect();
-    let head = lines.iter().position(|line| line.trim_start().starts_with('[')).unwrap_or(lines.len());
-    let is_current = |line: &&str| line.split_once('=').is_some_and(|(key, _)| key.trim() == "current");
-    match lines.iter().take(head).position(is_current).and_then(|at| lines.get_mut(at)) {
-        Some(old) => *old = &line,
-        None => lines.insert(0, &line),
-    }
-    lines.join("\n") + "\n"
-}
-
-/// Replaces a file as a whole: a reader sees the old content or the new one.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // A symbolic link stays a link.
-    let path = std::fs::canonicalize(path)?;
-    let mut new = OsString::from(&path);
-    new.push(".new");
-    std::fs::write(&new, text)?;
-    std::fs::set_permissions(&new, std::fs::metadata(&path)?.permissions())?;
-    std::fs::rename(&new, &path)
 }
 
 #[cfg(test)]
@@ -267,9 +212,9 @@ mod tests {
         Given { env, ..Given::default() }
     }
 
-    fn said(command: &ContextCommand, given: &Given) -> String {
+    fn shown(given: &Given) -> String {
         let mut out = Vec::new();
-        run(command, given, &mut out).unwrap();
+        show(given, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -278,24 +223,17 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_made_current_and_nothing_else_of_the_file_changes() {
+    fn the_contexts_are_listed_with_what_commands_use() {
         let dir = tempfile::tempdir().unwrap();
-        let given = given(&dir, FILE, &[]);
+        let mut given = given(&dir, FILE, &[]);
         assert_eq!(cluster(&given), None);
-        assert_eq!(
-            said(&ContextCommand::List, &given),
-            "  a  cluster a, region eu-west-1, profile admin\n  b  cluster b\n"
-        );
-        for name in ["b", "a"] {
-            said(&ContextCommand::Use { name: name.into() }, &given);
-            assert_eq!(cluster(&given).as_deref(), Some(name));
-        }
-        let text = std::fs::read_to_string(given.path().unwrap()).unwrap();
-        assert_eq!(text, format!("current = \"a\"\n{FILE}"));
-        assert!(said(&ContextCommand::List, &given).starts_with("* a  "));
-        assert!(said(&ContextCommand::Show, &given).contains("region   eu-west-1\n"));
-        let none = run(&ContextCommand::Use { name: "c".into() }, &given, &mut Vec::new()).unwrap_err();
-        assert!(none.is::<Usage>() && none.to_string().ends_with("there are a, b"), "{none}");
+        let list = "  a  cluster a, region eu-west-1, profile admin\n  b  cluster b\nfile ";
+        assert!(shown(&given).starts_with(list) && shown(&given).contains("cluster  none\n"));
+        given.context = Some("a".into());
+        assert!(shown(&given).starts_with("* a  ") && shown(&given).contains("region   eu-west-1\n"));
+        given.context = Some("c".into());
+        let none = show(&given, &mut Vec::new()).unwrap_err();
+        assert!(none.is::<UsageError>() && none.to_string().ends_with("there are a, b"), "{none}");
     }
 
     #[test]
@@ -320,7 +258,7 @@ mod tests {
             "the SDK reads the environment itself"
         );
         let unknown = Given { context: Some("x".into()), ..env };
-        assert!(unknown.settings().unwrap_err().is::<Usage>());
+        assert!(unknown.settings().unwrap_err().is::<UsageError>());
     }
 
     #[test]
@@ -346,9 +284,7 @@ mod tests {
         }
         let empty = Given { env: BTreeMap::from([("HOME".into(), "/nowhere".into())]), ..Given::default() };
         assert_eq!(empty.settings().unwrap(), Settings::default());
-        assert!(
-            said(&ContextCommand::List, &empty).starts_with("no contexts: write them to /nowhere/.config/nodekeeper/")
-        );
+        assert!(shown(&empty).starts_with("no contexts: write them to /nowhere/.config/nodekeeper/"));
         let named =
             Given { env: BTreeMap::from([("NODEKEEPER_CONFIG".into(), "/nowhere".into())]), ..Given::default() };
         assert!(named.settings().is_err(), "a file that is named must be there");

@@ -12,8 +12,8 @@ use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{Clock, Cluster, Context, Outcome, Reach, Screen, StandardOutput, Usage, show};
-use nodekeeper_cli::contexts::{self, ContextCommand, Given};
+use nodekeeper_cli::console::{Cluster, Context, Outcome, Reach, Screen, StandardOutput, UsageError, WallClock, show};
+use nodekeeper_cli::contexts::{self, Given};
 #[cfg(feature = "local")]
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
 use nodekeeper_cli::no_cluster;
@@ -59,9 +59,8 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         options: Vec<String>,
     },
-    /// Choose the cluster that commands work with, from ~/.config/nodekeeper/config.toml (or NODEKEEPER_CONFIG)
-    #[command(subcommand)]
-    Context(ContextCommand),
+    /// Show the contexts of ~/.config/nodekeeper/config.toml (or NODEKEEPER_CONFIG), and which cluster commands use now
+    Context,
     /// Print the completion of commands and options for a shell
     Completion { shell: clap_complete::Shell },
     /// Write a manual page for each command into a directory
@@ -99,7 +98,7 @@ async fn main() -> ExitCode {
         Err(e) if show::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
         Err(e) => {
             eprintln!("nodekeeper: {}{}", show::error(&e), no_cluster::where_it_looked(&e, &given));
-            ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
+            ExitCode::from(if e.is::<UsageError>() { 2 } else { 1 })
         }
     }
 }
@@ -130,7 +129,7 @@ async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Out
 }
 
 async fn run_with(what: What, color: ColorChoice, given: Given, out: &mut StandardOutput) -> anyhow::Result<Outcome> {
-    let clock: Clock = Arc::new(Time::now);
+    let clock: WallClock = Arc::new(Time::now);
     match what {
         #[cfg(feature = "local")]
         What::Local(args) => {
@@ -142,9 +141,9 @@ async fn run_with(what: What, color: ColorChoice, given: Given, out: &mut Standa
             let line = format!("cargo run -- local {}", options.join(" "));
             let line = line.trim_end();
             let why = format!("a released program has no stand-ins for AWS: in a checkout of nodekeeper, `{line}`");
-            return Err(Usage(why).into());
+            return Err(UsageError(why).into());
         }
-        What::Context(command) => contexts::run(&command, &given, out)?,
+        What::Context => contexts::show(&given, out)?,
         What::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "nodekeeper", &mut script);

@@ -4,7 +4,7 @@
 //! names `nodekeeper local`, and contexts where they help.
 //! Does not: choose a cluster. A command that works on another cluster than the one meant can do harm.
 
-use crate::console::{Usage, show};
+use crate::console::{UsageError, show};
 use crate::contexts::{Given, Settings};
 use crate::running::{LOAD_ENVIRONMENT, runs_in};
 use anyhow::bail;
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 const ACCEPT: Duration = Duration::from_secs(2);
 
 /// The error of a command that was given no cluster. `here` is the current directory.
-pub fn unnamed(given: &Given, here: &Path) -> Usage {
+pub fn unnamed(given: &Given, here: &Path) -> UsageError {
     let contexts = match (given.path(), given.context.as_ref()) {
         (_, Some(context)) => format!("context {context:?} names none"),
         (Some(path), None) if path.exists() => format!("{} has no current context with a cluster", path.display()),
@@ -28,10 +28,10 @@ pub fn unnamed(given: &Given, here: &Path) -> Usage {
     let what_to_do = if runs_in(here) {
         format!("`nodekeeper local` runs in this directory: `{LOAD_ENVIRONMENT}`")
     } else {
-        "`nodekeeper local` starts one on this machine, and `nodekeeper context list` shows how to name one in AWS"
+        "`nodekeeper local` starts one on this machine, and `nodekeeper context` shows how to name one in AWS"
             .to_owned()
     };
-    Usage(format!(
+    UsageError(format!(
         "no cluster is named: --cluster, --context and NODEKEEPER_CLUSTER are not given, and {contexts}; {what_to_do}"
     ))
 }
@@ -74,7 +74,7 @@ pub fn where_it_looked(error: &anyhow::Error, given: &Given) -> String {
     let profile = settings.profile.map(|name| format!("profile {name}"));
     let endpoint = given.for_sdk().ok().and_then(|told| Some(endpoint(given, &told)?.0.to_owned()));
     let tried: Vec<String> = [cluster, region, profile, endpoint].into_iter().flatten().collect();
-    format!(" (tried: {}; see `nodekeeper context show`)", tried.join(", "))
+    format!(" (tried: {}; see `nodekeeper context`)", tried.join(", "))
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
         let given = given(&[("HOME", home.path().to_str().unwrap())]);
         let said = unnamed(&given, here.path()).to_string();
         assert!(said.contains("NODEKEEPER_CLUSTER") && said.contains("config.toml does not exist"), "{said}");
-        assert!(said.contains("`nodekeeper local` starts one") && said.contains("context list"), "{said}");
+        assert!(said.contains("`nodekeeper local` starts one") && said.contains("nodekeeper context`"), "{said}");
 
         let _running = crate::local::testing::running_in(here.path());
         let said = unnamed(&given, here.path()).to_string();

@@ -20,15 +20,15 @@
 use super::args::LocalEnv;
 use super::directory::REGION;
 use super::error;
-use crate::console::Clock;
+use crate::console::WallClock;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_dynamodb::config::SharedCredentialsProvider;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use cloud::PRICES_REGION;
-use ec2_stand_in::Ec2;
-use guard::{Credentials, Refusal, Signatures};
+use ec2_stand_in::Ec2Region;
+use guard::{KeyPair, Refuse, Signatures};
 use listener::{Admission, Callers, origin};
 use rights_stand_in::{Rights, random};
 use std::net::SocketAddr;
@@ -38,18 +38,18 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 #[derive(Clone)]
-pub(super) struct Access {
+pub(super) struct Gates {
     admission: Admission,
-    credentials: Arc<Credentials>,
+    credentials: Arc<KeyPair>,
     /// The credentials by which nodes use S3.
-    of_nodes: Arc<Credentials>,
-    clock: Clock,
+    of_nodes: Arc<KeyPair>,
+    clock: WallClock,
 }
 
 /// The bucket of the local policy.
 const BUCKET: &str = "local";
 
-impl Access {
+impl Gates {
     pub(super) fn new(env: &LocalEnv) -> Self {
         Self::of(Admission::of_this_program(env.given.var("SUDO_UID")), Arc::clone(&env.clock))
     }
@@ -60,7 +60,7 @@ impl Access {
         Self::of(Admission::of_this_program(None), Arc::new(model::time::Time::now))
     }
 
-    fn of(admission: Admission, clock: Clock) -> Self {
+    fn of(admission: Admission, clock: WallClock) -> Self {
         Self { admission, credentials: Arc::new(new()), of_nodes: Arc::new(new()), clock }
     }
 
@@ -71,7 +71,7 @@ impl Access {
 
     /// The configuration of the AWS SDK for the part at this address.
     pub(super) fn sdk_config(&self, at: SocketAddr) -> SdkConfig {
-        let Credentials { access_key_id, secret_access_key } = self.credentials.as_ref();
+        let KeyPair { access_key_id, secret_access_key } = self.credentials.as_ref();
         let source = "nodekeeper local";
         let credentials =
             aws_sdk_dynamodb::config::Credentials::new(access_key_id, secret_access_key, None, None, source);
@@ -87,24 +87,24 @@ impl Access {
     }
 
     /// The check of the signatures of requests to a service.
-    pub(super) fn signatures(&self, service: &'static str, refusal: Refusal) -> Signatures {
+    pub(super) fn signatures(&self, service: &'static str, refusal: Refuse) -> Signatures {
         let (credentials, clock) = (Arc::clone(&self.credentials), Arc::clone(&self.clock));
         Signatures { credentials, region: REGION, service, refusal, clock }
     }
 
     /// A service that answers only signed requests, and no page in a browser.
-    pub(super) fn signed(&self, router: Router, service: &'static str, refusal: Refusal) -> Router {
+    pub(super) fn signed(&self, router: Router, service: &'static str, refusal: Refuse) -> Router {
         programs_only(router.layer(from_fn_with_state(self.signatures(service, refusal), Signatures::check)))
     }
 
     /// The APIs of EC2, the price list and Service Quotas, which listen at one port. A request must be signed for its service.
     pub(super) fn signed_for_ec2(&self, router: Router) -> Router {
-        let ec2 = self.signatures("ec2", Ec2::unsigned);
-        let quotas = self.signatures("servicequotas", Ec2::unsigned_json);
+        let ec2 = self.signatures("ec2", Ec2Region::unsigned);
+        let quotas = self.signatures("servicequotas", Ec2Region::unsigned_json);
         // The price list has an endpoint in one region only.
-        let prices = Signatures { region: PRICES_REGION, ..self.signatures("pricing", Ec2::unsigned_json) };
+        let prices = Signatures { region: PRICES_REGION, ..self.signatures("pricing", Ec2Region::unsigned_json) };
         let check = move |request: Request, next: Next| {
-            let service = Ec2::service(request.headers());
+            let service = Ec2Region::service(request.headers());
             let meant = [&ec2, &quotas].into_iter().find(|known| known.service == service).unwrap_or(&prices);
             Signatures::check(State(meant.clone()), request, next)
         };
@@ -148,12 +148,12 @@ impl Access {
     }
 }
 
-fn new() -> Credentials {
-    Credentials { access_key_id: format!("AKIA{}", random(8).to_ascii_uppercase()), secret_access_key: random(20) }
+fn new() -> KeyPair {
+    KeyPair { access_key_id: format!("AKIA{}", random(8).to_ascii_uppercase()), secret_access_key: random(20) }
 }
 
-fn variables(credentials: &Credentials) -> [(&'static str, String); 2] {
-    let Credentials { access_key_id, secret_access_key } = credentials;
+fn variables(credentials: &KeyPair) -> [(&'static str, String); 2] {
+    let KeyPair { access_key_id, secret_access_key } = credentials;
     [("AWS_ACCESS_KEY_ID", access_key_id.clone()), ("AWS_SECRET_ACCESS_KEY", secret_access_key.clone())]
 }
 
@@ -171,8 +171,8 @@ mod tests {
 
     #[tokio::test]
     async fn ec2_the_price_list_and_service_quotas_answer_requests_that_are_signed_for_them() {
-        let (access, other) = (Access::of_test(), Access::of_test());
-        let ec2 = Ec2::new(Ec2Settings::default(), Arc::clone(&access.clock), Arc::new(NoMachines));
+        let (access, other) = (Gates::of_test(), Gates::of_test());
+        let ec2 = Ec2Region::new(Ec2Settings::default(), Arc::clone(&access.clock), Arc::new(NoMachines));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let router = access.signed_for_ec2(ec2.api());

@@ -1,7 +1,7 @@
 //! The options of `nodekeeper local`, and what `main` reads for it.
 
 use super::ports;
-use crate::console::Clock;
+use crate::console::WallClock;
 use crate::contexts::Given;
 use crate::running;
 use clap::{Args, ValueEnum};
@@ -66,5 +66,5 @@ pub struct LocalEnv {
     pub given: Given,
     /// The path of this program.
     pub exe: PathBuf,
-    pub clock: Clock,
+    pub clock: WallClock,
 }

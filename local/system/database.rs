@@ -3,7 +3,7 @@
 //! Guarantees: expired rows are deleted, soon if there are few rows, and in at most a hundredth of the time. A policy that is
 //! stored in a `--data` file stays unless another one is given. Two stacks never use the same `--data` file.
 
-use super::access::Access;
+use super::access::Gates;
 use super::dynamo;
 use anyhow::{Context as _, anyhow};
 use aws_sdk_dynamodb::Client;
@@ -36,7 +36,7 @@ const SWEEP_REST: u32 = 100;
 pub(super) async fn start(
     path: Option<&Path>,
     cluster: ClusterName,
-    access: &Access,
+    access: &Gates,
     listener: TcpListener,
     at: SocketAddr,
     tasks: &mut JoinSet<()>,
@@ -131,10 +131,10 @@ mod tests {
     async fn a_stored_policy_stays_unless_another_is_given_and_credentials_of_another_start_are_refused() {
         let mut tasks = JoinSet::new();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let access = Access::of_test();
+        let access = Gates::of_test();
         let at = listener.local_addr().unwrap();
         let cluster: ClusterName = "t".parse().unwrap();
-        let wrong = Client::new(&Access::of_test().sdk_config(at));
+        let wrong = Client::new(&Gates::of_test().sdk_config(at));
         let (store, _) = start(None, cluster.clone(), &access, listener, at, &mut tasks).await.unwrap();
         let refused = Dynamo::new(wrong, cluster).create_tables().await.unwrap_err().to_string();
         assert!(refused.contains("load the environment file"), "{refused}");

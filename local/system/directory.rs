@@ -19,7 +19,7 @@ const MARK: &str = "`nodekeeper local` works in this directory, and removes mach
 const REMOVED: [&str; 4] = ["machines", "logs", "env", "s3"];
 
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct Layout {
     pub(super) page: SocketAddr,
     pub(super) dynamo: SocketAddr,
     pub(super) ec2: SocketAddr,
@@ -34,7 +34,7 @@ pub(super) struct Places {
     pub(super) env_file: PathBuf,
 }
 
-impl Places {
+impl Layout {
     /// The secrets of the local system, a JSON object. The person makes this file.
     pub(super) fn secrets(&self) -> PathBuf {
         self.dir.join("secrets.json")

@@ -18,17 +18,17 @@ use serde_json::json;
 use tokio::sync::watch;
 
 #[derive(Clone)]
-struct Served {
+struct DynamoApi {
     db: Database,
     written: watch::Sender<()>,
 }
 
 /// The API at `/`. `written` gets each write that wakes a function.
 pub(super) fn router(db: Database, written: watch::Sender<()>) -> Router {
-    Router::new().route("/", post(call)).with_state(Served { db, written })
+    Router::new().route("/", post(call)).with_state(DynamoApi { db, written })
 }
 
-async fn call(State(served): State<Served>, headers: HeaderMap, body: Bytes) -> Response {
+async fn call(State(served): State<DynamoApi>, headers: HeaderMap, body: Bytes) -> Response {
     let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
     let operation = target.strip_prefix("DynamoDB_20120810.").unwrap_or_default();
     let Ok(request) = std::str::from_utf8(&body) else {

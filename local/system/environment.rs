@@ -2,9 +2,9 @@
 //!
 //! Guarantees: only its owner can read the environment file, which holds the node key and the credentials of this start.
 
-use super::access::Access;
+use super::access::Gates;
 use super::args::{LocalArgs, LocalAuth};
-use super::directory::{self, Places, REGION};
+use super::directory::{self, Layout, REGION};
 use super::error;
 use super::machines::credentials;
 use model::functions::{Function, GRANT_CREDENTIALS, HEARTBEAT_INGEST, SWEEP_DISPATCH};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The environment of the functions, and of other programs that use this system.
-pub(super) fn variables(args: &LocalArgs, places: &Places, key: &str, access: &Access) -> BTreeMap<String, String> {
+pub(super) fn variables(args: &LocalArgs, places: &Layout, key: &str, access: &Gates) -> BTreeMap<String, String> {
     let url = |function: Function| format!("{}/lambda-url/{}", places.functions, function.name);
     let auth = match args.node_auth {
         LocalAuth::Token => ("NODEKEEPER_NODE_KEY", key.to_owned()),

@@ -3,18 +3,18 @@
 //! Guarantees: the page is the same as that of any other cluster (`web`); it also shows the processes of this machine.
 //! Does not: change anything; the commands do.
 
-use super::access::{Access, programs_only};
+use super::access::{Gates, programs_only};
 use super::directory::REGION;
 use super::functions::Functions;
 use super::machines::LocalMachines;
 use super::machines::credentials::{self, ROLE};
-use crate::view::{Extra, Source};
+use crate::view::{Extra, ViewSource};
 use crate::web;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, put};
-use ec2_stand_in::{Ec2, MachineStart};
+use ec2_stand_in::{Ec2Region, MachineStart};
 use listener::Callers;
 use model::cloud::{NODE_TAG, SIZE_TAG};
 use model::time::Time;
@@ -30,15 +30,15 @@ const SHOWN: usize = 100;
 const TOKEN: &str = "local";
 
 /// The page, and the data of the metadata service.
-pub(super) struct Page {
-    pub(super) source: Source,
+pub(super) struct LocalPage {
+    pub(super) source: ViewSource,
     pub(super) machines: LocalMachines,
     /// The sessions of the machines' role; absent if machines have no role.
     pub(super) sessions: Option<Arc<Sessions>>,
 }
 
 /// The functions and the instances of this machine.
-pub(super) fn processes(ec2: Arc<Ec2>, functions: Option<Arc<Functions>>) -> Extra {
+pub(super) fn processes(ec2: Arc<Ec2Region>, functions: Option<Arc<Functions>>) -> Extra {
     Arc::new(move || {
         let instances = ec2.instances().into_iter().rev().take(SHOWN).map(|i| {
             json!({
@@ -54,7 +54,7 @@ pub(super) fn processes(ec2: Arc<Ec2>, functions: Option<Arc<Functions>>) -> Ext
 }
 
 /// Serves the page until the task is aborted.
-pub(super) fn serve(listener: TcpListener, page: Page, access: &Access, tasks: &mut JoinSet<()>) {
+pub(super) fn serve(listener: TcpListener, page: LocalPage, access: &Gates, tasks: &mut JoinSet<()>) {
     let shown = web::router(page.source.clone());
     let metadata = Router::new()
         .route("/metadata/{instance_id}/latest/api/token", put(|| async { TOKEN }))
@@ -65,7 +65,7 @@ pub(super) fn serve(listener: TcpListener, page: Page, access: &Access, tasks: &
 
 /// The part of the instance metadata service that the agent uses ("Use IMDSv2", EC2 User Guide).
 async fn metadata(
-    State(page): State<Arc<Page>>,
+    State(page): State<Arc<LocalPage>>,
     Path((instance_id, path)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> Result<String, StatusCode> {

@@ -4,7 +4,7 @@
 //! a bookmark of an earlier start still fits. A port that is taken is an error that names the part and the option.
 //! Does not: look for other ports. A command that kept the old addresses would find no cluster, or another one.
 
-use super::directory::Places;
+use super::directory::Layout;
 use anyhow::Context as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -39,12 +39,12 @@ impl Ports {
         })
     }
 
-    pub(super) fn places(&self, functions_url: Option<&str>, s3: Option<&str>, dir: PathBuf) -> anyhow::Result<Places> {
+    pub(super) fn places(&self, functions_url: Option<&str>, s3: Option<&str>, dir: PathBuf) -> anyhow::Result<Layout> {
         let url = |listener: &Option<TcpListener>, elsewhere: Option<&str>| match listener {
             Some(listener) => anyhow::Ok(format!("http://{}", address(listener)?)),
             None => Ok(elsewhere.unwrap_or_default().to_owned()),
         };
-        Ok(Places {
+        Ok(Layout {
             page: address(&self.page)?,
             dynamo: address(&self.dynamo)?,
             ec2: address(&self.ec2)?,

@@ -1,7 +1,7 @@
 //! The region that the stand-in for EC2 offers: every template and subnet that the policy names.
 
 use super::directory::REGION;
-use ec2_stand_in::{Ec2Settings, LaunchTemplate, Subnet, TemplateVersion};
+use ec2_stand_in::{Ec2Settings, Ec2Subnet, LaunchTemplate, TemplateVersion};
 use model::policy::Policy;
 use model::rng::Rng;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ pub(super) fn region(policy: &Policy) -> Ec2Settings {
         policy.size.iter().filter_map(|s| s.template.as_ref()).chain(&policy.launch.template).collect();
     settings.launch_templates = named.into_iter().enumerate().map(|(n, name)| template(n, name)).collect();
     if !policy.launch.subnets.is_empty() {
-        let subnet = |(subnet_id, zone): (&String, char)| Subnet {
+        let subnet = |(subnet_id, zone): (&String, char)| Ec2Subnet {
             subnet_id: subnet_id.clone(),
             zone: format!("{REGION}{zone}"),
             addresses: None,

@@ -8,7 +8,7 @@ use super::machines::agent_program::agent;
 use super::machines::processes;
 use super::stack::Stack;
 use super::terminal::say;
-use crate::console::signals::Signals;
+use crate::console::signals::EndSignals;
 use anyhow::{Context as _, ensure};
 
 /// Runs the system until it is told to end.
@@ -17,7 +17,7 @@ use anyhow::{Context as _, ensure};
 /// other work.
 pub async fn run(args: LocalArgs, env: LocalEnv) -> anyhow::Result<()> {
     processes::adopt_orphans().context("cannot adopt processes that lose their parents")?;
-    let mut signals = Signals::listen().context("cannot listen to signals")?;
+    let mut signals = EndSignals::listen().context("cannot listen to signals")?;
     let outcome = start_and_end(&args, &env, &mut signals).await;
     let left = tokio::task::spawn_blocking(|| processes::kill_all(processes::of_ours)).await.unwrap_or(0);
     processes::reap_orphans();
@@ -29,7 +29,7 @@ pub async fn run(args: LocalArgs, env: LocalEnv) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut Signals) -> anyhow::Result<()> {
+async fn start_and_end(args: &LocalArgs, env: &LocalEnv, signals: &mut EndSignals) -> anyhow::Result<()> {
     let stack = tokio::select! {
         stack = start(args, env) => stack?,
         () = signals.next() => return Ok(()),

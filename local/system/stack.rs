@@ -6,24 +6,24 @@
 //! is left.
 //! Does not: decide when to end, or print to the terminal; `run` does.
 
-use super::access::{Access, programs_only};
+use super::access::{Gates, programs_only};
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
-use super::directory::{self, PRIVATE, Places, REGION};
+use super::directory::{self, Layout, PRIVATE, REGION};
 use super::functions;
 use super::functions::Functions;
 use super::functions::{function_urls, triggers};
 use super::machines::isolation::JobIsolation;
 use super::machines::processes;
 use super::machines::{LocalMachines, MachineSettings};
-use super::page::{self, Page};
+use super::page::{self, LocalPage};
 use super::ports::{Ports, other_s3};
 use super::region::region;
 use super::{database, environment};
 use crate::commands::set_up::policy;
-use crate::view::{Pace, Source};
+use crate::view::{Pace, ViewSource};
 use anyhow::{Context as _, Error};
 use cloud::Ec2 as Cloud;
-use ec2_stand_in::Ec2;
+use ec2_stand_in::Ec2Region;
 use guard::sigv4::Issuer;
 use listener::Callers;
 use model::auth::NodeKey;
@@ -51,7 +51,7 @@ pub(super) struct Stack {
     /// Absent if the functions run elsewhere.
     pub(super) functions: Option<Arc<Functions>>,
     pub(super) policy: Policy,
-    pub(super) places: Places,
+    pub(super) places: Layout,
     _tasks: JoinSet<()>,
     _lock: File,
 }
@@ -67,7 +67,7 @@ impl Stack {
         let s3 = other_s3(args.port, env.given.var("AWS_ENDPOINT_URL_S3"));
         let ports = Ports::bind(args.port, args.functions_url.as_deref(), s3).await?;
         let places = ports.places(args.functions_url.as_deref(), s3, dir)?;
-        let access = Access::new(env);
+        let access = Gates::new(env);
         let variables = environment::variables(args, &places, &key, &access);
 
         let data = args.data.as_deref();
@@ -103,7 +103,7 @@ impl Stack {
             }
             None => functions::wake_elsewhere(args, &places.functions, &mut tasks).map(|()| None)?,
         };
-        let source = Source {
+        let source = ViewSource {
             cluster: args.cluster.to_string(),
             store: store.clone(),
             // The page sees EC2 as the functions see it.
@@ -112,7 +112,7 @@ impl Stack {
             pace: Pace::LOCAL,
             extra: Some(page::processes(Arc::clone(&ec2), functions.clone())),
         };
-        let page = Page { source, machines: machines.clone(), sessions };
+        let page = LocalPage { source, machines: machines.clone(), sessions };
         page::serve(ports.page, page, &access, &mut tasks);
         tasks.spawn(reap_orphans());
         // A program that waits for this file then finds the tables.
@@ -142,13 +142,13 @@ fn node_key(given: Option<&str>) -> anyhow::Result<String> {
 fn start_ec2(
     settings: MachineSettings,
     env: &LocalEnv,
-    access: &Access,
+    access: &Gates,
     policy: &Policy,
     listener: TcpListener,
     tasks: &mut JoinSet<()>,
-) -> anyhow::Result<(LocalMachines, Arc<Ec2>)> {
+) -> anyhow::Result<(LocalMachines, Arc<Ec2Region>)> {
     let (machines, mut powered_off) = LocalMachines::new(settings)?;
-    let ec2 = Ec2::new(region(policy), Arc::clone(&env.clock), Arc::new(machines.clone()));
+    let ec2 = Ec2Region::new(region(policy), Arc::clone(&env.clock), Arc::new(machines.clone()));
     let (kept, informed) = (Arc::clone(&ec2), Arc::clone(&ec2));
     let router = access.signed_for_ec2(ec2.api()).merge(programs_only(ec2.controls()));
     access.serve("the stand-in for EC2", listener, Callers::Owner, router, tasks);
@@ -164,8 +164,8 @@ fn start_ec2(
 /// Serves what jobs use: STS, the secrets and S3.
 fn serve_for_jobs(
     args: &LocalArgs,
-    places: &Places,
-    access: &Access,
+    places: &Layout,
+    access: &Gates,
     (rights_at, s3_at): (TcpListener, Option<TcpListener>),
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {

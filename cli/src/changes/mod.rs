@@ -7,7 +7,7 @@
 pub(crate) mod operate;
 
 use crate::console::show::several;
-use crate::console::{Clock, Cluster};
+use crate::console::{Cluster, WallClock};
 use crate::view::find::{no_job, no_node};
 use model::events::Subject;
 use model::ids::{JobId, Slot};
@@ -30,7 +30,7 @@ pub(crate) async fn cancel(
     cluster: &Cluster,
     id: JobId,
     keep: Retention,
-    clock: &Clock,
+    clock: &WallClock,
 ) -> anyhow::Result<Result<Job, JobState>> {
     retried(async || {
         let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
@@ -49,7 +49,7 @@ pub(crate) async fn cancel_together(
     cluster: &Cluster,
     ids: &[JobId],
     keep: Retention,
-    clock: &Clock,
+    clock: &WallClock,
 ) -> Vec<Cancelled> {
     if let [_, _, ..] = ids
         && let Ok(mut states) = in_one(cluster, ids, keep, clock).await
@@ -67,7 +67,7 @@ async fn in_one(
     cluster: &Cluster,
     ids: &[JobId],
     keep: Retention,
-    clock: &Clock,
+    clock: &WallClock,
 ) -> anyhow::Result<BTreeMap<JobId, Result<Job, JobState>>> {
     let jobs = cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
     let cancelled = cancel_jobs(&cluster.store, &jobs, BY_OPERATOR, keep, clock()).await?;

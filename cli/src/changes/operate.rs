@@ -4,7 +4,7 @@
 //! a function leaves a lost race to its next run, but a command has no next run.
 //! Does not: decide what is written.
 
-use crate::console::{Cluster, Usage};
+use crate::console::{Cluster, UsageError};
 use model::events::{Event, Subject};
 use model::files::bytes_on_disk;
 use model::policy::{Policy, example_json};
@@ -53,20 +53,20 @@ pub(crate) async fn accepting<'a>(
         let never = |policy: &Policy| changing.iter().find_map(|(needs, rules)| policy.never_follows(needs, rules));
         if let Some((rule, why)) = policy.and_then(|(policy, _)| never(&policy)) {
             let see = "`nodekeeper sizes` shows what the sizes have";
-            return Err(Usage(format!("the retry rule {rule} can never be followed: {why}: {see}")).into());
+            return Err(UsageError(format!("the retry rule {rule} can never be followed: {why}: {see}")).into());
         }
     }
     if !roles.is_empty() || needs_bucket {
         let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
         if let Some(unlisted) = roles.into_iter().find(|name| role_arn(&policy.jobs.roles, name).is_none()) {
-            return Err(Usage(unlisted_role(&policy, unlisted)).into());
+            return Err(UsageError(unlisted_role(&policy, unlisted)).into());
         }
         if needs_bucket && policy.output.s3.is_none() {
-            return Err(Usage(NO_BUCKET.to_owned()).into());
+            return Err(UsageError(NO_BUCKET.to_owned()).into());
         }
         if let Some(most) = policy.most_scratch_gib().filter(|most| inputs > most << 30) {
             let needed = inputs.div_ceil(1 << 30);
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "the inputs of a job take up {needed} GiB on its node, and no size of the policy has more than {most} GiB of scratch space"
             ))
             .into());

@@ -13,7 +13,7 @@ use store::End;
 
 /// `--state`, `--name`, `--since`
 #[derive(Args, Clone, Debug, Default)]
-pub(super) struct Filter {
+pub(super) struct JobFilter {
     /// Only jobs in this state: queued, placing, placed (or running), regrouping, complete, failed, cancelled or rejected; may
     /// be given several times, or with commas
     #[arg(long = "state", value_name = "STATE", action = ArgAction::Append, value_delimiter = ',', value_parser = state)]
@@ -41,7 +41,7 @@ fn state(text: &str) -> Result<JobState, String> {
     })
 }
 
-impl Filter {
+impl JobFilter {
     pub(super) const fn is_empty(&self) -> bool {
         self.states.is_empty() && self.name.is_none() && self.since.is_none()
     }

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 /// The time between two looks. Each look reads the whole cluster, as a run does.
 const PERIOD: Duration = Duration::from_secs(5);
-const FAILED_LOOKS: u32 = 5;
+const FAILED_READS: u32 = 5;
 
 /// The output of a look.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub(super) struct Screenful {
     pub(super) out: Vec<u8>,
     pub(super) err: Vec<u8>,
     pub(super) colours: bool,
@@ -28,9 +28,9 @@ pub(crate) async fn pause() -> bool {
 
 pub(super) async fn once(
     context: &mut Context<'_>,
-    look: impl AsyncFn(Time, &mut Page) -> anyhow::Result<()>,
+    look: impl AsyncFn(Time, &mut Screenful) -> anyhow::Result<()>,
 ) -> anyhow::Result<Outcome> {
-    let mut page = Page { colours: context.colours, ..Page::default() };
+    let mut page = Screenful { colours: context.colours, ..Screenful::default() };
     let looked = look(context.now(), &mut page).await;
     context.err.write_all(&page.err)?;
     context.out.write_all(&page.out)?;
@@ -40,15 +40,15 @@ pub(super) async fn once(
 /// Repeats the look until `pause` says that no other follows.
 pub(super) async fn repeat(
     context: &mut Context<'_>,
-    look: impl AsyncFn(Time, &mut Page) -> anyhow::Result<()>,
+    look: impl AsyncFn(Time, &mut Screenful) -> anyhow::Result<()>,
     pause: impl AsyncFn() -> bool,
 ) -> anyhow::Result<Outcome> {
     let (mut failed, mut is_first) = (0, true);
     loop {
-        let (mut page, now) = (Page { colours: context.colours, ..Page::default() }, context.now());
+        let (mut page, now) = (Screenful { colours: context.colours, ..Screenful::default() }, context.now());
         match look(now, &mut page).await {
             Ok(()) => failed = 0,
-            Err(e) if failed + 1 < FAILED_LOOKS => {
+            Err(e) if failed + 1 < FAILED_READS => {
                 failed += 1;
                 page.err.extend(format!("nodekeeper: {}: looking again\n", show::error(&e)).into_bytes());
             }

@@ -4,7 +4,7 @@
 //! text is UTF-8, without the mark that some editors write before it.
 //! Does not: know what the text means.
 
-use super::Usage;
+use super::UsageError;
 use anyhow::Context as _;
 use std::fs::File;
 use std::io::{self, BufRead, Read};
@@ -24,7 +24,7 @@ pub(crate) fn bytes(from: impl Read, shown: &str, most: u64) -> anyhow::Result<V
     read.with_context(|| format!("{shown} cannot be read"))?;
     if all.len() as u64 > most {
         let most = if most < 1 << 20 { format!("{most} bytes") } else { format!("{} MiB", most >> 20) };
-        return Err(Usage(format!("{shown} has more than {most}: give less at once")).into());
+        return Err(UsageError(format!("{shown} has more than {most}: give less at once")).into());
     }
     Ok(all)
 }
@@ -37,11 +37,11 @@ pub(crate) fn file(path: &Path) -> anyhow::Result<String> {
 }
 
 /// The text of these bytes, without the byte order mark.
-pub(crate) fn text<'b>(bytes: &'b [u8], shown: &str) -> Result<&'b str, Usage> {
+pub(crate) fn text<'b>(bytes: &'b [u8], shown: &str) -> Result<&'b str, UsageError> {
     let is_utf16 = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
     let text = std::str::from_utf8(bytes).map_err(|_| {
         let is = if is_utf16 { "is text in UTF-16: save it as UTF-8" } else { "is not text in UTF-8" };
-        Usage(format!("{shown} {is}"))
+        UsageError(format!("{shown} {is}"))
     })?;
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(bytes(&b"1234"[..], "it", 4).unwrap(), b"1234");
         for most in [0, 3, MOST] {
             let error = bytes(io::repeat(b'x'), "it", most).unwrap_err();
-            assert!(error.is::<Usage>() && error.to_string().starts_with("it has more than "), "{error}");
+            assert!(error.is::<UsageError>() && error.to_string().starts_with("it has more than "), "{error}");
         }
         let error = file(Path::new("/dev/zero")).unwrap_err().to_string();
         assert_eq!(error, "/dev/zero has more than 4 MiB: give less at once");

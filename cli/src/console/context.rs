@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use store::{Dynamo, Store};
 
-pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+pub type WallClock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 #[derive(Clone)]
 pub struct Cluster {
@@ -47,7 +47,7 @@ pub type Connect = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<Cluster>> +
 
 pub struct Context<'a> {
     pub connect: Connect,
-    pub clock: Clock,
+    pub clock: WallClock,
     pub input: &'a mut (dyn BufRead + Send),
     /// Whether standard output is a terminal.
     pub screen: Screen,

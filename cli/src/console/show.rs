@@ -155,7 +155,7 @@ fn flatten(value: &mut Value) {
 }
 
 /// An object without its fields that are null.
-pub(crate) fn known(mut row: Value) -> Value {
+pub(crate) fn without_nulls(mut row: Value) -> Value {
     if let Value::Object(fields) = &mut row {
         fields.retain(|_, value| !value.is_null());
     }
@@ -232,7 +232,7 @@ pub(crate) fn or_blank(value: Option<impl ToString>) -> String {
 }
 
 /// As [`when`], or an empty text if the time is not known.
-pub(crate) fn when_known(at: Option<Time>, now: Time) -> String {
+pub(crate) fn when_some(at: Option<Time>, now: Time) -> String {
     at.map(|at| when(at, now)).unwrap_or_default()
 }
 

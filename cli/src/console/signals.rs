@@ -3,9 +3,9 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Ctrl-C (SIGINT), SIGTERM, and SIGHUP, which the end of the terminal sends.
-pub(crate) struct Signals([Signal; 3]);
+pub(crate) struct EndSignals([Signal; 3]);
 
-impl Signals {
+impl EndSignals {
     pub(crate) fn listen() -> std::io::Result<Self> {
         let [int, term, hup] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
         Ok(Self([int?, term?, hup?]))

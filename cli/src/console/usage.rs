@@ -3,4 +3,4 @@
 /// The command line itself, or what it names, is wrong: exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Usage(pub String);
+pub struct UsageError(pub String);

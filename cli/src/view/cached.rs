@@ -11,7 +11,7 @@ use tokio::time::Instant;
 const MUCH_TOO_OLD: u32 = 10;
 
 pub(crate) struct Cached<T> {
-    held: Mutex<Option<Held<T>>>,
+    last: Mutex<Option<LastRead<T>>>,
     reading: tokio::sync::Mutex<()>,
     /// The least time for which a value is fresh.
     age: Duration,
@@ -19,7 +19,7 @@ pub(crate) struct Cached<T> {
     times: u32,
 }
 
-struct Held<T> {
+struct LastRead<T> {
     value: Arc<T>,
     read_at: Instant,
     fresh_for: Duration,
@@ -27,14 +27,14 @@ struct Held<T> {
 
 impl<T> Cached<T> {
     pub(crate) fn new(age: Duration, times: u32) -> Self {
-        Self { held: Mutex::new(None), reading: tokio::sync::Mutex::default(), age, times }
+        Self { last: Mutex::new(None), reading: tokio::sync::Mutex::default(), age, times }
     }
 
     /// The value, if its age is below `times` times the time for which it is fresh.
     fn younger(&self, times: u32) -> Option<Arc<T>> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = held.as_ref().filter(|h| h.read_at.elapsed() < h.fresh_for.saturating_mul(times));
-        fresh.map(|h| Arc::clone(&h.value))
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = last.as_ref().filter(|last| last.read_at.elapsed() < last.fresh_for.saturating_mul(times));
+        fresh.map(|last| Arc::clone(&last.value))
     }
 
     /// The value. If it is too old, `read` gives a new one; otherwise `read` is not begun.
@@ -56,8 +56,8 @@ impl<T> Cached<T> {
         let began = Instant::now();
         let value = Arc::new(read.await?);
         let fresh_for = self.age.max(began.elapsed().saturating_mul(self.times));
-        let held = Held { value: Arc::clone(&value), read_at: Instant::now(), fresh_for };
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        let last = LastRead { value: Arc::clone(&value), read_at: Instant::now(), fresh_for };
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
         Ok(value)
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Guarantees: the values of a job's environment are left out; their names are there.
 
-use super::live::Live;
+use super::live::LiveView;
 use super::rows::{JobRow, NodeRow, retry_rules};
 use super::story::{self, Happening};
-use crate::console::show::{self, known};
+use crate::console::show::{self, without_nulls};
 use history::History;
 use model::events::{Event, Subject};
 use model::ids::{JobId, Slot};
@@ -32,7 +32,7 @@ pub(crate) struct JobDetail {
 }
 
 impl JobDetail {
-    pub(crate) async fn read(store: &Store, live: &Live, id: JobId) -> Result<Option<Self>, DbError> {
+    pub(crate) async fn read(store: &Store, live: &LiveView, id: JobId) -> Result<Option<Self>, DbError> {
         let Some(job) = store.job(id).await? else { return Ok(None) };
         let mut allocs = store.allocs_of(&job).await?.rows;
         allocs.sort_by_key(|a| std::cmp::Reverse((a.summary.placed_at, a.id())));
@@ -52,7 +52,7 @@ impl JobDetail {
 /// The fields of a job on the page besides its row. The command is quoted for a shell; the rules for retries are in order.
 fn job_fields<S: Serializer>(job: &Job, to: S) -> Result<S::Ok, S::Error> {
     let Job { summary, work, failure_policy, env, .. } = job;
-    let fields = known(json!({
+    let fields = without_nulls(json!({
         "whole_command": show::command(&work.command), "image": work.image, "image_digest": work.image_digest,
         "env_names": (!env.is_empty()).then(|| env.keys().collect::<Vec<_>>()),
         "caches": (!work.caches.is_empty()).then_some(&work.caches), "timeout_s": work.timeout_s,
@@ -66,7 +66,7 @@ fn job_fields<S: Serializer>(job: &Job, to: S) -> Result<S::Ok, S::Error> {
 fn alloc_rows<S: Serializer>(allocs: &[Alloc], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(allocs.iter().map(|alloc| {
         let seen = &alloc.summary;
-        known(json!({
+        without_nulls(json!({
             "alloc_id": seen.alloc_id, "slot": seen.slot, "node_id": seen.node_id, "client": seen.client,
             "desired": seen.desired, "placed_at": seen.placed_at, "started_at": seen.started_at,
             "finished_at": alloc.finished_at, "exit_code": alloc.exit_code, "cause": alloc.cause,
@@ -92,7 +92,7 @@ impl NodeDetail {
     /// Without `past`, there are no lives.
     pub(crate) async fn read(
         store: &Store,
-        live: &Live,
+        live: &LiveView,
         past: Option<&History>,
         slot: Slot,
     ) -> Result<Option<Self>, DbError> {
@@ -103,7 +103,7 @@ impl NodeDetail {
         let lives = told.filter(|(life, _)| life.slot == slot).take(MOST);
         let lives = lives.map(|(life, past)| {
             let phases = life.segments(past.uses_of(life), past.from, past.to);
-            known(json!({
+            without_nulls(json!({
                 "node_id": life.node_id, "size": life.size, "from": life.from, "to": life.to, "phases": phases,
             }))
         });

@@ -46,7 +46,7 @@ pub(crate) fn short_alloc(alloc: AllocId) -> String {
 /// Nothing has the given name or id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct NotFound(String);
+pub(crate) struct NoSuch(String);
 
 /// The jobs that a text means.
 pub(crate) struct Meant {
@@ -64,7 +64,7 @@ impl Meant {
     }
 }
 
-enum Found {
+enum Match {
     /// A job, by its id or a part of it.
     Id(JobId),
     /// The jobs with this name.
@@ -105,7 +105,7 @@ impl<'a> Finder<'a> {
         let by_number = self.of_number(array, n).await;
         // A job may have such a name.
         match (self.with_name(text, Patience::Tries).await, by_number) {
-            (Err(e), by_number) if e.is::<NotFound>() => by_number,
+            (Err(e), by_number) if e.is::<NoSuch>() => by_number,
             (Ok(_), Ok(_)) => Err(anyhow::anyhow!(
                 "{} is the name of a job, and number {n} of the array {}: give an id",
                 quoted(text),
@@ -122,21 +122,21 @@ impl<'a> Finder<'a> {
 
     /// The job with this number, of the array with this name or of the array of this job.
     async fn of_number(&self, array: &str, n: u32) -> anyhow::Result<Meant> {
-        let ids = match self.found(array, Patience::Waits).await? {
-            Found::Named(jobs) => self.of_array(array, &jobs).await?,
-            Found::Id(id) => vec![Array::of(id).job(n)],
+        let ids = match self.matching(array, Patience::Waits).await? {
+            Match::Named(jobs) => self.of_array(array, &jobs).await?,
+            Match::Id(id) => vec![Array::of(id).job(n)],
         };
         let meant = ids.iter().copied().find(|id| Array::number(*id) == n);
         match self.cluster.store.jobs_of(meant).await?.rows.as_slice() {
             [job] => Ok(Meant { ids: vec![job.summary.job_id], by_name: false }),
-            _ => Err(NotFound(format!("{} has no stored job with the number {n}", quoted(array))).into()),
+            _ => Err(NoSuch(format!("{} has no stored job with the number {n}", quoted(array))).into()),
         }
     }
 
     async fn with_name(&self, text: &str, patience: Patience) -> anyhow::Result<Meant> {
-        match self.found(text, patience).await? {
-            Found::Id(id) => Ok(Meant { ids: vec![id], by_name: false }),
-            Found::Named(jobs) => Ok(Meant { ids: self.of_array(text, &jobs).await?, by_name: true }),
+        match self.matching(text, patience).await? {
+            Match::Id(id) => Ok(Meant { ids: vec![id], by_name: false }),
+            Match::Named(jobs) => Ok(Meant { ids: self.of_array(text, &jobs).await?, by_name: true }),
         }
     }
 
@@ -161,10 +161,10 @@ impl<'a> Finder<'a> {
     /// Finds what a text names, by these rules. A whole id and a short id come before names. Otherwise a person could name a job
     /// with the short id of another job, and get what was meant for that one. Any other part of an id can be a name by chance, so a
     /// text that is both is refused. Live jobs come before ended ones. Of the ended jobs with one name, the newest is meant.
-    async fn found(&self, text: &str, patience: Patience) -> anyhow::Result<Found> {
+    async fn matching(&self, text: &str, patience: Patience) -> anyhow::Result<Match> {
         let upper = text.to_ascii_uppercase();
         if let Ok(id) = upper.parse() {
-            return Ok(Found::Id(id));
+            return Ok(Match::Id(id));
         }
         let mut jobs = looked_up(&self.cluster.store, text, &upper).await?;
         if jobs.is_empty() && patience == Patience::Waits {
@@ -177,7 +177,7 @@ impl<'a> Finder<'a> {
             let is_short = |job: &&JobSummary| is_short_form(&upper) && job.job_id.to_string().ends_with(&upper);
             match jobs.iter().filter(is_short).collect::<Vec<_>>().as_slice() {
                 [] => {}
-                [job] => return Ok(Found::Id(job.job_id)),
+                [job] => return Ok(Match::Id(job.job_id)),
                 several => return Err(ambiguous(text, several.iter().copied())),
             }
         }
@@ -193,10 +193,10 @@ impl<'a> Finder<'a> {
         let parts: Vec<&JobSummary> = jobs.iter().filter(is_part).collect();
         match (parts.as_slice(), named.as_slice()) {
             ([], []) => Err(unknown_job(text)),
-            ([], _) => Ok(Found::Named(named.into_iter().cloned().collect())),
-            ([id], []) => Ok(Found::Id(id.job_id)),
+            ([], _) => Ok(Match::Named(named.into_iter().cloned().collect())),
+            ([id], []) => Ok(Match::Id(id.job_id)),
             // The name of the job is a part of its own id.
-            ([id], [same]) if id.job_id == same.job_id => Ok(Found::Id(id.job_id)),
+            ([id], [same]) if id.job_id == same.job_id => Ok(Match::Id(id.job_id)),
             _ => Err(ambiguous(text, parts.into_iter().chain(named))),
         }
     }
@@ -251,7 +251,7 @@ impl<'a> Finder<'a> {
             found = self.nodes.iter().flatten().filter(fits).collect();
         }
         match found.as_slice() {
-            [] => Err(NotFound(format!(
+            [] => Err(NoSuch(format!(
                 "no node has the slot, the id or the instance {}: `nodekeeper nodes` lists them",
                 quoted(text)
             ))
@@ -350,7 +350,7 @@ fn unknown_job(text: &str) -> anyhow::Error {
         String::new()
     };
     let text = quoted(text);
-    NotFound(format!(
+    NoSuch(format!(
         "no stored job has the id or the name {text}{short}: `nodekeeper jobs --all` lists the jobs that are stored"
     ))
     .into()

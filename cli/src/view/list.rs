@@ -10,7 +10,7 @@ const USUAL: usize = 100;
 
 /// The query of a list.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct Wanted {
+pub(crate) struct ListQuery {
     /// Only rows that contain all these words.
     q: Option<String>,
     /// Only rows in one of these states, separated by commas.
@@ -27,7 +27,7 @@ pub(crate) trait Searched {
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Part<T> {
+pub(crate) struct ListPart<T> {
     pub(crate) rows: Vec<T>,
     offset: usize,
     /// How many rows match the query.
@@ -36,14 +36,14 @@ pub(crate) struct Part<T> {
     all: usize,
 }
 
-impl Wanted {
+impl ListQuery {
     /// The word of the search, if there is exactly one.
     pub(crate) fn word(&self) -> Option<&str> {
         self.q.as_deref().map(str::trim).filter(|q| !q.is_empty() && !q.contains(char::is_whitespace))
     }
 
     /// The wanted part of the rows that match.
-    pub(crate) fn of<T: Searched>(&self, rows: Vec<T>) -> Part<T> {
+    pub(crate) fn of<T: Searched>(&self, rows: Vec<T>) -> ListPart<T> {
         let all = rows.len();
         let words = words(self.q.as_deref().unwrap_or_default());
         let states: Vec<&str> = self.state.iter().flat_map(|s| s.split(',')).filter(|s| !s.is_empty()).collect();
@@ -53,7 +53,7 @@ impl Wanted {
         let total = rows.len();
         let limit = self.limit.unwrap_or(USUAL).clamp(1, MOST);
         rows = rows.into_iter().skip(self.offset).take(limit).collect();
-        Part { rows, offset: self.offset, total, all }
+        ListPart { rows, offset: self.offset, total, all }
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     fn a_part_has_what_was_asked_for() {
         let wanted = |q: &str, state: &str, offset, limit| {
             let text = |t: &str| (!t.is_empty()).then(|| t.to_owned());
-            let wanted = Wanted { q: text(q), state: text(state), offset, limit };
+            let wanted = ListQuery { q: text(q), state: text(state), offset, limit };
             let rows = (0..1000).map(|n| if n % 2 == 0 { Row("failed", "Train A") } else { Row("queued", "train b") });
             let part = wanted.of(rows.collect());
             (part.rows.len(), part.total, part.all)

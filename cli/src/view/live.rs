@@ -5,7 +5,7 @@
 //! Guarantees: a live job is as new as the index. The amount that is read does not grow with the number of jobs.
 //! Does not: know every job. `find` does.
 
-use super::present::{COUNTED, Present};
+use super::present::{COUNTED, Snapshot};
 use super::rows::{JobRow, NodeRow};
 use super::status::Status;
 use futures::future::{try_join, try_join_all};
@@ -23,23 +23,23 @@ const LATELY: Span = Span::from_s(120);
 /// How many of these jobs are read.
 const AGAIN: usize = 50;
 
-pub(crate) struct Live {
-    pub(crate) present: Present,
+pub(crate) struct LiveView {
+    pub(crate) present: Snapshot,
     pub(crate) status: Status,
     /// The jobs that ended within [`LATELY`].
     ended: Vec<JobId>,
 }
 
 /// The rows of the jobs that ended last.
-pub(crate) struct Stored {
+pub(crate) struct EndedJobs {
     rows: BTreeMap<JobId, JobRow>,
     /// The states of which more jobs are stored.
     more: Vec<JobState>,
 }
 
-impl Live {
+impl LiveView {
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, DbError> {
-        let present = Present::read(store, cloud, COUNTED, now).await?;
+        let present = Snapshot::read(store, cloud, COUNTED, now).await?;
         let (status, ended) =
             try_join(Status::of(store, &present), store.ended(&End::ALL, now - LATELY, AGAIN)).await?;
         Ok(Self { status, present, ended: ended.iter().map(|ended| ended.job.job_id).collect() })
@@ -47,7 +47,7 @@ impl Live {
 
     /// The known jobs: first those that run, then those that failed within a day, then the waiting ones in the order of the queue,
     /// then the others, the newest first.
-    pub(crate) async fn jobs(&self, stored: &Stored, store: &Store) -> Result<Vec<JobRow>, DbError> {
+    pub(crate) async fn jobs(&self, stored: &EndedJobs, store: &Store) -> Result<Vec<JobRow>, DbError> {
         let mut rows = stored.rows.clone();
         let places = self.present.places();
         let ended: Vec<JobId> = self.ended.iter().copied().filter(|id| !rows.contains_key(id)).collect();
@@ -58,7 +58,7 @@ impl Live {
             // A job that ended after the list of live jobs was read stays ended.
             rows.entry(job.job_id).or_insert_with(|| {
                 let mut row = JobRow::of_summary(job);
-                row.seen_in(job, &self.present, &places);
+                row.add_snapshot(job, &self.present, &places);
                 row
             });
         }
@@ -68,7 +68,7 @@ impl Live {
     }
 
     /// The states of which there are more jobs than are known.
-    pub(crate) fn more<'a>(&self, stored: &'a Stored) -> impl Iterator<Item = JobState> + use<'a> {
+    pub(crate) fn more<'a>(&self, stored: &'a EndedJobs) -> impl Iterator<Item = JobState> + use<'a> {
         let waits = self.present.more_jobs_wait.then_some(JobState::Queued);
         waits.into_iter().chain(stored.more.iter().copied())
     }
@@ -86,7 +86,7 @@ impl Live {
     }
 }
 
-impl Stored {
+impl EndedJobs {
     pub(crate) async fn read(store: &Store) -> Result<Self, DbError> {
         let read = End::ALL.map(|end| async move { store.ended(&[end], Time::from_ms(0), KEPT).await });
         let ended = try_join_all(read).await?;

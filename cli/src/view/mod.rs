@@ -33,12 +33,12 @@ pub(crate) mod story;
 pub(crate) mod usage;
 
 pub(crate) use detail::{JobDetail, NodeDetail};
-pub(crate) use list::{Searched, Wanted, holds};
-pub(crate) use live::{Live, Stored};
-pub(crate) use next::Next;
+pub(crate) use list::{ListQuery, Searched, holds};
+pub(crate) use live::{EndedJobs, LiveView};
+pub(crate) use next::NextRun;
 pub(crate) use rows::{JobRow, NodeRow, retry_rules};
 
-use crate::console::{Clock, Cluster};
+use crate::console::{Cluster, WallClock};
 use cached::Cached;
 use commands::Commands;
 use history::History;
@@ -82,33 +82,33 @@ impl Pace {
 
 /// The cluster that is shown.
 #[derive(Clone)]
-pub(crate) struct Source {
+pub(crate) struct ViewSource {
     pub(crate) cluster: String,
     pub(crate) store: Store,
     pub(crate) cloud: Arc<dyn Cloud>,
-    pub(crate) clock: Clock,
+    pub(crate) clock: WallClock,
     pub(crate) pace: Pace,
     /// What a local stack shows in addition; `None` for other clusters.
     pub(crate) extra: Option<Extra>,
 }
 
-impl Source {
-    pub(crate) fn in_aws(cluster: &Cluster, clock: &Clock) -> Self {
+impl ViewSource {
+    pub(crate) fn in_aws(cluster: &Cluster, clock: &WallClock) -> Self {
         let (store, cloud, clock) = (cluster.store.clone(), Arc::clone(&cluster.cloud), Arc::clone(clock));
         Self { cluster: cluster.dynamo.cluster().to_string(), store, cloud, clock, pace: Pace::AWS, extra: None }
     }
 }
 
 pub(crate) struct Views {
-    pub(crate) source: Source,
-    live: Cached<Live>,
-    stored: Cached<Stored>,
+    pub(crate) source: ViewSource,
+    live: Cached<LiveView>,
+    stored: Cached<EndedJobs>,
     past: Cached<History>,
     commands: Commands,
 }
 
 impl Views {
-    pub(crate) fn new(source: Source) -> Self {
+    pub(crate) fn new(source: ViewSource) -> Self {
         let pace = source.pace;
         Self {
             source,
@@ -119,13 +119,13 @@ impl Views {
         }
     }
 
-    pub(crate) async fn live(&self) -> Result<Arc<Live>, store::DbError> {
-        let Source { store, cloud, clock, .. } = &self.source;
-        self.live.get(Live::read(store, cloud.as_ref(), clock())).await
+    pub(crate) async fn live(&self) -> Result<Arc<LiveView>, store::DbError> {
+        let ViewSource { store, cloud, clock, .. } = &self.source;
+        self.live.get(LiveView::read(store, cloud.as_ref(), clock())).await
     }
 
-    pub(crate) async fn stored(&self) -> Result<Arc<Stored>, store::DbError> {
-        self.stored.get(Stored::read(&self.source.store)).await
+    pub(crate) async fn stored(&self) -> Result<Arc<EndedJobs>, store::DbError> {
+        self.stored.get(EndedJobs::read(&self.source.store)).await
     }
 
     pub(crate) async fn past(&self) -> Result<Arc<History>, store::DbError> {
@@ -133,7 +133,7 @@ impl Views {
     }
 
     /// The known jobs, in the order of the page. The first [`COMPLETED`] have their commands.
-    pub(crate) async fn jobs(&self, live: &Live, stored: &Stored) -> Result<Vec<JobRow>, store::DbError> {
+    pub(crate) async fn jobs(&self, live: &LiveView, stored: &EndedJobs) -> Result<Vec<JobRow>, store::DbError> {
         let mut rows = live.jobs(stored, &self.source.store).await?;
         let first = rows.len().min(COMPLETED);
         self.complete(live, rows.get_mut(..first).unwrap_or_default()).await?;
@@ -141,7 +141,7 @@ impl Views {
     }
 
     /// Adds the fields that the index lacks.
-    pub(crate) async fn complete(&self, live: &Live, rows: &mut [JobRow]) -> Result<(), store::DbError> {
+    pub(crate) async fn complete(&self, live: &LiveView, rows: &mut [JobRow]) -> Result<(), store::DbError> {
         self.commands.complete(&self.source.store, &live.present.jobs, rows).await
     }
 }

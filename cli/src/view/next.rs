@@ -15,14 +15,14 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use store::Store;
 
-pub(crate) struct Next {
+pub(crate) struct NextRun {
     pub(crate) plan: Plan,
     pub(crate) allocs: Vec<AllocSummary>,
     jobs: BTreeMap<JobId, String>,
     slots: BTreeMap<Slot, String>,
 }
 
-impl Next {
+impl NextRun {
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
         Self::of_lists(Lists::read(store, cloud, Reader::Person, now).await?, store, cloud, now).await
     }
@@ -79,8 +79,8 @@ impl Next {
 }
 
 impl Cluster {
-    pub(crate) async fn next(&self, now: Time) -> Result<Next, ObserveError> {
-        Next::read(&self.store, self.cloud.as_ref(), now).await
+    pub(crate) async fn next(&self, now: Time) -> Result<NextRun, ObserveError> {
+        NextRun::read(&self.store, self.cloud.as_ref(), now).await
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn on_refusing(nodes: &[NodeRecord], allocs: &[AllocSummary]) -> BTre
 }
 
 /// The next run, for a list. If it cannot be planned, the list is shown without it, and standard error says why.
-pub(crate) fn for_list(next: Result<Next, ObserveError>, err: &mut dyn Write) -> io::Result<Option<Next>> {
+pub(crate) fn for_list(next: Result<NextRun, ObserveError>, err: &mut dyn Write) -> io::Result<Option<NextRun>> {
     match next {
         Ok(next) => Ok(Some(next)),
         Err(e) => {

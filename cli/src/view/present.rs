@@ -4,7 +4,7 @@
 //! or the policy cannot be read, the lists of the tables are read without a plan.
 //! Does not: leave out rows that contradict the contract. The plan does.
 
-use super::next::Next;
+use super::next::NextRun;
 use model::cloud::Cloud;
 use model::control::Control;
 use model::ids::{AllocId, JobId, Slot};
@@ -18,7 +18,7 @@ use store::{DbError, Listed, Store, Unreadable, Waiting};
 /// longer.
 pub(crate) const COUNTED: usize = 2_000;
 
-pub(crate) struct Present {
+pub(crate) struct Snapshot {
     pub(crate) now: Time,
     pub(crate) control: Control,
     pub(crate) nodes: Vec<NodeRecord>,
@@ -27,10 +27,10 @@ pub(crate) struct Present {
     pub(crate) jobs: Vec<JobSummary>,
     pub(crate) bad_jobs: Vec<Unreadable>,
     pub(crate) more_jobs_wait: bool,
-    pub(crate) next: Result<Next, ObserveError>,
+    pub(crate) next: Result<NextRun, ObserveError>,
 }
 
-impl Present {
+impl Snapshot {
     /// Reads the present, with at most `most` waiting jobs.
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, most: usize, now: Time) -> Result<Self, DbError> {
         let (control, nodes, queue, next) = match Lists::read(store, cloud, Reader::Person, now).await {
@@ -40,7 +40,7 @@ impl Present {
                     Some(queue) => first(queue, most),
                     None => store.queue_listed(most).await?,
                 };
-                (control, nodes, queue, Next::of_lists(lists, store, cloud, now).await)
+                (control, nodes, queue, NextRun::of_lists(lists, store, cloud, now).await)
             }
             Err(error) => {
                 let (control, nodes) = (store.control().await?.as_of(now), store.nodes_listed(1).await?);

@@ -4,8 +4,8 @@
 //! Does not: read anything.
 
 use super::list::{Searched, holds};
-use super::next::Next;
-use super::present::Present;
+use super::next::NextRun;
+use super::present::Snapshot;
 use super::status::node_word;
 use crate::console::show;
 use model::elements::Counts;
@@ -63,7 +63,7 @@ pub(crate) struct JobRow {
 
 /// An alloc on a node, with its job.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Work {
+pub(crate) struct NodeWork {
     pub(crate) alloc_id: AllocId,
     pub(crate) job_id: JobId,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,7 @@ pub(crate) struct NodeRow {
     pub(crate) next: Option<String>,
     pub(crate) allocs: usize,
     /// The first [`NAMED`] allocs.
-    pub(crate) work: Vec<Work>,
+    pub(crate) work: Vec<NodeWork>,
 }
 
 impl JobRow {
@@ -139,7 +139,7 @@ impl JobRow {
     }
 
     /// Adds what the present says of the job: its state, why it waits, and where its allocs are.
-    pub(crate) fn seen_in(&mut self, job: &JobSummary, present: &Present, places: &BTreeMap<AllocId, Slot>) {
+    pub(crate) fn add_snapshot(&mut self, job: &JobSummary, present: &Snapshot, places: &BTreeMap<AllocId, Slot>) {
         self.state = job.state;
         self.finished_at = None;
         self.waits_because = present.waits_because(job.job_id).map(str::to_owned);
@@ -195,10 +195,10 @@ impl Searched for NodeRow {
 
 impl NodeRow {
     /// The row of a node. `names` has the names of the live jobs.
-    pub(crate) fn of(record: &NodeRecord, next: Option<&Next>, names: &BTreeMap<JobId, &str>) -> Self {
+    pub(crate) fn of(record: &NodeRecord, next: Option<&NextRun>, names: &BTreeMap<JobId, &str>) -> Self {
         let life = record.life();
         let gpus = life.map(|l| l.offering.capacity.gpus).filter(|gpus| *gpus > 0);
-        let named = |id: &AllocId| Work {
+        let named = |id: &AllocId| NodeWork {
             alloc_id: *id,
             job_id: id.job_id,
             name: names.get(&id.job_id).map(|name| (*name).to_owned()),

@@ -4,7 +4,7 @@
 //! judges by what the functions stored, and a sign says what is not known.
 //! Does not: repair anything. The functions do.
 
-use super::present::Present;
+use super::present::Snapshot;
 use crate::console::show::counted;
 use model::events::Subject;
 use model::handle::STUCK_AFTER;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use store::{DbError, End, Store};
 
 /// How many events of a subject are searched for warnings.
-const LOOK_BACK: i32 = 20;
+const EVENTS: i32 = 20;
 
 /// The status in JSON.
 #[derive(Clone, Debug, Serialize)]
@@ -37,12 +37,12 @@ pub(crate) struct Status {
 impl Status {
     /// Judges the present. Reads for that also the newest events of the cluster and of the functions, the handles that their nodes
     /// do not destroy, and the jobs that ended last.
-    pub(crate) async fn of(store: &Store, present: &Present) -> Result<Self, DbError> {
-        let Present { now, control, nodes, jobs, next, .. } = present;
+    pub(crate) async fn of(store: &Store, present: &Snapshot) -> Result<Self, DbError> {
+        let Snapshot { now, control, nodes, jobs, next, .. } = present;
         let now = *now;
-        let mut events = store.history(&Subject::Cluster.to_string(), LOOK_BACK).await?;
+        let mut events = store.history(&Subject::Cluster.to_string(), EVENTS).await?;
         for (function, _) in functions::scheduled() {
-            events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), LOOK_BACK).await?);
+            events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), EVENTS).await?);
         }
         // A run looks at a stuck handle at least once in this time, so it is among the due handles.
         let handles = store.handles_due(now + STUCK_AFTER).await?;
@@ -81,7 +81,7 @@ impl Status {
         format!("{at_least}{}", none_or(&self.jobs))
     }
 
-    pub(crate) fn verdict(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let count = |level| self.checks.iter().filter(|c| c.level == level).count();
         let all = self.checks.len();
         match (count(Level::Wrong), count(Level::Look)) {

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use store::{DbError, Found, Store, Unreadable};
 
 /// How many jobs a list looks at, unless the person wants all.
-pub(crate) const LOOKS: usize = 10_000;
+pub(crate) const MOST_READ: usize = 10_000;
 /// The fewest and the most jobs in one read.
 const CHUNK: std::ops::RangeInclusive<usize> = 100..=1000;
 
@@ -26,7 +26,7 @@ pub(crate) enum Among<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) wanted: usize,
-    pub(crate) looks: usize,
+    pub(crate) most: usize,
 }
 
 #[derive(Default)]
@@ -49,7 +49,7 @@ pub(crate) async fn newest(
 ) -> Result<StoredJobs, DbError> {
     let mut read = StoredJobs::default();
     if let Among::NamesBeginning(beginning) = among {
-        let found = store.with_names_beginning(beginning, bounds.looks.min(LOOKS)).await?;
+        let found = store.with_names_beginning(beginning, bounds.most.min(MOST_READ)).await?;
         for ids in found.ids.chunks(*CHUNK.end()) {
             read.add(store, ids, &takes).await?;
             if read.is_enough(bounds) {
@@ -88,6 +88,6 @@ impl StoredJobs {
     }
 
     const fn is_enough(&self, bounds: Bounds) -> bool {
-        self.jobs.len() > bounds.wanted || self.looked >= bounds.looks
+        self.jobs.len() > bounds.wanted || self.looked >= bounds.most
     }
 }

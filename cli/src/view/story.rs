@@ -68,8 +68,9 @@ pub(crate) async fn of_allocs(store: &Store, allocs: &[Alloc]) -> Result<Vec<Hap
     let mut story: Vec<Happening> = allocs.iter().flat_map(|alloc| of_row(alloc, None)).collect();
     story.extend(events_of(store, allocs).await?);
     for job in allocs.iter().map(|alloc| alloc.id().job_id).collect::<BTreeSet<_>>() {
-        story
-            .extend(ends_told_by(store, job).await?.into_iter().filter(|end| allocs.iter().any(|a| end.is_of(a.id()))));
+        story.extend(
+            ends_in_events(store, job).await?.into_iter().filter(|end| allocs.iter().any(|a| end.is_of(a.id()))),
+        );
     }
     story.sort_by_key(|happening| happening.at);
     Ok(story)
@@ -79,12 +80,12 @@ pub(crate) async fn of_allocs(store: &Store, allocs: &[Alloc]) -> Result<Vec<Hap
 pub(crate) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyhow::Result<Vec<Happening>> {
     let mut story = cluster.store.alloc(id).await?.map_or_else(Vec::new, |alloc| of_row(&alloc, None));
     story.extend(events_of_one(&cluster.store, id).await?);
-    story.extend(ends_told_by(&cluster.store, id.job_id).await?.into_iter().filter(|end| end.is_of(id)));
+    story.extend(ends_in_events(&cluster.store, id.job_id).await?.into_iter().filter(|end| end.is_of(id)));
     Ok(in_order(story, &Subject::Alloc(id), limit))
 }
 
 /// The ends of allocs in the events of a job.
-async fn ends_told_by(store: &Store, job: JobId) -> Result<Vec<Happening>, DbError> {
+async fn ends_in_events(store: &Store, job: JobId) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Job(job).to_string(), WHOLE).await?;
     Ok(events.iter().filter_map(Happening::of_ended_alloc).collect())
 }

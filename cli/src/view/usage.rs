@@ -11,7 +11,7 @@ pub(crate) const HEADS: [&str; 7] = ["CPU TIME", "CPU EFFICIENCY", "MEMORY", "RE
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
     pub(crate) usage: Usage,
-    pub(crate) asked: Capacity,
+    pub(crate) needs: Capacity,
 }
 
 impl Used {
@@ -25,16 +25,16 @@ impl Used {
 
     /// The CPU time in percent of what the vCPUs could have done.
     fn efficiency(self) -> Option<String> {
-        let share = self.usage.busy_vcpus()? / f64::from(self.asked.vcpus.max(1));
+        let share = self.usage.busy_vcpus()? / f64::from(self.needs.vcpus.max(1));
         Some(format!("{:.0} %", share * 100.0))
     }
 
     fn memory(self) -> Option<String> {
-        self.usage.memory_mib.map(|used| of_asked(used, self.asked.memory_mib))
+        self.usage.memory_mib.map(|used| of_needed(used, self.needs.memory_mib))
     }
 
     fn scratch(self) -> Option<String> {
-        self.usage.scratch_mib.map(|used| of_asked(used, self.asked.scratch_gib << 10))
+        self.usage.scratch_mib.map(|used| of_needed(used, self.needs.scratch_gib << 10))
     }
 
     /// `37 % busy, 8 GiB`
@@ -46,8 +46,8 @@ impl Used {
 }
 
 /// `300 MiB of 1 GiB`, or `300 MiB` if nothing was asked for. Both amounts are in MiB.
-fn of_asked(used: u64, asked: u64) -> String {
-    if asked == 0 { memory(used) } else { format!("{} of {}", memory(used), memory(asked)) }
+fn of_needed(used: u64, needs: u64) -> String {
+    if needs == 0 { memory(used) } else { format!("{} of {}", memory(used), memory(needs)) }
 }
 
 /// Seconds, minutes or hours, with one digit after the point.
@@ -87,15 +87,15 @@ mod tests {
             gpu_percent: Some(37),
             gpu_memory_mib: Some(8192),
         };
-        let asked = Capacity { vcpus: 2, memory_mib: 1024, scratch_gib: 10, ..Capacity::default() };
-        let used = Used { usage, asked };
+        let needs = Capacity { vcpus: 2, memory_mib: 1024, scratch_gib: 10, ..Capacity::default() };
+        let used = Used { usage, needs };
         assert_eq!(
             used.cells(),
             ["12.3 s", "62 %", "300 MiB of 1 GiB", "5.0 MiB", "512 B", "40 MiB of 10 GiB", "37 % busy, 8 GiB"]
         );
         let unknown = Usage { cpu_ms: usage.cpu_ms, ..Usage::default() };
-        assert_eq!(Used { usage: unknown, asked }.cells(), ["12.3 s", "", "", "", "", "", ""]);
-        assert_eq!(Used { usage, asked: Capacity::default() }.cells()[2], "300 MiB");
+        assert_eq!(Used { usage: unknown, needs }.cells(), ["12.3 s", "", "", "", "", "", ""]);
+        assert_eq!(Used { usage, needs: Capacity::default() }.cells()[2], "300 MiB");
         assert_eq!([cpu_time(300_000), cpu_time(9_000_000)], ["5.0 min", "2.5 h"]);
     }
 }

@@ -3,7 +3,7 @@
 //! Guarantees: a failed request gets JSON with an `error` that says what failed and why.
 
 use crate::view::status::counts;
-use crate::view::{JobDetail, JobRow, NodeDetail, PAST, Searched, Views, Wanted, find, holds};
+use crate::view::{JobDetail, JobRow, ListQuery, NodeDetail, PAST, Searched, Views, find, holds};
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
@@ -25,55 +25,55 @@ const LINES: usize = 500;
 /// The number of parts of a span of time, without `parts` in the query.
 const PARTS: usize = 120;
 
-pub(super) struct Failure(pub(super) StatusCode, pub(super) String);
+pub(super) struct ApiFailure(pub(super) StatusCode, pub(super) String);
 
-impl From<DbError> for Failure {
+impl From<DbError> for ApiFailure {
     fn from(error: DbError) -> Self {
         Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for ApiFailure {
     fn into_response(self) -> Response {
         let Self(status, why) = self;
         (status, Json(json!({ "error": why }))).into_response()
     }
 }
 
-fn not_found(what: String) -> Failure {
-    Failure(StatusCode::NOT_FOUND, what)
+fn no_such(what: String) -> ApiFailure {
+    ApiFailure(StatusCode::NOT_FOUND, what)
 }
 
-fn wrong(why: String) -> Failure {
-    Failure(StatusCode::BAD_REQUEST, why)
+fn wrong(why: String) -> ApiFailure {
+    ApiFailure(StatusCode::BAD_REQUEST, why)
 }
 
 /// The answer at a path that is not of the API.
-pub(super) async fn nothing_here(uri: Uri) -> Failure {
-    not_found(format!("there is nothing at {}", uri.path()))
+pub(super) async fn nothing_here(uri: Uri) -> ApiFailure {
+    no_such(format!("there is nothing at {}", uri.path()))
 }
 
-type Answer = Result<Json<Value>, Failure>;
-type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+type ApiAnswer = Result<Json<Value>, ApiFailure>;
+type QueryOf<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
 type Named = Result<Path<String>, axum::extract::rejection::PathRejection>;
 
-fn asked<T>(query: Asked<T>) -> Result<T, Failure> {
+fn query_of<T>(query: QueryOf<T>) -> Result<T, ApiFailure> {
     query.map(|Query(wanted)| wanted).map_err(|e| wrong(e.body_text()))
 }
 
 /// The last part of the path, as an id.
-fn named<T: FromStr<Err: Display>>(path: Named) -> Result<T, Failure> {
+fn named<T: FromStr<Err: Display>>(path: Named) -> Result<T, ApiFailure> {
     let Path(name) = path.map_err(|e| wrong(e.body_text()))?;
     name.parse().map_err(|e: T::Err| wrong(e.to_string()))
 }
 
 /// The value with the time at which it was read.
-fn seen(at: Time, value: impl Serialize) -> Answer {
-    seen_with(at, value, [])
+fn dated(at: Time, value: impl Serialize) -> ApiAnswer {
+    dated_with(at, value, [])
 }
 
 /// The value with the time at which it was read, and with more fields.
-fn seen_with<const N: usize>(at: Time, value: impl Serialize, more: [(&str, Value); N]) -> Answer {
+fn dated_with<const N: usize>(at: Time, value: impl Serialize, more: [(&str, Value); N]) -> ApiAnswer {
     let mut value = serde_json::to_value(value).map_err(|e| wrong(e.to_string()))?;
     if let Value::Object(fields) = &mut value {
         fields.extend([("now", json!(at))].into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)));
@@ -81,7 +81,7 @@ fn seen_with<const N: usize>(at: Time, value: impl Serialize, more: [(&str, Valu
     Ok(Json(value))
 }
 
-pub(super) async fn overview(State(web): State<Arc<Views>>) -> Answer {
+pub(super) async fn overview(State(web): State<Arc<Views>>) -> ApiAnswer {
     let live = web.live().await?;
     let explained = live.present.next.as_ref().ok().map(|next| next.plan.explained.answer());
     let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
@@ -91,15 +91,15 @@ pub(super) async fn overview(State(web): State<Arc<Views>>) -> Answer {
         "local": web.source.extra.is_some(),
         "version": env!("CARGO_PKG_VERSION"),
         "status": live.status,
-        "verdict": live.status.verdict(),
+        "verdict": live.status.summary(),
         "explained": explained,
         "purposes": purposes,
     });
-    seen(live.present.now, overview)
+    dated(live.present.now, overview)
 }
 
-pub(super) async fn jobs(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
-    let wanted = asked(query)?;
+pub(super) async fn jobs(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
+    let wanted = query_of(query)?;
     let (stored, live) = (web.stored().await?, web.live().await?);
     let store = &web.source.store;
     let mut rows = web.jobs(&live, &stored).await?;
@@ -112,29 +112,28 @@ pub(super) async fn jobs(State(web): State<Arc<Views>>, query: Asked<Wanted>) ->
     let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
     let mut part = wanted.of(rows);
     web.complete(&live, &mut part.rows).await?;
-    seen_with(live.present.now, part, [("counts", json!(counts)), ("more", json!(more))])
+    dated_with(live.present.now, part, [("counts", json!(counts)), ("more", json!(more))])
 }
 
-pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> Answer {
+pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> ApiAnswer {
     let id: JobId = named(id)?;
     let live = web.live().await?;
     let detail = JobDetail::read(&web.source.store, &live, id).await?;
-    let detail =
-        detail.ok_or_else(|| not_found(format!("there is no job {id}: it never was, or is no longer kept")))?;
-    seen(live.present.now, detail)
+    let detail = detail.ok_or_else(|| no_such(format!("there is no job {id}: it never was, or is no longer kept")))?;
+    dated(live.present.now, detail)
 }
 
-pub(super) async fn nodes(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
-    let wanted = asked(query)?;
+pub(super) async fn nodes(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
+    let wanted = query_of(query)?;
     let live = web.live().await?;
-    seen_with(live.present.now, wanted.of(live.nodes()), [("counts", json!(live.status.nodes))])
+    dated_with(live.present.now, wanted.of(live.nodes()), [("counts", json!(live.status.nodes))])
 }
 
-pub(super) async fn node(State(web): State<Arc<Views>>, slot: Named) -> Answer {
+pub(super) async fn node(State(web): State<Arc<Views>>, slot: Named) -> ApiAnswer {
     let slot: Slot = named(slot)?;
     let (live, past) = (web.live().await?, web.past().await?);
     let detail = NodeDetail::read(&web.source.store, &live, Some(&*past), slot).await?;
-    seen(live.present.now, detail.ok_or_else(|| not_found(format!("slot {slot} has never had a node")))?)
+    dated(live.present.now, detail.ok_or_else(|| no_such(format!("slot {slot} has never had a node")))?)
 }
 
 #[derive(Serialize)]
@@ -175,8 +174,8 @@ const HOUSEKEEPING: [ActionName; 11] = [
     ActionName::Heartbeat,
 ];
 
-pub(super) async fn events(State(web): State<Arc<Views>>, query: Asked<Wanted>) -> Answer {
-    let wanted = asked(query)?;
+pub(super) async fn events(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
+    let wanted = query_of(query)?;
     let (past, stored, live) = (web.past().await?, web.stored().await?, web.live().await?);
     let names = live.present.names();
     let name = |subject: &str| {
@@ -193,7 +192,7 @@ pub(super) async fn events(State(web): State<Arc<Views>>, query: Asked<Wanted>) 
         housekeeping: event.action.parse::<ActionName>().is_ok_and(|action| HOUSEKEEPING.contains(&action)),
         name: name(&event.subject),
     });
-    seen(past.to, wanted.of(rows.collect()))
+    dated(past.to, wanted.of(rows.collect()))
 }
 
 /// A span of time that ends now.
@@ -211,15 +210,15 @@ impl Asking {
     }
 }
 
-pub(super) async fn past(State(web): State<Arc<Views>>, query: Asked<Asking>) -> Answer {
-    let wanted = asked(query)?;
+pub(super) async fn past(State(web): State<Arc<Views>>, query: QueryOf<Asking>) -> ApiAnswer {
+    let wanted = query_of(query)?;
     let past = web.past().await?;
     let series = Series::of(&past, wanted.span(), wanted.parts.unwrap_or(PARTS));
-    seen(past.to, series)
+    dated(past.to, series)
 }
 
-pub(super) async fn cost(State(web): State<Arc<Views>>, query: Asked<Asking>) -> Answer {
-    let wanted = asked(query)?;
+pub(super) async fn cost(State(web): State<Arc<Views>>, query: QueryOf<Asking>) -> ApiAnswer {
+    let wanted = query_of(query)?;
     let by = match wanted.by.as_deref() {
         None | Some("name") => By::Name,
         Some("job") => By::Job,
@@ -229,11 +228,11 @@ pub(super) async fn cost(State(web): State<Arc<Views>>, query: Asked<Asking>) ->
     let past = web.past().await?;
     let mut report = Report::of(&past, wanted.span(), by);
     report.lines.truncate(LINES);
-    seen(past.to, report)
+    dated(past.to, report)
 }
 
-pub(super) async fn local(State(web): State<Arc<Views>>) -> Answer {
+pub(super) async fn local(State(web): State<Arc<Views>>) -> ApiAnswer {
     let extra = web.source.extra.as_ref();
-    let extra = extra.ok_or_else(|| not_found("this cluster does not run on this machine".to_owned()))?;
-    seen((web.source.clock)(), extra())
+    let extra = extra.ok_or_else(|| no_such("this cluster does not run on this machine".to_owned()))?;
+    dated((web.source.clock)(), extra())
 }

@@ -3,7 +3,7 @@
 //! Guarantees: a page of another site gets no data ([`origin`]). An answer loads nothing from elsewhere, and cannot be embedded in
 //! another site's page.
 
-use super::api::Failure;
+use super::api::ApiFailure;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::Next;
@@ -17,7 +17,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 pub(super) async fn check(request: Request, next: Next) -> Response {
     let mut answer = match origin::of_our_page(request.method(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err((status, why)) => Failure(status, why.trim_end().to_owned()).into_response(),
+        Err((status, why)) => ApiFailure(status, why.trim_end().to_owned()).into_response(),
     };
     let headers = answer.headers_mut();
     for (name, value) in [

@@ -18,7 +18,7 @@ mod guard;
 mod tests;
 
 use crate::console::{Context, Outcome};
-use crate::view::{Source, Views};
+use crate::view::{ViewSource, Views};
 use anyhow::Context as _;
 use axum::Router;
 use axum::routing::get;
@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Re
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await.with_context(|| {
         format!("cannot listen on port {} of this machine: give another --port, or 0 for any free one", args.port)
     })?;
-    let source = Source::in_aws(&cluster, &context.clock);
+    let source = ViewSource::in_aws(&cluster, &context.clock);
     let (name, at) = (&source.cluster, listener.local_addr()?);
     writeln!(context.out, "the page of cluster {name}: http://{at}/  Ctrl-C ends it")?;
     context.out.flush()?;
@@ -53,7 +53,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Re
 }
 
 /// The page and its API, for people on this machine. A page of another site gets no answer.
-pub(crate) fn router(source: Source) -> Router {
+pub(crate) fn router(source: ViewSource) -> Router {
     let api = Router::new()
         .route("/api/overview", get(api::overview))
         .route("/api/jobs", get(api::jobs))

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::commands::tests::Listed;
-use crate::view::{Live, Pace, Stored};
+use crate::view::{EndedJobs, LiveView, Pace};
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at};
@@ -35,7 +35,7 @@ impl Served {
             dynamo.create_tables().await.unwrap();
         }
         let store = Store::new(Arc::new(dynamo));
-        let source = Source {
+        let source = ViewSource {
             cluster: "test".to_owned(),
             store: store.clone(),
             cloud: Arc::new(Listed::default()),
@@ -166,11 +166,11 @@ async fn jobs_are_in_the_order_in_which_people_look_for_them() {
 async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {
     let served = Served::some().await;
     assert_eq!(column(&served.json("/api/jobs?state=queued").await, "job_id"), [id(4), id(3)]);
-    let stored = Stored::read(&served.store).await.unwrap();
+    let stored = EndedJobs::read(&served.store).await.unwrap();
     let job = served.store.job(fixtures::job_id(3)).await.unwrap().unwrap();
     let cancelled = job.cancel(Span::from_s(99_999), at(990)).unwrap();
     served.store.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
-    let live = Live::read(&served.store, &Listed::default(), at(1000)).await.unwrap();
+    let live = LiveView::read(&served.store, &Listed::default(), at(1000)).await.unwrap();
     let rows = live.jobs(&stored, &served.store).await.unwrap();
     let state = rows.iter().find(|row| row.job_id == fixtures::job_id(3)).map(|row| row.state);
     assert_eq!(state, Some(JobState::Cancelled));

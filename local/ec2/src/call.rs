@@ -2,12 +2,12 @@
 
 use model::time::{Span, Time};
 
-use crate::instance::Instance;
+use crate::instance::Ec2Instance;
 use crate::settings::Ec2Settings;
 use crate::wire::Params;
 use crate::world::World;
 
-pub(crate) struct Call<'a> {
+pub(crate) struct Ec2Call<'a> {
     pub(crate) settings: &'a Ec2Settings,
     pub(crate) params: &'a Params,
     pub(crate) world: &'a mut World,
@@ -16,10 +16,10 @@ pub(crate) struct Call<'a> {
     pub(crate) console: Option<String>,
 }
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     /// EC2 is eventually consistent: a new instance is not known everywhere at once
     /// ("Eventual consistency in the Amazon EC2 API", EC2 Developer Guide).
-    pub(crate) fn is_known(&self, instance: &Instance) -> bool {
+    pub(crate) fn is_listed(&self, instance: &Ec2Instance) -> bool {
         self.now.since(instance.launched_at) >= Span::from_ms(self.settings.list_lag_ms)
     }
 }

@@ -8,29 +8,29 @@ use model::time::{Span, Time};
 use serde_json::Value;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::actions::Answer;
+use crate::actions::Ec2Answer;
 use crate::api_error::ApiError;
-use crate::call::Call;
+use crate::call::Ec2Call;
 use crate::faults::Faults;
-use crate::instance::{Instance, StateReason};
+use crate::instance::{Ec2Instance, StateReason};
 use crate::machines::Machines;
 use crate::settings::Ec2Settings;
 use crate::wire::Params;
 use crate::world::{Shutdown, World};
 
-type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+type RegionClock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// The stand-in: one account in one region.
-pub struct Ec2 {
+pub struct Ec2Region {
     pub(crate) settings: Ec2Settings,
-    clock: Clock,
+    clock: RegionClock,
     machines: Arc<dyn Machines>,
     world: Mutex<World>,
 }
 
-impl Ec2 {
+impl Ec2Region {
     /// A region without instances. `clock` gives the time of every change.
-    pub fn new(settings: Ec2Settings, clock: Clock, machines: Arc<dyn Machines>) -> Arc<Self> {
+    pub fn new(settings: Ec2Settings, clock: RegionClock, machines: Arc<dyn Machines>) -> Arc<Self> {
         Arc::new(Self { settings, clock, machines, world: Mutex::default() })
     }
 
@@ -52,7 +52,7 @@ impl Ec2 {
     }
 
     /// All instances, in launch order, including those that API lists hide.
-    pub fn instances(&self) -> Vec<Instance> {
+    pub fn instances(&self) -> Vec<Ec2Instance> {
         self.advance();
         self.lock().listed(None).map(|(_, instance)| instance.clone()).collect()
     }
@@ -93,7 +93,7 @@ impl Ec2 {
     }
 
     /// Answers one request; the text is the request id.
-    pub(crate) fn answer(&self, params: &Params) -> (String, Result<Answer, ApiError>) {
+    pub(crate) fn answer(&self, params: &Params) -> (String, Result<Ec2Answer, ApiError>) {
         let now = (self.clock)();
         // Read before the lock is taken: the machine may call the stand-in.
         let console = match (params.get("Action"), params.get("InstanceId")) {
@@ -103,7 +103,7 @@ impl Ec2 {
         self.change(|world| {
             world.advance(now, &self.settings);
             let request_id = world.fresh_id("", self.settings.seed);
-            let call = Call { settings: &self.settings, params, world, now, console };
+            let call = Ec2Call { settings: &self.settings, params, world, now, console };
             let answer = call.answer(&request_id);
             (request_id, answer)
         })
@@ -114,7 +114,7 @@ impl Ec2 {
         let (now, params) = ((self.clock)(), Params::default());
         self.change(|world| {
             let request_id = world.fresh_id("", self.settings.seed);
-            let mut call = Call { settings: &self.settings, params: &params, world, now, console: None };
+            let mut call = Ec2Call { settings: &self.settings, params: &params, world, now, console: None };
             (request_id, call.json(headers, body))
         })
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 use crate::api_error::ApiError;
-use crate::instance::Instance;
+use crate::instance::Ec2Instance;
 use crate::wire::Params;
 
 /// The faults in force; none by default. A misspelt field is an error: if it were ignored, a
@@ -16,22 +16,14 @@ use crate::wire::Params;
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
     pub shortages: Vec<Shortage>,
-    /// The quota of on-demand instances: `InstanceLimitExceeded`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_instances: Option<u32>,
     /// The quota of on-demand vCPUs: `VcpuLimitExceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_vcpus: Option<u32>,
-    /// The quota of spot instances: `MaxSpotInstanceCountExceeded`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_spot_instances: Option<u32>,
     /// The quota of spot vCPUs: `MaxSpotInstanceCountExceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_spot_vcpus: Option<u32>,
     /// The capacity reservations of the account.
     pub capacity_reservations: Vec<Reservation>,
-    /// This many of the next calls, of any action, answer `RequestLimitExceeded`.
-    pub throttle_calls: u32,
     /// This many of the next successful calls of RunInstances and CreateFleet launch, but their answer is lost.
     pub lose_run_answers: u32,
     pub lost_as: LostAs,
@@ -91,7 +83,7 @@ pub enum LostAs {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FailCall {
-    /// The action, for example `RunInstances`.
+    /// The action, for example `RunInstances`; `*`: any.
     pub action: String,
     /// Which of the calls that match fails first, counted from now; 1 is the next.
     #[serde(default = "one")]
@@ -126,7 +118,7 @@ impl FailCall {
             wanted.is_none() || names.iter().any(|name| params.filled(name) == wanted.as_deref())
         };
         let spot = params.filled("InstanceMarketOptions.MarketType").is_some_and(|market| market == "spot");
-        self.action == action
+        (self.action == "*" || self.action == action)
             && is(&self.instance_type, &["InstanceType"])
             && is(&self.subnet_id, &["SubnetId"])
             && is(&self.template, &["LaunchTemplate.LaunchTemplateId", "LaunchTemplate.LaunchTemplateName"])
@@ -164,17 +156,8 @@ pub(crate) enum Lookup {
 }
 
 impl Faults {
-    /// Fails this call if a fault says so. Counts the call.
-    pub(crate) fn fail_call(&mut self, action: &str, params: &Params) -> Result<(), ApiError> {
-        if self.throttle_calls > 0 {
-            self.throttle_calls -= 1;
-            return Err(ApiError::throttled());
-        }
-        self.fail_as_told(action, params)
-    }
-
     /// Fails this call if `fail` says so. CreateFleet checks each of its ways, as the call of RunInstances that launches the same.
-    pub(crate) fn fail_as_told(&mut self, action: &str, params: &Params) -> Result<(), ApiError> {
+    pub(crate) fn fail_call(&mut self, action: &str, params: &Params) -> Result<(), ApiError> {
         for fail in self.fail.iter_mut().filter(|f| f.matches(action, params)) {
             fail.on_call = fail.on_call.saturating_sub(1);
         }
@@ -201,12 +184,12 @@ impl Faults {
     }
 
     /// Whether this instance stays in a state that it should leave.
-    pub(crate) fn is_stuck(&self, instance: &Instance) -> bool {
+    pub(crate) fn is_stuck(&self, instance: &Ec2Instance) -> bool {
         self.stuck.contains("*") || self.stuck.contains(&instance.instance_id)
     }
 
     /// Whether DescribeInstances leaves this instance out.
-    pub(crate) fn is_forgotten(&self, instance: &Instance, lookup: Lookup, now: Time) -> bool {
+    pub(crate) fn is_forgotten(&self, instance: &Ec2Instance, lookup: Lookup, now: Time) -> bool {
         self.forget.iter().any(|forget| {
             (forget.by_id || lookup == Lookup::ByFilter)
                 && forget.until.is_none_or(|until| now < until)

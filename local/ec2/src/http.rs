@@ -15,12 +15,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::actions::Answer;
+use crate::actions::Ec2Answer;
 use crate::actions::json_services;
 use crate::api_error::ApiError;
-use crate::ec2::Ec2;
+use crate::ec2::Ec2Region;
 use crate::faults::Faults;
-use crate::instance::Instance;
+use crate::instance::Ec2Instance;
 use crate::wire::{Params, Xml};
 
 /// The largest accepted body: far larger than any valid call, and small enough to keep in memory.
@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Serves the stand-in and makes its due changes, until the listener fails or the future is
 /// dropped.
-pub async fn serve(listener: TcpListener, ec2: Arc<Ec2>) -> io::Result<()> {
+pub async fn serve(listener: TcpListener, ec2: Arc<Ec2Region>) -> io::Result<()> {
     let router = ec2.router();
     tokio::select! {
         served = axum::serve(listener, router) => served,
@@ -40,7 +40,7 @@ pub async fn serve(listener: TcpListener, ec2: Arc<Ec2>) -> io::Result<()> {
     }
 }
 
-impl Ec2 {
+impl Ec2Region {
     /// Makes due changes, until the future is dropped.
     pub async fn keep_advancing(&self) {
         let mut ticks = interval(TICK);
@@ -52,7 +52,7 @@ impl Ec2 {
     }
 
     /// The [`api`](Self::api) and the [`controls`](Self::controls). Due changes are made at every request; between requests
-    /// only [`Ec2::advance`] makes them.
+    /// only [`Ec2Region::advance`] makes them.
     pub fn router(self: &Arc<Self>) -> Router {
         self.api().merge(self.controls())
     }
@@ -88,7 +88,7 @@ impl Ec2 {
 }
 
 /// The Query protocol: the form is the body, or the query string of a GET.
-async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
+async fn api(State(ec2): State<Arc<Ec2Region>>, request: Request) -> Response {
     let in_url = request.uri().query().unwrap_or_default().to_owned();
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await;
@@ -108,8 +108,8 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
         }
     };
     match answer {
-        Ok(Answer::Xml(xml)) => response(200, XML, &request_id, xml),
-        Ok(Answer::Disconnect) => {
+        Ok(Ec2Answer::Xml(xml)) => response(200, XML, &request_id, xml),
+        Ok(Ec2Answer::Disconnect) => {
             let broken =
                 futures::stream::once(async { Err::<Bytes, _>(io::Error::other("a fault loses this answer")) });
             Body::from_stream(broken).into_response()
@@ -122,7 +122,7 @@ async fn api(State(ec2): State<Arc<Ec2>>, request: Request) -> Response {
 }
 
 /// The JSON protocol. A body that is too large counts as an empty one, which is refused.
-fn answer_in_json(ec2: &Ec2, headers: &HeaderMap, body: &[u8]) -> Response {
+fn answer_in_json(ec2: &Ec2Region, headers: &HeaderMap, body: &[u8]) -> Response {
     match ec2.answer_json(headers, body) {
         (request_id, Ok(answer)) => response(200, JSON, &request_id, answer.to_string()),
         (request_id, Err(error)) => refused_json(&request_id, &error),
@@ -144,16 +144,16 @@ fn response(status: u16, content_type: &str, request_id: &str, body: String) -> 
     (status, headers, body).into_response()
 }
 
-async fn instances(State(ec2): State<Arc<Ec2>>) -> Json<Vec<Instance>> {
+async fn instances(State(ec2): State<Arc<Ec2Region>>) -> Json<Vec<Ec2Instance>> {
     Json(ec2.instances())
 }
 
-async fn faults(State(ec2): State<Arc<Ec2>>) -> Json<Faults> {
+async fn faults(State(ec2): State<Arc<Ec2Region>>) -> Json<Faults> {
     Json(ec2.faults())
 }
 
 /// Replaces the faults. Any content type is accepted, for `curl -d`.
-async fn set_faults(State(ec2): State<Arc<Ec2>>, body: Bytes) -> Response {
+async fn set_faults(State(ec2): State<Arc<Ec2Region>>, body: Bytes) -> Response {
     match serde_json::from_slice::<Faults>(&body) {
         Ok(faults) => {
             ec2.set_faults(faults);
@@ -176,7 +176,7 @@ fn two_minutes() -> i64 {
 }
 
 async fn cause_event(
-    State(ec2): State<Arc<Ec2>>,
+    State(ec2): State<Arc<Ec2Region>>,
     Path((instance_id, event)): Path<(String, String)>,
     Query(params): Query<EventParams>,
 ) -> Response {

@@ -1,12 +1,12 @@
 //! Instance ids in requests: checks that they are well-formed and known.
 
 use crate::api_error::{ApiError, clip};
-use crate::call::Call;
+use crate::call::Ec2Call;
 
 /// How many instances one call may name ("DescribeInstances" and "TerminateInstances", EC2 API Reference).
 const MAX_IDS: usize = 1_000;
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     /// The ids named by `InstanceId.N`, each once, in order; an error for the first malformed one.
     pub(crate) fn instance_ids(&self) -> Result<Vec<String>, ApiError> {
         let named = self.params.list("InstanceId");
@@ -25,8 +25,8 @@ impl Call<'_> {
 
     /// One unknown id fails the whole call ("TerminateInstances", EC2 API Reference); the error
     /// names the unknown ids.
-    pub(crate) fn all_known(&self, ids: &[String]) -> Result<(), ApiError> {
-        let known = |id: &String| self.world.find(id).is_some_and(|instance| self.is_known(instance));
+    pub(crate) fn all_listed(&self, ids: &[String]) -> Result<(), ApiError> {
+        let known = |id: &String| self.world.find(id).is_some_and(|instance| self.is_listed(instance));
         let unknown: Vec<String> = ids.iter().filter(|id| !known(id)).cloned().collect();
         if unknown.is_empty() { Ok(()) } else { Err(ApiError::no_instances(&unknown)) }
     }

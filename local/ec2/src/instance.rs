@@ -3,54 +3,35 @@
 //! Does not: change a state; `world` does.
 
 use model::Market;
+pub use model::cloud::InstanceState;
 use model::time::Time;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The state of an instance, by EC2's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// EC2 prepares the instance.
-    Pending,
-    /// The machine is up.
-    Running,
-    /// On its way to `terminated`.
-    ShuttingDown,
-    /// Ended for good, but still listed.
-    Terminated,
-    /// On its way to `stopped`.
-    Stopping,
-    /// Off, and could be started again.
-    Stopped,
+/// EC2's code of a state ("InstanceState", EC2 API Reference).
+pub(crate) const fn code(state: InstanceState) -> u8 {
+    match state {
+        InstanceState::Pending => 0,
+        InstanceState::Running => 16,
+        InstanceState::ShuttingDown => 32,
+        InstanceState::Terminated => 48,
+        InstanceState::Stopping => 64,
+        InstanceState::Stopped => 80,
+    }
 }
 
-impl State {
-    /// EC2's name and code ("InstanceState", EC2 API Reference).
-    pub(crate) const fn name_and_code(self) -> (&'static str, u8) {
-        match self {
-            Self::Pending => ("pending", 0),
-            Self::Running => ("running", 16),
-            Self::ShuttingDown => ("shutting-down", 32),
-            Self::Terminated => ("terminated", 48),
-            Self::Stopping => ("stopping", 64),
-            Self::Stopped => ("stopped", 80),
-        }
-    }
-
-    /// Whether the instance is terminated, or will certainly be.
-    pub const fn is_ending(self) -> bool {
-        matches!(self, Self::ShuttingDown | Self::Terminated)
-    }
+/// Whether the instance is terminated, or will certainly be.
+pub(crate) const fn is_ending(state: InstanceState) -> bool {
+    matches!(state, InstanceState::ShuttingDown | InstanceState::Terminated)
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Instance {
+pub struct Ec2Instance {
     /// `i-` and 17 hexadecimal digits.
     pub instance_id: String,
     /// The id of the RunInstances call that made the instance.
     pub reservation_id: String,
-    pub state: State,
+    pub state: InstanceState,
     pub launched_at: Time,
     pub instance_type: String,
     /// The vCPUs that count against a quota.

@@ -2,14 +2,14 @@
 
 use model::Market;
 
-use crate::instance::{Instance, State};
+use crate::instance::{Ec2Instance, InstanceState, code};
 use crate::wire::Xml;
 
 const OWNER: &str = "000000000000";
 
 /// `<name>` with the code and name of a state.
-pub(crate) fn state(xml: &mut Xml, name: &str, state: State) {
-    let (word, code) = state.name_and_code();
+pub(crate) fn state(xml: &mut Xml, name: &str, state: InstanceState) {
+    let (word, code) = (state.as_str(), code(state));
     xml.element(name, |xml| {
         xml.value("code", code);
         xml.text("name", word);
@@ -17,14 +17,14 @@ pub(crate) fn state(xml: &mut Xml, name: &str, state: State) {
 }
 
 /// The content of a reservation.
-pub(crate) fn reservation<'a>(xml: &mut Xml, id: &str, instances: impl IntoIterator<Item = &'a Instance>) {
+pub(crate) fn reservation<'a>(xml: &mut Xml, id: &str, instances: impl IntoIterator<Item = &'a Ec2Instance>) {
     xml.text("reservationId", id);
     xml.text("ownerId", OWNER);
     xml.element("groupSet", |_| {});
     xml.items("instancesSet", instances, instance);
 }
 
-fn instance(xml: &mut Xml, instance: &Instance) {
+fn instance(xml: &mut Xml, instance: &Ec2Instance) {
     xml.text("instanceId", &instance.instance_id);
     if let Some(image) = &instance.image_id {
         xml.text("imageId", image);
@@ -40,7 +40,7 @@ fn instance(xml: &mut Xml, instance: &Instance) {
     });
     xml.element("monitoring", |xml| xml.text("state", "disabled"));
     // A terminated instance no longer has a network interface.
-    if instance.state != State::Terminated {
+    if instance.state != InstanceState::Terminated {
         xml.text("subnetId", &instance.subnet_id);
         xml.text("vpcId", "vpc-local");
         xml.text("privateIpAddress", &instance.private_ip);
@@ -53,7 +53,7 @@ fn instance(xml: &mut Xml, instance: &Instance) {
             xml.value("message", format_args!("{code}: {message}"));
         });
     }
-    if instance.state != State::Terminated {
+    if instance.state != InstanceState::Terminated {
         xml.raw(&details(instance));
     }
     xml.text("architecture", "x86_64");
@@ -72,7 +72,7 @@ fn instance(xml: &mut Xml, instance: &Instance) {
 
 /// The parts of a live instance that nodekeeper does not need: the security group, the volume, the network interface, and options.
 /// With them an answer is about as long as EC2's, so that a client's memory and time are real.
-fn details(instance: &Instance) -> String {
+fn details(instance: &Ec2Instance) -> String {
     let ip = &instance.private_ip;
     include_str!("details.xml")
         .replace('\n', "")

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: client tokens, states, limits, pages, filters and error codes are as AWS documents them (each rule names its
 //! source). The same seed, clock and requests give the same instances, ids and answers. No request can cause a panic.
-//! Does not: verify signatures (its server may check them around [`Ec2::api`]); know networks, volumes, or more than one account
+//! Does not: verify signatures (its server may check them around [`Ec2Region::api`]); know networks, volumes, or more than one account
 //! and region, and of images only on which types they run; end an instance by itself. CreateFleet refuses parameters that EC2 does
 //! not know, and other calls ignore them; two requests with one client token must still agree on them.
 //!
@@ -15,7 +15,7 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | [`Ec2`] | the region: its clock, its instances, what others do to them |
+//! | [`Ec2Region`] | the region: its clock, its instances, what others do to them |
 //! | `http` | requests in, answers out |
 //! | `call`, `actions` | one API call, and which function performs it |
 //! | `offers` with `catalogue` and `filters`, `price_list` | which types exist, where, and what they cost |
@@ -43,11 +43,11 @@ mod world;
 #[cfg(test)]
 mod tests;
 
-pub use ec2::Ec2;
+pub use ec2::Ec2Region;
 pub use faults::{FailCall, Faults, Forget, LostAs, Reservation, Shortage};
 pub use http::serve;
-pub use instance::{Instance, State, StateReason};
+pub use instance::{Ec2Instance, InstanceState, StateReason};
 pub use machines::{MachineStart, Machines, NoMachines};
 pub use settings::{
-    Bucket, Ec2Settings, Gpus, Image, InstanceType, Latency, LaunchTemplate, Subnet, TemplateVersion, Throttle,
+    Ec2Settings, Ec2Subnet, Gpus, Image, InstanceType, Latency, LaunchTemplate, TemplateVersion, Throttle, TokenBucket,
 };

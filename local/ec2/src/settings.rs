@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[serde(default, deny_unknown_fields)]
 pub struct Ec2Settings {
     /// Where instances can be launched. The first is the default subnet.
-    pub subnets: Vec<Subnet>,
+    pub subnets: Vec<Ec2Subnet>,
     /// The launch templates that requests may name.
     pub launch_templates: Vec<LaunchTemplate>,
     /// What is known of images. An image that is not listed runs on every type.
@@ -47,7 +47,7 @@ pub struct Ec2Settings {
 impl Default for Ec2Settings {
     fn default() -> Self {
         Self {
-            subnets: vec![Subnet { subnet_id: "subnet-local".into(), zone: "local-1a".into(), addresses: None }],
+            subnets: vec![Ec2Subnet { subnet_id: "subnet-local".into(), zone: "local-1a".into(), addresses: None }],
             launch_templates: Vec::new(),
             images: Vec::new(),
             knows_fleet_user_data: true,
@@ -69,7 +69,7 @@ impl Default for Ec2Settings {
 /// A subnet and its availability zone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Subnet {
+pub struct Ec2Subnet {
     pub subnet_id: String,
     pub zone: String,
     /// How many instances have room in it. Absent: any number.
@@ -177,16 +177,16 @@ pub struct TemplateVersion {
 #[serde(default, deny_unknown_fields)]
 pub struct Throttle {
     /// One token for each request.
-    pub run_requests: Bucket,
+    pub run_requests: TokenBucket,
     /// One token for each instance that a request asks for.
-    pub run_instances: Bucket,
+    pub run_instances: TokenBucket,
 }
 
 impl Default for Throttle {
     fn default() -> Self {
         Self {
-            run_requests: Bucket { size: 5, refill_per_s: 2 },
-            run_instances: Bucket { size: 1_000, refill_per_s: 2 },
+            run_requests: TokenBucket { size: 5, refill_per_s: 2 },
+            run_instances: TokenBucket { size: 1_000, refill_per_s: 2 },
         }
     }
 }
@@ -194,7 +194,7 @@ impl Default for Throttle {
 /// A token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Bucket {
+pub struct TokenBucket {
     /// The tokens in a full bucket.
     pub size: u32,
     /// The tokens added each second.

@@ -15,9 +15,9 @@ use model::time::{Span, Time};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::faults::Faults;
-use crate::instance::{Instance, State, StateReason};
+use crate::instance::{Ec2Instance, InstanceState, StateReason, is_ending};
 use crate::machines::{HookCall, MachineStart, Machines};
-use crate::settings::{Bucket, Ec2Settings};
+use crate::settings::{Ec2Settings, TokenBucket};
 use crate::wire::Params;
 
 /// A client token "is valid for at least 24 hours after the termination of the instance"
@@ -61,7 +61,7 @@ pub(crate) struct BucketLevel {
 
 impl BucketLevel {
     /// Takes `n` tokens, or none if fewer are left.
-    pub(crate) fn take(&mut self, n: u32, bucket: Bucket, now: Time) -> bool {
+    pub(crate) fn take(&mut self, n: u32, bucket: TokenBucket, now: Time) -> bool {
         let full = i64::from(bucket.size) * 1000;
         let back = self.filled_at.map_or(full, |at| now.since(at).as_ms().saturating_mul(bucket.refill_per_s.into()));
         self.milli = self.milli.saturating_add(back.max(0)).min(full);
@@ -82,7 +82,7 @@ pub(crate) struct World {
     pub(crate) fleets: HashMap<String, (Params, String)>,
     pub(crate) run_requests: BucketLevel,
     pub(crate) run_instances: BucketLevel,
-    instances: BTreeMap<u64, Instance>,
+    instances: BTreeMap<u64, Ec2Instance>,
     by_id: HashMap<String, u64>,
     due: BTreeMap<(Time, u64), (u64, DueChange)>,
     old_tokens: VecDeque<(Time, TokenKey)>,
@@ -115,17 +115,17 @@ impl World {
     }
 
     /// Instances in launch order, starting after number `after`.
-    pub(crate) fn listed(&self, after: Option<u64>) -> impl Iterator<Item = (u64, &Instance)> {
+    pub(crate) fn listed(&self, after: Option<u64>) -> impl Iterator<Item = (u64, &Ec2Instance)> {
         self.instances.range(after.map_or(0, |n| n.saturating_add(1))..).map(|(n, instance)| (*n, instance))
     }
 
     /// The instance with this id, even if API lists hide it.
-    pub(crate) fn find(&self, id: &str) -> Option<&Instance> {
+    pub(crate) fn find(&self, id: &str) -> Option<&Ec2Instance> {
         self.instances.get(self.by_id.get(id)?)
     }
 
     /// Adds a new, pending instance.
-    pub(crate) fn launch(&mut self, instance: Instance, settings: &Ec2Settings) {
+    pub(crate) fn launch(&mut self, instance: Ec2Instance, settings: &Ec2Settings) {
         let number = self.next();
         self.schedule(instance.launched_at + Span::from_ms(settings.pending_ms), number, DueChange::Run);
         let reservation = instance.capacity_reservation.as_deref().and_then(|id| self.reservation(id).ok());
@@ -149,12 +149,12 @@ impl World {
     ) -> bool {
         let Some(&number) = self.by_id.get(id) else { return false };
         let Some(instance) = self.instances.get_mut(&number) else { return false };
-        let runs = instance.state == State::Running;
+        let runs = instance.state == InstanceState::Running;
         let (state, then) = match to {
-            Shutdown::Terminate => (State::ShuttingDown, DueChange::Terminate),
-            Shutdown::Stop => (State::Stopping, DueChange::Stop),
+            Shutdown::Terminate => (InstanceState::ShuttingDown, DueChange::Terminate),
+            Shutdown::Stop => (InstanceState::Stopping, DueChange::Stop),
         };
-        if instance.state.is_ending() || (to == Shutdown::Stop && !runs) {
+        if is_ending(instance.state) || (to == Shutdown::Stop && !runs) {
             return false;
         }
         instance.state = state;
@@ -170,7 +170,7 @@ impl World {
     /// Warns the machine of a live instance, and terminates the instance at `at`. False if it is
     /// not live.
     pub(crate) fn interrupt(&mut self, id: &str, at: Time) -> bool {
-        let is_live = |number: &u64| self.instances.get(number).is_some_and(|instance| !instance.state.is_ending());
+        let is_live = |number: &u64| self.instances.get(number).is_some_and(|instance| !is_ending(instance.state));
         let Some(number) = self.by_id.get(id).copied().filter(is_live) else { return false };
         let id = id.to_owned();
         self.hooks.push_back(Box::new(move |machines: &dyn Machines| machines.warn(&id, at)));
@@ -194,8 +194,8 @@ impl World {
     fn make(&mut self, at: Time, now: Time, number: u64, due: DueChange, settings: &Ec2Settings) {
         let Some(instance) = self.instances.get_mut(&number) else { return };
         match (due, instance.state) {
-            (DueChange::Run, State::Pending) => {
-                instance.state = State::Running;
+            (DueChange::Run, InstanceState::Pending) => {
+                instance.state = InstanceState::Running;
                 if instance.boots {
                     let machine = MachineStart {
                         instance_id: instance.instance_id.clone(),
@@ -211,18 +211,18 @@ impl World {
                 let id = instance.instance_id.clone();
                 self.shut_down(&id, Shutdown::Terminate, why, at, settings);
             }
-            (DueChange::Terminate, State::ShuttingDown) | (DueChange::Stop, State::Stopping)
+            (DueChange::Terminate, InstanceState::ShuttingDown) | (DueChange::Stop, InstanceState::Stopping)
                 if self.faults.is_stuck(instance) =>
             {
                 // The change is tried again soon: the fault may have ended by then.
                 self.schedule(now + Span::from_ms(settings.shutting_down_ms.clamp(1, 1_000)), number, due);
             }
-            (DueChange::Terminate, State::ShuttingDown) => {
-                instance.state = State::Terminated;
+            (DueChange::Terminate, InstanceState::ShuttingDown) => {
+                instance.state = InstanceState::Terminated;
                 self.schedule(at + Span::from_ms(settings.terminated_listed_ms), number, DueChange::Forget);
             }
-            (DueChange::Stop, State::Stopping) => instance.state = State::Stopped,
-            (DueChange::Forget, State::Terminated) => self.forget(number, at),
+            (DueChange::Stop, InstanceState::Stopping) => instance.state = InstanceState::Stopped,
+            (DueChange::Forget, InstanceState::Terminated) => self.forget(number, at),
             // The instance's state changed in the meantime, so the change no longer applies.
             (DueChange::Run | DueChange::Stop | DueChange::Terminate | DueChange::Forget, _) => {}
         }

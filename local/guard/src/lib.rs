@@ -9,4 +9,4 @@
 mod signatures;
 pub mod sigv4;
 
-pub use signatures::{Credentials, Refusal, Signatures};
+pub use signatures::{KeyPair, Refuse, Signatures};

@@ -1,6 +1,6 @@
 //! Requests that are signed with one pair of credentials.
 
-use crate::sigv4::{self, Issued, Issuer, Scope, Signed};
+use crate::sigv4::{self, Issued, Issuer, RawRequest, SignScope};
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -15,18 +15,18 @@ const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
 /// A pair of credentials that is valid until this program ends.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct KeyPair {
     pub access_key_id: String,
     pub secret_access_key: String,
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for KeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
+        f.debug_struct("KeyPair").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
     }
 }
 
-impl Issuer for Credentials {
+impl Issuer for KeyPair {
     fn issued(&self, access_key_id: &str) -> Option<Issued> {
         (access_key_id == self.access_key_id).then(|| Issued {
             secret_access_key: self.secret_access_key.clone(),
@@ -40,19 +40,19 @@ impl Issuer for Credentials {
 }
 
 /// The answer of a service to a refused request. The text says why.
-pub type Refusal = fn(&str) -> Response;
+pub type Refuse = fn(&str) -> Response;
 
 /// Passes on only requests that are signed for one service.
 #[derive(Clone)]
 pub struct Signatures {
     /// Whose signatures are accepted.
-    pub credentials: Arc<Credentials>,
+    pub credentials: Arc<KeyPair>,
     /// The region of the signatures.
     pub region: &'static str,
     /// The service's name in signatures, such as `dynamodb`.
     pub service: &'static str,
     /// The answer to all other requests.
-    pub refusal: Refusal,
+    pub refusal: Refuse,
     pub clock: Arc<dyn Fn() -> Time + Send + Sync>,
 }
 
@@ -68,7 +68,7 @@ impl Signatures {
         let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
             return (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large, or broken off\n").into_response();
         };
-        match signatures.verdict(&parts, &body) {
+        match signatures.check_signature(&parts, &body) {
             Ok(()) => next.run(Request::from_parts(parts, Body::from(body))).await,
             Err(why) => {
                 tracing::debug!(service = signatures.service, why, "a signature is refused");
@@ -79,8 +79,8 @@ impl Signatures {
         }
     }
 
-    fn verdict(&self, parts: &axum::http::request::Parts, body: &Bytes) -> Result<(), &'static str> {
-        let scope = Scope { region: self.region, service: self.service };
-        sigv4::caller(Signed::of(parts, body), scope, self.credentials.as_ref(), (self.clock)()).map(drop)
+    fn check_signature(&self, parts: &axum::http::request::Parts, body: &Bytes) -> Result<(), &'static str> {
+        let scope = SignScope { region: self.region, service: self.service };
+        sigv4::caller(RawRequest::of(parts, body), scope, self.credentials.as_ref(), (self.clock)()).map(drop)
     }
 }

@@ -49,7 +49,7 @@ impl Debug for Issued {
 
 /// A request as it was received.
 #[derive(Clone, Copy, Debug)]
-pub struct Signed<'a> {
+pub struct RawRequest<'a> {
     pub method: &'a str,
     pub path: &'a str,
     pub query: &'a str,
@@ -57,7 +57,7 @@ pub struct Signed<'a> {
     pub body: &'a [u8],
 }
 
-impl<'a> Signed<'a> {
+impl<'a> RawRequest<'a> {
     pub fn of(parts: &'a Parts, body: &'a [u8]) -> Self {
         let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
         Self { method: parts.method.as_str(), path, query, headers: &parts.headers, body }
@@ -65,7 +65,7 @@ impl<'a> Signed<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Scope<'a> {
+pub struct SignScope<'a> {
     pub region: &'a str,
     pub service: &'a str,
 }
@@ -74,7 +74,7 @@ pub struct Scope<'a> {
 struct Authorization<'a> {
     access_key_id: &'a str,
     date: &'a str,
-    scope: Scope<'a>,
+    scope: SignScope<'a>,
     signed_headers: &'a str,
     signature: &'a str,
 }
@@ -88,7 +88,7 @@ impl<'a> Authorization<'a> {
         Some(Self {
             access_key_id,
             date,
-            scope: Scope { region, service },
+            scope: SignScope { region, service },
             signed_headers: parts.get("SignedHeaders")?,
             signature: parts.get("Signature")?,
         })
@@ -96,11 +96,16 @@ impl<'a> Authorization<'a> {
 }
 
 /// The caller who signed this request; otherwise why it is refused.
-pub fn caller(request: Signed<'_>, scope: Scope<'_>, issuer: &dyn Issuer, now: Time) -> Result<Issued, &'static str> {
+pub fn caller(
+    request: RawRequest<'_>,
+    scope: SignScope<'_>,
+    issuer: &dyn Issuer,
+    now: Time,
+) -> Result<Issued, &'static str> {
     let header = |name: &str| request.headers.get(name).and_then(|v| v.to_str().ok());
     let given = header("authorization").ok_or("Missing Authentication Token")?;
     let given = Authorization::parse(given).ok_or("Authorization header is not a signature")?;
-    let Scope { region, service } = scope;
+    let SignScope { region, service } = scope;
     if (given.scope.region, given.scope.service) != (region, service) {
         return Err("Credential should be scoped to a valid region and this service");
     }
@@ -146,7 +151,7 @@ pub fn caller(request: Signed<'_>, scope: Scope<'_>, issuer: &dyn Issuer, now: T
     }
 }
 
-fn canonical_request(request: Signed<'_>, signed: &[&str], signed_headers: &str) -> Option<String> {
+fn canonical_request(request: RawRequest<'_>, signed: &[&str], signed_headers: &str) -> Option<String> {
     let mut text = format!("{}\n{}\n{}\n", request.method, encoded_path(request.path), sorted_query(request.query));
     for name in signed {
         let values: Vec<&str> =

@@ -2,8 +2,8 @@
 
 use crate::sessions::Sessions;
 use axum::http::request::Parts;
-use guard::Credentials;
-use guard::sigv4::{self, Issued, Issuer, Scope, Signed};
+use guard::KeyPair;
+use guard::sigv4::{self, Issued, Issuer, RawRequest, SignScope};
 use model::time::Time;
 use serde_json::Value;
 use std::fmt::{self, Display};
@@ -13,13 +13,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+type StsClock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 pub struct Rights {
     region: &'static str,
     /// Who may assume roles.
-    owner: Arc<Credentials>,
-    pub(crate) clock: Clock,
+    owner: Arc<KeyPair>,
+    pub(crate) clock: StsClock,
     /// A JSON object with the secrets: their ARNs or names, and their values. It is read with each request.
     pub(crate) place: PathBuf,
     pub(crate) sessions: Sessions,
@@ -39,7 +39,7 @@ impl Issuer for Rights {
 
 impl Rights {
     /// The stand-in with the secrets in this file. Only `owner` can assume roles.
-    pub fn new(region: &'static str, owner: Arc<Credentials>, clock: Clock, place: PathBuf) -> Self {
+    pub fn new(region: &'static str, owner: Arc<KeyPair>, clock: StsClock, place: PathBuf) -> Self {
         Self { region, owner, clock, place, sessions: Sessions::default() }
     }
 
@@ -81,6 +81,6 @@ impl Rights {
 
     /// The caller who signed this request for this service.
     pub(crate) fn caller(&self, service: &str, parts: &Parts, body: &[u8]) -> Result<Issued, &'static str> {
-        sigv4::caller(Signed::of(parts, body), Scope { region: self.region, service }, self, (self.clock)())
+        sigv4::caller(RawRequest::of(parts, body), SignScope { region: self.region, service }, self, (self.clock)())
     }
 }

@@ -16,10 +16,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Gives the secret key of an access key id; `None` if the id is not valid.
-pub type Keys = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+pub type SecretOf = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// S3 over this folder, with these buckets.
-pub fn router(folder: &Path, buckets: &[&str], keys: Keys) -> io::Result<Router> {
+pub fn router(folder: &Path, buckets: &[&str], keys: SecretOf) -> io::Result<Router> {
     for bucket in buckets {
         DirBuilder::new().recursive(true).mode(0o700).create(folder.join(bucket))?;
     }
@@ -29,7 +29,7 @@ pub fn router(folder: &Path, buckets: &[&str], keys: Keys) -> io::Result<Router>
     Ok(Router::new().fallback_service(HandleError::new(service.build(), failed)))
 }
 
-struct Signers(Keys);
+struct Signers(SecretOf);
 
 #[async_trait::async_trait]
 impl S3Auth for Signers {

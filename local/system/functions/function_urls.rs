@@ -7,7 +7,7 @@
 //! Does not: put more into the event than the functions read.
 
 use super::{Failure, Functions};
-use crate::console::Clock;
+use crate::console::WallClock;
 use crate::local::directory::REGION;
 use axum::extract::{Path, Request, State};
 use axum::http::header::CONTENT_TYPE;
@@ -18,7 +18,7 @@ use axum::routing::any;
 use axum::{Json, Router};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use guard::sigv4::{self, Issued, Issuer, Scope, Signed};
+use guard::sigv4::{self, Issued, Issuer, RawRequest, SignScope};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -26,18 +26,22 @@ use std::sync::Arc;
 const MAX_PAYLOAD: usize = 6 * 1024 * 1024;
 
 #[derive(Clone)]
-struct Served {
+struct UrlState {
     functions: Arc<Functions>,
-    clock: Clock,
+    clock: WallClock,
     /// Whose signatures are accepted; `None`: nobody has to sign.
     issuer: Option<Arc<dyn Issuer>>,
 }
 
-pub(in crate::local) fn router(functions: Arc<Functions>, clock: Clock, issuer: Option<Arc<dyn Issuer>>) -> Router {
-    Router::new().route("/lambda-url/{function}/{*path}", any(call)).with_state(Served { functions, clock, issuer })
+pub(in crate::local) fn router(functions: Arc<Functions>, clock: WallClock, issuer: Option<Arc<dyn Issuer>>) -> Router {
+    Router::new().route("/lambda-url/{function}/{*path}", any(call)).with_state(UrlState { functions, clock, issuer })
 }
 
-async fn call(State(served): State<Served>, Path((function, _)): Path<(String, String)>, request: Request) -> Response {
+async fn call(
+    State(served): State<UrlState>,
+    Path((function, _)): Path<(String, String)>,
+    request: Request,
+) -> Response {
     let (parts, body) = request.into_parts();
     let Ok(body) = axum::body::to_bytes(body, MAX_PAYLOAD).await else {
         return message(
@@ -45,9 +49,9 @@ async fn call(State(served): State<Served>, Path((function, _)): Path<(String, S
             "the body broke off, or is larger than the 6 MiB that Lambda takes",
         );
     };
-    let scope = Scope { region: REGION, service: "lambda" };
+    let scope = SignScope { region: REGION, service: "lambda" };
     let issuer = served.issuer.as_deref();
-    let caller = issuer.map(|issuer| sigv4::caller(Signed::of(&parts, &body), scope, issuer, (served.clock)()));
+    let caller = issuer.map(|issuer| sigv4::caller(RawRequest::of(&parts, &body), scope, issuer, (served.clock)()));
     let caller = match caller.transpose() {
         Ok(caller) => caller,
         Err(why) => return message(StatusCode::FORBIDDEN, why),
@@ -121,7 +125,7 @@ fn http_answer(answer: &Value) -> Option<Response> {
 mod tests {
     use super::*;
     use crate::local::functions::testing::{HEARTBEAT, functions};
-    use guard::Credentials;
+    use guard::KeyPair;
 
     async fn serve(issuer: Option<Arc<dyn Issuer>>) -> String {
         #[allow(clippy::disallowed_methods, reason = "nothing depends on it")]
@@ -163,7 +167,7 @@ mod tests {
             let answer = reqwest::Client::new().post(url).body(body.to_owned()).send().await.unwrap();
             assert_eq!(answer.status().as_u16(), status, "{:.10}", body);
         }
-        let credentials = Credentials { access_key_id: "AKIA".into(), secret_access_key: "secret".into() };
+        let credentials = KeyPair { access_key_id: "AKIA".into(), secret_access_key: "secret".into() };
         let guarded = serve(Some(Arc::new(credentials))).await;
         assert_eq!(reqwest::Client::new().post(guarded).send().await.unwrap().status().as_u16(), 403);
     }

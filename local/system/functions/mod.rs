@@ -12,10 +12,10 @@ pub(crate) mod function_urls;
 pub(crate) mod triggers;
 pub(crate) mod wake;
 
-use crate::console::Clock;
-use crate::local::access::Access;
+use crate::console::WallClock;
+use crate::local::access::Gates;
 use crate::local::args::{LocalArgs, LocalEnv};
-use crate::local::directory::{Places, log_file};
+use crate::local::directory::{Layout, log_file};
 use crate::local::error;
 use anyhow::Context as _;
 use futures::FutureExt;
@@ -100,7 +100,7 @@ struct Running {
     at_once: Semaphore,
     /// The log of the function, and its file. Metrics are lines in this file, too.
     log: (Dispatch, Arc<File>),
-    clock: Clock,
+    clock: WallClock,
     stats: Mutex<Stats>,
 }
 
@@ -115,9 +115,9 @@ impl Functions {
     /// Makes the functions. `variables` is their environment.
     pub(in crate::local) fn new(
         env: &LocalEnv,
-        places: &Places,
+        places: &Layout,
         variables: &BTreeMap<String, String>,
-        access: &Access,
+        access: &Gates,
     ) -> anyhow::Result<Self> {
         let made = LAMBDAS.iter().map(|lambda| {
             let given = Environment::read(lambda.needs, |name| variables.get(name).cloned())
@@ -203,7 +203,7 @@ impl Running {
     /// The limits are as in the template: a scheduled function times out before its next run, and a function that answers nodes
     /// runs several times at once. poll-and-scale may run three times at once: one run works, one waits for its turn, and one takes
     /// events and finds that another run waits.
-    fn new(function: &'static str, made: Made, log: (Dispatch, Arc<File>), clock: Clock) -> Self {
+    fn new(function: &'static str, made: Made, log: (Dispatch, Arc<File>), clock: WallClock) -> Self {
         let known = model::functions::named(function);
         let at_once = match function {
             _ if known.is_some_and(|f| !f.routes.is_empty()) => 4,

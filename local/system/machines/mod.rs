@@ -75,10 +75,10 @@ pub struct MachineSettings {
 
 /// The machines that are up. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct LocalMachines(Arc<Inner>);
+pub struct LocalMachines(Arc<Host>);
 
 #[derive(Debug)]
-struct Inner {
+struct Host {
     settings: MachineSettings,
     up: Mutex<Up>,
     /// Gets the instance id of each machine that powered itself off.
@@ -87,23 +87,23 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Up {
-    machines: BTreeMap<String, Arc<Machine>>,
+    machines: BTreeMap<String, Arc<LocalMachine>>,
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Machine {
+struct LocalMachine {
     /// A number that no other machine has while this one is up.
     number: u32,
     start: MachineStart,
     dir: PathBuf,
     log: PathBuf,
-    orders: Mutex<Orders>,
+    orders: Mutex<MachineOrders>,
     ordered: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Orders {
+struct MachineOrders {
     stop: Option<Stop>,
     /// When EC2 will terminate the instance.
     interrupt_at: Option<Time>,
@@ -123,7 +123,7 @@ impl LocalMachines {
         processes::kill_all(|| processes::of_machine(&settings.dir));
         fresh_directory(&settings.dir, OPEN)?;
         let (powered_off, receiver) = mpsc::unbounded_channel();
-        Ok((Self(Arc::new(Inner { settings, up: Mutex::default(), powered_off })), receiver))
+        Ok((Self(Arc::new(Host { settings, up: Mutex::default(), powered_off })), receiver))
     }
 
     /// How this machine was started, and when EC2 will terminate its instance, if that was announced. `None` if no such machine
@@ -160,14 +160,14 @@ impl LocalMachines {
     }
 }
 
-impl Inner {
+impl Host {
     fn up(&self) -> MutexGuard<'_, Up> {
         self.up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a machine from start to end. Each machine has its own thread, because the kernel ends the agent when the
     /// thread that started it ends.
-    fn run(&self, machine: &Machine) {
+    fn run(&self, machine: &LocalMachine) {
         let powered_off = machine.run(&self.settings);
         let left = processes::kill_all(|| processes::of_machine(&machine.dir));
         if left > 0 {
@@ -197,7 +197,7 @@ impl Machines for LocalMachines {
         let settings = &self.0.settings;
         let instance_id = start.instance_id.clone();
         let is_free = |number: &u32| up.machines.values().all(|m| m.number != *number);
-        let machine = Arc::new(Machine {
+        let machine = Arc::new(LocalMachine {
             number: (0..u32::MAX).find(is_free).unwrap_or(0),
             dir: settings.dir.join(&instance_id),
             log: settings.logs.join(format!("{instance_id}.log")),
@@ -238,8 +238,8 @@ impl Machines for LocalMachines {
     }
 }
 
-impl Machine {
-    fn orders(&self) -> MutexGuard<'_, Orders> {
+impl LocalMachine {
+    fn orders(&self) -> MutexGuard<'_, MachineOrders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -395,8 +395,8 @@ const SETPRIV: [&str; 2] = ["/usr/bin/setpriv", "/bin/setpriv"];
 
 /// The path of a `setpriv` that can set a parent death signal, if this machine has one.
 fn death_signal_wrapper() -> Option<&'static str> {
-    static FOUND: OnceLock<Option<&str>> = OnceLock::new();
-    *FOUND.get_or_init(|| {
+    static WRAPPER: OnceLock<Option<&str>> = OnceLock::new();
+    *WRAPPER.get_or_init(|| {
         let found = SETPRIV.into_iter().find(|path| {
             let tried = Command::new(path).args(["--pdeathsig", "KILL", "true"]).stdin(Stdio::null()).output();
             tried.is_ok_and(|done| done.status.success())

@@ -302,11 +302,6 @@ impl Store {
         self.each(Scan { only, ..Scan::all(Table::Events, None) }, take).await
     }
 
-    /// As [`Store::each_event`], for jobs.
-    pub async fn each_job(&self, take: impl FnMut(Job) + Send) -> Result<(), DbError> {
-        self.each(Scan::all(Table::Jobs, None), take).await
-    }
-
     async fn each<R: Readable>(&self, scan: Scan, mut take: impl FnMut(R) + Send) -> Result<(), DbError> {
         let take_all = |rows: Vec<Row>| {
             Listed::of(scan.table, &rows).rows.into_iter().for_each(&mut take);

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use ec2_stand_in::Ec2;
+use ec2_stand_in::Ec2Region;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub fn recorded(router: Router) -> Router {
 }
 
 /// Serves a stand-in whose requests are recorded.
-pub async fn serve_recorded(listener: TcpListener, ec2: Arc<Ec2>) {
+pub async fn serve_recorded(listener: TcpListener, ec2: Arc<Ec2Region>) {
     let router = recorded(ec2.router());
     tokio::select! {
         served = axum::serve(listener, router) => served.unwrap(),

@@ -241,7 +241,9 @@ async fn instances_are_terminated_one_by_one_after_a_refusal_but_not_after_a_ser
     let ended = || {
         let all = world.ec2.instances().into_iter();
         let mut ended: Vec<_> = all
-            .filter(|i| i.state != ec2_stand_in::State::Pending && i.state != ec2_stand_in::State::Running)
+            .filter(|i| {
+                i.state != ec2_stand_in::InstanceState::Pending && i.state != ec2_stand_in::InstanceState::Running
+            })
             .map(|i| i.instance_id)
             .collect();
         ended.sort_by_key(|id| ids.iter().position(|i| i == id));

@@ -5,7 +5,7 @@
 
 use crate::second_opinions::python_tool;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use guard::sigv4::{Issued, Issuer, MAX_SKEW, Scope, Signed, caller};
+use guard::sigv4::{Issued, Issuer, MAX_SKEW, RawRequest, SignScope, caller};
 use model::rng::Rng;
 use model::time::{Span, Time};
 use nodekeeper_agent::contact::imds::Imds;
@@ -16,7 +16,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 const REGION: &str = "eu-west-1";
-const SCOPE: Scope<'static> = Scope { region: REGION, service: "lambda" };
+const SCOPE: SignScope<'static> = SignScope { region: REGION, service: "lambda" };
 const KEY_ID: &str = "ASIAEXAMPLE";
 
 /// Signs each request of a JSON list with botocore, and prints the headers as a list.
@@ -81,7 +81,7 @@ fn role(now: Time) -> OneRole {
 
 fn check(request: &Received, auth: &OneRole, now: Time) -> Result<String, &'static str> {
     let Received { method, path, query, headers, body } = request;
-    caller(Signed { method, path, query, headers, body }, SCOPE, auth, now).map(|issued| issued.arn)
+    caller(RawRequest { method, path, query, headers, body }, SCOPE, auth, now).map(|issued| issued.arn)
 }
 
 /// Requests with many kinds of paths, queries, headers and bodies.
@@ -187,8 +187,13 @@ fn what_botocore_signs_is_accepted_and_with_any_change_it_is_refused() {
         assert!(check(request, &ended, now).is_err() && check(request, &other, now).is_err());
         let Received { method, path, query, headers, body } = request;
         assert!(
-            caller(Signed { method, path, query, headers, body }, Scope { region: "eu-west-2", ..SCOPE }, &auth, now)
-                .is_err()
+            caller(
+                RawRequest { method, path, query, headers, body },
+                SignScope { region: "eu-west-2", ..SCOPE },
+                &auth,
+                now
+            )
+            .is_err()
         );
     }
     assert_eq!(all.len(), 200);

@@ -257,8 +257,8 @@ async fn many_orphans_are_terminated_in_one_call_and_an_instance_that_has_a_reco
     assert_eq!(outcomes.iter().filter(|o| **o == (Outcome::Conflict, true)).count(), 1, "{outcomes:?}");
     let log = world.switch.log().split_off(before);
     assert_eq!(log.iter().filter(|call| *call == "TerminateInstances").count(), 1, "{log:?}");
-    let ended = |i: &ec2_stand_in::Instance| {
-        matches!(i.state, ec2_stand_in::State::ShuttingDown | ec2_stand_in::State::Terminated)
+    let ended = |i: &ec2_stand_in::Ec2Instance| {
+        matches!(i.state, ec2_stand_in::InstanceState::ShuttingDown | ec2_stand_in::InstanceState::Terminated)
     };
     let gone: BTreeSet<String> = world.ec2.instances().into_iter().filter(ended).map(|i| i.instance_id).collect();
     assert!(gone == orphans && !gone.contains(&theirs), "{gone:?}");

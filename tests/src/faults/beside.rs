@@ -234,7 +234,7 @@ async fn a_job_whose_row_cannot_be_read_beyond_the_index_keeps_no_node() {
     // The index of the queue does not show the command.
     let (sound, broken) = raw.spoil("jobs", &job_key(id), "work", Some(text("true"))).await;
     world.takes(60).await;
-    let up = world.ec2.instances().into_iter().filter(|i| i.state == ec2_stand_in::State::Running).count();
+    let up = world.ec2.instances().into_iter().filter(|i| i.state == ec2_stand_in::InstanceState::Running).count();
     assert_eq!(up, 0, "it keeps no node");
     assert_eq!(raw.get("jobs", &job_key(id)).await.unwrap(), broken);
     let status = world.operate(&["status"]).await;

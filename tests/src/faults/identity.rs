@@ -13,7 +13,7 @@ fn alone() -> JobSpec {
 }
 
 fn live(world: &World) -> BTreeSet<String> {
-    let live = world.ec2.instances().into_iter().filter(|i| i.state != ec2_stand_in::State::Terminated);
+    let live = world.ec2.instances().into_iter().filter(|i| i.state != ec2_stand_in::InstanceState::Terminated);
     live.map(|i| i.instance_id).collect()
 }
 

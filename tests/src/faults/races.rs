@@ -51,7 +51,7 @@ async fn runs_at_once(runs: usize) {
         let all = futures::future::join_all((0..runs).map(|_| world.poll())).await;
         assert!(all.iter().all(Option::is_some));
         world.check().await;
-        let live = world.ec2.instances().iter().filter(|i| i.state != ec2_stand_in::State::Terminated).count();
+        let live = world.ec2.instances().iter().filter(|i| i.state != ec2_stand_in::InstanceState::Terminated).count();
         assert!(live <= 5, "{live} live instances, nodes.max is 5");
         world.step().await;
         world.check().await;

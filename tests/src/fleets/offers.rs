@@ -3,7 +3,7 @@
 use crate::second_opinions::free_url;
 use crate::world::{aws, dynamo_client, dynamo_url, fresh_cluster, set_policy};
 use cloud::AwsOffers;
-use ec2_stand_in::{Ec2Settings, Faults, Gpus, InstanceType, NoMachines, Subnet};
+use ec2_stand_in::{Ec2Settings, Ec2Subnet, Faults, Gpus, InstanceType, NoMachines};
 use model::catalogue::{self, Offers, TypeFacts};
 use model::cloud::CloudError;
 use model::fixtures::at;
@@ -24,14 +24,14 @@ use store::{Dynamo, Store};
 use tokio::net::TcpListener;
 
 /// A stand-in with these settings, and a client of it.
-async fn region(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2>, AwsOffers) {
+async fn region(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2Region>, AwsOffers) {
     let (stand_in, url) = serve(settings).await;
     (stand_in, offers(&url, "eu-west-1"))
 }
 
-async fn serve(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2>, String) {
+async fn serve(settings: Ec2Settings) -> (Arc<ec2_stand_in::Ec2Region>, String) {
     let stand_in =
-        ec2_stand_in::Ec2::new(settings, Arc::new(|| Time::from_ms(1_700_000_000_000)), Arc::new(NoMachines));
+        ec2_stand_in::Ec2Region::new(settings, Arc::new(|| Time::from_ms(1_700_000_000_000)), Arc::new(NoMachines));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(crate::account::recorded::serve_recorded(listener, Arc::clone(&stand_in)));
@@ -43,7 +43,7 @@ fn offers(url: &str, region: &'static str) -> AwsOffers {
 }
 
 fn two_zones() -> Ec2Settings {
-    let subnet = |id: &str, zone: &str, addresses| Subnet { subnet_id: id.into(), zone: zone.into(), addresses };
+    let subnet = |id: &str, zone: &str, addresses| Ec2Subnet { subnet_id: id.into(), zone: zone.into(), addresses };
     Ec2Settings {
         subnets: vec![subnet("subnet-a", "z1", Some(7)), subnet("subnet-b", "z2", None)],
         ..Ec2Settings::default()

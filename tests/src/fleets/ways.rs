@@ -2,7 +2,7 @@
 
 use crate::world::all_rows::AllRows;
 use crate::world::{World, job, quick_policy};
-use ec2_stand_in::{Ec2Settings, InstanceType, Subnet};
+use ec2_stand_in::{Ec2Settings, Ec2Subnet, InstanceType};
 use model::MarketNeed;
 use model::rng::Rng;
 use model::time::Span;
@@ -30,7 +30,7 @@ async fn world(types: &[&str], pools: &[(&str, &str, u32)]) -> World {
 
 /// The same cluster, with these capacity reservations in the policy.
 async fn world_with(types: &[&str], pools: &[(&str, &str, u32)], reservations: &[&str]) -> World {
-    let subnet = |zone: &&str| Subnet { subnet_id: format!("subnet-{zone}"), zone: (*zone).into(), addresses: None };
+    let subnet = |zone: &&str| Ec2Subnet { subnet_id: format!("subnet-{zone}"), zone: (*zone).into(), addresses: None };
     let mut policy = quick_policy();
     policy["nodes"] = json!({"max": 1000});
     policy["size"] = json!([{"name": "any", "instance_types": types, "market": "spot"}]);
@@ -75,7 +75,8 @@ async fn in_subnets(subnets: &[(&str, &str)], settings: Ec2Settings) -> World {
     let mut policy = quick_policy();
     policy["nodes"] = json!({"max": 100});
     policy["launch"]["subnets"] = subnets.iter().map(|(id, _)| *id).collect();
-    let subnet = |(id, zone): &(&str, &str)| Subnet { subnet_id: (*id).into(), zone: (*zone).into(), addresses: None };
+    let subnet =
+        |(id, zone): &(&str, &str)| Ec2Subnet { subnet_id: (*id).into(), zone: (*zone).into(), addresses: None };
     let settings = Ec2Settings { subnets: subnets.iter().map(subnet).collect(), ..settings };
     let mut world = World::with(policy, settings).await;
     world.settings.key = None;
@@ -177,7 +178,7 @@ async fn a_reservation_is_used_up_before_anything_is_bought() {
     lonely_jobs(&world, 3).await;
     world.poll().await.unwrap();
     world.check().await;
-    let markets = |instances: Vec<ec2_stand_in::Instance>| {
+    let markets = |instances: Vec<ec2_stand_in::Ec2Instance>| {
         let mut markets: Vec<_> = instances.into_iter().map(|i| (i.market.as_str(), i.capacity_reservation)).collect();
         markets.sort();
         markets
@@ -319,7 +320,7 @@ async fn random_world(rng: &Rng) -> (World, String) {
     if !subnets.is_empty() {
         let subnet = |(subnet_id, zone): (String, String)| {
             let addresses = [None, Some(1), Some(4)][pick(3)];
-            Subnet { subnet_id, zone, addresses }
+            Ec2Subnet { subnet_id, zone, addresses }
         };
         region.subnets = subnets.into_iter().map(subnet).collect();
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// The nodes that are up.
 fn up(world: &World) -> usize {
-    world.ec2.instances().iter().filter(|i| i.state != ec2_stand_in::State::Terminated).count()
+    world.ec2.instances().iter().filter(|i| i.state != ec2_stand_in::InstanceState::Terminated).count()
 }
 
 /// The ids of the instances that EC2 lists. EC2 forgets instances that ended a while ago.

@@ -152,7 +152,7 @@ pub struct World {
     /// The store for the test's own reads and writes, without the switch.
     pub look: Store,
     pub cloud: Arc<dyn Cloud>,
-    pub ec2: Arc<ec2_stand_in::Ec2>,
+    pub ec2: Arc<ec2_stand_in::Ec2Region>,
     pub settings: LaunchSettings,
     pub switch: Arc<Switch>,
     pub nodes: BTreeMap<String, Node>,
@@ -215,7 +215,8 @@ impl World {
             Arc::new(move || Time::from_ms(now.load(Ordering::SeqCst)))
         };
         let hooks = Arc::new(Hooks::default());
-        let stand_in = ec2_stand_in::Ec2::new(config, clock, Arc::clone(&hooks) as Arc<dyn ec2_stand_in::Machines>);
+        let stand_in =
+            ec2_stand_in::Ec2Region::new(config, clock, Arc::clone(&hooks) as Arc<dyn ec2_stand_in::Machines>);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(crate::account::recorded::serve_recorded(listener, Arc::clone(&stand_in)));
@@ -384,7 +385,7 @@ impl World {
     }
 
     pub async fn is_quiet(&self) -> bool {
-        let live = |i: &ec2_stand_in::Instance| i.state != ec2_stand_in::State::Terminated;
+        let live = |i: &ec2_stand_in::Ec2Instance| i.state != ec2_stand_in::InstanceState::Terminated;
         self.look.jobs().await.unwrap().iter().all(|j| j.summary.state.is_ended() && j.summary.allocs.is_empty())
             && self.look.nodes().await.unwrap().iter().all(|n| n.is_cleaned())
             && !self.ec2.instances().iter().any(live)
@@ -411,9 +412,9 @@ pub fn invariant_slots_are_the_cap(nodes: &[model::NodeRecord], max: u32) {
 }
 
 /// A node id has at most one live instance, and a batch at most as many as it has nodes.
-pub fn invariant_one_live_instance_per_node(instances: &[ec2_stand_in::Instance]) {
+pub fn invariant_one_live_instance_per_node(instances: &[ec2_stand_in::Ec2Instance]) {
     let mut live: BTreeMap<&str, usize> = BTreeMap::new();
-    for instance in instances.iter().filter(|i| i.state != ec2_stand_in::State::Terminated) {
+    for instance in instances.iter().filter(|i| i.state != ec2_stand_in::InstanceState::Terminated) {
         let owner = instance.tags.get(NODE_TAG).or_else(|| instance.tags.get(BATCH_TAG));
         *live.entry(owner.map_or("", String::as_str)).or_default() += 1;
     }

@@ -7,9 +7,9 @@
 
 use crate::changes::operate::retention;
 use crate::changes::{cancel_together, cancelled_line};
-use crate::commands::filter::Filter;
+use crate::commands::filter::JobFilter;
 use crate::console::show::{self, Rows, or_blank, when};
-use crate::console::{Cluster, Context, Outcome, Usage, is_yes};
+use crate::console::{Cluster, Context, Outcome, UsageError, is_yes};
 use crate::view::find::{Finder, short};
 use clap::Args;
 use futures::stream::{self, StreamExt};
@@ -33,7 +33,7 @@ pub struct CancelArgs {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    filter: Filter,
+    filter: JobFilter,
     /// Do not ask before jobs are cancelled that are not named one by one
     #[arg(long, short = 'y')]
     yes: bool,
@@ -48,11 +48,11 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
         } else {
             "say which jobs: their ids or names, --name, --state, --since or --all"
         };
-        return Err(Usage(message.to_owned()).into());
+        return Err(UsageError(message.to_owned()).into());
     }
     if !args.filter.wants_live() {
         let message = "jobs that have ended cannot be cancelled: give --state queued, placing, placed or regrouping";
-        return Err(Usage(message.to_owned()).into());
+        return Err(UsageError(message.to_owned()).into());
     }
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;

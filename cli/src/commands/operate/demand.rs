@@ -8,8 +8,8 @@ use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::commands::amounts::{gibibytes, mebibytes, seconds};
 use crate::commands::submit::machine_options::MachineOptions;
 use crate::console::show::{self, Rows, moment, one_line, or_blank};
-use crate::console::{Cluster, Context, Outcome, Usage};
-use crate::view::{Next, next};
+use crate::console::{Cluster, Context, Outcome, UsageError};
+use crate::view::{NextRun, next};
 use clap::{ArgGroup, Args, Subcommand};
 use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
 use model::events::Subject;
@@ -23,7 +23,7 @@ pub enum DemandCommand {
     /// Say how many nodes, or shares of nodes, are wanted for a while
     Set(Box<SetArgs>),
     /// Show the demand sets, and what they have
-    Show(ShowArgs),
+    Show(ShowSetArgs),
     /// Want nothing any more
     Delete(DeleteArgs),
 }
@@ -70,7 +70,7 @@ pub struct SetArgs {
 
 /// `demand show`
 #[derive(Args, Clone, Debug)]
-pub struct ShowArgs {
+pub struct ShowSetArgs {
     /// Only this set
     name: Option<String>,
     /// Print JSON
@@ -101,7 +101,7 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> a
 
 /// A set in JSON. `has` says what it has, as the next run sees it. `is_changed` says whether a command changed it.
 fn in_json(set: &DemandSet, has: Option<&SetNote>, is_changed: Option<bool>, now: Time) -> Value {
-    show::known(json!({
+    show::without_nulls(json!({
         "name": set.name(), "count": set.count(now), "need": set.need(), "version": set.revision(),
         "until_at": set.until_at().filter(|_| set.applies(now)), "changed": is_changed,
         "ready": has.map(|note| note.ready), "coming": has.map(|note| note.coming), "lacking": has.map(SetNote::lacking),
@@ -111,7 +111,7 @@ fn in_json(set: &DemandSet, has: Option<&SetNote>, is_changed: Option<bool>, now
 
 impl SetArgs {
     /// The need of each demand. One error lists all mistakes.
-    fn need(&self) -> Result<DemandNeed, Usage> {
+    fn need(&self) -> Result<DemandNeed, UsageError> {
         let (shortest, longest) = DemandSet::LASTS;
         let mut wrong = Vec::new();
         if !DemandSet::is_name(&self.name) {
@@ -126,10 +126,10 @@ impl SetArgs {
         if self.vcpus == Some(0) {
             wrong.push("--vcpus must be at least 1".to_owned());
         }
-        let machine = self.machine.need().map_err(|e| Usage(e.to_string()))?;
+        let machine = self.machine.need().map_err(|e| UsageError(e.to_string()))?;
         wrong.extend(machine.mistakes(self.gpus));
         if !wrong.is_empty() {
-            return Err(Usage(format!("the demand was not set: {}", wrong.join("; "))));
+            return Err(UsageError(format!("the demand was not set: {}", wrong.join("; "))));
         }
         // With a size, clap allows none of the other needs.
         let vcpus = self.vcpus.unwrap_or_default();
@@ -167,7 +167,7 @@ async fn change(
     let key = ControlKey::Demand(name.to_owned());
     let (before, after) = retried(async || {
         let before: DemandSet = cluster.store.entry(&key).await?;
-        as_known(&before, version, now)?;
+        check_version(&before, version, now)?;
         let after = match becomes(&cluster, &before).await? {
             Some(after) => cluster.store.write_entry(&before, &after).await?,
             None => before.clone(),
@@ -197,7 +197,7 @@ async fn change(
 }
 
 /// Refuses the change if the set has another version than the caller knows.
-fn as_known(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<()> {
+fn check_version(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<()> {
     let is = if set.applies(now) { set.revision() } else { 0 };
     match version {
         Some(known) if known != is => anyhow::bail!(
@@ -233,14 +233,14 @@ async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, count: 
 
 async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<Outcome> {
     if !DemandSet::is_name(&args.name) {
-        return Err(Usage(format!("{:?} cannot be the name of a set", args.name)).into());
+        return Err(UsageError(format!("{:?} cannot be the name of a set", args.name)).into());
     }
     let (what, now) = (format!("deleted {BY_OPERATOR}"), context.now());
     let ended = async |_: &Cluster, before: &DemandSet| Ok(before.ended(now));
     change(context, (&args.name, args.if_version, args.json), &what, ended).await
 }
 
-async fn show(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {
+async fn show(context: &mut Context<'_>, args: &ShowSetArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let control = cluster.store.control().await?.as_of(now);
     let rows = control.entries().filter(|(key, _)| matches!(key, ControlKey::Demand(_)));
@@ -283,7 +283,7 @@ fn needs(need: &DemandNeed) -> String {
 }
 
 /// The lines about demand sets at the end of a list of jobs.
-pub(in crate::commands) fn lines(next: Option<&Next>) -> Vec<String> {
+pub(in crate::commands) fn lines(next: Option<&NextRun>) -> Vec<String> {
     let sets = next.map(|next| next.plan.explained.sets.as_slice()).unwrap_or_default();
     sets.iter().map(|set| one_line(&set.line())).collect()
 }

@@ -8,7 +8,7 @@
 use crate::changes::operate::record_event;
 use crate::commands::output::follow::last_allocs;
 use crate::console::show::{self, readable};
-use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::console::{Cluster, Context, Outcome, UsageError};
 use crate::view::find::{Finder, no_job, short_alloc};
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -19,7 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// The most characters of a command in an event.
-const MAX_TOLD_CHARS: usize = 200;
+const MAX_EVENT_CHARS: usize = 200;
 
 /// Starts bash if there is one, otherwise sh.
 pub(crate) const SHELL: [&str; 3] = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"];
@@ -67,7 +67,7 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
         writeln!(context.out, "{}", show::command(&line))?;
         return Ok(Outcome::Done);
     }
-    let told: String = show::one_line(&show::command(command)).chars().take(MAX_TOLD_CHARS).collect();
+    let told: String = show::one_line(&show::command(command)).chars().take(MAX_EVENT_CHARS).collect();
     let by = cluster.reach.user.as_deref().map(|user| format!(" {}", show::one_line(user))).unwrap_or_default();
     let reason = format!("by the operator{by}: {told}");
     for subject in [Subject::Job(seen.alloc_id.job_id), Subject::Alloc(seen.alloc_id)] {
@@ -102,8 +102,11 @@ async fn find(context: &mut Context<'_>, cluster: &Cluster, args: &InsideArgs) -
         0 => bail!("nothing of it runs now: `nodekeeper job {id}` says why"),
         _ => {
             let members: Vec<String> = allocs.iter().map(|alloc| alloc.id().member.to_string()).collect();
-            Err(Usage(format!("several members of it run: say which with --member, one of {}", members.join(", ")))
-                .into())
+            Err(UsageError(format!(
+                "several members of it run: say which with --member, one of {}",
+                members.join(", ")
+            ))
+            .into())
         }
     }
 }

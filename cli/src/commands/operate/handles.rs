@@ -7,7 +7,7 @@
 use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::commands::show::nodes::NodeArgs;
 use crate::console::show::{self, Rows, or_blank, when};
-use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::console::{Cluster, Context, Outcome, UsageError};
 use crate::view::find::{Finder, no_node, node_of, short_alloc};
 use clap::{Args, ValueEnum};
 use model::auth::hex;
@@ -38,7 +38,7 @@ pub struct KeepArgs {
 pub struct ReleaseArgs {
     /// What to release: a brake, or the limits on launches
     #[arg(value_enum)]
-    kind: Held,
+    kind: Releasable,
     /// List everything that is held, and release nothing
     #[arg(long)]
     show: bool,
@@ -49,7 +49,7 @@ pub struct ReleaseArgs {
 
 /// What can be released: the brakes, by what they hold back, and the limits on launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Held {
+enum Releasable {
     /// Expired leases, if an unusual share of the fleet expires at once
     Leases,
     /// Records of unlisted instances, if EC2 stops listing unusually many at once
@@ -62,7 +62,7 @@ enum Held {
     Launches,
 }
 
-impl Held {
+impl Releasable {
     /// The brake; `None` for the limits on launches.
     fn brake(self) -> Option<BrakeKind> {
         self.to_possible_value()?.get_name().parse().ok()
@@ -206,7 +206,7 @@ async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<boo
 /// Ends every limit on launches. The next run then tries again what EC2 refused.
 async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
     if args.shown.is_some() {
-        return Err(Usage("--shown is for brakes: leave it out".to_owned()).into());
+        return Err(UsageError("--shown is for brakes: leave it out".to_owned()).into());
     }
     let now = context.now();
     let limits = cluster.store.control().await?.as_of(now).limits(now);
@@ -232,7 +232,12 @@ async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &R
 }
 
 /// Releases what the brake holds, but not with `--show`. Returns what it holds.
-async fn release_held(cluster: &Cluster, kind: BrakeKind, args: &ReleaseArgs, now: Time) -> anyhow::Result<BrakeEntry> {
+async fn release_brake(
+    cluster: &Cluster,
+    kind: BrakeKind,
+    args: &ReleaseArgs,
+    now: Time,
+) -> anyhow::Result<BrakeEntry> {
     retried(async || {
         let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
         let found = digest(&held);
@@ -261,7 +266,7 @@ async fn release_held(cluster: &Cluster, kind: BrakeKind, args: &ReleaseArgs, no
 pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
-    let held = release_held(&cluster, kind, args, now).await?;
+    let held = release_brake(&cluster, kind, args, now).await?;
     let count = held.held().filter(|_| held.holds_back(now)).unwrap_or(0);
     let ids: Vec<(&str, &str)> = held.ids().collect();
     if !held.holds_back(now) || (count == 0 && ids.is_empty()) {

@@ -18,13 +18,13 @@ const POLL: Duration = Duration::from_millis(500);
 /// With many jobs, a read comes later: this much for each.
 const POLL_OF_EACH: Duration = Duration::from_millis(2);
 /// The wait ends after this many failed reads in a row.
-const FAILED_LOOKS: u32 = 5;
+const FAILED_READS: u32 = 5;
 /// How often the plan is asked why a job waits: at most once in this time, because a plan reads the whole cluster.
 const PLAN_EVERY: Span = Span::from_s(10);
 
 /// What is printed while jobs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::commands) enum Tells {
+pub(in crate::commands) enum Verbosity {
     /// Progress on standard error, and the end of each job on standard output.
     All,
     /// Progress on standard error.
@@ -32,20 +32,20 @@ pub(in crate::commands) enum Tells {
     Nothing,
 }
 
-pub(in crate::commands) struct Followed<'a> {
+pub(in crate::commands) struct Follower<'a> {
     cluster: &'a Cluster,
     /// The jobs as last read.
     pub(in crate::commands) jobs: Vec<Job>,
-    tells: Tells,
+    verbosity: Verbosity,
     /// The progress that was printed last.
-    said: String,
+    printed: String,
     planned_at: Option<Time>,
-    failed_looks: u32,
+    failed_reads: u32,
 }
 
-impl<'a> Followed<'a> {
-    pub(in crate::commands) const fn new(cluster: &'a Cluster, jobs: Vec<Job>, tells: Tells) -> Self {
-        Self { cluster, jobs, tells, said: String::new(), planned_at: None, failed_looks: 0 }
+impl<'a> Follower<'a> {
+    pub(in crate::commands) const fn new(cluster: &'a Cluster, jobs: Vec<Job>, verbosity: Verbosity) -> Self {
+        Self { cluster, jobs, verbosity, printed: String::new(), planned_at: None, failed_reads: 0 }
     }
 
     /// How long to wait before the next look.
@@ -69,8 +69,8 @@ impl<'a> Followed<'a> {
             Ok(seen) => seen,
             // A wait may last for hours, so one failed read does not end it.
             Err(e) => {
-                self.failed_looks += 1;
-                if self.failed_looks < FAILED_LOOKS {
+                self.failed_reads += 1;
+                if self.failed_reads < FAILED_READS {
                     return Ok(false);
                 }
                 let what = match open.as_slice() {
@@ -80,39 +80,39 @@ impl<'a> Followed<'a> {
                 return Err(anyhow::Error::new(e).context(format!("stopped waiting for {what}")));
             }
         };
-        self.failed_looks = 0;
+        self.failed_reads = 0;
         let mut seen: BTreeMap<JobId, Job> = seen.into_iter().map(|job| (job.summary.job_id, job)).collect();
         for known in self.jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
             let id = known.summary.job_id;
             let Some(job) = seen.remove(&id) else {
                 anyhow::bail!("job {id} is not stored any more: how it ended is not known")
             };
-            if job.summary.state.is_ended() && self.tells == Tells::All {
+            if job.summary.state.is_ended() && self.verbosity == Verbosity::All {
                 writeln!(context.out, "{id} {}", end_of(&job))?;
                 context.out.flush()?;
             }
             *known = job;
         }
-        if self.tells != Tells::Nothing {
-            self.tell(context).await?;
+        if self.verbosity != Verbosity::Nothing {
+            self.print_progress(context).await?;
         }
         Ok(self.jobs.iter().all(|job| job.summary.state.is_ended()))
     }
 
-    async fn tell(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
-        let says = match self.jobs.as_slice() {
+    async fn print_progress(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+        let line = match self.jobs.as_slice() {
             [job] if job.summary.state.is_ended() => return Ok(()),
             [job] => {
                 let job = job.clone();
-                let Some(says) = self.one(&job, context.now()).await else { return Ok(()) };
-                format!("job {} {says}", short(job.summary.job_id))
+                let Some(progress) = self.one(&job, context.now()).await else { return Ok(()) };
+                format!("job {} {progress}", short(job.summary.job_id))
             }
             jobs => counted(jobs),
         };
-        if says != self.said {
-            writeln!(context.err, "{}", show::one_line(&says))?;
+        if line != self.printed {
+            writeln!(context.err, "{}", show::one_line(&line))?;
             context.err.flush()?;
-            self.said = says;
+            self.printed = line;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! of the output is missing.
 //! Does not: keep output. A node keeps it for a while, S3 if the policy says so, and the table of allocs keeps the last 8 KiB.
 
-use super::follow::{Followed, Tells, end_of, last_allocs};
+use super::follow::{Follower, Verbosity, end_of, last_allocs};
 use super::output_printer::Route;
 use super::output_reader::Until;
 use super::output_stream::{OutputStream, POLL};
@@ -200,7 +200,7 @@ async fn follow(
     }
     let mut stream = OutputStream::new(cluster, member, Until::End, earlier, args.route());
     stream.lines = args.tail;
-    let mut followed = Followed::new(cluster, vec![job], Tells::Progress);
+    let mut followed = Follower::new(cluster, vec![job], Verbosity::Progress);
     loop {
         let ended = followed.poll(context).await?;
         let Some(job) = followed.jobs.first().cloned() else { return Ok(Outcome::Failed) };
@@ -222,7 +222,7 @@ fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
 
 /// An alloc with the end of its output, in JSON. `message` is the cause in words.
 fn log(alloc: &Alloc) -> Value {
-    show::known(json!({
+    show::without_nulls(json!({
         "alloc_id": alloc.id(), "client": alloc.summary.client, "exit_code": alloc.exit_code, "cause": alloc.cause,
         "message": alloc.cause.as_ref().map(ToString::to_string), "log_tail": alloc.log_tail,
         "tail_switches": (!alloc.tail_switches.is_empty()).then_some(&alloc.tail_switches), "output_s3": alloc.output_s3,

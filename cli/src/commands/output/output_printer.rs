@@ -106,22 +106,22 @@ pub(in crate::commands) struct Printer {
     /// The beginnings of characters whose rest has not come: of standard output, and of standard error.
     begun: [Vec<u8>; 2],
     /// The number of last lines to hold back, and the last lines of what has come.
-    held: Option<(usize, Text)>,
+    tail: Option<(usize, Text)>,
 }
 
 impl Printer {
     pub(in crate::commands) const fn new(route: Route) -> Self {
-        Self { route, only: None, came: 0, begun: [Vec::new(), Vec::new()], held: None }
+        Self { route, only: None, came: 0, begun: [Vec::new(), Vec::new()], tail: None }
     }
 
     /// From now on, holds back this many last lines of what comes, until `release`. `None`: prints all as it comes.
     pub(in crate::commands) fn hold(&mut self, lines: Option<usize>) {
-        self.held = lines.map(|lines| (lines, Text::default()));
+        self.tail = lines.map(|lines| (lines, Text::default()));
     }
 
     /// Prints the lines that were held back. What comes later is printed as it comes.
     pub(in crate::commands) fn release(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
-        match self.held.take() {
+        match self.tail.take() {
             Some((_, last)) => self.print(context, &last),
             None => Ok(()),
         }
@@ -129,7 +129,7 @@ impl Printer {
 
     pub(in crate::commands) fn print(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
         let (route, begin) = (self.route, self.came);
-        if let Some((lines, last)) = &mut self.held {
+        if let Some((lines, last)) = &mut self.tail {
             last.add(route, text);
             *last = last.last_lines(*lines);
             return Ok(());
@@ -156,7 +156,7 @@ impl Printer {
     /// Prints the beginning of a character that will not get its rest. Drops lines that are still held back, because some are
     /// missing.
     pub(in crate::commands) fn end(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
-        self.held = None;
+        self.tail = None;
         let [of_out, of_err] = &mut self.begun;
         for (stream, begun) in [(Stream::Out, of_out), (Stream::Err, of_err)] {
             let rest = String::from_utf8_lossy(&std::mem::take(begun)).into_owned();

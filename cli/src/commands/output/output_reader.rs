@@ -22,13 +22,13 @@ use model::{Alloc, ClientStatus, NodeRecord, NodeStateName, NodeStatus};
 /// The most pieces that are read in one look.
 const PIECES: u32 = 32;
 /// One look in this many also reads the alloc and its node.
-const LOOKS: u32 = 4;
+const MOST_READ: u32 = 4;
 /// A follow is renewed when it ends within this time.
 const RENEW_BEFORE: Span = Span::from_s(45);
 /// How long a node may take to answer after it has heard of the reader.
 const ANSWERS_WITHIN: Span = Span::from_s(20);
 /// After this look without a piece, the person is told that the node was asked.
-const SLOW_LOOK: u32 = LOOKS + 1;
+const SLOW_LOOK: u32 = MOST_READ + 1;
 
 /// Which output is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
         }
         self.looks = self.looks.wrapping_add(1);
         // There may be more pieces, or this is not one of the looks that read the alloc.
-        if pieces == 0 || self.looks % LOOKS != 1 {
+        if pieces == 0 || self.looks % MOST_READ != 1 {
             return Ok(Look::More);
         }
         let looked = self.beside(context, printer, now).await?;

@@ -36,7 +36,7 @@ pub enum PolicyCommand {
     #[command(
         after_help = "Example: nodekeeper policy show --defaults > policy.toml && nodekeeper policy check policy.toml"
     )]
-    Show(ShowArgs),
+    Show(ShowPolicyArgs),
 }
 
 /// The file of a policy.
@@ -48,7 +48,7 @@ pub struct FileArgs {
 
 /// `policy show`
 #[derive(Args, Clone, Debug)]
-pub struct ShowArgs {
+pub struct ShowPolicyArgs {
     /// Print every knob with its unit, meaning and default instead: a file that `check` and `set` accept as it is; needs
     /// no cluster
     #[arg(long)]
@@ -129,7 +129,7 @@ async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outc
     Ok(Outcome::done_if(changes.is_empty()))
 }
 
-async fn print(context: &mut Context<'_>, args: &ShowArgs) -> anyhow::Result<Outcome> {
+async fn print(context: &mut Context<'_>, args: &ShowPolicyArgs) -> anyhow::Result<Outcome> {
     if args.defaults {
         write!(context.out, "{}", reference())?;
         return Ok(Outcome::Done);

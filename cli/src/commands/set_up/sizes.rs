@@ -37,7 +37,7 @@ pub struct SizesArgs {
 
 /// An instance type that a size may be.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Row {
+struct SizeRow {
     size: String,
     instance_type: String,
     arch: String,
@@ -67,8 +67,8 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Shown {
-    sizes: Vec<Row>,
+struct SizeList {
+    sizes: Vec<SizeRow>,
     /// The quotas that the sizes count against, as far as they are known.
     quotas: Vec<QuotaUse>,
 }
@@ -95,7 +95,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
     let counted: BTreeSet<_> =
         rows.iter().flat_map(|row| markets.map(|market| quota_of(market, &row.instance_type))).collect();
     quotas.retain(|quota| counted.contains(quota.quota.as_str()));
-    let shown = Shown { sizes: rows, quotas };
+    let shown = SizeList { sizes: rows, quotas };
     if args.json {
         show::json(context.out, &shown)?;
     } else {
@@ -110,7 +110,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
 }
 
 /// The order of the lines: by size, the cheapest first, and rows without a known price last.
-fn order(row: &Row) -> impl Ord + use<'_> {
+fn order(row: &SizeRow) -> impl Ord + use<'_> {
     (row.size.as_str(), row.price_per_hour.is_none(), row.price_per_hour, row.instance_type.as_str())
 }
 
@@ -126,25 +126,25 @@ async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Ca
 }
 
 /// The rows of each size by this catalogue.
-fn rows_of(policy: &Policy, catalogue: &Catalogue) -> Vec<Row> {
+fn rows_of(policy: &Policy, catalogue: &Catalogue) -> Vec<SizeRow> {
     let known = policy.clone().with_catalogue(catalogue.clone());
-    let mut rows: Vec<Row> = known.size.iter().map(|size| row(size, catalogue)).collect();
+    let mut rows: Vec<SizeRow> = known.size.iter().map(|size| row(size, catalogue)).collect();
     for several in &policy.several {
         let is_known = |name: &str| rows.iter().any(|row| row.size == several.name && row.instance_type == name);
         let others = catalogue.types.iter().filter(|(name, _)| !is_known(name));
         let unpriced =
-            others.filter_map(|(name, offered)| several.at_price(name, offered, Usd::ZERO)).map(|size| Row {
+            others.filter_map(|(name, offered)| several.at_price(name, offered, Usd::ZERO)).map(|size| SizeRow {
                 price_per_hour: None,
                 notes: vec![format!("its {} price is not known here: it is not bought", several.market)],
                 ..row(&size, catalogue)
             });
-        let unpriced: Vec<Row> = unpriced.collect();
+        let unpriced: Vec<SizeRow> = unpriced.collect();
         rows.extend(unpriced);
     }
     rows
 }
 
-fn row(size: &Size, catalogue: &Catalogue) -> Row {
+fn row(size: &Size, catalogue: &Catalogue) -> SizeRow {
     let offered = size.offered.as_deref().or_else(|| catalogue.types.get(&size.instance_type));
     let mut notes = Vec::new();
     if size.fallback == Fallback::OnDemand && size.offered.as_ref().is_some_and(|offered| offered.on_demand.is_none()) {
@@ -156,7 +156,7 @@ fn row(size: &Size, catalogue: &Catalogue) -> Row {
         let until = known.until().map_or_else(String::new, |until| format!(", until {until}"));
         notes.push(format!("{} of {} are free in {}{until}", known.free, known.total, reserved.id));
     }
-    Row {
+    SizeRow {
         size: size.name.clone(),
         instance_type: size.instance_type.clone(),
         arch: size.kind.arch.to_string(),
@@ -179,9 +179,10 @@ fn row(size: &Size, catalogue: &Catalogue) -> Row {
 }
 
 /// Marks how these rows differ from the stored ones, and adds the stored rows that are gone.
-fn compared(mut rows: Vec<Row>, stored: &[Row]) -> Vec<Row> {
-    let same =
-        |a: &Row, b: &Row| (&a.size, &a.instance_type, &a.reservation) == (&b.size, &b.instance_type, &b.reservation);
+fn compared(mut rows: Vec<SizeRow>, stored: &[SizeRow]) -> Vec<SizeRow> {
+    let same = |a: &SizeRow, b: &SizeRow| {
+        (&a.size, &a.instance_type, &a.reservation) == (&b.size, &b.instance_type, &b.reservation)
+    };
     for row in &mut rows {
         match stored.iter().find(|old| same(old, row)) {
             None => row.differs = Some("new"),
@@ -192,13 +193,13 @@ fn compared(mut rows: Vec<Row>, stored: &[Row]) -> Vec<Row> {
             Some(_) => {}
         }
     }
-    let gone: Vec<Row> = stored.iter().filter(|old| !rows.iter().any(|row| same(row, old))).cloned().collect();
-    rows.extend(gone.into_iter().map(|row| Row { differs: Some("gone"), ..row }));
+    let gone: Vec<SizeRow> = stored.iter().filter(|old| !rows.iter().any(|row| same(row, old))).cloned().collect();
+    rows.extend(gone.into_iter().map(|row| SizeRow { differs: Some("gone"), ..row }));
     rows
 }
 
 /// Adds a note to each size of one type that differs from EC2. Returns whether EC2 answered and has all these types.
-fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) -> bool {
+fn compare_typed(rows: &mut [SizeRow], policy: &Policy, catalogue: &Catalogue) -> bool {
     if catalogue.part(Part::Types).error.is_some() {
         return false;
     }
@@ -222,10 +223,10 @@ fn compare_typed(rows: &mut [Row], policy: &Policy, catalogue: &Catalogue) -> bo
     has_all
 }
 
-fn print(context: &mut Context<'_>, shown: &Shown) -> anyhow::Result<()> {
+fn print(context: &mut Context<'_>, shown: &SizeList) -> anyhow::Result<()> {
     let heads =
         ["", "SIZE", "TYPE", "ARCH", "VCPUS", "MEMORY", "GPUS", "MARKET", "PRICE/H", "ON DEMAND", "ZONES", "NOTES"];
-    let cells = |row: &Row| {
+    let cells = |row: &SizeRow| {
         let mark = match row.differs {
             Some("new") => "+",
             Some("changed") => "~",

@@ -12,7 +12,7 @@
 use crate::changes::change_intent;
 use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
 use crate::console::show::{self, several};
-use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::console::{Cluster, Context, Outcome, UsageError};
 use crate::view::status::{counts, none_or};
 use anyhow::Context as _;
 use clap::Args;
@@ -29,9 +29,9 @@ use store::transactions::cancel_job;
 use store::{DbError, Listed};
 
 /// The time between two looks.
-const LOOK: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(5);
 /// How many looks in a row may fail.
-const FAILED_LOOKS: u32 = 6;
+const FAILED_READS: u32 = 6;
 
 #[derive(Args, Clone, Debug)]
 pub struct TeardownArgs {
@@ -57,9 +57,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyho
     let cluster = context.cluster().await?;
     if args.confirm != *cluster.dynamo.cluster() {
         let message = format!("the cluster is {}, not {}: nothing was done", cluster.dynamo.cluster(), args.confirm);
-        return Err(Usage(message).into());
+        return Err(UsageError(message).into());
     }
-    wait(context, &cluster, args, async || tokio::time::sleep(LOOK).await).await
+    wait(context, &cluster, args, async || tokio::time::sleep(PERIOD).await).await
 }
 
 /// Stores a policy that allows no node, unless the stored one does so. Returns its new version. Changes only these two knobs,
@@ -147,7 +147,7 @@ pub(in crate::commands) async fn wait(
                 }
             }
             // A teardown may last for an hour, so one failed look does not end it.
-            Err(e) if failed + 1 < FAILED_LOOKS => {
+            Err(e) if failed + 1 < FAILED_READS => {
                 (failed, empty_since) = (failed + 1, None);
                 writeln!(context.err, "nodekeeper: {}: looking again", show::error(&e))?;
             }

@@ -5,8 +5,8 @@
 //! Guarantees: shows everything stored about the subject, up to `--limit`.
 
 use crate::console::show::{self, Rows, moment};
-use crate::console::{Cluster, Context, Usage};
-use crate::view::find::{Finder, NotFound};
+use crate::console::{Cluster, Context, UsageError};
+use crate::view::find::{Finder, NoSuch};
 use crate::view::story::{self, Happening};
 use clap::Args;
 use model::events::{Event, FOR_COSTS, Subject};
@@ -31,7 +31,7 @@ pub struct HistoryArgs {
 }
 
 /// Parses a subject: `7` and `slot#7` are the same.
-pub(in crate::commands) fn subject(text: &str) -> Result<Subject, Usage> {
+pub(in crate::commands) fn subject(text: &str) -> Result<Subject, UsageError> {
     let (kind, name) = text.split_once('#').map_or((None, text), |(kind, name)| (Some(kind), name));
     let slot = name.parse().ok().or_else(|| Some(name.parse::<NodeId>().ok()?.slot()));
     let by_kind = [
@@ -46,7 +46,7 @@ pub(in crate::commands) fn subject(text: &str) -> Result<Subject, Usage> {
         let given: String = show::one_line(text).chars().take(80).collect();
         let functions: Vec<&str> = FUNCTIONS.iter().map(|f| f.name).collect();
         let functions = functions.join(", ");
-        Usage(format!(
+        UsageError(format!(
             "{given} is not a subject: give a slot, the id of a node, job or alloc or a part of it, the name of a job, cluster, or one of {functions}"
         ))
     })
@@ -92,16 +92,16 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
 }
 
 /// The job, alloc or node of a name or of a part of an id.
-async fn find(cluster: &Cluster, text: &str, unknown: Usage) -> anyhow::Result<Subject> {
+async fn find(cluster: &Cluster, text: &str, unknown: UsageError) -> anyhow::Result<Subject> {
     let mut finder = Finder::new(cluster);
     match finder.work_of_one(text).await {
         Ok((id, alloc)) => return Ok(alloc.map_or(Subject::Job(id), Subject::Alloc)),
-        Err(e) if e.is::<NotFound>() => {}
+        Err(e) if e.is::<NoSuch>() => {}
         Err(e) => return Err(e),
     }
     match finder.slot(text).await {
         Ok(slot) => Ok(Subject::Slot(slot)),
-        Err(e) if e.is::<NotFound>() => Err(unknown.into()),
+        Err(e) if e.is::<NoSuch>() => Err(unknown.into()),
         Err(e) => Err(e),
     }
 }

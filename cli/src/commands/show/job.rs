@@ -4,7 +4,7 @@
 //! Does not: change anything.
 
 use super::jobs::needs;
-use crate::console::show::{self, Rows, Screen, moment, or_blank, when, when_known};
+use crate::console::show::{self, Rows, Screen, moment, or_blank, when, when_some};
 use crate::console::{Cluster, Context};
 use crate::view::find::{Finder, no_job, short_alloc};
 use crate::view::retry_rules;
@@ -39,7 +39,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
             "waits_because": waits,
         });
         let mut whole = show::flat(&job)?;
-        if let (Value::Object(whole), Value::Object(more)) = (&mut whole, show::known(more)) {
+        if let (Value::Object(whole), Value::Object(more)) = (&mut whole, show::without_nulls(more)) {
             whole.extend(more);
         }
         return show::json(context.out, &whole);
@@ -154,7 +154,7 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
             seen.desired.to_string(),
             seen.client.to_string(),
             when(seen.placed_at, now),
-            when_known(alloc.finished_at, now),
+            when_some(alloc.finished_at, now),
             or_blank(alloc.exit_code),
             or_blank(alloc.cause.as_ref()),
         ]
@@ -165,7 +165,7 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
 
 fn usage_rows(allocs: &[Alloc]) -> Rows {
     let cells = |alloc: &Alloc| {
-        let used = Used { usage: alloc.usage?, asked: alloc.summary.needs.capacity() };
+        let used = Used { usage: alloc.usage?, needs: alloc.summary.needs.capacity() };
         Some([short_alloc(alloc.id())].into_iter().chain(used.cells()))
     };
     Rows::of(&["ALLOC"].into_iter().chain(usage::HEADS).collect::<Vec<_>>(), allocs.iter().filter_map(cells))

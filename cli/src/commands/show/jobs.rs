@@ -7,16 +7,16 @@
 //! Does not: change anything.
 
 use crate::commands::amounts;
-use crate::commands::filter::Filter;
+use crate::commands::filter::JobFilter;
 use crate::commands::operate::demand;
-use crate::commands::watch::{self, Page};
-use crate::console::show::{self, Rows, or_blank, when, when_known};
+use crate::commands::watch::{self, Screenful};
+use crate::console::show::{self, Rows, or_blank, when, when_some};
 use crate::console::{Cluster, Context, Outcome};
 use crate::view::JobRow;
 use crate::view::find::short;
-use crate::view::next::{self, Next};
-use crate::view::present::Present;
-use crate::view::stored::{self, Among, Bounds, LOOKS};
+use crate::view::next::{self, NextRun};
+use crate::view::present::Snapshot;
+use crate::view::stored::{self, Among, Bounds, MOST_READ};
 use crate::view::usage::{self, Used};
 use clap::Args;
 use model::ids::JobId;
@@ -33,7 +33,7 @@ pub struct JobsArgs {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    filter: Filter,
+    filter: JobFilter,
     /// Show what jobs used beside what they asked for, such as CPU time and memory. Ended jobs are shown, too
     #[arg(long, conflicts_with = "queue")]
     usage: bool,
@@ -58,20 +58,20 @@ pub(crate) async fn list(
     pause: impl AsyncFn() -> bool,
 ) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
-    let write = async |now: Time, page: &mut Page| write_page(&cluster, args, now, page).await;
+    let write = async |now: Time, page: &mut Screenful| write_page(&cluster, args, now, page).await;
     if args.watch { watch::repeat(context, write, pause).await } else { watch::once(context, write).await }
 }
 
-struct Listed {
+struct ListedJob {
     summary: JobSummary,
     row: JobRow,
 }
 
 /// The jobs of a list, in order.
-struct Found {
-    jobs: Vec<Listed>,
+struct JobList {
+    jobs: Vec<ListedJob>,
     cut: Cut,
-    next: Result<Next, ObserveError>,
+    next: Result<NextRun, ObserveError>,
 }
 
 /// Whether a list lacks something.
@@ -84,14 +84,14 @@ enum Cut {
     NotLooked,
 }
 
-async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<Found> {
+async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Screenful) -> anyhow::Result<JobList> {
     let most = match (args.queue, args.filter.is_empty()) {
         (true, true) => args.limit,
-        (true, false) => LOOKS,
+        (true, false) => MOST_READ,
         // The queue is not listed. Only the plan is needed.
         (false, _) => 1,
     };
-    let mut present = Present::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
+    let mut present = Snapshot::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
     let waiting = std::mem::take(&mut present.jobs);
     let (mut jobs, cut) = if args.queue {
         show::unreadable(&mut page.err, &present.bad_jobs)?;
@@ -100,7 +100,7 @@ async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
             (true, true) => Cut::More,
             (true, false) => Cut::NotLooked,
         };
-        (waiting.into_iter().map(Listed::of_summary).collect(), cut)
+        (waiting.into_iter().map(ListedJob::of_summary).collect(), cut)
     } else {
         newest(cluster, args, now, page).await?
     };
@@ -111,23 +111,28 @@ async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) ->
     }
     let places = present.places();
     for job in jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
-        job.row.seen_in(&job.summary, &present, &places);
+        job.row.add_snapshot(&job.summary, &present, &places);
     }
-    Ok(Found { jobs, cut, next: present.next })
+    Ok(JobList { jobs, cut, next: present.next })
 }
 
 /// The newest jobs, and whether the list lacks some.
-async fn newest(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<(Vec<Listed>, Cut)> {
+async fn newest(
+    cluster: &Cluster,
+    args: &JobsArgs,
+    now: Time,
+    page: &mut Screenful,
+) -> anyhow::Result<(Vec<ListedJob>, Cut)> {
     let (store, filter, limit) = (&cluster.store, &args.filter, args.limit);
     let (among, since, has_ended) = (filter.among(), filter.since(now), args.all || args.usage);
     let (mut jobs, mut cut) = (Vec::new(), Cut::Not);
     if has_ended || !matches!(among, Among::Stored) {
-        let bounds = Bounds { wanted: limit, looks: if args.all { usize::MAX } else { LOOKS } };
+        let bounds = Bounds { wanted: limit, most: if args.all { usize::MAX } else { MOST_READ } };
         let is_wanted = |job: &JobSummary| has_ended || filter.wants_ended() || !job.state.is_ended();
         let takes = |job: &JobSummary| is_wanted(job) && filter.takes(job, now);
         let read = stored::newest(store, &among, since, bounds, takes).await?;
         show::unreadable(&mut page.err, &read.unreadable)?;
-        if read.looked > LOOKS {
+        if read.looked > MOST_READ {
             writeln!(page.err, "{} stored jobs were looked at", read.looked)?;
         }
         let cut = match (read.jobs.len() > limit, read.more) {
@@ -135,7 +140,7 @@ async fn newest(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) 
             (false, true) => Cut::NotLooked,
             (false, false) => Cut::Not,
         };
-        return Ok((read.jobs.iter().map(Listed::of).collect(), cut));
+        return Ok((read.jobs.iter().map(ListedJob::of).collect(), cut));
     }
     if filter.wants_live() {
         let (waiting, placed) = (store.waiting_newest(limit.saturating_add(1)).await?, store.placed().await?);
@@ -144,7 +149,7 @@ async fn newest(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) 
         if waiting.end.is_some() {
             cut = Cut::More;
         }
-        jobs.extend(placed_last(waiting.jobs, placed.rows).into_iter().map(Listed::of_summary));
+        jobs.extend(placed_last(waiting.jobs, placed.rows).into_iter().map(ListedJob::of_summary));
     }
     if filter.wants_ended() {
         let (ended, is_cut) = ended(store, filter, limit, now).await?;
@@ -157,23 +162,23 @@ async fn newest(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) 
 }
 
 /// The jobs that ended last as the filter says, and whether some were not looked at.
-async fn ended(store: &Store, filter: &Filter, limit: usize, now: Time) -> Result<(Vec<Listed>, bool), DbError> {
+async fn ended(store: &Store, filter: &JobFilter, limit: usize, now: Time) -> Result<(Vec<ListedJob>, bool), DbError> {
     let mut most = limit.saturating_add(1);
     loop {
         let ended = store.ended(&filter.ends(), filter.since(now), most).await?;
         let (looked, all) = (ended.len(), ended.into_iter().filter(|ended| filter.takes(&ended.job, now)));
         let ids: Vec<JobId> = all.map(|ended| ended.job.job_id).take(limit.saturating_add(1)).collect();
         // The order of ends is not that of submissions, and rejected jobs may be rare among those that failed: so look at more.
-        if ids.len() <= limit && looked >= most && most < LOOKS {
-            most = LOOKS;
+        if ids.len() <= limit && looked >= most && most < MOST_READ {
+            most = MOST_READ;
             continue;
         }
         let read = store.jobs_of(ids).await?;
-        return Ok((read.rows.iter().map(Listed::of).collect(), looked >= most));
+        return Ok((read.rows.iter().map(ListedJob::of).collect(), looked >= most));
     }
 }
 
-impl Listed {
+impl ListedJob {
     fn of(job: &Job) -> Self {
         Self { row: JobRow::of(job), summary: job.summary.clone() }
     }
@@ -183,8 +188,8 @@ impl Listed {
     }
 }
 
-async fn write_page(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
-    let Found { mut jobs, cut, next } = find(cluster, args, now, page).await?;
+async fn write_page(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Screenful) -> anyhow::Result<()> {
+    let JobList { mut jobs, cut, next } = find(cluster, args, now, page).await?;
     // With `--queue` and no filter, `find` has limited the waiting jobs, and running jobs come after them.
     let is_limited = args.queue && args.filter.is_empty();
     let cut = if jobs.len() > args.limit && !is_limited { Cut::More } else { cut };
@@ -216,28 +221,28 @@ async fn write_page(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Pa
         (Cut::Not, _) => return Ok(()),
         (Cut::More, true) => format!("more jobs wait behind the first {limit} of the queue: --limit N shows N of them"),
         (Cut::More, false) => format!("the newest {limit} are shown, and there are more: --limit N shows N of them"),
-        (Cut::NotLooked, true) => format!("only the first {LOOKS} waiting jobs were looked at"),
+        (Cut::NotLooked, true) => format!("only the first {MOST_READ} waiting jobs were looked at"),
         (Cut::NotLooked, false) => {
-            format!("there may be more: only the newest {LOOKS} were looked at; --all looks at every stored job")
+            format!("there may be more: only the newest {MOST_READ} were looked at; --all looks at every stored job")
         }
     };
     Ok(writeln!(page.err, "{note}")?)
 }
 
-fn table(jobs: &[Listed], now: Time) -> Rows {
+fn table(jobs: &[ListedJob], now: Time) -> Rows {
     let has_ended = jobs.iter().any(|job| job.summary.state.is_ended());
     let ended = has_ended.then_some("ENDED");
     let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"].into_iter();
-    let cells = |Listed { summary, row }: &Listed| {
-        let ended = has_ended.then(|| when_known(row.finished_at, now));
+    let cells = |ListedJob { summary, row }: &ListedJob| {
+        let ended = has_ended.then(|| when_some(row.finished_at, now));
         cells(summary, now).into_iter().chain(ended).chain([or_blank(row.why())])
     };
     Rows::of(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>(), jobs.iter().map(cells))
 }
 
-fn usage_table(jobs: &[Listed]) -> Rows {
-    let cells = |Listed { summary, row }: &Listed| {
-        let used = row.usage.map(|usage| Used { usage, asked: row.capacity }.cells()).unwrap_or_default();
+fn usage_table(jobs: &[ListedJob]) -> Rows {
+    let cells = |ListedJob { summary, row }: &ListedJob| {
+        let used = row.usage.map(|usage| Used { usage, needs: row.capacity }.cells()).unwrap_or_default();
         let job = [short(row.job_id), or_blank(row.name.as_ref()), summary.state.to_string()];
         job.into_iter().chain(used)
     };

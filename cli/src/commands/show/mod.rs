@@ -1,6 +1,5 @@
 //! Commands that show what is, what was, and what would be.
 
-pub(crate) mod advise;
 pub(crate) mod cost;
 pub(crate) mod history;
 pub(crate) mod job;

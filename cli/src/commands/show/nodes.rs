@@ -5,13 +5,13 @@
 
 use crate::changes::change_intent;
 use crate::commands::amounts::{Moment, moment as moment_of};
-use crate::commands::watch::{self, Page};
-use crate::console::show::{self, Rows, moment, or_blank, when, when_known};
-use crate::console::{Cluster, Context, Outcome, Usage};
+use crate::commands::watch::{self, Screenful};
+use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
+use crate::console::{Cluster, Context, Outcome, UsageError};
 use crate::view::NodeRow;
 use crate::view::find::{Finder, no_node, short_alloc};
-use crate::view::next::{self, Next};
-use crate::view::present::{COUNTED, Present};
+use crate::view::next::{self, NextRun};
+use crate::view::present::{COUNTED, Snapshot};
 use clap::Args;
 use model::ids::JobId;
 use model::time::Time;
@@ -69,13 +69,13 @@ pub(crate) async fn list(
     pause: impl AsyncFn() -> bool,
 ) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
-    let write = async |now: Time, page: &mut Page| write_page(&cluster, args, now, page).await;
+    let write = async |now: Time, page: &mut Screenful| write_page(&cluster, args, now, page).await;
     if args.watch { watch::repeat(context, write, pause).await } else { watch::once(context, write).await }
 }
 
-async fn write_page(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Page) -> anyhow::Result<()> {
-    let Page { out, err, colours } = page;
-    let present = Present::read(&cluster.store, cluster.cloud.as_ref(), COUNTED, now).await?;
+async fn write_page(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Screenful) -> anyhow::Result<()> {
+    let Screenful { out, err, colours } = page;
+    let present = Snapshot::read(&cluster.store, cluster.cloud.as_ref(), COUNTED, now).await?;
     show::unreadable(err, &present.bad_nodes)?;
     let names: BTreeMap<JobId, &str> =
         present.jobs.iter().filter_map(|job| Some((job.job_id, job.name.as_deref()?))).collect();
@@ -93,8 +93,9 @@ async fn write_page(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut P
     }
     let heads =
         ["SLOT", "STATE", "STATUS", "SIZE", "TYPE", "MARKET", "INSTANCE", "INTENT", "ALLOCS", "HEARD FROM"].into_iter();
-    let cells =
-        |record: &NodeRecord| cells(record, now).into_iter().chain([said(next.as_ref(), record).unwrap_or_default()]);
+    let cells = |record: &NodeRecord| {
+        cells(record, now).into_iter().chain([next_step(next.as_ref(), record).unwrap_or_default()])
+    };
     let rows = Rows::of(&heads.chain(["REASON", "NEXT"]).collect::<Vec<_>>(), records.iter().map(cells));
     rows.colours(*colours).print(out)?;
     if !args.all && free > 0 {
@@ -106,13 +107,13 @@ async fn write_page(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut P
 }
 
 #[derive(Serialize)]
-struct Whole<'a> {
+struct NodeWithRecord<'a> {
     #[serde(flatten)]
     row: NodeRow,
     record: &'a NodeRecord,
 }
 
-fn said(next: Option<&Next>, record: &NodeRecord) -> Option<String> {
+fn next_step(next: Option<&NextRun>, record: &NodeRecord) -> Option<String> {
     next?.of_slot(record.slot).map(str::to_owned)
 }
 
@@ -129,7 +130,7 @@ fn cells(record: &NodeRecord, now: Time) -> [String; 11] {
         or_blank(life.map(|l| l.intent).filter(|i| *i != Intent::Run)),
         or_blank(life.map(|l| l.allocs.len())),
         // The node may send a heartbeat after this command has read its clock.
-        when_known(record.contact().map(|c| c.last_ping_at.min(now)), now),
+        when_some(record.contact().map(|c| c.last_ping_at.min(now)), now),
         record.why(),
     ]
 }
@@ -142,10 +143,10 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     let next = if up { next::for_list(cluster.next(now).await, context.err)? } else { None };
     if args.json {
         let row = NodeRow::of(&record, next.as_ref(), &BTreeMap::new());
-        return show::json(context.out, &Whole { row, record: &record });
+        return show::json(context.out, &NodeWithRecord { row, record: &record });
     }
     let mut fields = fields(&record, now);
-    fields.field("next", said(next.as_ref(), &record));
+    fields.field("next", next_step(next.as_ref(), &record));
     fields.colours(context.colours).print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {
@@ -211,7 +212,7 @@ pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow
         let over = moment(over, now);
         let message =
             format!("--by {over}: that time is over: leave --by out, or say --by 0s to stop what runs there now");
-        return Err(Usage(message).into());
+        return Err(UsageError(message).into());
     }
     intend(context, &args.slots, Intent::Drain, by).await
 }

@@ -3,10 +3,10 @@
 //! Guarantees: the exit code says whether all is well, unless `--watch` repeats it.
 //! Does not: judge (`view::status` does), or repair anything. The functions do.
 
-use crate::commands::watch::{self, Page};
+use crate::commands::watch::{self, Screenful};
 use crate::console::show::{self, Rows};
 use crate::console::{Cluster, Context, Outcome};
-use crate::view::present::{COUNTED, Present};
+use crate::view::present::{COUNTED, Snapshot};
 use crate::view::status::{Level, Status, none_or};
 use clap::Args;
 use model::time::Time;
@@ -30,7 +30,8 @@ pub(crate) async fn run(
 ) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     if args.watch {
-        let look = async |now: Time, page: &mut Page| print(&read(&cluster, now).await?, &mut page.out, page.colours);
+        let look =
+            async |now: Time, page: &mut Screenful| print(&read(&cluster, now).await?, &mut page.out, page.colours);
         return watch::repeat(context, look, pause).await;
     }
     let status = read(&cluster, context.now()).await?;
@@ -43,7 +44,7 @@ pub(crate) async fn run(
 }
 
 async fn read(cluster: &Cluster, now: Time) -> anyhow::Result<Status> {
-    let present = Present::read(&cluster.store, cluster.cloud.as_ref(), COUNTED, now).await?;
+    let present = Snapshot::read(&cluster.store, cluster.cloud.as_ref(), COUNTED, now).await?;
     Ok(Status::of(&cluster.store, &present).await?)
 }
 
@@ -65,6 +66,6 @@ fn print(status: &Status, out: &mut dyn Write, has_colours: bool) -> anyhow::Res
         let price = show::dollars(status.price_per_hour);
         writeln!(out, "cost: {price} an hour by the policy's list prices; `nodekeeper cost` says for what")?;
     }
-    writeln!(out, "{}", status.verdict())?;
+    writeln!(out, "{}", status.summary())?;
     Ok(())
 }

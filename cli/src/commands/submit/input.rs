@@ -4,7 +4,7 @@
 //! Does not: pass on data that comes after the submission, or wait for an input that nobody asked for: in cron and CI, standard
 //! input may be a pipe that never ends.
 
-use crate::console::{Context, Usage, bounded};
+use crate::console::{Context, UsageError, bounded};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::{INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES};
@@ -50,7 +50,7 @@ pub(in crate::commands) fn refuse_unread() -> anyhow::Result<()> {
     if has_data(file)? {
         let why = "standard input has data, and the job would not get it: give --stdin to pass it on, or < /dev/null to \
                    leave it";
-        return Err(Usage(why.to_owned()).into());
+        return Err(UsageError(why.to_owned()).into());
     }
     Ok(())
 }

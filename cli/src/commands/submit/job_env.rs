@@ -4,7 +4,7 @@
 //! names the line. `--env` overrides a file.
 //! Does not: understand quotes or escapes in a file: a value is the rest of its line, as with docker.
 
-use crate::console::{Usage, bounded, show};
+use crate::console::{UsageError, bounded, show};
 use model::{Environment, VARIABLE_FORM, is_variable};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,31 +40,31 @@ pub(in crate::commands) fn environment(given: &[Variable], files: &[PathBuf]) ->
 }
 
 /// Refuses a name that is given twice in one place. Which of its values is meant cannot be known.
-pub(in crate::commands) fn once<'a>(place: &str, names: impl Iterator<Item = &'a String>) -> Result<(), Usage> {
+pub(in crate::commands) fn once<'a>(place: &str, names: impl Iterator<Item = &'a String>) -> Result<(), UsageError> {
     let mut seen = BTreeSet::new();
     for name in names {
         if !seen.insert(name) {
-            return Err(Usage(format!("{place} gives {} twice: give it once", show::brief(name))));
+            return Err(UsageError(format!("{place} gives {} twice: give it once", show::brief(name))));
         }
     }
     Ok(())
 }
 
-fn variables(text: &str, file: &Path) -> Result<Vec<Variable>, Usage> {
+fn variables(text: &str, file: &Path) -> Result<Vec<Variable>, UsageError> {
     let lines = text.lines().enumerate().map(|(n, line)| (n + 1, line.trim_start()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let read = |(n, line): (usize, &str)| {
         variable(line.strip_prefix("export ").unwrap_or(line).trim_start())
-            .map_err(|e| Usage(format!("{}:{n}: {e}", file.display())))
+            .map_err(|e| UsageError(format!("{}:{n}: {e}", file.display())))
     };
     lines.map(read).collect()
 }
 
 /// The value of a variable in the submitter's environment.
 #[allow(clippy::disallowed_methods, reason = "the person names the variable whose value the job gets")]
-fn here(name: &str) -> Result<String, Usage> {
+fn here(name: &str) -> Result<String, UsageError> {
     std::env::var(name)
-        .map_err(|e| Usage(format!("--env {name}: the variable has no value here ({e}): give {name}=VALUE")))
+        .map_err(|e| UsageError(format!("--env {name}: the variable has no value here ({e}): give {name}=VALUE")))
 }
 
 #[cfg(test)]

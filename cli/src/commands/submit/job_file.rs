@@ -14,7 +14,7 @@ use super::job_line::{self, NamedAfter};
 use super::{followed, input};
 use crate::changes::operate::{accepting, retention};
 use crate::commands::submit::{self, SubmitArgs};
-use crate::console::{Cluster, Context, Outcome, Usage, bounded, show};
+use crate::console::{Cluster, Context, Outcome, UsageError, bounded, show};
 use crate::view::find::Finder;
 use anyhow::Context as _;
 use model::array::Array;
@@ -34,9 +34,9 @@ use store::transactions::Retention;
 
 const MAX_JOBS: usize = 100_000;
 /// How many mistakes an error lists.
-const TOLD: usize = 10;
+const MOST_MISTAKES: usize = 10;
 
-struct Line {
+struct FileLine {
     number: usize,
     spec: JobSpec,
     after: NamedAfter,
@@ -62,14 +62,14 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     accepting(&cluster, lines.iter().map(|line| &line.spec)).await?;
     let keep = retention(&cluster).await?;
     let subject = format!("submission#{name}");
-    let file = File { args, cluster: &cluster, lines: &lines, shown: &shown, token, subject, keep, now };
+    let file = JobFile { args, cluster: &cluster, lines: &lines, shown: &shown, token, subject, keep, now };
     let submission = file.begin_or_go_on(context).await?;
     let array = file.array(submission.begun_at);
     let jobs: Vec<Job> = (0_u32..)
         .zip(specs(&lines, &submission.outside, array))
         .map(|(n, spec)| Job::submit(array.job(n), spec, now))
         .collect::<Result<_, _>>()
-        .map_err(|e| Usage(e.to_string()))?;
+        .map_err(|e| UsageError(e.to_string()))?;
     let before = show::when(submission.begun_at, now);
     if submission.is_complete {
         writeln!(
@@ -115,19 +115,19 @@ fn digest(bytes: &[u8], defaults: &JobSpec, args: &SubmitArgs) -> anyhow::Result
     Ok((u64::from_be_bytes(first), hex(digest.get(..16).unwrap_or_default())))
 }
 
-fn refuse(shown: &str, mistakes: Vec<(usize, String)>) -> Result<(), Usage> {
+fn refuse(shown: &str, mistakes: Vec<(usize, String)>) -> Result<(), UsageError> {
     if mistakes.is_empty() {
         return Ok(());
     }
     let told: Vec<String> =
-        mistakes.iter().take(TOLD).map(|(line, what)| format!("line {line}: {}", show::brief(what))).collect();
-    let more = mistakes.len().saturating_sub(TOLD);
+        mistakes.iter().take(MOST_MISTAKES).map(|(line, what)| format!("line {line}: {}", show::brief(what))).collect();
+    let more = mistakes.len().saturating_sub(MOST_MISTAKES);
     let more = if more > 0 { format!("; and {more} more lines") } else { String::new() };
-    Err(Usage(format!("nothing of {shown} was submitted: {}{more}", told.join("; "))))
+    Err(UsageError(format!("nothing of {shown} was submitted: {}{more}", told.join("; "))))
 }
 
 /// The jobs of a file. Empty lines and lines that begin with `#` are left out.
-fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<Vec<Line>> {
+fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<Vec<FileLine>> {
     let Value::Object(defaults) = serde_json::to_value(defaults)? else { anyhow::bail!("a job is not an object") };
     let (mut lines, mut mistakes) = (Vec::new(), Vec::new());
     for (line, number) in bounded::text(bytes, shown)?.lines().zip(1..) {
@@ -135,18 +135,18 @@ fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<V
             continue;
         }
         match job_line::read(line, &defaults) {
-            Ok((spec, after)) => lines.push(Line { number, spec, after }),
+            Ok((spec, after)) => lines.push(FileLine { number, spec, after }),
             Err(what) => mistakes.push((number, what)),
         }
     }
     refuse(shown, mistakes)?;
     match lines.len() {
-        0 => {
-            Err(Usage(format!("{shown} has no job: give one JSON object a line, such as {{\"command\": [\"true\"]}}"))
-                .into())
-        }
+        0 => Err(UsageError(format!(
+            "{shown} has no job: give one JSON object a line, such as {{\"command\": [\"true\"]}}"
+        ))
+        .into()),
         n if n > MAX_JOBS => {
-            Err(Usage(format!("{shown} has {n} jobs, at most {MAX_JOBS} are allowed: split it")).into())
+            Err(UsageError(format!("{shown} has {n} jobs, at most {MAX_JOBS} are allowed: split it")).into())
         }
         _ => Ok(lines),
     }
@@ -157,7 +157,7 @@ fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<V
 async fn others(
     cluster: &Cluster,
     finder: &mut Finder<'_>,
-    lines: &[Line],
+    lines: &[FileLine],
     shown: &str,
 ) -> anyhow::Result<BTreeMap<String, Vec<JobId>>> {
     let (mut earlier, mut others, mut mistakes) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
@@ -182,7 +182,7 @@ async fn others(
 }
 
 /// The jobs of the lines. A line follows only earlier lines with the given name, so lines make no circle.
-fn specs(lines: &[Line], outside: &Outside, array: Array) -> Vec<JobSpec> {
+fn specs(lines: &[FileLine], outside: &Outside, array: Array) -> Vec<JobSpec> {
     let mut earlier: BTreeMap<&str, Vec<JobId>> = BTreeMap::new();
     let mut specs = Vec::with_capacity(lines.len());
     for (n, line) in (0_u32..).zip(lines) {
@@ -221,10 +221,10 @@ struct Outside {
 /// The id of the event that remembers a file. It is fixed: of two programs that begin at once, only one can write the event.
 const REMEMBERED: Ulid = Ulid::nil();
 
-struct File<'a> {
+struct JobFile<'a> {
     args: &'a SubmitArgs,
     cluster: &'a Cluster,
-    lines: &'a [Line],
+    lines: &'a [FileLine],
     /// The name of the file, for people.
     shown: &'a str,
     /// The part of the ids of its jobs that follows from its content.
@@ -235,7 +235,7 @@ struct File<'a> {
     now: Time,
 }
 
-impl File<'_> {
+impl JobFile<'_> {
     fn array(&self, begun_at: Time) -> Array {
         Array::new(begun_at, self.token)
     }
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
     use model::Needs;
 
-    fn of(text: &str) -> anyhow::Result<Vec<Line>> {
+    fn of(text: &str) -> anyhow::Result<Vec<FileLine>> {
         let defaults = JobSpec {
             env: [("A".into(), "1".into())].into(),
             needs: Needs { vcpus: 2, ..Needs::default() },

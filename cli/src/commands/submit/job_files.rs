@@ -6,7 +6,7 @@
 
 use super::followed::{self, follow};
 use crate::changes::operate::NO_BUCKET;
-use crate::console::{Cluster, Context, Usage, show};
+use crate::console::{Cluster, Context, UsageError, show};
 use crate::view::find::Finder;
 use crate::view::usage::bytes_text;
 use anyhow::{Context as _, bail, ensure};
@@ -90,7 +90,7 @@ struct Upload {
 
 /// The files of the options. They are stored before the job is written.
 #[derive(Debug, Default)]
-pub(in crate::commands) struct Files {
+pub(in crate::commands) struct SubmittedFiles {
     uploads: Vec<Upload>,
     /// The inputs that are local folders: their names, and their paths here.
     folders: Vec<(String, PathBuf)>,
@@ -100,10 +100,10 @@ pub(in crate::commands) struct Files {
 
 impl FileOptions {
     /// Reads the local files, and adds to the work what is known of its files without the cluster.
-    pub(in crate::commands) fn read(&self, work: &mut Work) -> anyhow::Result<Files> {
+    pub(in crate::commands) fn read(&self, work: &mut Work) -> anyhow::Result<SubmittedFiles> {
         work.outputs.clone_from(&self.outputs);
         work.keep_failed = self.keep_failed;
-        let mut files = Files::default();
+        let mut files = SubmittedFiles::default();
         if let Some(dir) = &self.workdir {
             let upload = folder(dir, pack_unignored).with_context(|| cannot_read("--workdir", dir))?;
             files.add_local(&mut work.inputs, WORK_DIRECTORY.to_owned(), upload)?;
@@ -116,13 +116,13 @@ impl FileOptions {
     }
 }
 
-impl Files {
+impl SubmittedFiles {
     fn add(&mut self, inputs: &mut Inputs, given: &str) -> anyhow::Result<()> {
         let (from, name) = split(given);
         let option = format!("--in {}", show::one_line(given));
         if let Some(output) = from.strip_prefix("job:") {
             let parts = output.split_once('/').map(|(job, path)| (job, plain(path)));
-            let (job, path) = parts.ok_or_else(|| Usage(format!("{option}: it must be job:JOB/PATH")))?;
+            let (job, path) = parts.ok_or_else(|| UsageError(format!("{option}: it must be job:JOB/PATH")))?;
             // What a pattern names has its own names in the work directory.
             let own = || Pattern::of(&path).map_or_else(|| path.clone(), |_| WORK_DIRECTORY.to_owned());
             let name = name.map_or_else(own, plain);
@@ -130,7 +130,7 @@ impl Files {
             return Ok(());
         }
         if from.starts_with("s3://") {
-            let place: S3Place = from.parse().map_err(|e| Usage(format!("{option}: {e}")))?;
+            let place: S3Place = from.parse().map_err(|e| UsageError(format!("{option}: {e}")))?;
             let file = place.key().rsplit('/').next().unwrap_or_default().to_owned();
             return Ok(add(inputs, name.map_or(file, plain), Source::Object(place))?);
         }
@@ -141,7 +141,7 @@ impl Files {
         };
         let upload = upload.with_context(|| cannot_read("--in", path))?;
         let name = name.map(plain).or_else(|| name_of(path)).ok_or_else(|| {
-            Usage(format!("{option}: say which name it gets in the work directory: --in {}=NAME", path.display()))
+            UsageError(format!("{option}: say which name it gets in the work directory: --in {}=NAME", path.display()))
         })?;
         if upload.content.form == Form::Tree {
             self.folders.push((name.clone(), path.to_owned()));
@@ -150,7 +150,7 @@ impl Files {
     }
 
     /// Refuses an input whose path leads through a file of another input, a folder.
-    fn check_folders(&self, inputs: &Inputs) -> Result<(), Usage> {
+    fn check_folders(&self, inputs: &Inputs) -> Result<(), UsageError> {
         let names = || inputs.keys().chain(self.from_jobs.iter().map(|(name, _, _)| name));
         for (folder, path) in &self.folders {
             for name in names() {
@@ -158,7 +158,7 @@ impl Files {
                 let mut above = Path::new(rest).ancestors().skip(1).filter(|part| !part.as_os_str().is_empty());
                 if let Some(file) = above.find(|part| path.join(part).is_file()) {
                     let file = Path::new(folder).join(file);
-                    return Err(Usage(format!(
+                    return Err(UsageError(format!(
                         "the input {name} is inside of {}, which is a file: give one of them another name, as --in FROM=NAME",
                         file.display()
                     )));
@@ -172,7 +172,7 @@ impl Files {
         if upload.content.bytes > MAX_CONTENT_BYTES {
             let most = MAX_CONTENT_BYTES >> 40;
             let why = format!("{} has more than {most} TiB: store it in S3 yourself, and give s3://…", upload.shown);
-            return Err(Usage(why).into());
+            return Err(UsageError(why).into());
         }
         add(inputs, name, Source::Content(upload.content.clone()))?;
         self.uploads.push(upload);
@@ -180,10 +180,10 @@ impl Files {
     }
 
     /// Refuses `--in job:…` with `--file`: the lines of the file name the outputs of other jobs.
-    pub(in crate::commands) fn refuse_other_jobs(&self) -> Result<(), Usage> {
+    pub(in crate::commands) fn refuse_other_jobs(&self) -> Result<(), UsageError> {
         match self.from_jobs.first() {
             None => Ok(()),
-            Some((_, job, path)) => Err(Usage(format!(
+            Some((_, job, path)) => Err(UsageError(format!(
                 "--in job:{job}/{path} does not go with --file: give the lines \"inputs\": {{\"{path}\": \"job:ID/0/{path}\"}}"
             ))),
         }
@@ -269,10 +269,12 @@ fn below(name: &str, parts: [Option<String>; 2]) -> String {
     name.into_iter().chain(parts).collect::<Vec<_>>().join("/")
 }
 
-fn add(inputs: &mut Inputs, name: String, source: Source) -> Result<(), Usage> {
+fn add(inputs: &mut Inputs, name: String, source: Source) -> Result<(), UsageError> {
     match inputs.insert(name.clone(), source) {
         None => Ok(()),
-        Some(_) => Err(Usage(format!("two inputs have the name {name}: give one of them another, as --in FROM=NAME"))),
+        Some(_) => {
+            Err(UsageError(format!("two inputs have the name {name}: give one of them another, as --in FROM=NAME")))
+        }
     }
 }
 

@@ -17,14 +17,14 @@ pub(crate) mod strict_json;
 
 use crate::changes::operate::accepting;
 use crate::commands::amounts::{gibibytes, mebibytes, seconds};
-use crate::commands::output::follow::{Followed, Tells};
-use crate::console::{Cluster, Context, Outcome, Usage, show};
+use crate::commands::output::follow::{Follower, Verbosity};
+use crate::console::{Cluster, Context, Outcome, UsageError, show};
 use crate::view::find::Finder;
 use array_numbers::Numbers;
 use bulk::Written;
 use clap::{ArgAction, Args};
 use job_env::{Variable, environment, once, variable};
-use job_files::{FileOptions, Files, warn_of_forgotten};
+use job_files::{FileOptions, SubmittedFiles, warn_of_forgotten};
 use machine_options::MachineOptions;
 use model::array::{Array, COUNT_VARIABLE, INDEX_VARIABLE, MAX_ARRAY};
 use model::elements::{MAX_AT_ONCE, MAX_PACK, Pack};
@@ -198,7 +198,7 @@ pub struct SubmitArgs {
 impl SubmitArgs {
     /// The jobs of these options, and their numbers. A pack has the number of its first element. Each job of an array has in its
     /// environment how many elements the array has and, if it is no pack, its own number.
-    fn specs(&self, spec: &JobSpec) -> Result<Vec<(u32, JobSpec)>, Usage> {
+    fn specs(&self, spec: &JobSpec) -> Result<Vec<(u32, JobSpec)>, UsageError> {
         let indexes = match &self.array {
             Some(array) => array.indexes.clone(),
             None if self.count == 1 && self.pack.is_none() => return Ok(vec![(0, spec.clone())]),
@@ -208,10 +208,10 @@ impl SubmitArgs {
         let jobs = count.div_ceil(u64::from(self.pack.unwrap_or(1)));
         if jobs > MOST_JOBS {
             let most = "at most 10,000 are submitted at once: run several elements in one with --pack N, up to 1,000";
-            return Err(Usage(format!("this is {jobs} jobs, and {most}")));
+            return Err(UsageError(format!("this is {jobs} jobs, and {most}")));
         }
         if let Some(name) = [COUNT_VARIABLE, INDEX_VARIABLE].into_iter().find(|name| spec.env.contains_key(*name)) {
-            return Err(Usage(format!("an array sets the variable {name} itself: give another one")));
+            return Err(UsageError(format!("an array sets the variable {name} itself: give another one")));
         }
         let mut like = spec.clone();
         like.array_limit = self.array.as_ref().and_then(|array| array.limit);
@@ -241,7 +241,7 @@ impl JobOptions {
     }
 
     /// The job with these options and this command, and its files. The jobs that it follows are not looked up yet.
-    pub(in crate::commands) fn spec(&self, command: &[String]) -> anyhow::Result<(JobSpec, Files)> {
+    pub(in crate::commands) fn spec(&self, command: &[String]) -> anyhow::Result<(JobSpec, SubmittedFiles)> {
         let tables = [("--ulimit", &self.ulimits), ("--secret", &self.secrets), ("--secret-file", &self.secret_files)];
         for (option, given) in tables {
             once(option, given.iter().map(|(name, _)| name))?;
@@ -270,12 +270,12 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     // The last bits of the ids of an array are numbers. The id of one job ends with random bits: lists show these, and jobs are
     // spread by them.
     let alone = JobId::new(Rng::real().ulid(now));
-    let jobs = |spec: &JobSpec| -> Result<Vec<Job>, Usage> {
+    let jobs = |spec: &JobSpec| -> Result<Vec<Job>, UsageError> {
         let specs = args.specs(spec)?;
         let is_alone = specs.len() == 1;
         let id = |n: u32| if is_alone { alone } else { array.job(n) };
         let jobs = specs.into_iter().map(|(n, spec)| Job::submit(id(n), spec, now));
-        jobs.collect::<Result<_, _>>().map_err(|e| Usage(e.to_string()))
+        jobs.collect::<Result<_, _>>().map_err(|e| UsageError(e.to_string()))
     };
     let (cluster, Written { jobs, missing, unclear, error }) =
         write(context, &args.job, &args.command, args.stdin, jobs).await?;
@@ -294,7 +294,7 @@ pub(in crate::commands) async fn write(
     options: &JobOptions,
     command: &[String],
     has_stdin: bool,
-    jobs: impl Fn(&JobSpec) -> Result<Vec<Job>, Usage>,
+    jobs: impl Fn(&JobSpec) -> Result<Vec<Job>, UsageError>,
 ) -> anyhow::Result<(Cluster, Written)> {
     let (mut spec, files) = options.spec(command)?;
     if has_stdin {
@@ -339,7 +339,7 @@ pub(in crate::commands) async fn submitted(
     if !args.wait {
         return Ok(Outcome::Done);
     }
-    let mut followed = Followed::new(cluster, jobs, if args.json { Tells::Nothing } else { Tells::All });
+    let mut followed = Follower::new(cluster, jobs, if args.json { Verbosity::Nothing } else { Verbosity::All });
     followed.wait(context).await?;
     let jobs = &followed.jobs;
     if args.json {

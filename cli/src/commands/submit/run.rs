@@ -8,12 +8,12 @@
 use super::input;
 use crate::changes::cancel;
 use crate::changes::operate::retention;
-use crate::commands::output::follow::{Followed, Tells, end_of, last_allocs};
+use crate::commands::output::follow::{Follower, Verbosity, end_of, last_allocs};
 use crate::commands::output::output_printer::Route;
 use crate::commands::output::output_reader::Until;
 use crate::commands::output::output_stream::{OutputStream, POLL, tail};
 use crate::commands::submit::{self, JobOptions};
-use crate::console::{Cluster, Context, Outcome, Usage, bounded, is_yes, show};
+use crate::console::{Cluster, Context, Outcome, UsageError, bounded, is_yes, show};
 use crate::view::find::short;
 use clap::Args;
 use model::ids::JobId;
@@ -108,7 +108,7 @@ pub(in crate::commands) async fn run_with(
     let now = context.now();
     let id = JobId::new(Rng::real().ulid(now));
     let job =
-        |spec: &JobSpec| Job::submit(id, spec.clone(), now).map(|job| vec![job]).map_err(|e| Usage(e.to_string()));
+        |spec: &JobSpec| Job::submit(id, spec.clone(), now).map(|job| vec![job]).map_err(|e| UsageError(e.to_string()));
     let (cluster, written) = submit::write(context, &args.job, &args.command, args.stdin, job).await?;
     if let Some(error) = written.error {
         return Err(error.into());
@@ -116,10 +116,10 @@ pub(in crate::commands) async fn run_with(
     if !args.quiet {
         writeln!(context.err, "job {} is submitted ({id})", short(id))?;
     }
-    let tells = if args.quiet { Tells::Nothing } else { Tells::Progress };
+    let verbosity = if args.quiet { Verbosity::Nothing } else { Verbosity::Progress };
     let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new(), Route::Apart);
     stream.quiet = args.quiet;
-    let mut followed = Followed::new(&cluster, written.jobs, tells);
+    let mut followed = Follower::new(&cluster, written.jobs, verbosity);
     match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
         Ok(true) => {}
         Ok(false) => {
@@ -153,7 +153,7 @@ pub(in crate::commands) async fn run_with(
 async fn follow(
     context: &mut Context<'_>,
     cluster: &Cluster,
-    followed: &mut Followed<'_>,
+    followed: &mut Follower<'_>,
     stream: &mut OutputStream<'_>,
     id: JobId,
     heard: &mut UnboundedReceiver<Heard>,

@@ -15,11 +15,11 @@ struct Strict(Value);
 
 impl<'de> Deserialize<'de> for Strict {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Whole).map(Self)
+        deserializer.deserialize_any(StrictVisitor).map(Self)
     }
 }
 
-struct Whole;
+struct StrictVisitor;
 
 /// Visits values without parts, which are taken as they are.
 macro_rules! plain {
@@ -30,7 +30,7 @@ macro_rules! plain {
     };
 }
 
-impl<'de> Visitor<'de> for Whole {
+impl<'de> Visitor<'de> for StrictVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

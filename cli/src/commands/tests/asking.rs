@@ -135,7 +135,7 @@ async fn history_shows_the_newest_first() {
     assert_eq!(world.run(&["history", "slot#7", "--limit", "1", "--json"]).await.json()[0]["action"], "resume");
     assert_eq!(world.run(&["history", "cluster"]).await.done().lines().count(), 2);
     assert_eq!(world.run(&["history", &id(1)]).await.done(), format!("nothing is stored about job#{}\n", id(1)));
-    assert!(world.run(&["history", "nonsense"]).await.result.unwrap_err().is::<Usage>());
+    assert!(world.run(&["history", "nonsense"]).await.result.unwrap_err().is::<UsageError>());
 }
 
 #[tokio::test]

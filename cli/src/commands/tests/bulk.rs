@@ -169,7 +169,7 @@ async fn a_file_with_a_mistake_submits_nothing() {
         ("", "standard input has no job"),
     ] {
         let error = world.run_with(&["submit", "--file", "-"], text).await.result.unwrap_err();
-        assert!(error.is::<Usage>() && error.to_string().contains(says), "{error}");
+        assert!(error.is::<UsageError>() && error.to_string().contains(says), "{error}");
     }
     assert!(world.run(&["submit", "--file", "/nowhere"]).await.error().starts_with("/nowhere cannot be read"));
     assert_eq!(world.rows().await, before);

@@ -61,7 +61,7 @@ async fn each_limit_is_said_the_same_everywhere() {
         assert!(status.contains(&line), "{status}");
         // The page reads the same.
         let (store, cloud) = (world.store(), world.cluster.cloud.as_ref());
-        let next = Next::read(store, cloud, world.now).await.unwrap();
+        let next = NextRun::read(store, cloud, world.now).await.unwrap();
         assert_eq!(next.of_job(fixtures::job_id(1)), Some(why));
         assert_eq!(next.plan.explained.answer().waiting[0].line, line);
     }

@@ -88,7 +88,9 @@ async fn a_bad_submission_is_wrong_usage_and_writes_nothing() {
     let world = World::new().await;
     let (said, changed) = world.changes(&["submit", "--nodes", "257", "--priority", "1001", "--", "true"]).await;
     let error = said.result.unwrap_err();
-    assert!(error.is::<Usage>() && error.to_string().contains("--nodes") && error.to_string().contains("--priority"));
+    assert!(
+        error.is::<UsageError>() && error.to_string().contains("--nodes") && error.to_string().contains("--priority")
+    );
     assert_eq!(changed, Vec::<String>::new());
     for line in [
         &["submit"][..],
@@ -195,7 +197,7 @@ async fn a_job_says_why_it_waits() {
     world.put_entry(quota).await;
     let seen = Observation::read(world.store(), &Listed::default(), at(100)).await.unwrap();
     let without = Observation { nodes: Vec::new(), ..seen };
-    let next = Next::of(poll_and_scale::plan(&without, at(100)));
+    let next = NextRun::of(poll_and_scale::plan(&without, at(100)));
     let why = next.of_job(fixtures::job_id(1)).unwrap();
     assert_eq!(why, "launching pauses for 1 min: a limit of the account is reached");
 }

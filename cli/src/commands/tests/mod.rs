@@ -21,8 +21,8 @@ mod sizes;
 mod stored;
 
 use crate::command::{Command, run};
-use crate::console::{Cluster, Context, Outcome, Reach, Screen, Usage};
-use crate::view::Next;
+use crate::console::{Cluster, Context, Outcome, Reach, Screen, UsageError};
+use crate::view::NextRun;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;

@@ -112,7 +112,7 @@ async fn a_node_is_found_by_its_instance_its_id_and_its_address() {
     assert!(node.answering(world.run(&["logs", short])).await.err.contains(&alloc.id().to_string()));
     assert!(world.run(&["history", short]).await.done().contains("place"));
     let error = world.run(&["history", "nothing"]).await.result.unwrap_err();
-    assert!(error.is::<Usage>(), "{error}");
+    assert!(error.is::<UsageError>(), "{error}");
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn jobs_that_a_filter_describes_are_cancelled_after_a_yes() {
     let none = world.run(&["cancel", "--all"]).await;
     assert_eq!(none.done(), "no job that could be cancelled is like that\n");
     for line in [&["cancel"][..], &["cancel", "x", "--all"], &["cancel", "--state", "failed"]] {
-        assert!(world.run(line).await.result.unwrap_err().is::<Usage>(), "{line:?}");
+        assert!(world.run(line).await.result.unwrap_err().is::<UsageError>(), "{line:?}");
     }
 }
 
@@ -201,7 +201,7 @@ async fn a_drain_has_a_deadline() {
     for over in ["2020-01-01T00:00:00Z", "2027-01-15", "2027-01-15T08:16:39Z"] {
         let (said, changed) = world.changes(&["drain", "0", "--by", over]).await;
         let error = said.result.unwrap_err();
-        assert!(error.is::<Usage>() && error.to_string().contains("that time is over: leave --by out"), "{error}");
+        assert!(error.is::<UsageError>() && error.to_string().contains("that time is over: leave --by out"), "{error}");
         assert!(changed.is_empty());
     }
     world.run(&["drain", "0", "--by", "0s"]).await.done();

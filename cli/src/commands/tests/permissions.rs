@@ -27,7 +27,6 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Demand(DemandCommand::Show(_))
         | Command::History(_)
         | Command::Status(_)
-        | Command::Advise(_)
         | Command::Cost(_)
         | Command::Web(_) => Some("reader"),
         Command::Submit(_)
@@ -184,7 +183,6 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["history", "cluster"],
         &["status"],
         &["cost"],
-        &["advise"],
         &["submit", "--", "true"],
         &["submit", "--file", &file_of_jobs],
         &["submit", "--in", &input, "--", "true"],

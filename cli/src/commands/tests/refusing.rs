@@ -115,7 +115,7 @@ async fn what_says_nothing_or_two_things_is_refused_as_an_option_and_in_a_line()
                 let (said, changed) = world.changes(&submit).await;
                 assert!(changed.is_empty(), "{options:?}");
                 let error = said.result.unwrap_err();
-                assert!(error.is::<Usage>(), "{options:?}: {error}");
+                assert!(error.is::<UsageError>(), "{options:?}: {error}");
                 error.to_string()
             }
         };
@@ -123,7 +123,7 @@ async fn what_says_nothing_or_two_things_is_refused_as_an_option_and_in_a_line()
         as_options += 1;
         let path = file(&dir, "jobs", &format!("{{\"command\": [\"true\"], {line}}}\n"));
         let error = world.run(&["submit", "--file", &path]).await.result.unwrap_err();
-        assert!(error.is::<Usage>() && error.to_string().contains(&about_fields(says)), "{line}: {error}");
+        assert!(error.is::<UsageError>() && error.to_string().contains(&about_fields(says)), "{line}: {error}");
         in_lines += 1;
     }
     assert_eq!((as_options, in_lines), (35, 35));
@@ -170,7 +170,7 @@ async fn an_empty_command_and_a_value_that_is_given_twice_are_refused() {
     ] {
         let line: Vec<&str> = ["submit"].into_iter().chain(options.iter().copied()).chain(["--", "true"]).collect();
         let error = world.run(&line).await.result.unwrap_err();
-        assert!(error.is::<Usage>() && error.to_string().contains(says), "{options:?}: {error}");
+        assert!(error.is::<UsageError>() && error.to_string().contains(says), "{options:?}: {error}");
     }
     for twice in [
         &["--name", "a", "--name", "b"][..],

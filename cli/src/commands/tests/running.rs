@@ -121,7 +121,7 @@ async fn an_input_is_passed_on_with_the_job_or_refused() {
 async fn a_bad_run_submits_nothing() {
     let world = World::new().await;
     let said = ran(&world, &["run", "--nodes", "999", "--", "work"], Vec::new(), async {}).await;
-    assert!(said.result.unwrap_err().is::<Usage>());
+    assert!(said.result.unwrap_err().is::<UsageError>());
     assert!(world.rows().await.is_empty());
     assert_eq!(parse(&["run"]).unwrap_err().exit_code(), 2);
 }

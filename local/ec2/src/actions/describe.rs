@@ -5,23 +5,23 @@ use std::collections::HashSet;
 use super::filters;
 use super::pages::{digest, write_token};
 use crate::api_error::ApiError;
-use crate::call::Call;
+use crate::call::Ec2Call;
 use crate::faults::Lookup;
-use crate::instance::Instance;
+use crate::instance::Ec2Instance;
 use crate::instance_xml;
 use crate::wire::Xml;
 
 /// "This value can be between 5 and 1000" ("DescribeInstances", EC2 API Reference).
 const PAGE_SIZES: std::ops::RangeInclusive<usize> = 5..=1_000;
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     /// Instances in launch order. Consecutive instances of one launch form one reservation.
     pub(crate) fn describe_instances(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
         let ids = self.instance_ids()?;
         // The stand-in knows only filters by tag, and wildcards only at the end of a value.
         let is_plain = |value: &str| !value.strip_suffix('*').unwrap_or(value).contains(['*', '?', '\\']);
         let is_known = |name: &str, values: &[String]| name.starts_with("tag:") && values.iter().all(|v| is_plain(v));
-        let filters = filters::read_known(self.params, is_known)?;
+        let filters = filters::read_if(self.params, is_known)?;
         let size = self.page_size(&ids)?;
         let query = digest(self.params);
         let after = self.params.filled("NextToken").map(|token| self.read_token(token, query)).transpose()?;
@@ -32,9 +32,9 @@ impl Call<'_> {
 
         let lookup = if ids.is_empty() { Lookup::ByFilter } else { Lookup::ById };
         let named: HashSet<&str> = ids.iter().map(String::as_str).collect();
-        let wanted = |instance: &Instance| {
+        let wanted = |instance: &Ec2Instance| {
             (ids.is_empty() || named.contains(instance.instance_id.as_str()))
-                && self.is_known(instance)
+                && self.is_listed(instance)
                 && !self.world.faults.is_forgotten(instance, lookup, self.now)
                 && filters.iter().all(|filter| {
                     let value = filter.name.strip_prefix("tag:").and_then(|tag| instance.tags.get(tag));
@@ -42,7 +42,7 @@ impl Call<'_> {
                 })
         };
         let mut found = self.world.listed(after).filter(|(_, instance)| wanted(instance));
-        let page: Vec<(u64, &Instance)> = found.by_ref().take(size).collect();
+        let page: Vec<(u64, &Ec2Instance)> = found.by_ref().take(size).collect();
         let more = found.next().is_some();
 
         let reservations = page.chunk_by(|(_, a), (_, b)| a.reservation_id == b.reservation_id);
@@ -59,7 +59,7 @@ impl Call<'_> {
 
     fn is_visible(&self, id: &str) -> bool {
         let forgotten = |instance| self.world.faults.is_forgotten(instance, Lookup::ById, self.now);
-        self.world.find(id).is_some_and(|instance| self.is_known(instance) && !forgotten(instance))
+        self.world.find(id).is_some_and(|instance| self.is_listed(instance) && !forgotten(instance))
     }
 
     /// "You cannot specify this parameter and the instance IDs parameter in the same request"

@@ -9,12 +9,12 @@ use crate::wire::Params;
 const MAX_FILTER_VALUES: usize = 200;
 
 /// One filter: its name, and the values of which one must match.
-pub(crate) struct Filter {
+pub(crate) struct ListFilter {
     pub(crate) name: String,
     values: Vec<String>,
 }
 
-impl Filter {
+impl ListFilter {
     /// Whether one of these facts matches one of the values.
     pub(crate) fn takes<'a>(&self, facts: impl IntoIterator<Item = &'a str>) -> bool {
         facts.into_iter().any(|fact| self.values.iter().any(|pattern| matches(pattern, fact)))
@@ -22,12 +22,15 @@ impl Filter {
 }
 
 /// The filters of a request, joined by AND ("List and filter using the CLI and API", EC2 User Guide).
-pub(crate) fn read(params: &Params, known: &[&str]) -> Result<Vec<Filter>, ApiError> {
-    read_known(params, |name, _| known.contains(&name))
+pub(crate) fn read(params: &Params, known: &[&str]) -> Result<Vec<ListFilter>, ApiError> {
+    read_if(params, |name, _| known.contains(&name))
 }
 
 /// As [`read`]. `is_known` says, by name and values, whether the stand-in knows a filter.
-pub(crate) fn read_known(params: &Params, is_known: impl Fn(&str, &[String]) -> bool) -> Result<Vec<Filter>, ApiError> {
+pub(crate) fn read_if(
+    params: &Params,
+    is_known: impl Fn(&str, &[String]) -> bool,
+) -> Result<Vec<ListFilter>, ApiError> {
     let mut filters = Vec::new();
     for filter in params.structures("Filter") {
         let name = filter.filled("Name").ok_or_else(|| ApiError::missing("Filter.Name"))?.to_owned();
@@ -35,7 +38,7 @@ pub(crate) fn read_known(params: &Params, is_known: impl Fn(&str, &[String]) -> 
         if values.is_empty() || !is_known(&name, &values) {
             return Err(ApiError::invalid(format!("The filter '{}' is invalid", clip(&name))));
         }
-        filters.push(Filter { name, values });
+        filters.push(ListFilter { name, values });
     }
     let values: usize = filters.iter().map(|filter| filter.values.len()).sum();
     if values > MAX_FILTER_VALUES {

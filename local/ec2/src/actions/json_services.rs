@@ -11,7 +11,7 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 
 use crate::api_error::{ApiError, clip};
-use crate::call::Call;
+use crate::call::Ec2Call;
 
 const TARGET: &str = "x-amz-target";
 /// "The maximum number of results to return": from 1 to 100.
@@ -26,7 +26,7 @@ pub(crate) fn service(headers: &HeaderMap) -> Option<&'static str> {
     target(headers).map(|target| if target.starts_with("ServiceQuotas") { "servicequotas" } else { "pricing" })
 }
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     /// The answer to a request with these headers.
     pub(crate) fn json(&mut self, headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
         match target(headers).unwrap_or_default() {

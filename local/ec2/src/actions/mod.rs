@@ -16,20 +16,20 @@ pub(crate) mod templates;
 pub(crate) mod terminate;
 
 use crate::api_error::{ApiError, clip};
-use crate::call::Call;
+use crate::call::Ec2Call;
 use crate::faults::LostAs;
 use crate::wire::Xml;
 
 /// The answer to a successful action.
-pub(crate) enum Answer {
+pub(crate) enum Ec2Answer {
     Xml(String),
     /// The action is done, but the connection breaks before the answer.
     Disconnect,
 }
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     /// Performs the action that the request names.
-    pub(crate) fn answer(mut self, request_id: &str) -> Result<Answer, ApiError> {
+    pub(crate) fn answer(mut self, request_id: &str) -> Result<Ec2Answer, ApiError> {
         let missing = || ApiError::new("MissingAction", "The request must contain the parameter Action");
         let action = self.params.filled("Action").ok_or_else(missing)?;
         let perform: fn(&mut Self, &mut Xml) -> Result<(), ApiError> = match action {
@@ -53,8 +53,8 @@ impl Call<'_> {
         let lost_as =
             if matches!(action, "RunInstances" | "CreateFleet") { self.world.faults.lose_answer() } else { None };
         match lost_as {
-            None => Ok(Answer::Xml(xml)),
-            Some(LostAs::Disconnect) => Ok(Answer::Disconnect),
+            None => Ok(Ec2Answer::Xml(xml)),
+            Some(LostAs::Disconnect) => Ok(Ec2Answer::Disconnect),
             Some(LostAs::InternalError) => Err(ApiError::internal()),
         }
     }

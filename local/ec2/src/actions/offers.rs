@@ -8,10 +8,10 @@ use std::ops::RangeInclusive;
 
 use super::filters;
 use crate::api_error::{ApiError, clip};
-use crate::call::Call;
+use crate::call::Ec2Call;
 use crate::catalogue;
-use crate::instance::State;
-use crate::settings::{InstanceType, Subnet};
+use crate::instance::InstanceState;
+use crate::settings::{Ec2Subnet, InstanceType};
 use crate::wire::Xml;
 
 /// The allowed values of `MaxResults`: for types, and for the other lists.
@@ -22,7 +22,7 @@ const LINUX: &str = "Linux/UNIX";
 /// The addresses of a subnet without a limit: a /16 network, without the five that EC2 keeps.
 const ADDRESSES: u32 = 65_531;
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     pub(crate) fn describe_instance_types(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
         let known = ["instance-type", "processor-info.supported-architecture", "current-generation"];
         let filters = filters::read(self.params, &known)?;
@@ -94,8 +94,9 @@ impl Call<'_> {
         if let Some(unknown) = named.iter().find(|id| !subnets.iter().any(|subnet| subnet.subnet_id == **id)) {
             return Err(ApiError::no_subnet(unknown));
         }
-        let is_asked = |subnet: &Subnet| named.is_empty() || named.contains(&subnet.subnet_id.as_str());
-        let rows: Vec<(usize, &Subnet)> = subnets.iter().enumerate().filter(|(_, subnet)| is_asked(subnet)).collect();
+        let is_asked = |subnet: &Ec2Subnet| named.is_empty() || named.contains(&subnet.subnet_id.as_str());
+        let rows: Vec<(usize, &Ec2Subnet)> =
+            subnets.iter().enumerate().filter(|(_, subnet)| is_asked(subnet)).collect();
         self.write_page(xml, "subnetSet", rows, PAGE, |xml, (n, subnet)| {
             xml.text("subnetId", &subnet.subnet_id);
             xml.text("state", "available");
@@ -107,8 +108,9 @@ impl Call<'_> {
     }
 
     /// How many more instances have room in a subnet. An instance keeps its address until it is terminated.
-    pub(crate) fn free_addresses(&self, subnet: &Subnet) -> u32 {
-        let has_one = |i: &crate::instance::Instance| i.subnet_id == subnet.subnet_id && i.state != State::Terminated;
+    pub(crate) fn free_addresses(&self, subnet: &Ec2Subnet) -> u32 {
+        let has_one =
+            |i: &crate::instance::Ec2Instance| i.subnet_id == subnet.subnet_id && i.state != InstanceState::Terminated;
         let used = self.world.listed(None).filter(|(_, instance)| has_one(instance)).count();
         subnet.addresses.unwrap_or(ADDRESSES).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
     }

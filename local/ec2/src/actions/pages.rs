@@ -9,10 +9,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
 
 use crate::api_error::ApiError;
-use crate::call::Call;
+use crate::call::Ec2Call;
 use crate::wire::{Params, Xml};
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     /// The number of the last row before the page that a token asks for.
     pub(crate) fn read_token(&self, token: &str, query: u64) -> Result<u64, ApiError> {
         let read = || {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::api_error::ApiError;
-use crate::call::Call;
+use crate::call::Ec2Call;
 use crate::catalogue;
 use crate::settings::InstanceType;
 
@@ -20,44 +20,44 @@ const ON_DEMAND: &str = "JRTCKXETXF";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Asked {
+struct ProductQuery {
     service_code: String,
     #[serde(default)]
-    filters: Vec<Filter>,
+    filters: Vec<PriceFilter>,
     max_results: Option<usize>,
     next_token: Option<String>,
 }
 
 #[derive(Deserialize, Hash)]
 #[serde(rename_all = "PascalCase")]
-struct Filter {
+struct PriceFilter {
     #[serde(rename = "Type")]
     kind: String,
     field: String,
     value: String,
 }
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     pub(crate) fn get_products(&mut self, body: &[u8]) -> Result<Value, ApiError> {
         self.world.faults.fail_call("GetProducts", self.params)?;
         let invalid = |message: String| ApiError::new(INVALID, message);
-        let asked: Asked =
+        let query: ProductQuery =
             serde_json::from_slice(body).map_err(|e| invalid(format!("the request is not valid: {e}")))?;
-        if let Some(filter) = asked.filters.iter().find(|f| f.kind != "TERM_MATCH") {
+        if let Some(filter) = query.filters.iter().find(|f| f.kind != "TERM_MATCH") {
             let kind = &filter.kind;
             return Err(invalid(format!("the stand-in knows filters of the type TERM_MATCH only, and not {kind}")));
         }
         let types = catalogue::types(self.settings);
         // The prices do not depend on the region: each region that is asked for has them.
-        let region = asked.filters.iter().find(|f| f.field == "regionCode").map_or("us-east-1", |f| &f.value);
-        let products = types.iter().filter(|_| asked.service_code == "AmazonEC2");
+        let region = query.filters.iter().find(|f| f.field == "regionCode").map_or("us-east-1", |f| &f.value);
+        let products = types.iter().filter(|_| query.service_code == "AmazonEC2");
         let products: Vec<Value> = products
             .filter_map(|kind| Some(product(kind, kind.on_demand.as_ref()?, region)))
-            .filter(|product| asked.filters.iter().all(|filter| has(product, filter)))
+            .filter(|product| query.filters.iter().all(|filter| has(product, filter)))
             .collect();
         let mut hasher = DefaultHasher::new();
-        (asked.service_code.as_str(), &asked.filters).hash(&mut hasher);
-        let (size, token) = ((asked.max_results, INVALID), (asked.next_token.as_deref(), "InvalidNextTokenException"));
+        (query.service_code.as_str(), &query.filters).hash(&mut hasher);
+        let (size, token) = ((query.max_results, INVALID), (query.next_token.as_deref(), "InvalidNextTokenException"));
         self.json_page(products, size, token, hasher.finish(), |page| {
             let texts: Vec<String> = page.iter().map(Value::to_string).collect();
             json!({ "FormatVersion": "aws_v1", "PriceList": texts })
@@ -65,7 +65,7 @@ impl Call<'_> {
     }
 }
 
-fn has(product: &Value, filter: &Filter) -> bool {
+fn has(product: &Value, filter: &PriceFilter) -> bool {
     let attributes = product.get("product").and_then(|of| of.get("attributes"));
     attributes.and_then(|of| of.get(&filter.field)).and_then(Value::as_str) == Some(filter.value.as_str())
 }

@@ -10,9 +10,9 @@ use std::ops::RangeInclusive;
 
 use super::filters;
 use crate::api_error::{ApiError, clip};
-use crate::call::Call;
+use crate::call::Ec2Call;
 use crate::faults::Reservation;
-use crate::instance::State;
+use crate::instance::InstanceState;
 use crate::wire::Xml;
 use crate::world::World;
 
@@ -25,13 +25,13 @@ impl World {
         let known = self.faults.capacity_reservations.iter().find(|known| known.id == id);
         let absent = || format!("The Capacity Reservation ID '{}' does not exist", clip(id));
         let known = known.ok_or_else(|| ApiError::new("InvalidCapacityReservationId.NotFound", absent()))?;
-        let uses = |state: State| !matches!(state, State::Terminated | State::Stopped);
+        let uses = |state: InstanceState| !matches!(state, InstanceState::Terminated | InstanceState::Stopped);
         let used = self.listed(None).filter(|(_, i)| i.capacity_reservation.as_deref() == Some(id) && uses(i.state));
         Ok((known, known.of.total.saturating_sub(u32::try_from(used.count()).unwrap_or(u32::MAX))))
     }
 }
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     /// How many instances of this type can be launched in a zone into this reservation.
     pub(crate) fn room_in_reservation(&self, id: &str, instance_type: &str, zone: &str) -> Result<u32, ApiError> {
         let (known, free) = self.world.reservation(id)?;

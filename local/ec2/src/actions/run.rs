@@ -8,9 +8,9 @@ use model::Market;
 use super::tags::{self, Tags};
 use super::{images, templates};
 use crate::api_error::ApiError;
-use crate::call::Call;
-use crate::instance::{Instance, State};
-use crate::settings::{Ec2Settings, Subnet};
+use crate::call::Ec2Call;
+use crate::instance::{Ec2Instance, InstanceState};
+use crate::settings::{Ec2Settings, Ec2Subnet};
 use crate::wire::{Params, Xml};
 use crate::world::UsedToken;
 use crate::{catalogue, instance_xml};
@@ -39,7 +39,7 @@ pub(crate) struct Launch<'a> {
     vcpus: u32,
     market: Market,
     capacity_reservation: Option<&'a str>,
-    pub(crate) subnet: &'a Subnet,
+    pub(crate) subnet: &'a Ec2Subnet,
     subnet_index: usize,
     image_id: Option<String>,
     user_data: String,
@@ -47,7 +47,7 @@ pub(crate) struct Launch<'a> {
     ends_when_off: bool,
 }
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     pub(crate) fn run_instances(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
         let (params, settings, now) = (self.params, self.settings, self.now);
         if let Some(throttle) = &settings.throttle
@@ -86,7 +86,7 @@ impl Call<'_> {
         if used.params != identity(self.params) {
             return Err(ApiError::other_request());
         }
-        let lives = |id: &String| self.world.find(id).is_some_and(|i| i.state != State::Terminated);
+        let lives = |id: &String| self.world.find(id).is_some_and(|i| i.state != InstanceState::Terminated);
         if !used.instances.iter().any(lives) {
             let message = "The instance launched by the earlier request with this client token has been terminated.";
             return Err(ApiError::new("IdempotentInstanceTerminated", message));
@@ -105,28 +105,29 @@ impl Call<'_> {
             if most < launch.min { Err(error) } else { Ok(()) }
         };
         let faults = &self.world.faults;
-        let counts = |i: &Instance| i.market == launch.market && !matches!(i.state, State::Terminated | State::Stopped);
-        let used = |each: fn(&Instance) -> u32| -> u32 {
-            self.world.listed(None).filter(|(_, i)| counts(i)).map(|(_, i)| each(i)).sum()
+        let counts = |i: &Ec2Instance| {
+            i.market == launch.market && !matches!(i.state, InstanceState::Terminated | InstanceState::Stopped)
         };
-        let (instances, vcpus) = match launch.market {
-            Market::OnDemand => (faults.max_instances, faults.max_vcpus),
-            Market::Spot => (faults.max_spot_instances, faults.max_spot_vcpus),
+        let vcpus = match launch.market {
+            Market::OnDemand => faults.max_vcpus,
+            Market::Spot => faults.max_spot_vcpus,
             // The reservation itself counts against the quota.
-            Market::Reserved => (None, None),
+            Market::Reserved => None,
         };
-        if let Some(most) = instances {
-            let left = most.saturating_sub(used(|_| 1));
-            let message = format!("Your quota allows for {left} more running instance(s). You requested more.");
-            limit(left, over_quota(launch.market, "InstanceLimitExceeded", message))?;
-        }
         if let Some(most) = vcpus {
-            let left = most.saturating_sub(used(|i| i.vcpus)) / launch.vcpus.max(1);
+            let used = self.world.listed(None).filter(|(_, i)| counts(i)).map(|(_, i)| i.vcpus).sum();
+            let left = most.saturating_sub(used) / launch.vcpus.max(1);
             let message = format!(
                 "You have requested more vCPU capacity than your current vCPU limit of {most} allows for the instance \
                  bucket that the specified instance type belongs to."
             );
-            limit(left, over_quota(launch.market, "VcpuLimitExceeded", message))?;
+            limit(
+                left,
+                match launch.market {
+                    Market::Spot => ApiError::new("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"),
+                    _ => ApiError::new("VcpuLimitExceeded", message),
+                },
+            )?;
         }
         let (zone, instance_type) = (&launch.subnet.zone, &launch.instance_type);
         if let Some(id) = launch.capacity_reservation {
@@ -161,10 +162,10 @@ impl Call<'_> {
         let reservation_id = self.world.fresh_id("r-", seed);
         let mut ids = Vec::new();
         for launch_index in 0..count {
-            let instance = Instance {
+            let instance = Ec2Instance {
                 instance_id: self.world.fresh_id("i-", seed),
                 reservation_id: reservation_id.clone(),
-                state: State::Pending,
+                state: InstanceState::Pending,
                 launched_at: self.now,
                 instance_type: launch.instance_type.clone(),
                 vcpus: launch.vcpus,
@@ -243,14 +244,6 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// The error of a launch that is above a quota. Spot has one for both of its quotas.
-fn over_quota(market: Market, code: &str, message: String) -> ApiError {
-    if market == Market::Spot {
-        return ApiError::new("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded");
-    }
-    ApiError::new(code, message)
-}
-
 /// The parameters on which two requests with one client token must agree: all but the token.
 pub(crate) fn identity(params: &Params) -> Params {
     params.clone().without(&["ClientToken"])
@@ -277,7 +270,7 @@ pub(crate) fn token(params: &Params) -> Result<Option<&str>, ApiError> {
     }
 }
 
-fn subnet<'a>(params: &Params, settings: &'a Ec2Settings) -> Result<(usize, &'a Subnet), ApiError> {
+fn subnet<'a>(params: &Params, settings: &'a Ec2Settings) -> Result<(usize, &'a Ec2Subnet), ApiError> {
     let mut subnets = settings.subnets.iter().enumerate();
     match params.filled("SubnetId") {
         Some(id) => subnets.find(|(_, subnet)| subnet.subnet_id == id).ok_or_else(|| ApiError::no_subnet(id)),

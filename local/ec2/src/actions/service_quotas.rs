@@ -12,25 +12,25 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::api_error::ApiError;
-use crate::call::Call;
+use crate::call::Ec2Call;
 
 const INVALID: &str = "IllegalArgumentException";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Asked {
+struct QuotaQuery {
     service_code: String,
     max_results: Option<usize>,
     next_token: Option<String>,
 }
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     pub(crate) fn list_service_quotas(&mut self, body: &[u8]) -> Result<Value, ApiError> {
         self.world.faults.fail_call("ListServiceQuotas", self.params)?;
         let invalid = |e: serde_json::Error| ApiError::new(INVALID, format!("the request is not valid: {e}"));
-        let asked: Asked = serde_json::from_slice(body).map_err(invalid)?;
-        if asked.service_code != "ec2" {
-            let message = format!("the stand-in knows quotas of ec2 only, and not of {}", asked.service_code);
+        let query: QuotaQuery = serde_json::from_slice(body).map_err(invalid)?;
+        if query.service_code != "ec2" {
+            let message = format!("the stand-in knows quotas of ec2 only, and not of {}", query.service_code);
             return Err(ApiError::new("NoSuchResourceException", message));
         }
         let faults = &self.world.faults;
@@ -42,7 +42,7 @@ impl Call<'_> {
             json!({ "ServiceCode": "ec2", "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)", "QuotaName": name,
                     "Value": f64::from(vcpus), "Unit": "None", "Adjustable": true, "GlobalQuota": false })
         };
-        let (size, token) = (asked.max_results, asked.next_token.as_deref());
+        let (size, token) = (query.max_results, query.next_token.as_deref());
         let (size, token) = ((size, INVALID), (token, "InvalidPaginationTokenException"));
         self.json_page(quotas.map(quota).collect(), size, token, 0, |page| json!({ "Quotas": page }))
     }

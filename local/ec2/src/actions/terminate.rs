@@ -1,13 +1,13 @@
 //! TerminateInstances.
 
 use crate::api_error::ApiError;
-use crate::call::Call;
-use crate::instance::{State, StateReason};
+use crate::call::Ec2Call;
+use crate::instance::{InstanceState, StateReason, is_ending};
 use crate::instance_xml;
 use crate::wire::Xml;
 use crate::world::Shutdown;
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     /// Terminates all instances or none. An instance that is ending already is not an error:
     /// "This operation is idempotent".
     pub(crate) fn terminate_instances(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
@@ -15,12 +15,12 @@ impl Call<'_> {
         if ids.is_empty() {
             return Err(ApiError::combination("No instances specified"));
         }
-        self.all_known(&ids)?;
-        let mut changes: Vec<(String, State, State)> = Vec::new();
+        self.all_listed(&ids)?;
+        let mut changes: Vec<(String, InstanceState, InstanceState)> = Vec::new();
         for id in ids {
             let Some(before) = self.world.find(&id).map(|instance| instance.state) else { continue };
             self.world.shut_down(&id, Shutdown::Terminate, StateReason::TerminatedByUser, self.now, self.settings);
-            let after = if before.is_ending() { before } else { State::ShuttingDown };
+            let after = if is_ending(before) { before } else { InstanceState::ShuttingDown };
             changes.push((id, before, after));
         }
         xml.items("instancesSet", changes, |xml, (id, before, after)| {

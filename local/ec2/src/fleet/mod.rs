@@ -26,12 +26,12 @@ use model::Market;
 use crate::actions::run::{Launch, RESERVATION, identity, token};
 use crate::actions::templates;
 use crate::api_error::ApiError;
-use crate::call::Call;
+use crate::call::Ec2Call;
 use crate::catalogue;
 use crate::settings::InstanceType;
 use crate::wire::{Params, Xml};
 
-struct Fleet {
+struct FleetCall {
     total: u32,
     market: Market,
     /// The options of its market.
@@ -52,7 +52,7 @@ struct Tried<'a> {
     launched: Result<(String, Vec<String>), ApiError>,
 }
 
-impl Call<'_> {
+impl Ec2Call<'_> {
     pub(crate) fn create_fleet(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
         rules::check(self.params, self.settings)?;
         let token = token(self.params)?;
@@ -63,7 +63,7 @@ impl Call<'_> {
             xml.raw(answer);
             return Ok(());
         }
-        let mut fleet = Fleet::read(self.params)?;
+        let mut fleet = FleetCall::read(self.params)?;
         // AWS does not document limits of CreateFleet, so its calls count like those of RunInstances.
         if let Some(throttle) = &self.settings.throttle
             && !self.world.run_requests.take(1, throttle.run_requests, self.now)
@@ -85,7 +85,7 @@ impl Call<'_> {
     }
 
     /// Sorts the ways by the allocation strategy. A lower priority or price comes first; ways without one come last.
-    fn order(&self, fleet: &mut Fleet) -> Result<(), ApiError> {
+    fn order(&self, fleet: &mut FleetCall) -> Result<(), ApiError> {
         let strategy = fleet.options.filled("AllocationStrategy").unwrap_or("lowest-price");
         let is_by_priority = match strategy {
             "lowest-price" | "price-capacity-optimized" | "capacity-optimized" => false,
@@ -110,7 +110,7 @@ impl Call<'_> {
     }
 
     /// Launches by these ways until there are enough instances.
-    fn try_ways<'f>(&mut self, fleet: &'f Fleet) -> Result<Vec<Tried<'f>>, ApiError> {
+    fn try_ways<'f>(&mut self, fleet: &'f FleetCall) -> Result<Vec<Tried<'f>>, ApiError> {
         let is = |name: &str| fleet.options.filled(name) == Some("true");
         let (one_type, one_zone) = (is("SingleInstanceType"), is("SingleAvailabilityZone"));
         let least = fleet.options.number::<u32>("MinTargetCapacity")?.unwrap_or(0);
@@ -131,8 +131,8 @@ impl Call<'_> {
                 tried.push(Tried { way, launched: Err(untried()) });
                 continue;
             }
-            let told = self.world.faults.fail_as_told("RunInstances", &way.launch);
-            let launch = match told.and_then(|()| Launch::read(&way.launch, settings).map_err(of_fleet)) {
+            let fault = self.world.faults.fail_call("RunInstances", &way.launch);
+            let launch = match fault.and_then(|()| Launch::read(&way.launch, settings).map_err(of_fleet)) {
                 Ok(launch) => launch,
                 Err(error) => {
                     tried.push(Tried { way, launched: Err(error) });
@@ -159,7 +159,12 @@ impl Call<'_> {
     }
 
     /// How many instances all ways of this type or zone together can launch.
-    fn within_reach(&self, fleet: &Fleet, (kind, zone): &(String, String), (one_type, one_zone): (bool, bool)) -> u32 {
+    fn within_reach(
+        &self,
+        fleet: &FleetCall,
+        (kind, zone): &(String, String),
+        (one_type, one_zone): (bool, bool),
+    ) -> u32 {
         let possible = fleet.ways.iter().filter_map(|way| {
             let launch = Launch::read(&way.launch, self.settings).ok()?;
             let is_alike = (!one_type || launch.instance_type == *kind) && (!one_zone || launch.subnet.zone == *zone);
@@ -169,7 +174,7 @@ impl Call<'_> {
     }
 }
 
-impl Fleet {
+impl FleetCall {
     fn read(params: &Params) -> Result<Self, ApiError> {
         if params.filled("Type") != Some("instant") {
             let kind = params.filled("Type").unwrap_or("");

@@ -13,7 +13,7 @@ const LEAST: &str = "OnDemandOptions.MinTargetCapacity";
 /// Types in two subnets of z1, and in one of z2.
 fn region() -> Ec2Settings {
     let mut settings = types();
-    settings.subnets.push(Subnet { subnet_id: "subnet-b".into(), zone: "z1".into(), addresses: None });
+    settings.subnets.push(Ec2Subnet { subnet_id: "subnet-b".into(), zone: "z1".into(), addresses: None });
     settings
 }
 
@@ -169,7 +169,7 @@ async fn a_fleet_gives_up() {
     let untried = "UnfulfillableCapacity";
     assert_eq!(reply.all("errorCode"), ["InsufficientInstanceCapacity", untried, untried]);
     // Too many instances in a short time: the call itself is answered.
-    let bucket = Bucket { size: 1, refill_per_s: 0 };
+    let bucket = TokenBucket { size: 1, refill_per_s: 0 };
     let throttle = Some(Throttle { run_instances: bucket, ..Throttle::default() });
     let bench = Bench::new(Ec2Settings { throttle, ..types() }).await;
     let reply = fleet(&bench, &ways, &[(TOTAL, "2")]).await.ok();

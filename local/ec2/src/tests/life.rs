@@ -62,7 +62,7 @@ async fn hooks_are_called_once_and_in_order() {
 
 #[tokio::test]
 async fn a_hook_may_use_the_stand_in() {
-    struct PowersOff(Mutex<Option<Arc<Ec2>>>);
+    struct PowersOff(Mutex<Option<Arc<Ec2Region>>>);
     impl Machines for PowersOff {
         fn start(&self, machine: MachineStart) {
             let ec2 = self.0.lock().unwrap().clone().unwrap();
@@ -71,7 +71,7 @@ async fn a_hook_may_use_the_stand_in() {
         fn stop(&self, _instance_id: &str) {}
     }
     let machines = Arc::new(PowersOff(Mutex::default()));
-    let ec2 = Ec2::new(
+    let ec2 = Ec2Region::new(
         Ec2Settings { pending_ms: 0, ..Ec2Settings::default() },
         Arc::new(|| Time::from_ms(0)),
         machines.clone(),
@@ -80,7 +80,7 @@ async fn a_hook_may_use_the_stand_in() {
     let form = form("RunInstances", &[("MinCount", "1"), ("MaxCount", "1")]);
     assert!(ec2.answer(&Params::parse(form.as_bytes())).1.is_ok());
     ec2.advance();
-    assert_eq!(ec2.instances()[0].state, State::Stopping);
+    assert_eq!(ec2.instances()[0].state, InstanceState::Stopping);
 }
 
 #[tokio::test]

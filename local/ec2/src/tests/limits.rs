@@ -14,16 +14,19 @@ const SPOT: (&str, &str) = ("InstanceMarketOptions.MarketType", "spot");
 
 #[tokio::test]
 async fn each_market_has_its_own_quota() {
-    let bench = with(Faults { max_instances: Some(2), max_spot_instances: Some(1), ..Faults::default() }).await;
-    assert_eq!(bench.run(&[("MaxCount", "5")]).await.ok().ids().len(), 2, "as many as there are, above MinCount");
-    bench.run(&[]).await.is_refused(400, "InstanceLimitExceeded");
-    assert_eq!(bench.run(&[SPOT]).await.ok().one("instanceLifecycle"), "spot");
-    bench.run(&[SPOT]).await.is_refused(400, "MaxSpotInstanceCountExceeded");
+    let kind = InstanceType { name: "one".into(), vcpus: 1, ..InstanceType::default() };
+    let bench = Bench::new(Ec2Settings { instance_types: vec![kind], ..two_zones() }).await;
+    bench.ec2.set_faults(Faults { max_vcpus: Some(2), max_spot_vcpus: Some(1), ..Faults::default() });
+    let one = ("InstanceType", "one");
+    assert_eq!(bench.run(&[one, ("MaxCount", "5")]).await.ok().ids().len(), 2, "as many as there are, above MinCount");
+    bench.run(&[one]).await.is_refused(400, "VcpuLimitExceeded");
+    assert_eq!(bench.run(&[one, SPOT]).await.ok().one("instanceLifecycle"), "spot");
+    bench.run(&[one, SPOT]).await.is_refused(400, "MaxSpotInstanceCountExceeded");
     let id = bench.ec2.instances()[0].instance_id.clone();
     bench.call("TerminateInstances", &[("InstanceId.1", &id)]).await.ok();
-    bench.run(&[]).await.is_refused(400, "InstanceLimitExceeded");
+    bench.run(&[one]).await.is_refused(400, "VcpuLimitExceeded");
     bench.wait(1_000);
-    bench.run(&[]).await.ok();
+    bench.run(&[one]).await.ok();
 }
 
 #[tokio::test]
@@ -72,7 +75,8 @@ async fn a_shortage_of_a_type_zone_and_market_is_a_server_error() {
 
 #[tokio::test]
 async fn calls_are_throttled_on_demand() {
-    let bench = with(Faults { throttle_calls: 2, ..Faults::default() }).await;
+    let throttled = json!({"action": "*", "code": "RequestLimitExceeded", "status": 503, "times": 2});
+    let bench = with(serde_json::from_value(json!({ "fail": [throttled] })).unwrap()).await;
     bench.describe(&[]).await.is_refused(503, "RequestLimitExceeded");
     bench.run(&[]).await.is_refused(503, "RequestLimitExceeded");
     bench.run(&[]).await.ok();
@@ -148,13 +152,13 @@ async fn launches_of_one_type_market_and_subnet_fail_so_many_times() {
 #[tokio::test]
 async fn faults_are_read_and_set_over_http() {
     let bench = Bench::new(Ec2Settings::default()).await;
-    let faults = json!({"max_instances": 3, "stuck": ["*"], "lost_as": "internal_error"}).to_string();
+    let faults = json!({"max_vcpus": 3, "stuck": ["*"], "lost_as": "internal_error"}).to_string();
     bench.exchange("POST /_stand-in/faults", faults.as_bytes()).await.unwrap();
     let read = bench.exchange("GET /_stand-in/faults", b"").await.unwrap();
     let read: Faults = serde_json::from_str(&read.body).unwrap();
-    assert_eq!((read.max_instances, read.lost_as), (Some(3), LostAs::InternalError));
+    assert_eq!((read.max_vcpus, read.lost_as), (Some(3), LostAs::InternalError));
     assert_eq!(read, bench.ec2.faults());
-    for wrong in ["{\"max_instance\": 3}", "", "[3]", "{\"max_instances\": -1}"] {
+    for wrong in ["{\"max_vcpu\": 3}", "", "[3]", "{\"max_vcpus\": -1}"] {
         let reply = bench.exchange("POST /_stand-in/faults", wrong.as_bytes()).await.unwrap();
         assert_eq!(reply.status, 400, "{wrong}: {reply:?}");
     }

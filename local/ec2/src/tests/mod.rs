@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 
 /// A served stand-in, its clock, and the hook calls that its machines got.
 struct Bench {
-    ec2: Arc<Ec2>,
+    ec2: Arc<Ec2Region>,
     clock: Arc<AtomicI64>,
     machines: Arc<Recorder>,
     address: String,
@@ -104,7 +104,7 @@ impl Bench {
         let read = Arc::clone(&clock);
         let machines = Arc::new(Recorder::default());
         let now = Arc::new(move || Time::from_ms(read.load(Ordering::SeqCst)));
-        let ec2 = Ec2::new(settings, now, machines.clone());
+        let ec2 = Ec2Region::new(settings, now, machines.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let router = ec2.router();
@@ -197,7 +197,7 @@ fn well_formed(xml: &str) {
 
 /// Two zones, the first with two subnets.
 fn two_zones() -> Ec2Settings {
-    let subnet = |id: &str, zone: &str| Subnet { subnet_id: id.into(), zone: zone.into(), addresses: None };
+    let subnet = |id: &str, zone: &str| Ec2Subnet { subnet_id: id.into(), zone: zone.into(), addresses: None };
     Ec2Settings {
         subnets: vec![subnet("subnet-a", "z1"), subnet("subnet-b", "z1"), subnet("subnet-c", "z2")],
         ..Ec2Settings::default()

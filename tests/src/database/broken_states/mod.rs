@@ -73,7 +73,9 @@ impl Town {
         let ended = self.world.look.job(other).await.unwrap().unwrap();
         assert_eq!(ended.summary.state, JobState::Complete, "{name}: the other job: {:?}", ended.reason);
         let Life { instance, alloc, .. } = &self.broken;
-        let up = |i: &ec2_stand_in::Instance| i.instance_id == *instance && i.state == ec2_stand_in::State::Running;
+        let up = |i: &ec2_stand_in::Ec2Instance| {
+            i.instance_id == *instance && i.state == ec2_stand_in::InstanceState::Running
+        };
         assert!(self.world.ec2.instances().iter().any(up), "{name}: the instance of the broken life was ended");
         let runs = self.world.nodes[instance].protocol.unfinished().contains(alloc);
         assert!(runs, "{name}: the work of the node was ended");
@@ -161,7 +163,7 @@ impl Town {
             }
         }
         for instance in world.ec2.instances() {
-            let is_up = instance.state == ec2_stand_in::State::Running;
+            let is_up = instance.state == ec2_stand_in::InstanceState::Running;
             let bound = seen
                 .nodes
                 .iter()
