@@ -13,7 +13,6 @@ mod amounts;
 mod filter;
 pub(crate) mod operate;
 pub(crate) mod output;
-mod progress;
 pub(crate) mod set_up;
 pub(crate) mod show;
 pub(crate) mod submit;

@@ -154,12 +154,15 @@ fn flatten(value: &mut Value) {
     }
 }
 
-/// An object without its fields that are null.
-pub(crate) fn without_nulls(mut row: Value) -> Value {
-    if let Value::Object(fields) = &mut row {
-        fields.retain(|_, value| !value.is_null());
+/// The value without fields that are null.
+pub(crate) fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            fields.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect()
+        }
+        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
+        other => other,
     }
-    row
 }
 
 /// The kind of standard output.

@@ -237,20 +237,9 @@ async fn stored_as(
     record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, context.now()).await
 }
 
-/// The text of a stored policy as a file.
+/// The text of a stored policy as a file. TOML has no null.
 fn as_toml(version: u64, document: Value) -> anyhow::Result<String> {
-    Ok(format!("# version {version}\n{}", toml::to_string_pretty(&without_nulls(document))?))
-}
-
-/// TOML has no null.
-fn without_nulls(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            fields.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect()
-        }
-        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
-        other => other,
-    }
+    Ok(format!("# version {version}\n{}", toml::to_string_pretty(&show::without_nulls(document))?))
 }
 
 /// The changes from one policy to another, one line for each changed knob.

@@ -20,9 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
-#[command(
-    after_help = "Example: nodekeeper sizes --file policy.toml\n\nA line that begins with + is a machine that the stored catalogue does not have, one with ~ has another price there,\nand one with - is only there."
-)]
+#[command(after_help = "Example: nodekeeper sizes --file policy.toml")]
 pub struct SizesArgs {
     /// Show the sizes of this policy, and not those of the stored one
     #[arg(long, value_name = "FILE")]
@@ -58,12 +56,9 @@ struct SizeRow {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     spot: BTreeMap<String, Usd>,
     zones: BTreeSet<String>,
-    /// Differences from EC2 or from what is stored, and other remarks.
+    /// Differences from EC2, and other remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
-    /// How the row differs from the stored catalogue: `new`, `changed` or `gone`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    differs: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -76,18 +71,14 @@ struct SizeList {
 pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::Result<Outcome> {
     let cluster = context.cluster().await?;
     let control = cluster.store.control().await?;
-    let stored = control.catalogue();
     let policy = match &args.file {
         Some(file) => policy::read(file)?,
         None => control.checked_policy()?.0,
     };
-    let (now, mut rows) = (context.now(), rows_of(&policy, &stored));
-    let (mut catalogue, mut is_complete) = (stored, true);
-    if !args.stored {
-        catalogue = ask(&cluster, &policy, now).await?;
-        rows = compared(rows_of(&policy, &catalogue), &rows);
-        is_complete = compare_typed(&mut rows, &policy, &catalogue);
-    }
+    let now = context.now();
+    let catalogue = if args.stored { control.catalogue() } else { ask(&cluster, &policy, now).await? };
+    let mut rows = rows_of(&policy, &catalogue);
+    let is_complete = args.stored || compare_typed(&mut rows, &policy, &catalogue);
     rows.sort_by(|a, b| order(a).cmp(&order(b)));
     let mut quotas = quotas::used(&catalogue.quotas, &cluster.store.nodes().await?);
     // The quotas of both markets are shown, whichever market a row has.
@@ -174,28 +165,7 @@ fn row(size: &Size, catalogue: &Catalogue) -> SizeRow {
             None => offered.map(|offered| offered.zones.clone()).unwrap_or_default(),
         },
         notes,
-        differs: None,
     }
-}
-
-/// Marks how these rows differ from the stored ones, and adds the stored rows that are gone.
-fn compared(mut rows: Vec<SizeRow>, stored: &[SizeRow]) -> Vec<SizeRow> {
-    let same = |a: &SizeRow, b: &SizeRow| {
-        (&a.size, &a.instance_type, &a.reservation) == (&b.size, &b.instance_type, &b.reservation)
-    };
-    for row in &mut rows {
-        match stored.iter().find(|old| same(old, row)) {
-            None => row.differs = Some("new"),
-            Some(old) if old.price_per_hour != row.price_per_hour => {
-                row.differs = Some("changed");
-                row.notes.push(format!("the functions know {}", old.price_per_hour.map_or("no price".into(), price)));
-            }
-            Some(_) => {}
-        }
-    }
-    let gone: Vec<SizeRow> = stored.iter().filter(|old| !rows.iter().any(|row| same(row, old))).cloned().collect();
-    rows.extend(gone.into_iter().map(|row| SizeRow { differs: Some("gone"), ..row }));
-    rows
 }
 
 /// Adds a note to each size of one type that differs from EC2. Returns whether EC2 answered and has all these types.
@@ -224,15 +194,8 @@ fn compare_typed(rows: &mut [SizeRow], policy: &Policy, catalogue: &Catalogue) -
 }
 
 fn print(context: &mut Context<'_>, shown: &SizeList) -> anyhow::Result<()> {
-    let heads =
-        ["", "SIZE", "TYPE", "ARCH", "VCPUS", "MEMORY", "GPUS", "MARKET", "PRICE/H", "ON DEMAND", "ZONES", "NOTES"];
+    let heads = ["SIZE", "TYPE", "ARCH", "VCPUS", "MEMORY", "GPUS", "MARKET", "PRICE/H", "ON DEMAND", "ZONES", "NOTES"];
     let cells = |row: &SizeRow| {
-        let mark = match row.differs {
-            Some("new") => "+",
-            Some("changed") => "~",
-            Some(_) => "-",
-            None => "",
-        };
         let gpus = match (&row.gpu_type, row.gpus) {
             (_, 0) => String::new(),
             (Some(model), gpus) => format!("{gpus} {model}"),
@@ -240,7 +203,6 @@ fn print(context: &mut Context<'_>, shown: &SizeList) -> anyhow::Result<()> {
         };
         let price = |known: Option<Usd>| known.map_or("?".to_owned(), price);
         [
-            mark.to_owned(),
             row.size.clone(),
             row.instance_type.clone(),
             row.arch.clone(),

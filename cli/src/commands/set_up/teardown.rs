@@ -9,24 +9,24 @@
 //! be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
-use crate::changes::change_intent;
-use crate::changes::operate::{BY_OPERATOR, record_event, retention, retried};
+use crate::changes::operate::{BY_OPERATOR, record_event, retention};
+use crate::changes::{cancel_together, change_intent};
 use crate::console::show::{self, several};
-use crate::console::{Cluster, Context, Outcome, UsageError};
+use crate::console::{Cluster, Context, Outcome, UsageError, WallClock};
 use crate::view::status::{counts, none_or};
 use anyhow::Context as _;
 use clap::Args;
 use model::cloud::{Instance, InstanceState};
 use model::control::PolicyRow;
 use model::events::Subject;
-use model::ids::ClusterName;
+use model::ids::{ClusterName, JobId};
 use model::time::{Span, Time};
-use model::{ActionName, Intent, JobSummary, NodeRecord, NodeState};
+use model::{ActionName, Intent, NodeRecord, NodeState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::transactions::cancel_job;
-use store::{DbError, Listed};
+use store::Listed;
+use store::transactions::JOBS_TOGETHER;
 
 /// The time between two looks.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -80,35 +80,22 @@ async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u
     Ok(Some(version))
 }
 
-async fn cancel_all(cluster: &Cluster, now: Time) -> anyhow::Result<u32> {
-    let (mut cancelled, mut behind) = (0, None::<String>);
-    loop {
-        let part = cluster.store.waiting(behind.as_deref(), CANCELLED_TOGETHER).await?;
-        cancelled += cancel(cluster, &part.jobs, now).await?;
-        behind = part.end;
-        if behind.is_none() {
-            return Ok(cancelled + cancel(cluster, &cluster.store.placed().await?.rows, now).await?);
-        }
-    }
-}
-
-/// How many waiting jobs are read together: a queue may be longer than the memory.
+/// How many waiting jobs are cancelled in one look: a queue may be longer than the memory.
 const CANCELLED_TOGETHER: usize = 10_000;
 
-async fn cancel(cluster: &Cluster, jobs: &[JobSummary], now: Time) -> anyhow::Result<u32> {
+/// Cancels the jobs that have not ended: of a long queue the first ones, and the next look cancels more.
+async fn cancel_all(cluster: &Cluster, clock: &WallClock) -> anyhow::Result<usize> {
     let keep = retention(cluster).await?;
+    let jobs = cluster.store.queue_listed(CANCELLED_TOGETHER).await?.jobs;
+    let ids: Vec<JobId> = jobs.iter().map(|job| job.job_id).collect();
     let mut cancelled = 0;
-    for summary in jobs {
-        let change = retried(async || {
-            let Some(job) = cluster.store.job(summary.job_id).await? else { return Ok(false) };
-            Ok(cancel_job(&cluster.store, &job, BY_OPERATOR, keep, now).await?.is_some())
-        });
-        match change.await {
-            // A person must correct this row. The other jobs are cancelled.
-            Err(error) if matches!(show::db_error(&error), Some(DbError::Corrupt { .. })) => {
-                tracing::warn!("{error:#}")
+    for ids in ids.chunks(JOBS_TOGETHER) {
+        for (_, job) in cancel_together(cluster, ids, keep, clock).await {
+            match job {
+                Ok(job) => cancelled += usize::from(job.is_ok()),
+                // A person must correct this row. The other jobs are cancelled.
+                Err(error) => tracing::warn!("{error:#}"),
             }
-            change => cancelled += u32::from(change?),
         }
     }
     Ok(cancelled)
@@ -124,7 +111,7 @@ pub(in crate::commands) async fn wait(
     let until = context.now() + Span::from_s(args.timeout_s.into());
     let (mut said, mut failed, mut empty_since): (String, u32, Option<Time>) = Default::default();
     loop {
-        match Left::advance(cluster, args, context.now()).await {
+        match Left::advance(cluster, args, &context.clock).await {
             Ok(left) => {
                 failed = 0;
                 for line in &left.did {
@@ -178,8 +165,8 @@ struct Left {
 
 impl Left {
     /// Looks at the cluster, and drains, cancels or terminates what it finds.
-    async fn advance(cluster: &Cluster, args: &TeardownArgs, now: Time) -> anyhow::Result<Self> {
-        let mut did = Vec::new();
+    async fn advance(cluster: &Cluster, args: &TeardownArgs, clock: &WallClock) -> anyhow::Result<Self> {
+        let (mut did, now) = (Vec::new(), clock());
         match launch_nothing(cluster, now).await {
             Ok(version) => did.extend(version.map(|v| format!("the policy allows no node now (version {v})"))),
             // With `--terminate`, the stored policy may be one that nobody can read.
@@ -196,7 +183,7 @@ impl Left {
             change_intent(cluster, record.slot, Intent::Drain, None, now).await?;
         }
         // The nodes are drained first. Otherwise a node could get another job after its job is cancelled.
-        let cancelled = if args.cancel_jobs { cancel_all(cluster, now).await? } else { 0 };
+        let cancelled = if args.cancel_jobs { cancel_all(cluster, clock).await? } else { 0 };
         if cancelled > 0 {
             did.push(format!("{} cancelled", several(cancelled, "job")));
         }

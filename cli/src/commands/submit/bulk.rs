@@ -4,7 +4,6 @@
 //! which jobs are stored, even if a write failed or its answer was lost.
 //! Does not: choose ids.
 
-use crate::commands::progress::Bar;
 use crate::console::Cluster;
 use futures::stream::{self, StreamExt};
 use model::Job;
@@ -40,7 +39,6 @@ pub(in crate::commands) async fn write(cluster: &Cluster, jobs: &[Job], may_exis
     let in_order = jobs.iter().any(|job| job.summary.after.keys().any(|id| ids.contains(id)));
     // After a failure, no other write is begun.
     let failed = AtomicBool::new(false);
-    let mut bar = Bar::new("submitting", jobs.len());
     let writes = jobs.chunks(JOBS_TOGETHER).map(|some| {
         let failed = &failed;
         async move {
@@ -58,10 +56,7 @@ pub(in crate::commands) async fn write(cluster: &Cluster, jobs: &[Job], may_exis
     while let Some((some, result)) = writes.next().await {
         let ids = some.iter().map(|job| job.summary.job_id);
         match result {
-            Some(Ok(written)) => {
-                bar.add(written.len());
-                all.jobs.extend(written);
-            }
+            Some(Ok(written)) => all.jobs.extend(written),
             Some(Err(e)) => {
                 unclear.extend(ids);
                 all.error.get_or_insert(e);
@@ -69,7 +64,6 @@ pub(in crate::commands) async fn write(cluster: &Cluster, jobs: &[Job], may_exis
             None => all.missing.extend(ids),
         }
     }
-    drop(bar);
     // A write whose answer was lost may have been carried out.
     match cluster.store.jobs_of(unclear.iter().copied()).await.and_then(store::Listed::all) {
         Ok(found) => {

@@ -46,7 +46,7 @@ fn lines(text: &str) -> Vec<Vec<&str>> {
 }
 
 #[tokio::test]
-async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
+async fn sizes_shows_what_a_policy_means_today() {
     let (dir, mut world) = (tempfile::tempdir().unwrap(), world(shop()).await);
     let policy = file(&dir, "p.toml", SEVERAL);
     let stored = world.run(&["policy", "set", &policy]).await.done();
@@ -71,13 +71,8 @@ async fn sizes_shows_what_a_policy_means_today_and_what_changed() {
     world.cluster.cloud = Arc::new(Listed { offers: Some(later), ..Listed::default() });
     let (said, err) = world.run(&["sizes"]).await.failed();
     assert_eq!(err, "", "what cannot be bought stands in its row");
-    let marks: Vec<(&str, &str)> = lines(&said)
-        .into_iter()
-        .filter(|words| ["+", "~", "-"].contains(&words[0]))
-        .map(|words| (words[0], words[2]))
-        .collect();
-    assert_eq!(marks, [("+", "m5.large"), ("-", "m6i.large"), ("~", "m7a.large")], "{said}");
-    assert!(said.contains("the functions know $0.0300"), "{said}");
+    let types: Vec<&str> = lines(&said).into_iter().filter(|words| words[0] == "any").map(|words| words[1]).collect();
+    assert_eq!(types, ["m5.large", "m7a.large", "m7a.xlarge"], "{said}");
     assert!(said.contains("EC2 does not have this type here: it cannot be bought"), "{said}");
     // The stored catalogue of the functions has not changed.
     let known = world.run(&["sizes", "--stored", "--json"]).await.done();
